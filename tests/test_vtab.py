@@ -96,7 +96,7 @@ def test_all_19_end_to_end(name, tmp_path):
 
 
 def reverse(folder, split):
-    """Turns the records of a split around: the data set as it might be on another machine."""
+    """Turns the records of a split around: the dataset as it might be on another machine."""
     (shard,) = folder.glob(f"*-{split}.array_record-*")
     source = array_record_data_source.ArrayRecordDataSource(str(shard))
     records = source.__getitems__(range(len(source)))

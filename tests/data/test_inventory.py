@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def pretend(folder, version, format="array_record", name="x"):
-    """Writes as much of a prepared data set as can be seen from outside."""
+    """Writes as much of a prepared dataset as can be seen from outside."""
     path = folder / version
     path.mkdir(parents=True)
     splits = [{"name": "train", "shardLengths": ["3", "4"]}, {"name": "test"}]

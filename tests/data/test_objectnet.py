@@ -22,7 +22,7 @@ def bordered(inside: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """The same bordered pictures packed as ObjectNet and as a data set of the user's."""
+    """The same bordered pictures packed as ObjectNet and as a dataset of the user's."""
     root = tmp_path_factory.mktemp("objectnet")
     rng = np.random.default_rng(0)
     inside = {}

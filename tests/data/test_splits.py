@@ -1,4 +1,4 @@
-"""Lists of images: written once, checked by hash, found again where a data set was reordered."""
+"""Lists of images: written once, checked by hash, found again where a dataset was reordered."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from vit_jax.data.sources import open_source
 
 
 class Listable:
-    """Records as a source: what a data set holds in one order or another."""
+    """Records as a source: what a dataset holds in one order or another."""
 
     classes = ("a", "b")
 
@@ -131,7 +131,7 @@ def test_images_that_moved_are_found(file, caplog):
         source = listed(file, moved)
     assert [source[i] for i in range(6)] == PARTS["train[:4]+test[:2]"]
     assert "found by hash" in caplog.text
-    # Equal for all who have this list, whatever the order of their data set.
+    # Equal for all who have this list, whatever the order of their dataset.
     assert source.fingerprint() == listed(file, PARTS).fingerprint()
 
 

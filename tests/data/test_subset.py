@@ -1,4 +1,4 @@
-"""Some of the classes of a data set: which examples, under which labels."""
+"""Some of the classes of a dataset: which examples, under which labels."""
 
 import numpy as np
 import pytest

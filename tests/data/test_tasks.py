@@ -143,7 +143,7 @@ def test_the_builder_of_the_installed_tfds(name, tmp_path):
 
 
 def builder_label(builder, labels):
-    """The class label that is the data set's own: of its supervised pair, else the only one."""
+    """The class label that is the dataset's own: of its supervised pair, else the only one."""
     pair = builder.info.supervised_keys
     return pair[1] if pair else next(iter(labels))
 

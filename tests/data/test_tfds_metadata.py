@@ -1,4 +1,4 @@
-"""What a data set's folder says of itself is checked before TFDS reads it, and never imported."""
+"""What a dataset's folder says of itself is checked before TFDS reads it, and never imported."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ CLASSES = ("ring", "disc", "box")
 
 @pytest.fixture
 def folder(tmp_path):
-    """A prepared data set without records, as `prepare` writes its metadata."""
+    """A prepared dataset without records, as `prepare` writes its metadata."""
     made = tmp_path / "data/mine/1.0.0"
     made.mkdir(parents=True)
     (made / "mine-train.array_record-00000-of-00001").touch()

@@ -345,7 +345,7 @@ def matlab():
 
 
 def official():
-    """The archives of data sets: tables, arrays and images in them, and archives in archives.
+    """The archives of datasets: tables, arrays and images in them, and archives in archives.
 
     The first two bytes choose which file of which set the others stand for.
     """

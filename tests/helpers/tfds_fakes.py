@@ -1,4 +1,4 @@
-"""Small data sets in the real TFDS format: records of the real builders' features, made up.
+"""Small datasets in the real TFDS format: records of the real builders' features, made up.
 
 `prepare` lets TFDS write them, as array_record; `lengthen` repeats the records of a split until it
 has as many as splits such as `train[45000:45200]` need.
@@ -16,7 +16,7 @@ from vit_jax.data import objectnet
 from vit_jax.data.tasks import TASKS
 
 SIDE = 8
-# Records of every split that VTAB's real expressions need; as TFDS names the data sets.
+# Records of every split that VTAB's real expressions need; as TFDS names the datasets.
 VTAB_SIZES = {
     "caltech101": {"train": 2_954, "test": 40},
     "cifar100": {"train": 45_200, "test": 40},
@@ -61,7 +61,7 @@ def prepare(root, name, splits, change=None, distinct=False):
 
     builder._split_generators = generators
     builder.download_and_prepare(
-        # Where data sets are downloaded by hand TFDS asks for the folder, which nothing reads.
+        # Where datasets are downloaded by hand TFDS asks for the folder, which nothing reads.
         download_config=tfds.download.DownloadConfig(manual_dir=str(root))
     )
     for split, number in splits.items():
@@ -71,7 +71,7 @@ def prepare(root, name, splits, change=None, distinct=False):
 
 
 def prepare_vtab(root, name):
-    """Prepares the data set of one of VTAB's tasks, as long as its splits need."""
+    """Prepares the dataset of one of VTAB's tasks, as long as its splits need."""
     dataset = TASKS[name].dataset
     prepare(root, dataset.tfds, VTAB_SIZES[dataset.tfds])
 
@@ -96,7 +96,7 @@ def lengthen(folder, split, number):
 
 
 def example(builder, split, index):
-    """A record that the builder's features take; equal for equal (data set, split, index)."""
+    """A record that the builder's features take; equal for equal (dataset, split, index)."""
     seed = [*map(ord, f"{builder.name} {split}"), index]
     rng = np.random.default_rng(seed)
     levels = 2 if builder.name == "dsprites" else 256

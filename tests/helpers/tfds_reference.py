@@ -24,7 +24,7 @@ from tensorflow_datasets.core.features import image_feature
 
 
 def build(monkeypatch, name, archives, root, examples=None):
-    """Prepares a data set below `root` of the archives in a folder; returns its builder.
+    """Prepares a dataset below `root` of the archives in a folder; returns its builder.
 
     Where the builder needs more of TensorFlow, `examples` has keys and examples by split.
     """

@@ -7,10 +7,10 @@ from vit_jax import config
 from vit_jax.cli import arguments
 from vit_jax.utils import messages
 
-HELP = "prepare data sets: download, convert, pack, de-duplicate, verify"
+HELP = "prepare datasets: download, convert, pack, de-duplicate, verify"
 TAKES_CONFIG = False
 EPILOG = """\
-  vit_jax prepare flowers                          a data set that can be downloaded
+  vit_jax prepare flowers                          a dataset that can be downloaded
   vit_jax prepare imagenet --from=FOLDER           one that you have: tars, or unpacked
   vit_jax prepare imagenet --from=FOLDER --partial     even if images are missing
   vit_jax prepare cifar10 --from=cifar-10-python.tar.gz
@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tasks",
         nargs="+",
         metavar="TASK",
-        help="tasks, see `vit_jax list --tasks`; 'vtab/*'; a TFDS data set; a new name for yours",
+        help="tasks, see `vit_jax list --tasks`; 'vtab/*'; a TFDS dataset; a new name for yours",
     )
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="folder of all data sets (default: TFDS's data_dir)"
+        "--data-dir", metavar="DIR", help="folder of all datasets (default: TFDS's data_dir)"
     )
     parser.add_argument(
         "--from",
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="pack a data set of known size even if images are missing",
+        help="pack a dataset of known size even if images are missing",
     )
     parser.add_argument(
         "--holdout",
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prepares data sets one after another and prints the results."""
+    """Prepares datasets one after another and prints the results."""
     from vit_jax.data.prepare import command
     from vit_jax.data.prepare.command import Request
     from vit_jax.runtime import logs

@@ -1,4 +1,4 @@
-"""Finds the data sets on this machine and the commands for missing ones; needs no TFDS or jax."""
+"""Finds the datasets on this machine and the commands for missing ones; needs no TFDS or jax."""
 
 import dataclasses
 import fnmatch
@@ -24,7 +24,7 @@ Folder = str | os.PathLike[str]
 
 
 class PreparedDataset(NamedTuple):
-    """A prepared version of a data set: its folder, its format, its images by split."""
+    """A prepared version of a dataset: its folder, its format, its images by split."""
 
     path: Any
     version: str
@@ -38,7 +38,7 @@ class PreparedDataset(NamedTuple):
 
 
 def directory(data_dir: Folder | None) -> Any:
-    """Returns TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default.
+    """TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default.
 
     Raises ConfigError for an address that is not read.
     """
@@ -49,7 +49,7 @@ def directory(data_dir: Folder | None) -> Any:
 
 
 def find_prepared(dataset: Dataset, data_dir: Folder | None = None) -> PreparedDataset | None:
-    """Returns the newest suitable prepared version, preferring a readable one; else None.
+    """The newest suitable prepared version, preferring a readable one; else None.
 
     Raises DataError if the data_dir is remote and cannot be read.
     """
@@ -81,7 +81,7 @@ def _find_prepared(dataset: Dataset, data_dir: Folder | None) -> PreparedDataset
 
 
 def check_prepared(name: str, data_dir: Folder | None = None) -> None:
-    """Raises ConfigError if the data set of a task is missing, before any download of weights.
+    """Raises ConfigError if the dataset of a task is missing, before any download of weights.
 
     Accepts every other `data.name`, which TFDS may know.
     """
@@ -96,15 +96,15 @@ def check_prepared(name: str, data_dir: Folder | None = None) -> None:
 
 
 def known_dataset(name: str) -> Dataset | None:
-    """Returns the tasks' data set that `data.name` refers to; None if no task uses it."""
+    """The tasks' dataset that `data.name` refers to; None if no task uses it."""
     bare = name.partition(":")[0]
     return next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
 
 
 def labeled_splits(name: str, data_dir: Folder | None = None) -> tuple[str, ...]:
-    """Returns the splits of a prepared data set that probably have labels, from its metadata.
+    """The splits of a prepared dataset that probably have labels, from its metadata.
 
-    Includes test splits only for data sets packed by `vit_jax prepare`, which are fully labeled.
+    Includes test splits only for datasets packed by `vit_jax prepare`, which are fully labeled.
     """
     bare, _, version = name.partition(":")
     found = find_prepared(Dataset(tfds=bare, classes=0, version=version), data_dir)
@@ -115,7 +115,7 @@ def labeled_splits(name: str, data_dir: Folder | None = None) -> tuple[str, ...]
 
 
 def prepare_command(name: str, data_dir: Folder | None = None) -> str | None:
-    """Returns the command that prepares a task or `data.name`; None if no task uses it."""
+    """The command that prepares a task or `data.name`; None if no task uses it."""
     bare = name.partition(":")[0]
     tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
     if not tasks:
@@ -129,13 +129,13 @@ def prepare_command(name: str, data_dir: Folder | None = None) -> str | None:
 
 
 def conversion_command(name: str, path: Any) -> str:
-    """Returns the command that converts a prepared data set to a readable format."""
+    """The command that converts a prepared dataset to a readable format."""
     tasks = [t.name for t in TASKS.values() if name.partition(":")[0] == t.dataset.tfds]
     return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data-dir=ANOTHER"
 
 
 def _read_info(path: Any) -> PreparedDataset | None:
-    """Returns the contents of dataset_info.json; None if it is missing or truncated."""
+    """The contents of dataset_info.json; None if it is missing or truncated."""
     try:
         file = path / INFO
         info = limits.read_json(file, limits.TABLE)
@@ -154,7 +154,7 @@ class TaskGroup(NamedTuple):
 
 
 class TaskEntry(NamedTuple):
-    """A task and its prepared data set, if any."""
+    """A task and its prepared dataset, if any."""
 
     task: Task
     found: PreparedDataset | None
@@ -167,7 +167,7 @@ class TaskEntry(NamedTuple):
 
 
 def task_entries(data_dir: Folder | None = None) -> list[TaskEntry]:
-    """Returns every task with its availability in TFDS's data_dir."""
+    """Every task with its availability in TFDS's data_dir."""
     found: dict[str, PreparedDataset | None] = {}
     entries = []
     for task in TASKS.values():
@@ -185,7 +185,7 @@ def task_entries(data_dir: Folder | None = None) -> list[TaskEntry]:
 
 
 def to_dict(entry: TaskEntry) -> dict[str, Any]:
-    """Returns values for JSON."""
+    """Values for JSON."""
     task, found, dataset = entry.task, entry.found, entry.task.dataset
     return {
         "title": task.title,
@@ -236,7 +236,7 @@ def _row(entry: TaskEntry) -> tuple[str, ...]:
 
 
 def _with_files(entry: TaskEntry) -> str:
-    """Returns a command, with the files it needs as a comment."""
+    """A command, with the files it needs as a comment."""
     if entry.found is not None:
         return entry.command
     dataset = entry.task.dataset

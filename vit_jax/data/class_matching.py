@@ -98,7 +98,7 @@ def find_outputs(head: Sequence[str], classes: Sequence[str]) -> Match:
 def match(
     head: Sequence[str], classes: Sequence[str], where: str, *, remedy: str = "", keep: str = ""
 ) -> list[int]:
-    """Returns the output of every class, and says what it assumes.
+    """Matches every class to its output, and logs what it assumes.
 
     Args:
       head: name of each output.
@@ -250,7 +250,7 @@ def _pair(
 
 
 def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs, str]:
-    """Returns outputs where one side has no names, and what is assumed; none for other sides."""
+    """Outputs where one side has no names, and what is assumed; none for other sides."""
     count, known = len(head), _imagenet_numbers(classes)
     if not _is_numbered(head):
         numbers, all_of_them = [_number(name) for name in classes], list(range(len(_table())))

@@ -118,7 +118,7 @@ class CsvImages:
         )
 
     def name(self, index: int) -> str:
-        """Returns the path of the file."""
+        """The path of the file."""
         name = self._names[self._name_ends[index] : self._name_ends[index + 1]]
         return f"{self._root}/{name.decode()}"
 
@@ -143,14 +143,14 @@ class CsvImages:
 
 
 def list_splits(root: str | None) -> tuple[str, ...]:
-    """Returns the names of the CSV files in a folder; raises DataError if it cannot be read."""
+    """The names of the CSV files in a folder; raises DataError if it cannot be read."""
     with storage.errors_as(DataError, f"data.root={root}"):
         there = sorted(pathlib.Path(root).iterdir()) if root else []
     return tuple(path.stem for path in there if path.suffix == SUFFIX)
 
 
 def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
-    """Returns the file of a split, or of the only one with a synonym of its name."""
+    """The file of a split, or of the only one with a synonym of its name."""
     there = list_splits(str(root))
     found = splits.find_folder(name, there)
     if found is not None:
@@ -162,7 +162,7 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
 
 
 def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[Row]]:
-    """Returns the header and the rows of a file; raises DataError for the first malformed line."""
+    """Reads header and rows; raises DataError for the first malformed line."""
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
             data = limits.read(path, limits.EXAMPLES)
@@ -217,7 +217,7 @@ def _rows(
 
 
 def _names(where: str, cells: list[str], header: list[str]) -> tuple[str, ...]:
-    """Returns the classes of a line."""
+    """The classes of a line."""
     if len(header) == 2:
         names = [name.strip() for name in cells[1].split(SEPARATOR)]
         names = tuple(name for name in names if name)
@@ -260,7 +260,7 @@ def _check_header(path: pathlib.Path, header: list[str], classes: tuple[str, ...
 
 
 def _hash(image: str) -> int:
-    """Returns 64 bits that depend on the path only."""
+    """64 bits that depend on the path only."""
     return int.from_bytes(hashlib.sha256(image.encode()).digest()[:8], "big")
 
 

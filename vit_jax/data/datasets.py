@@ -14,7 +14,7 @@ DOWNLOADED, MANUAL, PACKED = "downloaded", "manual", "packed"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A data set as a folder below TFDS's data_dir.
+    """A dataset as a folder below TFDS's data_dir.
 
     Attributes:
       tfds: its TFDS name, `name` or `name/config`.

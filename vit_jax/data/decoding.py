@@ -31,7 +31,7 @@ class BadImage(UserError):
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Returns the bytes of a file; raises OSError, or BadImage if it is too large or no file.
+    """The bytes of a file; raises OSError, or BadImage if it is too large or no file.
 
     A pipe of that name would otherwise block the reader forever.
     """
@@ -48,7 +48,7 @@ def check_bytes(size: int) -> None:
 
 
 def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) -> np.ndarray:
-    """Returns the pixels of a JPEG, PNG, WebP, GIF, BMP or TIFF file as `H W C`.
+    """The pixels of a JPEG, PNG, WebP, GIF, BMP or TIFF file as `H W C`.
 
     They are uint8 for a `depth` of 8, of 16-bit samples the high byte; or uint16 for 16, 8-bit
     samples times 257, so that 255 becomes 65535.
@@ -99,7 +99,7 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) ->
 
 
 def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
-    """Returns the samples of a TIFF, without alpha if gray or RGB is asked for."""
+    """The samples of a TIFF, without alpha if gray or RGB is asked for."""
     try:
         layout = tiff.parse_header(encoded)
         if layout.cost > max_pixels:
@@ -115,7 +115,7 @@ def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
 
 
 def size(image: bytes | np.ndarray) -> tuple[int, int]:
-    """Returns the height and width of an example as `load` will give it, from the file's header.
+    """The height and width of an example as `load` will give it, from the file's header.
 
     Raises BadImage for a file without one.
     """
@@ -136,14 +136,14 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
 def load(
     image: bytes | np.ndarray, *, channels: int, max_pixels: int, depth: int = 8
 ) -> np.ndarray:
-    """Returns the pixels of an example as a source gives it: `decode` or `with_channels`."""
+    """The pixels of an example as a source gives it: `decode` or `with_channels`."""
     if isinstance(image, bytes):
         return decode(image, channels=channels, max_pixels=max_pixels, depth=depth)
     return with_channels(image, channels, depth)
 
 
 def with_channels(image: np.ndarray, channels: int, depth: int = 8) -> np.ndarray:
-    """Returns uint8 or uint16 pixels `H W` or `H W C` as `H W channels` of `depth` bits.
+    """Converts uint8 or uint16 pixels `H W` or `H W C` to `H W channels` of `depth` bits.
 
     Gray is repeated; RGB becomes gray by the weights of JPEG (0.299, 0.587, 0.114). Raises BadImage
     for another number of channels.
@@ -164,7 +164,7 @@ def with_channels(image: np.ndarray, channels: int, depth: int = 8) -> np.ndarra
 
 
 def for_display(image: np.ndarray) -> np.ndarray:
-    """Returns pixels `H W C` as people see them: uint8, of 1 or 3 channels.
+    """Pixels `H W C` as people see them: uint8, of 1 or 3 channels.
 
     Of more channels the first three, of two the first. 16 bits are scaled so that the largest value
     is white: files often use a small part of the range.
@@ -177,7 +177,7 @@ def for_display(image: np.ndarray) -> np.ndarray:
 
 
 def without_border(image: np.ndarray, border: int) -> np.ndarray:
-    """Returns pixels `H W C` without `border` rows and columns on every side.
+    """Pixels `H W C` without `border` rows and columns on every side.
 
     Raises BadImage if no pixels would remain.
     """

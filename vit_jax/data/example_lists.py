@@ -37,7 +37,7 @@ class Listing(NamedTuple):
     Attributes:
       task: the task it was written for, as `vit_jax prepare` calls it.
       dataset: TFDS's name, such as `clevr` or `eurosat/rgb`.
-      version: version of that data set.
+      version: version of that dataset.
       split: the split, in the syntax of `data.train_split`.
       examples: `identity` of every image, in order.
     """
@@ -55,14 +55,14 @@ class Listing(NamedTuple):
 
 
 def list_path(data_dir: Path, task: str) -> epath.Path:
-    """Returns the path of a task's list, below TFDS's data_dir."""
+    """The path of a task's list, below TFDS's data_dir."""
     return epath.Path(data_dir) / "examples" / f"{task}.json"
 
 
 def write_list(
     source: Source, path: Path, *, task: str, dataset: str, version: str, split: str
 ) -> str:
-    """Writes the list of all images of a source, which is `split` of a data set.
+    """Writes the list of all images of a source, which is `split` of a dataset.
 
     Returns its digest. Raises `decoding.BadImage` or OSError for an image that cannot be read.
     """
@@ -104,7 +104,7 @@ def read_list(path: Path) -> Listing:
 
 
 def identity(record: Record) -> str:
-    """Returns 16 hex digits of SHA-256 over an image and its label.
+    """16 hex digits of SHA-256 over an image and its label.
 
     Hashes the pixels of PNG images and arrays, because encoders differ, and the file bytes of JPEG
     and other formats, because decoders differ.
@@ -117,7 +117,7 @@ def identity(record: Record) -> str:
 
 
 def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -> "Listed":
-    """Returns the images that `data.examples` lists; `open_` opens a split of the data set.
+    """The images that `data.examples` lists; `open_` opens a split of the dataset.
 
     Tries the split as written first. If it contains other images, searches all images of the splits
     it names. Raises ConfigError if the list belongs to other data than the config's, DataError if
@@ -136,7 +136,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
         source = open_(split)
         if tuple(_identities(source)) == listing.examples:
             return Listed(source, listing, range(len(source)))
-    except ConfigError:  # a slice beyond the end of this version of the data set
+    except ConfigError:  # a slice beyond the end of this version of the dataset
         pass
     whole = open_("+".join(dict.fromkeys(p.partition("[")[0] for p in split.split("+"))))
     positions = _find(listing.examples, whole)
@@ -176,7 +176,7 @@ def _identities(source: Source) -> Iterator[str]:
 
 
 def _find(examples: Sequence[str], source: Source) -> list[int | None]:
-    """Returns the position of every example; equal examples are used in turn."""
+    """The position of every example; equal examples are used in turn."""
     wanted = set(examples)
     places: dict[str, collections.deque[int]] = collections.defaultdict(collections.deque)
     for position, one in enumerate(_identities(source)):

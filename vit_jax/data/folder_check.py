@@ -43,7 +43,7 @@ CONTAINERS = (
 def check_files(
     data: config.Data, train: Source, evaluation: Source | None, test: Source | None
 ) -> str | None:
-    """Returns a line about images in files; None for other data.
+    """A line about images in files; None for other data.
 
     Args:
       data: the root, the splits, and the number of bad examples allowed.
@@ -79,7 +79,7 @@ def check_files(
 
 
 def unreadable(files: Folder | CsvImages) -> tuple[list[tuple[str, str]], int]:
-    """Returns the unreadable files, each with the reason, and the number of files checked."""
+    """The unreadable files, each with the reason, and the number of files checked."""
     end = time.monotonic() + SECONDS
     bad: list[tuple[str, str]] = []
     looked = 0
@@ -142,13 +142,13 @@ def _refuse(
 
 
 def _named(bad: list[tuple[str, str]]) -> str:
-    """Returns `4 cannot be read: a.jpg is empty, b.jpg is a dangling link, ...`."""
+    """`4 cannot be read: a.jpg is empty, b.jpg is a dangling link, ...`."""
     first = ", ".join(f"{shown(path)} {reason}" for path, reason in bad[:MOST_NAMED])
     return f"{len(bad):,} cannot be used: {first}{', ...' if len(bad) > MOST_NAMED else ''}"
 
 
 def _described(source: Source) -> str:
-    """Returns `7,390 images of 37 classes (180 to 200 each)`."""
+    """`7,390 images of 37 classes (180 to 200 each)`."""
     text = f"{len(source):,} images"
     text += f" of {len(source.classes):,} classes" if source.classes else " without labels"
     if not isinstance(source, Folder) or not source.classes:
@@ -164,7 +164,7 @@ def _described(source: Source) -> str:
 
 
 def _files(source: Source) -> Folder | CsvImages | None:
-    """Returns the files behind a source or its subset."""
+    """The files behind a source or its subset."""
     while not isinstance(source, Folder | CsvImages):
         inner = getattr(source, "source", None)
         if inner is None:

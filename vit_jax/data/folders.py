@@ -70,7 +70,7 @@ class Skipped:
         self.hidden += other.hidden
 
     def describe(self) -> str:
-        """Returns `3 .tif (a format that is not read; save as .png), 1 hidden`; empty for none."""
+        """`3 .tif (a format that is not read; save as .png), 1 hidden`; empty for none."""
         images = {end: count for end, count in self.ends.items() if end in UNREAD}
         others = {end: count for end, count in self.ends.items() if end not in UNREAD}
         parts = []
@@ -86,7 +86,7 @@ class Skipped:
 
 
 def shown(path: str) -> str:
-    """Returns the end of a path for a message, with unprintable characters escaped."""
+    """The end of a path for a message, with unprintable characters escaped."""
     text = path.encode(errors="backslashreplace").decode()
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= 80 else f"...{text[-77:]}"
@@ -97,7 +97,7 @@ def _images(count: int) -> str:
 
 
 def _listed(ends: dict[str, int]) -> str:
-    """Returns `12 .tif, 3 .heic`, the most first."""
+    """`12 .tif, 3 .heic`, the most first."""
     ranked = sorted(ends.items(), key=lambda item: (-item[1], item[0]))
     parts = [f"{count:,} {shown(end)[:20]}" for end, count in ranked[:MOST_KINDS]]
     if more := sum(count for _, count in ranked[MOST_KINDS:]):
@@ -176,7 +176,7 @@ class Folder:
         return self._labels
 
     def name(self, index: int) -> str:
-        """Returns the path of the file."""
+        """The path of the file."""
         name = self._names[self._ends[index] : self._ends[index + 1]]
         return f"{self._top}/{os.fsdecode(name)}"  # nine times as fast as with a Path
 
@@ -228,7 +228,7 @@ def walk(
 def image_files(
     folder: Path, key: str, prefix: str = "", skipped: Skipped | None = None
 ) -> list[str]:
-    """Returns the paths of the image files that `walk` finds, sorted; counts the others."""
+    """The paths of the image files that `walk` finds, sorted; counts the others."""
     found = []
     for path, _ in walk(folder, key, prefix, skipped=skipped):
         if path.lower().endswith(SUFFIXES):
@@ -241,7 +241,7 @@ def image_files(
 def _scan(
     folder: Path, key: str = "data.root", skipped: Skipped | None = None
 ) -> list[os.DirEntry[str]]:
-    """Returns the entries of a folder that are not hidden, sorted by name; counts the others."""
+    """The entries of a folder that are not hidden, sorted by name; counts the others."""
     with (
         storage.errors_as(DataError, f"{key}: cannot read folder {folder}"),
         os.scandir(folder) as entries,
@@ -277,7 +277,7 @@ def _check_names(classes: tuple[str, ...], folder: Path) -> None:
 
 
 def splits_there(data: config.Data) -> config.Data:
-    """Returns the config with the names of its splits replaced by those of existing folders.
+    """The config with the names of its splits replaced by those of existing folders.
 
     Finds `train/` with `val/`, `valid/` or `validation/` automatically; see `splits.find`.
     Other names stay unchanged: opening them reports the error.
@@ -301,12 +301,12 @@ def splits_there(data: config.Data) -> config.Data:
 
 
 def list_splits(data: config.Data) -> tuple[str, ...]:
-    """Returns the names of possible split folders; raises DataError if the root is missing."""
+    """The names of possible split folders; raises DataError if the root is missing."""
     return tuple(_folders(Path(data.root))) if data.root else ()
 
 
 def _nothing(folder: Path, skipped: Skipped) -> str:
-    """Returns that a folder has no image, and what it has instead."""
+    """Says that a folder has no image, and what it holds instead."""
     held = skipped.describe()
     return (
         f"no image in folder {folder}; images end in {', '.join(SUFFIXES)}"
@@ -329,7 +329,7 @@ def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
 
 
 def _remedy(key: str, there: list[str]) -> str:
-    """Returns the remedy if the requested split is not among the folders of a root."""
+    """The remedy if the requested split is not among the folders of a root."""
     named = [name for name in there if splits.is_split(name)]
     train = splits.find_folder("train", there)
     if not named:
@@ -350,7 +350,7 @@ def _remedy(key: str, there: list[str]) -> str:
 def _list(
     root: Path, top: Path, class_top: Path, classes: tuple[str, ...], skipped: Skipped
 ) -> list[File]:
-    """Returns all image files below the class folders of `top`, in order of (class, path)."""
+    """All image files below the class folders of `top`, in order of (class, path)."""
     if len(classes) < 2:
         raise DataError(
             f"data.root={root}: {len(classes)} class folder{'s' * (not classes)} in {class_top}; "
@@ -385,12 +385,12 @@ def _list(
 
 
 def _hash(file: File) -> int:
-    """Returns 64 bits that depend on the path only."""
+    """64 bits that depend on the path only."""
     return int.from_bytes(hashlib.sha256(os.fsencode(file[1])).digest()[:8], "big")
 
 
 def _side(files: list[File], data: config.Data, name: str, split: str, key: str) -> list[File]:
-    """Returns the files on the side `name` of the holdout."""
+    """The files on the side `name` of the holdout."""
     evaluation = Split.parse(data.eval_split, "data.eval_split").name
     train = Split.parse(data.train_split, "data.train_split").name
     if evaluation == train:
@@ -450,7 +450,7 @@ class Loose:
         )
 
     def name(self, index: int) -> str:
-        """Returns the path of the file below the folder."""
+        """The path of the file below the folder."""
         return self._paths[index]
 
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")
 
 
 def read_header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
-    """Returns `(format, (height, width))` from the first bytes; None for unknown parts."""
+    """Parses `(format, (height, width))` from the first bytes; None for what is unknown."""
     for magic, kind, size in (
         (b"\x89PNG\r\n\x1a\n", "PNG", _png_size),
         (b"\xff\xd8\xff", "JPEG", _jpeg_size),
@@ -28,7 +28,7 @@ def read_header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
 
 
 def orientation(data: bytes) -> int:
-    """Returns the orientation in the EXIF data of a JPEG, PNG or WebP, 1 to 8; 1 without any."""
+    """The orientation in the EXIF data of a JPEG, PNG or WebP, 1 to 8; 1 without any."""
     try:
         start = _exif(data)
         if start is None or data[start : start + 4] not in tiff.MAGIC:
@@ -40,7 +40,7 @@ def orientation(data: bytes) -> int:
 
 
 def _exif(data: bytes) -> int | None:
-    """Returns where the EXIF data begin, which are a TIFF; None if there are none."""
+    """Where the EXIF data begin, which are a TIFF; None if there are none."""
     if data.startswith(b"\xff\xd8"):
         at = 2
         while data[at] == 0xFF and data[at + 1] not in (0xD9, 0xDA):  # the end, or pixels
@@ -89,7 +89,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def jpeg_scans(data: bytes) -> int:
-    """Returns how many scans a JPEG has before its end (ITU-T T.81, B.1.1)."""
+    """Counts the scans of a JPEG before its end (ITU-T T.81, B.1.1)."""
     at, scans = 2, 0
     while (found := MARKER.search(data, at)) is not None:
         marker, at = data[found.start() + 1], found.end()
@@ -128,7 +128,7 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
 
 
 def is_complete(kind: str, data: bytes) -> bool:
-    """Returns whether a PNG or WebP is complete; OpenCV detects truncation in other formats.
+    """Whether a PNG or WebP is complete; OpenCV detects truncation in other formats.
 
     OpenCV detects a truncated PNG too, but libpng writes to stderr, and without any pixels OpenCV
     5.0 takes many seconds and gigabytes.

@@ -13,7 +13,7 @@ import numpy as np
 
 
 def full_range(pixels: np.ndarray) -> np.ndarray:
-    """Returns pixels of 0 and 1 as 0 and 255."""
+    """Pixels of 0 and 1 as 0 and 255."""
     return pixels * np.uint8(255)
 
 
@@ -46,50 +46,50 @@ VEHICLES = 3  # types 0, 1, 2: Car, Van, Truck
 
 
 def interval(value: float, edges: Sequence[float]) -> int:
-    """Returns the index of the last of ascending `edges` that is less than `value`, else -1."""
+    """The index of the last of ascending `edges` that is less than `value`, else -1."""
     return int(np.searchsorted(np.asarray(edges), value, side="left")) - 1
 
 
 def clevr_count(record: Mapping[str, Any]) -> int:
-    """Returns the number of objects less 3: scenes have 3 to 10."""
+    """The number of objects less 3: scenes have 3 to 10."""
     return len(record["objects"]["size"]) - 3
 
 
 def clevr_distance(record: Mapping[str, Any]) -> int:
-    """Returns the interval of CLEVR_EDGES with the depth of the nearest object."""
+    """The interval of CLEVR_EDGES with the depth of the nearest object."""
     depths = [float(place[2]) for place in record["objects"]["pixel_coords"]]
     return interval(min(depths), CLEVR_EDGES) if depths else NO_LABEL
 
 
 def kitti_distance(record: Mapping[str, Any]) -> int:
-    """Returns the interval of KITTI_EDGES with the depth of the nearest vehicle; 3 is none."""
+    """The interval of KITTI_EDGES with the depth of the nearest vehicle; 3 is none."""
     objects = zip(record["objects"]["type"], record["objects"]["location"], strict=True)
     depths = [float(place[2]) for kind, place in objects if kind < VEHICLES]
     return interval(min([*depths, NO_VEHICLE]), KITTI_EDGES)
 
 
 def dsprites_location(record: Mapping[str, Any]) -> int:
-    """Returns the horizontal position, 32 of them in pairs."""
+    """The horizontal position, 32 of them in pairs."""
     return int(record["label_x_position"]) // 2
 
 
 def dsprites_orientation(record: Mapping[str, Any]) -> int:
-    """Returns the orientation, 40 of them in 16 bins of 2.5."""
+    """The orientation, 40 of them in 16 bins of 2.5."""
     return 2 * int(record["label_orientation"]) // 5
 
 
 def smallnorb_azimuth(record: Mapping[str, Any]) -> int:
-    """Returns the azimuth, which TFDS stores halved as 0 to 17."""
+    """The azimuth, which TFDS stores halved as 0 to 17."""
     return int(record["label_azimuth"])
 
 
 def smallnorb_elevation(record: Mapping[str, Any]) -> int:
-    """Returns the elevation."""
+    """The elevation."""
     return int(record["label_elevation"])
 
 
 def _bins(what: str, values: int, bins: int) -> tuple[str, ...]:
-    """Returns names of equal bins over `values` integers."""
+    """Names of equal bins over `values` integers."""
     starts = [-(-values * k // bins) for k in range(bins + 1)]
     return tuple(f"{what} {low}-{high - 1}" for low, high in itertools.pairwise(starts))
 

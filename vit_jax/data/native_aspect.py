@@ -26,7 +26,7 @@ Shape = tuple[int, int]  # height and width
 
 
 def shapes(grid: tuple[int, int], patch: tuple[int, int]) -> tuple[Shape, ...]:
-    """Returns the heights and widths of views in pixels, tall ones first.
+    """The heights and widths of views in pixels, tall ones first.
 
     With P patches in `grid`, s of them on the shorter side and as many on the other as P allows,
     for every s of which the longer side is at most LONGEST times the shorter one.
@@ -43,7 +43,7 @@ def shapes(grid: tuple[int, int], patch: tuple[int, int]) -> tuple[Shape, ...]:
 
 
 def nearest(known: Sequence[Shape], height: int, width: int) -> int:
-    """Returns which shape has the aspect ratio nearest to an image's, in logarithms."""
+    """Which shape has the aspect ratio nearest to an image's, in logarithms."""
     away = [abs(math.log(rows * width / (columns * height))) for rows, columns in known]
     return int(np.argmin(away))
 
@@ -57,7 +57,7 @@ class Fit:
     resampling: str = "bilinear"
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the view."""
+        """The view."""
         rows, columns = image.shape[:2]
         kept = max(1, round(columns * self.height / self.width)), columns
         if kept[0] > rows:
@@ -75,7 +75,7 @@ class FitNearest:
     resampling: str = "bilinear"
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the view."""
+        """The view."""
         shape = self.known[nearest(self.known, *image.shape[:2])]
         return Fit(*shape, self.resampling)(image, rng)
 
@@ -101,7 +101,7 @@ class Plan:
 def plan(
     source: Source, data: config.Data, known: Sequence[Shape], rows: int, window: int | None = None
 ) -> Plan:
-    """Returns the batches of `rows` images of one shape each that cover a source once.
+    """The batches of `rows` images of one shape each that cover a source once.
 
     Reads every image's header. An unreadable one gets the first shape: loading it will say why.
 

@@ -17,7 +17,7 @@ from vit_jax.data.real_labels import NONE
 from vit_jax.data.source import DataError
 from vit_jax.utils import limits
 
-FOLDER = "mappings"  # in objectnet-1.0, and in the packed data set
+FOLDER = "mappings"  # in objectnet-1.0, and in the packed dataset
 FILES = (
     "folder_to_objectnet_label.json",
     "objectnet_to_imagenet_1k.json",
@@ -27,7 +27,7 @@ FILES = (
 
 
 def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
-    """Returns the correct ImageNet classes for each ObjectNet class.
+    """The correct ImageNet classes for each ObjectNet class.
 
     Args:
       folder: path of the mappings, on a disk or in a bucket.

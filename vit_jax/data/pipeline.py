@@ -69,7 +69,7 @@ def batches(
     stop_step: int,
     plan: native_aspect.Plan | None = None,
 ) -> "Batches":
-    """Returns an iterator over the batches of steps `start_step` to `stop_step` - 1.
+    """An iterator over the batches of steps `start_step` to `stop_step` - 1.
 
     `batch_size` is the global B; `rows` are those rows of it that this host loads. Loading begins
     at once; `close()`, or the end of a `with`, stops it early. A batch is a dict of numpy arrays:
@@ -124,7 +124,7 @@ class Randomness:
         self._generator = np.random.Generator(self._bits)
 
     def at(self, epoch: int, index: int) -> np.random.Generator:
-        """Returns the generator at the start of the stream (seed x 2^32 + epoch, index)."""
+        """The generator at the start of the stream (seed x 2^32 + epoch, index)."""
         key = self._start["state"]["key"]
         key[0], key[1] = self._seed << 32 | epoch, index
         self._bits.state = self._start
@@ -168,7 +168,7 @@ class Views:
             row[:] = pixels
 
     def _rectangle(self, image: bytes | np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-        """Returns the Inception crop of an image, decoding nothing else."""
+        """The Inception crop of an image, decoding nothing else."""
         if self._crop is None or not isinstance(image, bytes):
             return None
         size = jpeg.size(image)
@@ -206,12 +206,12 @@ class Loader:
         return max(1, min(self.data.threads * max(1, self.data.workers), len(self.rows) // least))
 
     def bounds(self, part: int) -> tuple[int, int]:
-        """Returns the rows of a batch that a part covers."""
+        """The rows of a batch that a part covers."""
         count = len(self.rows)
         return count * part // self.parts, count * (part + 1) // self.parts
 
     def empty(self, count: int, step: int) -> Batch:
-        """Returns arrays for `count` rows of a step, all of them padding."""
+        """Arrays for `count` rows of a step, all of them padding."""
         data, classes = self.data, len(self.source.classes)
         size = data.image_size if self.plan is None else self.plan.shapes[step]
         return {
@@ -223,7 +223,7 @@ class Loader:
         }
 
     def __call__(self, number: int) -> dict[str, Any]:
-        """Returns part `number` of the sequence of parts of batches, empty after the last step.
+        """Part `number` of the sequence of parts of batches, empty after the last step.
 
         The key `batch` has the arrays; the others are those of `fill`.
         """
@@ -407,7 +407,7 @@ class Batches(Iterator[Batch]):
 
 
 def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: int) -> Any:
-    """Returns a Grain iterator over parts, as `make` gives them, with loading begun.
+    """A Grain iterator over parts, as `make` gives them, with loading begun.
 
     It has more parts than needed (the surplus is empty): a Grain iterator over processes that is
     exhausted leaves its last arrays in shared memory until garbage collection.
@@ -446,7 +446,7 @@ def _kill_loaders() -> None:
 
 
 def _death_of_loader(workers: int, error: BaseException) -> str:
-    """Returns what to tell of a loader process that ended, from Grain's error."""
+    """Explains why a loader process ended, from Grain's error."""
     code = str(error).partition("exit code ")[2].partition(".")[0]
     causes = {"-9": "killed, perhaps for lack of memory", "-7": "no room in /dev/shm"}
     cause = causes.get(code, 'a script must start under if __name__ == "__main__"')

@@ -40,7 +40,7 @@ class Prefetcher(Iterator[Batch]):
         threading.Thread(target=self._work, name=THREADS[0], daemon=True).start()
 
     def __next__(self) -> Batch:
-        """Returns the next batch.
+        """The next batch.
 
         Raises StoppedError if `stop()` is true and no batch arrives within 0.5 to 1 s, or any error
         of the iterator.
@@ -69,7 +69,7 @@ class Prefetcher(Iterator[Batch]):
 
 
 def stuck(patience: float = 5.0) -> bool:
-    """Returns whether loading threads are still running `patience` seconds after closing.
+    """Whether loading threads are still running `patience` seconds after closing.
 
     A hanging disk blocks them, and Python waits for them at exit.
     """

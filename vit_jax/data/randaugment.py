@@ -58,7 +58,7 @@ class RandAugment:
     magnitude: int
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the augmented image, of the same shape."""
+        """The augmented image, of the same shape."""
         image = np.ascontiguousarray(image)  # OpenCV would copy a mirrored view in every call
         for _ in range(self.operations):
             operation = OPERATIONS[rng.integers(len(OPERATIONS))]
@@ -67,7 +67,7 @@ class RandAugment:
 
 
 def auto_contrast(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns every channel stretched to 0 to 255, rounded down; one of a single value stays."""
+    """Every channel stretched to 0 to 255, rounded down; one of a single value stays."""
 
     def table(counts: np.ndarray) -> np.ndarray:
         present = np.flatnonzero(counts).astype(np.float32)
@@ -81,7 +81,7 @@ def auto_contrast(image: np.ndarray, level: float, rng: np.random.Generator) -> 
 
 
 def equalize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns every channel with its histogram flattened, as Pillow does it.
+    """Every channel with its histogram flattened, as Pillow does it.
 
     A channel stays if fewer than 255 of its pixels are darker than its brightest value.
     """
@@ -97,7 +97,7 @@ def equalize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.nd
 
 
 def invert(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns 255 minus the image."""
+    """255 minus the image."""
     return 255 - image
 
 
@@ -112,36 +112,36 @@ def rotate(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndar
 
 
 def posterize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns only the 4 x level highest bits of every value, at least 1; but 1 of more than 8."""
+    """Only the 4 x level highest bits of every value, at least 1; but 1 of more than 8."""
     shift = min((8 - int(4 * level)) % 256, 7)
     return image & np.uint8(256 - 2**shift)
 
 
 def solarize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image with values of 256 x level, modulo 256, and above inverted."""
+    """The image with values of 256 x level, modulo 256, and above inverted."""
     return _look_up(image, np.where(int(256 * level) % 256 <= LEVELS, 255 - LEVELS, LEVELS))
 
 
 def color(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the difference from the gray image enhanced; an image of one channel stays."""
+    """The difference from the gray image enhanced; an image of one channel stays."""
     if image.shape[2] == 1:
         return image
     return _enhance(image, cv2.cvtColor(cv2.transform(image, LUMA), cv2.COLOR_GRAY2RGB), level)
 
 
 def contrast(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the difference from min(255, height x width / 256) enhanced."""
+    """The difference from min(255, height x width / 256) enhanced."""
     plain = min(255, image.shape[0] * image.shape[1] // 256)
     return _look_up(image, _enhance_levels(plain, level))
 
 
 def brightness(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the difference from black enhanced."""
+    """The difference from black enhanced."""
     return _look_up(image, _enhance_levels(0, level))
 
 
 def sharpness(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the difference from the smoothed image enhanced; the outermost pixels stay."""
+    """The difference from the smoothed image enhanced; the outermost pixels stay."""
     inside = slice(1, -1), slice(1, -1)
     plain = image.copy()
     # Rounded down: the nearest of (sum - 6) / 13 is no tie.
@@ -151,27 +151,27 @@ def sharpness(image: np.ndarray, level: float, rng: np.random.Generator) -> np.n
 
 
 def shear_x(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns every row moved by 0.3 x level of its distance from the top; draws the sense."""
+    """Every row moved by 0.3 x level of its distance from the top; draws the sense."""
     return _warp(image, ((1, _either(0.3 * level, rng), 0), (0, 1, 0)))
 
 
 def shear_y(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns every column moved by 0.3 x level of its distance from the left; draws the sense."""
+    """Every column moved by 0.3 x level of its distance from the left; draws the sense."""
     return _warp(image, ((1, 0, 0), (_either(0.3 * level, rng), 1, 0)))
 
 
 def translate_x(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image moved by 100/224 x level of its width, rounded; draws the sense."""
+    """The image moved by 100/224 x level of its width, rounded; draws the sense."""
     return _move(image, 1, round(_either(100 * level * image.shape[1] / SIDE, rng)))
 
 
 def translate_y(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image moved by 100/224 x level of its height, rounded; draws the sense."""
+    """The image moved by 100/224 x level of its height, rounded; draws the sense."""
     return _move(image, 0, round(_either(100 * level * image.shape[0] / SIDE, rng)))
 
 
 def cutout(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image with a gray rectangle: 40/224 x level of the sides each way from a pixel.
+    """The image with a gray rectangle: 40/224 x level of the sides each way from a pixel.
 
     Draws the row of that pixel, then its column; what sticks out of the image is lost.
     """
@@ -185,7 +185,7 @@ def cutout(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndar
 
 
 def solarize_add(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image with 110 x level added to values below 128, up to 255."""
+    """The image with 110 x level added to values below 128, up to 255."""
     added = np.minimum(LEVELS.astype(np.int64) + int(110 * level), 255)
     return _look_up(image, np.where(LEVELS < 128, added, LEVELS))
 
@@ -216,7 +216,7 @@ def _either(value: float, rng: np.random.Generator) -> float:
 
 
 def _enhance(image: np.ndarray, plain: np.ndarray, level: float) -> np.ndarray:
-    """Returns `plain + (0.1 + 1.8 x level) x (image - plain)`, clipped and rounded down.
+    """`plain + (0.1 + 1.8 x level) x (image - plain)`, clipped and rounded down.
 
     OpenCV rounds to the nearest. Of a whole magnitude the values are multiples of 0.02, so that
     those less 0.49 are rounded to what these are rounded down to.
@@ -226,7 +226,7 @@ def _enhance(image: np.ndarray, plain: np.ndarray, level: float) -> np.ndarray:
 
 
 def _enhance_levels(plain: float, level: float) -> np.ndarray:
-    """Returns the same of every level of 0 to 255, with one `plain`, in float32 to the bit."""
+    """The same of every level of 0 to 255, with one `plain`, in float32 to the bit."""
     factor = level * 1.8 + 0.1
     difference = LEVELS.astype(np.float32) - np.float32(plain)
     blend = np.float32(plain) + np.float32(factor) * difference
@@ -234,7 +234,7 @@ def _enhance_levels(plain: float, level: float) -> np.ndarray:
 
 
 def _look_up(image: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Returns `table` (256) or `table` (256, C) at every value of the image."""
+    """`table` (256) or `table` (256, C) at every value of the image."""
     return cv2.LUT(image, table.astype(np.uint8)[None]).reshape(image.shape)
 
 
@@ -246,7 +246,7 @@ def _by_histogram(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) 
 
 
 def _warp(image: np.ndarray, matrix: tuple[tuple[float, ...], ...]) -> np.ndarray:
-    """Returns, at each (column, row), the pixel nearest to where the matrix maps that place.
+    """Warps by a matrix: at each (column, row), the pixel nearest to where it maps that place.
 
     In float32, as in TensorFlow; halves are rounded away from 0. OpenCV's own maps of a matrix are
     rounded to 1/1024 pixel, which takes other pixels in every row that a shear moves by a half.
@@ -273,7 +273,7 @@ def _warp(image: np.ndarray, matrix: tuple[tuple[float, ...], ...]) -> np.ndarra
 
 
 def _move(image: np.ndarray, axis: int, by: int) -> np.ndarray:
-    """Returns the image moved along an axis, towards its end if `by` is positive."""
+    """The image moved along an axis, towards its end if `by` is positive."""
     side = image.shape[axis]
     by = min(max(by, -side), side)
     kept = slice(max(-by, 0), side - max(by, 0))

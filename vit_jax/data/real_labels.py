@@ -36,14 +36,14 @@ class Real:
         return len(self.labels)
 
     def __getitem__(self, image: int | str) -> tuple[int, ...]:
-        """Returns the correct classes of an image; it does not count if there are none.
+        """The correct classes of an image; it does not count if there are none.
 
         `image` is a position or a file name, with or without parent folders.
         """
         return self.labels[self.number(image) if isinstance(image, str) else image]
 
     def number(self, name: str) -> int:
-        """Returns the position of an image by its file name; raises KeyError if there is none."""
+        """The position of an image by its file name; raises KeyError if there is none."""
         match = re.fullmatch(r"(?:.*/)?ILSVRC2012_val_(\d{8})\.JPEG", name)
         number = int(match[1]) if match else 0
         if not 1 <= number <= len(self):
@@ -126,12 +126,12 @@ class Reassessed:
             ) from None
 
     def decode(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns original classes (B,) and correct ones (B, M), rows padded with NONE, int32."""
+        """Original classes (B,) and correct ones (B, M), rows padded with NONE, int32."""
         numbers, labels = np.divmod(codes, len(self.classes))
         return labels, self._right[numbers]
 
     def name(self, index: int) -> str:
-        """Returns the source's name of the example."""
+        """The source's name of the example."""
         return self._source.name(index)
 
     def fingerprint(self) -> str:

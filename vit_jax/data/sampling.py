@@ -7,7 +7,7 @@ import numpy as np
 
 
 def draw(length: int, count: int, seed: int = 0) -> list[int]:
-    """Returns `count` of the numbers below `length`, or all, drawn without replacement.
+    """`count` of the numbers below `length`, or all, drawn without replacement.
 
     Equal length and seed give the same numbers, and a larger `count` starts with the same ones. A
     partial Fisher-Yates shuffle, whose memory is proportional to `count`.
@@ -22,7 +22,7 @@ def draw(length: int, count: int, seed: int = 0) -> list[int]:
 
 
 def shuffled(seed: int, epoch: int, offset: int, total: int) -> int:
-    """Returns the example at an offset of an epoch: a permutation of `total`, by (seed, epoch)."""
+    """The example at an offset of an epoch: a permutation of `total`, by (seed, epoch)."""
     if total < 2**16:
         return int(_permutation(seed, epoch, total)[offset])
     # Without a table, but below 2^16 many times slower: it walks cycles of a 16-bit cipher.

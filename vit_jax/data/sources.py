@@ -44,7 +44,7 @@ def open_source(
     key: str | None = None,
     head: Sequence[str] | None = None,
 ) -> Source:
-    """Returns the source that `data.source` names, cut to `split`.
+    """The source that `data.source` names, cut to `split`.
 
     Without `labels`, which an objective may not need, images need no class: a folder may hold them
     directly, a list their paths alone, and `classes` is empty. What digits, synthetic data and
@@ -101,7 +101,7 @@ def open_source(
 
 
 def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
-    """Returns a split of a task that is prepared below TFDS's data_dir; raises like `open_source`.
+    """A split of a task that is prepared below TFDS's data_dir; raises like `open_source`.
 
     Its attributes `dataset` and `version` are what `splits.write` asks for.
     """
@@ -176,7 +176,7 @@ class Digits:
         return Record(self._images[index], int(self._labels[index]))
 
     def name(self, index: int) -> str:
-        """Returns the split and the position in it."""
+        """The split and the position in it."""
         return f"digits {self._name}[{self._first + index}]"
 
     def fingerprint(self) -> str:
@@ -226,7 +226,7 @@ class Synthetic:
         return tuple(sorted({first, second})) if count == 2 else (first,)[:count]
 
     def name(self, index: int) -> str:
-        """Returns the split and the position in it."""
+        """The split and the position in it."""
         return f"synthetic {self._name}[{self._range[index]}]"
 
     def fingerprint(self) -> str:

@@ -41,7 +41,7 @@ class Role(NamedTuple):
 
 
 def evaluation(data: config.Data) -> Role:
-    """Returns the split that is evaluated while training."""
+    """The split that is evaluated while training."""
     split = data.eval_split
     name, role = _name_and_role(data, split)
     test = data.test_split
@@ -54,14 +54,14 @@ def evaluation(data: config.Data) -> Role:
 
 
 def final(data: config.Data) -> Role | None:
-    """Returns the split that is evaluated once, at the end, or None."""
+    """The split that is evaluated once, at the end, or None."""
     if data.test_split is None:
         return None
     return Role(_name_and_role(data, data.test_split)[0], data.test_split, TEST)
 
 
 def best_metric(cfg: config.Config) -> str | None:
-    """Returns the metric that chooses the best checkpoint, such as `validation/top1`, or None.
+    """The metric that chooses the best checkpoint, such as `validation/top1`, or None.
 
     `checkpoint.best=auto` means top-1, the mean average precision of images with several classes,
     or the loss of masked patch prediction, on a validation split; a test split is used only if the
@@ -75,7 +75,7 @@ def best_metric(cfg: config.Config) -> str | None:
 
 
 def notes(cfg: config.Config, evaluations: int) -> list[str]:
-    """Returns lines for the start of a run of so many evaluations: what chooses, what judges."""
+    """Lines for the start of a run of so many evaluations: what chooses, what judges."""
     measured, test, metric = evaluation(cfg.data), final(cfg.data), best_metric(cfg)
     lines = []
     if measured.role == TRAIN:
@@ -114,9 +114,9 @@ def check_test_split(data: config.Data) -> None:
 
 
 def resolved(data: config.Data) -> config.Data:
-    """Returns the data options with `auto` splits resolved to existing ones.
+    """The data options with `auto` splits resolved to existing ones.
 
-    If a folder or a TFDS data set has a validation split, that is evaluated and `test` is the test
+    If a folder or a TFDS dataset has a validation split, that is evaluated and `test` is the test
     split; otherwise `test` is evaluated. With `data.holdout` the held-out images are called
     `validation`. Raises nothing: the source reports missing data.
     """
@@ -139,7 +139,7 @@ def resolved(data: config.Data) -> config.Data:
 
 
 def _there(data: config.Data) -> tuple[str, ...]:
-    """Returns the names of the existing splits that `auto` chooses from."""
+    """The names of the existing splits that `auto` chooses from."""
     if data.source == "digits":
         return ("test",)
     if data.source == "folder" and data.holdout:
@@ -191,7 +191,7 @@ def _role(data: config.Data, split: str) -> str:
 
 
 def _by_task(data: config.Data, split: str) -> str | None:
-    """Returns the role that a task of the same data set assigns to a split, if any."""
+    """The role that a task of the same dataset assigns to a split, if any."""
     if data.source != "tfds" or not data.name:
         return None
     bare = data.name.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Every task as plain data: data set, splits by role, labels, permitted augmentation.
+"""Every task as plain data: dataset, splits by role, labels, permitted augmentation.
 
 The paper's scores are in `vit_jax/config/paper.py`, by the same names. VTAB-1k follows
 google-research/task_adaptation at d7630d3, few-shot sets big_vision's fewshot_lsr.py.
@@ -15,20 +15,20 @@ from vit_jax.data.datasets import Dataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A data set with its splits by role; empty: no such split.
+    """A dataset with its splits by role; empty: no such split.
 
     Attributes:
       name: its name on the command line, such as `cifar100` or `vtab/clevr-count`.
       title: its name in the paper.
       group: group of tasks.
-      dataset: data set of its images.
+      dataset: dataset of its images.
       classes: number of classes.
       train: training images during the selection of settings.
       held_out: images that settings are selected on.
       whole: both together, for the final run.
       test: images to report results on.
       labels: rule of `data.labels` for the label, and the pixels if they are not simply the image;
-        None: the data set's own class and image.
+        None: the dataset's own class and image.
       several: whether an image may have several correct classes.
       restricted: whether only classes of its images are predicted, as by its authors.
       mirrored: whether training may mirror images (exceptions: BiT, appendix F).
@@ -57,7 +57,7 @@ class Task:
         return {role: getattr(self, role) for role in roles if getattr(self, role)}
 
     def count(self, split: str) -> int | None:
-        """Returns the number of images in an expression such as `train[:99%]+validation[:200]`.
+        """The number of images in an expression such as `train[:99%]+validation[:200]`.
 
         None if `dataset.images` lacks a size.
         """
@@ -73,7 +73,7 @@ class Task:
 
 
 def find(name: str, key: str = "") -> Task:
-    """Returns the task of this name.
+    """The task of this name.
 
     Raises ConfigError with the nearest name; `key` is the option that contains the name, such as
     `evaluation.tasks=`.
@@ -86,7 +86,7 @@ def find(name: str, key: str = "") -> Task:
 
 
 def select(pattern: str, key: str = "") -> list[Task]:
-    """Returns the tasks that match a pattern such as `vtab/*`, or a group such as `vtab`.
+    """The tasks that match a pattern such as `vtab/*`, or a group such as `vtab`.
 
     Raises ConfigError, like `find`, if there are none.
     """
@@ -101,15 +101,15 @@ def select(pattern: str, key: str = "") -> list[Task]:
 
 
 def border(name: str) -> int:
-    """Returns the width in pixels of the border to crop from the images of a data set.
+    """The width in pixels of the border to crop from the images of a dataset.
 
-    `name` is its TFDS name; data sets without a task have no known border.
+    `name` is its TFDS name; datasets without a task have no known border.
     """
     return next((t.dataset.border for t in TASKS.values() if t.dataset.tfds == name), 0)
 
 
 def _pretraining() -> list[Task]:
-    """Returns the pre-training sets; splits follow big_vision, except for JFT-300M."""
+    """The pre-training sets; splits follow big_vision, except for JFT-300M."""
     group = "Pre-training"
     return [
         Task(
@@ -147,7 +147,7 @@ def _pretraining() -> list[Task]:
 
 
 def _finetuning(name: str, title: str, dataset: Dataset, percent: int) -> Task:
-    """Returns a task of Table 4: a part of `train` for selection (appendix B.1.1), then all."""
+    """A task of Table 4: a part of `train` for selection (appendix B.1.1), then all."""
     return Task(
         name=name,
         title=title,
@@ -173,7 +173,7 @@ def _vtab(
     mirrored: bool = True,
     cropped: bool = True,
 ) -> Task:
-    """Returns a VTAB-1k task; with `classes`, the rule of its name makes the labels."""
+    """A VTAB-1k task; with `classes`, the rule of its name makes the labels."""
     return Task(
         name=f"vtab/{name}",
         title=title,
@@ -191,7 +191,7 @@ def _vtab(
 
 
 def _vtab_in_order() -> list[Task]:
-    """Returns the 19 tasks in the order of Table 9."""
+    """The 19 tasks in the order of Table 9."""
     d, validation = datasets, "validation[:200]"
     natural, specialized, structured = (
         functools.partial(_vtab, group) for group in ("Natural", "Specialized", "Structured")
@@ -241,7 +241,7 @@ def _measured(
     several: bool = False,
     restricted: bool = False,
 ) -> Task:
-    """Returns an evaluation-only set."""
+    """An evaluation-only set."""
     return Task(
         name=name,
         title=title,
@@ -255,7 +255,7 @@ def _measured(
 
 
 def _few_shot(name: str, title: str, dataset: Dataset, train: str, test: str) -> Task:
-    """Returns a set for few-shot linear evaluation; shots are drawn from `train`."""
+    """A set for few-shot linear evaluation; shots are drawn from `train`."""
     return Task(
         name=f"fewshot/{name}",
         title=title,

@@ -1,4 +1,4 @@
-"""Checks the metadata in the folder of a data set before TFDS reads it.
+"""Checks the metadata in the folder of a dataset before TFDS reads it.
 
 A folder's features.json names Python classes, and TFDS imports their modules, so the author of the
 folder could run code. Therefore this package opens folders only with `builder` and
@@ -35,14 +35,14 @@ KNOWN = frozenset(
 
 
 def builder(name: str, data_dir: str | os.PathLike[str] | None, **options: Any) -> Any:
-    """Returns `tfds.builder` of a data set; raises as it does, or DataError for unsafe metadata."""
+    """`tfds.builder` of a dataset; raises as it does, or DataError for unsafe metadata."""
     for folder in _folders(availability.directory(data_dir) / name.partition(":")[0]):
         _check_size(folder / availability.INFO)
     return tfds.builder(name, data_dir=data_dir, **options)
 
 
 def builder_of_folder(folder: epath.PathLike) -> Any:
-    """Returns `tfds.builder_from_directory`; raises as it does, or DataError."""
+    """`tfds.builder_from_directory`; raises as it does, or DataError."""
     _check_size(epath.Path(folder) / availability.INFO)
     return tfds.builder_from_directory(folder)
 
@@ -87,7 +87,7 @@ def _members(values: Any, path: epath.Path) -> Iterator[tuple[str, Any]]:
 
 
 def _is_count(value: object) -> bool:
-    """Returns whether a value is a valid number of classes; protobuf stores large ones as text."""
+    """Whether a value is a valid number of classes; protobuf stores large ones as text."""
     if isinstance(value, str) and len(value) < 20:
         value = int(value) if value.isdecimal() else value
     return isinstance(value, int) and value <= MOST_CLASSES
@@ -103,7 +103,7 @@ def _check_size(path: epath.Path) -> None:
 
 
 def _folders(root: epath.Path) -> Iterator[epath.Path]:
-    """Yields possible versions of a data set: root/VERSION and root/CONFIG/VERSION."""
+    """Yields possible versions of a dataset: root/VERSION and root/CONFIG/VERSION."""
     if "://" in str(root) or not root.is_dir():  # listing a bucket is slow
         return
     for folder in root.iterdir():

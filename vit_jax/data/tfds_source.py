@@ -90,11 +90,11 @@ class Tfds:
         return Record(image, label)
 
     def name(self, index: int) -> str:
-        """Returns dataset, version, split and the position in it."""
+        """Dataset, version, split and the position in it."""
         return f"{self._title} example {index}"
 
     def file_name(self, index: int) -> str:
-        """Returns the file name of the image if stored, else the id."""
+        """The file name of the image if stored, else the id."""
         if self._files is None:
             return self.name(index)
         return self._files.deserialize_example_np(self._records[index])[FILE_NAME].decode()
@@ -109,7 +109,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _builder(data: config.Data) -> Any:
-    """Returns the builder of a dataset prepared in a random-access format."""
+    """The builder of a dataset prepared in a random-access format."""
     assert data.name
     try:
         builder = tfds_metadata.builder(data.name, data.root)
@@ -146,7 +146,7 @@ def _builder(data: config.Data) -> Any:
 
 
 def _command(data: config.Data) -> str:
-    """Returns the command that prepares a TFDS dataset."""
+    """The command that prepares a TFDS dataset."""
     where = f" --data-dir={data.root}" if data.root else ""
     return (
         availability.prepare_command(data.name or "", data.root)
@@ -166,7 +166,7 @@ def _unknown(data: config.Data) -> str:
 
 
 def _rule(data: config.Data, info: Any) -> LabelRule:
-    """Returns the label rule of a dataset."""
+    """The label rule of a dataset."""
     labels = features(info, tfds.features.ClassLabel)
     if data.labels in RULES:
         rule = RULES[data.labels]
@@ -188,7 +188,7 @@ def _rule(data: config.Data, info: Any) -> LabelRule:
 
 
 def _unlabeled(data: config.Data, info: Any) -> LabelRule:
-    """Returns the rule of a dataset whose labels are not needed, and which may have none."""
+    """The rule of a dataset whose labels are not needed, and which may have none."""
     pictures = _pictures(info)
     first = (info.supervised_keys or ("",))[0]
     if len(pictures) != 1 and first not in pictures:
@@ -216,7 +216,7 @@ def _has(features: Any, path: str) -> bool:
 
 
 def _subset(features: Any, paths: Iterable[str]) -> Any:
-    """Returns some features of a dataset; `objects/size` is one member of a sequence."""
+    """Some features of a dataset; `objects/size` is one member of a sequence."""
     chosen: dict[str, Any] = {}
     for path in paths:
         name, _, member = path.partition("/")
@@ -233,12 +233,12 @@ def _subset(features: Any, paths: Iterable[str]) -> Any:
 
 
 def features(info: Any, kind: type[tfds.features.FeatureConnector]) -> dict[str, Any]:
-    """Returns the features of one type, such as Image, by name."""
+    """The features of one type, such as Image, by name."""
     return {name: feature for name, feature in info.features.items() if isinstance(feature, kind)}
 
 
 def _keys(data: config.Data, info: Any) -> tuple[str, str]:
-    """Returns the names of the image and the label feature."""
+    """The names of the image and the label feature."""
     pictures = _pictures(info)
     labels = [data.labels] if data.labels else list(features(info, tfds.features.ClassLabel))
     pair = info.supervised_keys

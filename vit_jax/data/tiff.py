@@ -1,7 +1,8 @@
 """Reads TIFF files (TIFF 6.0): 8 or 16 bits a sample, any number of channels.
 
-OpenCV reads one, three or four channels, and takes a truncated file for a whole one. Here what a
-file says of itself is checked before anything is allocated.
+OpenCV reads one, three or four channels, and takes a truncated file for a whole one; tifffile
+(82 MB with imagecodecs, which LZW takes) allocates whatever size the header declares. Here the
+header is checked before anything is allocated.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ class TiffError(ValueError):
 
 
 def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
-    """Returns the whole numbers of the first directory by tag; others are left out.
+    """The whole numbers of the first directory by tag; others are left out.
 
     Args:
       data: a TIFF file, or what contains one, as EXIF data do.
@@ -67,7 +68,7 @@ def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What the first directory of a TIFF says; the first page of several is the one that counts.
+    """The first directory of a TIFF: of several pages the first counts.
 
     Attributes:
       height: rows as stored, as `width` before `orientation`.
@@ -108,7 +109,7 @@ class Header:
 
 
 def parse_header(data: bytes) -> Header:
-    """Returns what a file says; raises TiffError for what is not read, in a phrase."""
+    """Parses the header of a TIFF; raises TiffError for damage and unsupported features."""
     try:
         found = fields(data)
         height, width = int(found[HEIGHT][0]), int(found[WIDTH][0])
@@ -178,12 +179,12 @@ def _check_header(made: Header, fill_order: int) -> None:
 
 
 def _blocks(made: Header) -> tuple[int, int]:
-    """Returns how many strips or tiles cover the image, down and across."""
+    """How many strips or tiles cover the image, down and across."""
     return -(-made.height // made.block[0]), -(-made.width // made.block[1])
 
 
 def decode(data: bytes, made: Header) -> np.ndarray:
-    """Returns all samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
+    """All samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
 
     Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises TiffError.
     """
@@ -249,7 +250,7 @@ def _unpacked(data: bytes, made: Header) -> Iterator[bytes | memoryview]:
 
 
 def _block(packed: memoryview, compression: int, rows: int, across: int) -> bytes | memoryview:
-    """Returns the bytes of a block; raises TiffError if some are missing."""
+    """The bytes of a block; raises TiffError if some are missing."""
     try:
         if compression == NONE:
             plain = packed[: rows * across]
@@ -298,7 +299,7 @@ def _from_lzw(blocks: list[tuple[memoryview, int]], across: int) -> Iterator[mem
 
 
 def _upright(image: np.ndarray, orientation: int) -> np.ndarray:
-    """Returns an image turned and mirrored as EXIF's orientation asks for."""
+    """An image turned and mirrored as EXIF's orientation asks for."""
     if orientation > 4:
         image = image.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):  # stored from the bottom

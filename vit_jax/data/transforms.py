@@ -47,7 +47,7 @@ class Resize:
     resampling: str = "bilinear"
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the resized image."""
+        """The resized image."""
         return resize(image, self.height, self.width, self.resampling)
 
 
@@ -138,7 +138,7 @@ class RandomCrop:
     width: int
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns a view of a part of the image."""
+        """A view of a part of the image."""
         top = rng.integers(image.shape[0] - self.height + 1)
         left = rng.integers(image.shape[1] - self.width + 1)
         return image[top : top + self.height, left : left + self.width]
@@ -166,18 +166,18 @@ class InceptionCrop:
     ATTEMPTS = 100
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the stretched rectangle."""
+        """The stretched rectangle."""
         top, left, height, width = self.rectangle(image.shape[0], image.shape[1], rng)
         return self.stretch(image[top : top + height, left : left + width])
 
     def stretch(self, part: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Returns what was cut out in the size of the result: in `out`, the part itself, or new."""
+        """Resizes the crop to the output size, into `out` if given."""
         return resize(part, self.height, self.width, self.resampling, out)
 
     def rectangle(
         self, height: int, width: int, rng: np.random.Generator
     ) -> tuple[int, int, int, int]:
-        """Returns the `(top, left, height, width)` drawn for an image of `height x width`."""
+        """The `(top, left, height, width)` drawn for an image of `height x width`."""
         least, greatest = (share * height * width for share in self.area)
         narrowest, widest = self.aspect
         for _ in range(self.ATTEMPTS):
@@ -205,7 +205,7 @@ class FlipLeftRight:
     probability: float = 0.5
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the image or a mirrored view of it."""
+        """The image or a mirrored view of it."""
         return image[:, ::-1] if rng.random() < self.probability else image
 
 
@@ -222,7 +222,7 @@ class RandomAffine:
     shift: float
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the warped image, of the same shape."""
+        """The warped image, of the same shape."""
         turn, zoom, down, right = (2 * rng.random(4) - 1).tolist()
         height, width, channels = image.shape
         angle, factor = math.radians(turn * self.rotation), 1 + zoom * self.scale
@@ -266,7 +266,7 @@ class RandomErasing:
     ATTEMPTS = 100
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the image, or a copy with a part erased."""
+        """The image, or a copy with a part erased."""
         if rng.random() >= self.probability:
             return image
         rows, columns, channels = image.shape
@@ -303,7 +303,7 @@ class ThreeAugment:
     jitter: float = 0.3
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the changed image, of the same shape."""
+        """The changed image, of the same shape."""
         gray = image.shape[2] == 1
         changed = Image.fromarray(image[:, :, 0] if gray else np.ascontiguousarray(image))
         which, sigma = rng.integers(3), rng.uniform(*SIGMAS)
@@ -328,7 +328,7 @@ class _PluggedIn:
     transform: Transform
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the transformed image; raises DataError unless it is like the one before."""
+        """The transformed image; raises DataError unless it is like the one before."""
         result = self.transform(image, rng)
         shape, dtype = np.shape(result), getattr(result, "dtype", type(result).__name__)
         if (shape, dtype) != (image.shape, image.dtype):
@@ -340,7 +340,7 @@ class _PluggedIn:
 
 
 def train_transforms(data: config.Data) -> tuple[Transform, ...]:
-    """Returns the training view that the options of `data` describe; it ends at `image_size`."""
+    """The training view that the options of `data` describe; it ends at `image_size`."""
     height, width = data.image_size
     if data.train_crop == "resize":
         steps: list[Transform] = [Resize(height, width, data.resampling)]
@@ -390,7 +390,7 @@ def eval_resampling(data: config.Data) -> str:
 def resize(
     image: np.ndarray, height: int, width: int, resampling: str, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns an image stretched to a size, as `Resize`: in `out`, itself, or new."""
+    """An image stretched to a size, as `Resize`: in `out`, itself, or new."""
     if image.shape[:2] == (height, width):
         return image
     if resampling == "bilinear":
@@ -415,7 +415,7 @@ def resize(
 
 
 def _antialiased(image: np.ndarray, height: int, width: int, kind: Image.Resampling) -> np.ndarray:
-    """Returns an image of 1 or 3 channels, of the first without that axis, as Pillow resizes it."""
+    """An image of 1 or 3 channels, of the first without that axis, as Pillow resizes it."""
     plain = image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image)
     # Within rows first, as every Pillow before 13, which may begin with columns: cubic results
     # would depend on its version.

@@ -29,14 +29,14 @@ from vit_jax.data.source import DataError
 
 
 def records(root, name):
-    """All records of a data set, by split."""
+    """All records of a dataset, by split."""
     builder = tfds.builder(name, data_dir=str(root))
     return {split: list(builder.as_data_source(split)) for split in builder.info.splits}
 
 
 @pytest.mark.parametrize("number", [10, 100])
 def test_cifars_pickles_are_its_binary_files(number, prepare, tmp_path):
-    """Both archives give the same data set, from the archive and from its folder."""
+    """Both archives give the same dataset, from the archive and from its folder."""
     getattr(official_fakes, f"cifar{number}")(tmp_path / "binary")
     files = official_fakes.cifar_python(number)
     archive = {f"cifar-{number}-python.tar.gz": official_fakes.tar(files, "w:gz")}
@@ -356,7 +356,7 @@ def test_an_archive_that_is_given_itself_is_opened_by_any_name(prepare, tmp_path
     [
         (
             {"a.tar.gz": gzip.compress(b"\0" * 50_000)},
-            "unpacks to more than 40,000 bytes, more than any file in this data set",
+            "unpacks to more than 40,000 bytes, more than any file in this dataset",
         ),
         ({"a.tar.gz": gzip.compress(bytes(range(256)) * 9)[:-20]}, "is damaged or truncated: "),
         ({"a.tar.gz": b"\x1f\x8bno gzip at all"}, "is damaged or truncated: "),
@@ -647,7 +647,7 @@ def test_a_list_that_stands_for_more_values_than_fit(tmp_path):
 
 
 def test_a_recipe_for_every_data_set_of_the_paper():
-    """ImageNet, CIFAR, Pets, Flowers and VTAB-1k's 19; no more than what its data set says."""
+    """ImageNet, CIFAR, Pets, Flowers and VTAB-1k's 19; no more than what its dataset says."""
     from vit_jax.data.tasks import TASKS
 
     papers = {"imagenet", "cifar10", "cifar100", "pets", "flowers"}

@@ -1,4 +1,4 @@
-"""Packed data sets: what goes in comes out, the same bytes however often it was stopped."""
+"""Packed datasets: what goes in comes out, the same bytes however often it was stopped."""
 
 import hashlib
 import json

@@ -274,13 +274,13 @@ def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
         f"new: is not prepared in {data_dir}; first: vit_jax prepare new --from=FOLDER"
     )
     assert "choose another name" in woe(prepare("cifar10", f"--from={photos}"))
-    assert "TFDS has a data set of this name" in woe(prepare("mnist", f"--from={photos}"))
+    assert "TFDS has a dataset of this name" in woe(prepare("mnist", f"--from={photos}"))
     assert "small letters, digits and _" in woe(prepare("My-Photos", f"--from={photos}"))
     assert "is packed from files of yours: fall11_whole.tar" in woe(prepare("imagenet21k"))
     assert woe(prepare("flowers", "--max-side=512")) == (
         "--max-side: is for folders and tars that are packed, and flowers is not"
     )
-    partial = "--partial: is for data sets with an official number of images, and new has none"
+    partial = "--partial: is for datasets with an official number of images, and new has none"
     assert woe(prepare("new", f"--from={photos}", "--partial")) == partial
     assert partial.replace("new", "mnist") in woe(prepare("mnist", "--partial"))
     assert "for one name at a time" in woe(prepare("a", "b", f"--from={photos}"))

@@ -1,4 +1,4 @@
-"""Prepares data sets for training: downloads, converts, packs, de-duplicates, verifies.
+"""Prepares datasets for training: downloads, converts, packs, de-duplicates, verifies.
 
 The result is a folder `data_dir/NAME/VERSION` that TFDS reads without TensorFlow. It gets this name
 only once complete; an interrupted command resumes where it stopped.

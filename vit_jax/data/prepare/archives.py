@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 
 def is_zip(path: Path | str) -> bool:
-    """Returns whether a file is a zip, not a tar that ends in one."""
+    """Whether a file is a zip, not a tar that ends in one."""
     if not zipfile.is_zipfile(path):
         return False
     with Path(path).open("rb") as file:
@@ -89,14 +89,14 @@ def is_zip(path: Path | str) -> bool:
 
 
 def io_reason(error: OSError) -> str:
-    """Returns the reason of an OSError in words."""
+    """The reason of an OSError in words."""
     if isinstance(error, FileNotFoundError):
         return "no such file or folder"
     return f"cannot be read: {error.strerror or error}"
 
 
 def stem(name: str) -> str:
-    """Returns the name of the folder that stands for a tar."""
+    """The name of the folder that stands for a tar."""
     return name[:-4] if name.lower().endswith(".tar") else name
 
 
@@ -168,7 +168,7 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
 
 
 def _safe(member: tarfile.TarInfo, named: str) -> str:
-    """Returns the path of a member without `./`; raises DataError unless it is a plain file."""
+    """The path of a member without `./`; raises DataError unless it is a plain file."""
     kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
     if kind or not member.isreg():
         raise DataError(f"{named}: {member.name!r} is {kind or 'no file'}; pack it without")
@@ -228,7 +228,7 @@ class _Bounded(io.BufferedReader):
     """A file for `zipfile`, which asks for the whole directory of an archive at once."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """Returns up to `size` bytes; raises _TooLarge for an implausible size."""
+        """Up to `size` bytes; raises _TooLarge for an implausible size."""
         if size is not None and size > MOST_DIRECTORY:
             raise _TooLarge
         return super().read(size)
@@ -262,7 +262,7 @@ class _Part:
         self._allowed = size
 
     def read(self, size: int) -> bytes:
-        """Returns up to `size` bytes; raises ValueError for a size that is not allowed."""
+        """Up to `size` bytes; raises ValueError for a size that is not allowed."""
         self._allowed -= size
         if size < 0 or self._allowed < 0:
             raise ValueError(f"headers of one member have more than {MOST_HEADERS:,} bytes")
@@ -278,12 +278,12 @@ class _Part:
         return self._at
 
     def tell(self) -> int:
-        """Returns the position."""
+        """The position."""
         return self._at
 
 
 def read_member(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Returns the bytes of a member of a zip, of which no more are unpacked than it says it has.
+    """The bytes of a member of a zip, of which no more are unpacked than it says it has.
 
     Raises BadImage for a damaged one, or one that unpacks to much more than it takes.
     """

@@ -120,7 +120,7 @@ def _paths(listing: Listing, below: int) -> Iterator[str]:
 
 
 def _depth(listing: Listing, named: str) -> tuple[int, bool]:
-    """Returns the length in bytes of the common parent folders, and whether splits follow.
+    """The length in bytes of the common parent folders, and whether splits follow.
 
     Ignores images next to the split or class folders.
     """
@@ -151,7 +151,7 @@ def _depth(listing: Listing, named: str) -> tuple[int, bool]:
 
 
 def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:
-    """Returns the class names of the training split, or else of all splits."""
+    """The class names of the training split, or else of all splits."""
     if not found:
         raise DataError(f"{named}: its images are in no folders; expected CLASS/IMAGE")
     train = [at for at in found if at.lower() in TRAIN]
@@ -173,7 +173,7 @@ def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:
 
 
 def _repeated(listing: Listing, order: np.ndarray, hashes: np.ndarray) -> Sequence[int]:
-    """Returns the positions in `order` of images whose path occurs again later, which wins."""
+    """The positions in `order` of images whose path occurs again later, which wins."""
     same = np.flatnonzero(hashes[1:] == hashes[:-1])
     return [
         int(at)

@@ -42,10 +42,10 @@ class Request:
     """What to do with a name; the fields are the flags of the command.
 
     Attributes:
-      data_dir: where data sets are; None: TFDS's default.
+      data_dir: where datasets are; None: TFDS's default.
       sources: what to make it of; none: it is downloaded.
       verify: read what is prepared again.
-      holdout: share of each class of images that becomes a validation split where a data set of the
+      holdout: share of each class of images that becomes a validation split where a dataset of the
         user's has none; None: HOLDOUT.
       max_side: longest side of packed images, or None.
       against: tasks whose test images must not be packed.
@@ -72,14 +72,14 @@ class Request:
             storage.given_path("--from", source)
 
     def directory(self) -> pathlib.Path:
-        """Returns the folder of data sets; raises ConfigError unless it is on this machine."""
+        """The folder of datasets; raises ConfigError unless it is on this machine."""
         folder = str(availability.directory(self.data_dir))
         if not messages.is_utf8(folder):  # array_record could not open a file there
             raise config.ConfigError(f"--data-dir={folder}: is not UTF-8; choose another folder")
         return _local(folder, "--data-dir")
 
     def paths(self) -> list[pathlib.Path]:
-        """Returns the sources; raises ConfigError unless they are on this machine."""
+        """The sources; raises ConfigError unless they are on this machine."""
         return [_local(source, "--from") for source in self.sources]
 
     def refuse_packing(self, name: str) -> None:
@@ -98,8 +98,7 @@ class Request:
         """Raises ConfigError for --partial if `name` has no official number of images."""
         if self.partial:
             raise config.ConfigError(
-                "--partial: is for data sets with an official number of images, and "
-                f"{name} has none"
+                f"--partial: is for datasets with an official number of images, and {name} has none"
             )
 
 
@@ -113,7 +112,7 @@ def _local(path: str, key: str) -> pathlib.Path:
 
 
 def names(given: Sequence[str], request: Request) -> list[str]:
-    """Returns the names to prepare: tasks, TFDS data sets or new data sets of the user.
+    """The names to prepare: tasks, TFDS datasets or new datasets of the user.
 
     Raises ConfigError for an unknown name, with the nearest one.
     """
@@ -134,13 +133,13 @@ def names(given: Sequence[str], request: Request) -> list[str]:
 
 
 def prepare(name: str, request: Request) -> Iterator[str]:
-    """Prepares a task or a data set and yields lines for the user.
+    """Prepares a task or a dataset and yields lines for the user.
 
     Raises DataError if that is impossible, or if verification finds faults.
     """
     task = tasks.TASKS.get(name)
     if request.verify and request.sources:
-        raise config.ConfigError("--verify: reads a prepared data set; leave out --from")
+        raise config.ConfigError("--verify: reads a prepared dataset; leave out --from")
     if request.verify:
         yield from _verify(name, task, request)
     elif name == REAL_TASK:
@@ -161,7 +160,7 @@ def _tfds_name(name: str, task: Task | None) -> str:
 
 
 def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | None:
-    """Returns the folder of the newest prepared version of a data set, or None."""
+    """The folder of the newest prepared version of a dataset, or None."""
     if task is not None:
         there = availability.find_prepared(task.dataset, request.data_dir)
         return there.path if there else None
@@ -292,7 +291,7 @@ def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
 
 
 def _already(name: str, one: Any, request: Request) -> str:
-    """Returns a line about an existing data set; raises DataError if it is partial."""
+    """A line about an existing dataset; raises DataError if it is partial."""
     facts = build.held(pathlib.Path(one.data_path))
     if facts is not None and build.is_partial(facts) and not request.partial:
         raise DataError(
@@ -344,10 +343,10 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
     request.refuse_partial(name)
     known = _tfds_name(name, task)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", known):
-        raise config.ConfigError(f"{name}: no name for a data set; small letters, digits and _")
+        raise config.ConfigError(f"{name}: no name for a dataset; small letters, digits and _")
     if task is None and known in tfds.list_builders(with_community_datasets=False):
         raise DataError(
-            f"{name}: TFDS has a data set of this name, with other versions; choose another"
+            f"{name}: TFDS has a dataset of this name, with other versions; choose another"
         )
     flag = "--dedup-against="
     chosen = [task for pattern in request.against for task in tasks.select(pattern, flag)]
@@ -410,7 +409,7 @@ def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator
 
 
 def _training(packing: pack.Packing, names: Collection[str]) -> str:
-    """Returns a command that trains and evaluates on the packed splits."""
+    """A command that trains and evaluates on the packed splits."""
     flags = [("name", packing.name), ("root", str(packing.data_dir))]
     evaluation = splits.for_evaluation(names)
     train = splits.find_folder("train", names) or next(
@@ -458,7 +457,7 @@ def _list_examples(task: Task, data_dir: str | None) -> str:
 
 
 def _copy_mappings(given: Sequence[pathlib.Path], folder: pathlib.Path) -> str:
-    """Copies the folder `mappings`, in or next to a source, to a packed data set.
+    """Copies the folder `mappings`, in or next to a source, to a packed dataset.
 
     Returns a line for the user.
     """

@@ -61,7 +61,7 @@ class Match(NamedTuple):
 
 
 def fingerprint(image: np.ndarray) -> Print:
-    """Returns the fingerprint of uint8 pixels `H W C`."""
+    """The fingerprint of uint8 pixels `H W C`."""
     shape = repr(image.shape).encode()
     exact = hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()[:16]
     plain = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[:, :, 0]
@@ -96,7 +96,7 @@ class Prints:
 
     @classmethod
     def of(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
-        """Returns the arrays of fingerprints."""
+        """The arrays of fingerprints."""
         return cls(
             np.array([name.encode() for name in names], np.bytes_),
             np.array([each.exact for each in prints], np.dtype("V16")),
@@ -142,7 +142,7 @@ class Index:
             self._bands.append((mask, keys[order], rows[order]))
 
     def find(self, image: np.ndarray) -> Match | None:
-        """Returns the nearest duplicate of uint8 pixels `H W C`, or None."""
+        """The nearest duplicate of uint8 pixels `H W C`, or None."""
         mine = fingerprint(image)
         at = self._by_pixels.get(mine.exact)
         if at is not None:
@@ -160,7 +160,7 @@ class Index:
         return best and Match(self._name(best[1]), best[0])
 
     def _near(self, bits: np.uint64) -> list[tuple[int, int]]:
-        """Returns (distance, position) of all hashes within the threshold, nearest first."""
+        """(distance, position) of all hashes within the threshold, nearest first."""
         found = []
         for mask, keys, rows in self._bands:
             key = bits & mask
@@ -178,7 +178,7 @@ CHUNK = 64
 
 
 def collect_prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> Prints:
-    """Returns the fingerprints of all readable test images of some tasks.
+    """The fingerprints of all readable test images of some tasks.
 
     Raises DataError for a task that is not prepared, or has no test images.
     """

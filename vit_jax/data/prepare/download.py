@@ -1,4 +1,4 @@
-"""Downloads data sets with TFDS and prepares them as array_record."""
+"""Downloads datasets with TFDS and prepares them as array_record."""
 
 import contextlib
 import importlib.util
@@ -24,11 +24,11 @@ EXTRA = "pip install 'vit_jax[prepare]'"
 
 
 def builder(name: str, data_dir: str | None) -> Any:
-    """Returns the TFDS builder of a data set; raises DataError."""
+    """The TFDS builder of a dataset; raises DataError."""
     try:
         return tfds_metadata.builder(name, data_dir=data_dir, file_format="array_record")
     except tfds.core.DatasetNotFoundError:
-        raise DataError(f"{name}: TFDS has no such data set") from None
+        raise DataError(f"{name}: TFDS has no such dataset") from None
     except (ValueError, AssertionError) as error:
         raise DataError(f"{name}: {reason(error)}") from None
     except ImportError as error:
@@ -36,7 +36,7 @@ def builder(name: str, data_dir: str | None) -> Any:
 
 
 def prepared(one: Any) -> str | None:
-    """Returns the format a data set is prepared in, such as `array_record`, or None."""
+    """The format a dataset is prepared in, such as `array_record`, or None."""
     if not (one.data_path / "dataset_info.json").exists():
         return None
     found = read_info(one.data_path).file_format
@@ -44,7 +44,7 @@ def prepared(one: Any) -> str | None:
 
 
 def download(one: Any, name: str, packages: Sequence[str], files: str, manual: str | None) -> None:
-    """Downloads a data set and prepares it as array_record.
+    """Downloads a dataset and prepares it as array_record.
 
     Args:
       one: its builder.
@@ -67,7 +67,7 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
 def check_requirements(
     one: Any, name: str, packages: Sequence[str], files: str, manual: str | None
 ) -> str | None:
-    """Returns the folder with the user's files, or None if TFDS downloads them.
+    """The folder with the user's files, or None if TFDS downloads them.
 
     Takes the arguments of `download`. Raises DataError if files or packages are missing.
     """
@@ -81,7 +81,7 @@ def check_requirements(
 
 
 def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders with the archives of a recipe: the user's, or downloads of TFDS.
+    """The folders with the archives of a recipe: the user's, or downloads of TFDS.
 
     TFDS checks their SHA-256; links give them their official names. Raises like `download`.
     """
@@ -107,7 +107,7 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
 def manual_archives(
     one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path
 ) -> list[pathlib.Path]:
-    """Returns TFDS's folder for archives that the user downloads; empty if TFDS downloads them.
+    """TFDS's folder for archives that the user downloads; empty if TFDS downloads them.
 
     Raises DataError if that folder is empty, or nobody can download the archives.
     """

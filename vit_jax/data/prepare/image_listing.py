@@ -72,26 +72,26 @@ class Listing:
         return sum(map(len, self._rows))
 
     def path(self, index: int) -> str:
-        """Returns the path of an image in the listing."""
+        """The path of an image in the listing."""
         return os.fsdecode(self.raw_path(index))
 
     def raw_path(self, index: int) -> bytes:
-        """Returns the path of an image in the listing, as bytes."""
+        """The path of an image in the listing, as bytes."""
         ends = self._ends[0]
         return bytes(self._paths[ends[index] : ends[index + 1]])
 
     def found(self, index: int) -> Found:
-        """Returns the path and location of an image."""
+        """The path and location of an image."""
         container, offset, size = self._rows[0][index].tolist()
         return Found(self.path(index), self._containers[container], offset, size)
 
     def sizes(self) -> np.ndarray:
-        """Returns the bytes of every image (N)."""
+        """The bytes of every image (N)."""
         return self._rows[0][:, 2]
 
 
 def scan(sources: Sequence[Path]) -> Listing:
-    """Returns the images of folders, tars (nested ones too) and zips, in the order found.
+    """The images of folders, tars (nested ones too) and zips, in the order found.
 
     A tar inside a folder or a tar becomes a folder of its name, and so does one of several source
     tars with images at its top level: `n01440764.tar` becomes `n01440764/`. Hidden files are
@@ -145,7 +145,7 @@ class Reader:
         self._lock = threading.Lock()
 
     def __call__(self, found: Found) -> bytes:
-        """Returns the bytes of an image.
+        """The bytes of an image.
 
         Raises BadImage for faults of this image only, and DataError if its source has changed since
         it was listed.

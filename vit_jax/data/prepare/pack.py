@@ -1,4 +1,4 @@
-"""Packs folders, tars and zips of images into a data set; resumes after any interruption."""
+"""Packs folders, tars and zips of images into a dataset; resumes after any interruption."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ class Packing:
 
     Attributes:
       sources: folders, tars and zips.
-      name: name of the data set.
+      name: name of the dataset.
       data_dir: parent of its folder.
       unsplit: split for images outside of split folders.
       holdout: fraction of each class that becomes a validation split if there is none.
@@ -56,12 +56,12 @@ class Packing:
 
     @property
     def folder(self) -> Path:
-        """The folder of the complete data set."""
+        """The folder of the complete dataset."""
         return self.data_dir / self.name / VERSION
 
     @property
     def part(self) -> Path:
-        """The folder used until the data set is complete."""
+        """The folder used until the dataset is complete."""
         return staging.hidden(self.folder)
 
 
@@ -96,7 +96,7 @@ def _plan(packing: Packing, part: Path) -> staging.Work:
 
 
 def check_same(packing: Packing, *, keep_part: bool = False) -> int:
-    """Returns the number of packed images; raises DataError if they have other settings.
+    """The number of packed images; raises DataError if they have other settings.
 
     Also removes leftovers of a command that was killed at its very end, unless `keep_part`.
     """
@@ -132,14 +132,14 @@ def check_sources(packing: Packing) -> None:
 
 
 def kept_prints(packing: Packing) -> dedup.Prints | None:
-    """Returns the fingerprints of an earlier attempt, which are slow to compute; else None."""
+    """The fingerprints of an earlier attempt, which are slow to compute; else None."""
     if (packing.part / staging.PLAN).exists() and (packing.part / PRINTS).exists():
         return dedup.Prints.load(packing.part / PRINTS)
     return None
 
 
 def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment.Assignment]:
-    """Returns the images in the sources, and their split, class and order; writes nothing."""
+    """The images in the sources, and their split, class and order; writes nothing."""
     named = ", ".join(map(str, packing.sources))
     listing = image_listing.scan(packing.sources)
     chosen = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
@@ -149,7 +149,7 @@ def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment
 def _fingerprint(
     packing: Packing, listing: image_listing.Listing, chosen: assignment.Assignment
 ) -> str:
-    """Returns a digest of everything that determines the contents of the shards."""
+    """A digest of everything that determines the contents of the shards."""
     total = hashlib.sha256()
     facts = [FORM, packing.name, packing.max_side, packing.max_pixels, packing.shard_bytes]
     total.update(json.dumps([*facts, list(packing.against), list(chosen.classes)]).encode())
@@ -176,7 +176,7 @@ def plan_shards(
 
 
 def _shard(listing: image_listing.Listing, chosen: assignment.Assignment, one: Planned) -> Shard:
-    """Returns a shard with the places of its images."""
+    """A shard with the places of its images."""
     return Shard(
         one.path,
         [listing.found(position) for position in one.positions.tolist()],
@@ -225,7 +225,7 @@ def _finish(
 
 
 def why_ignored(listing: image_listing.Listing, chosen: assignment.Assignment) -> str:
-    """Returns the kinds of skipped files with their numbers."""
+    """The kinds of skipped files with their numbers."""
     skipped = Skipped()
     for path in listing.ignored:
         skipped.note(path)

@@ -48,7 +48,7 @@ def packing(
 
 
 def official(job: build.Job, downloads: Mapping[str, int]) -> Iterator[str]:
-    """Yields the plan for building a data set from its official archives.
+    """Yields the plan for building a dataset from its official archives.
 
     Counts the images unless that takes unpacking large files; small ones are unpacked to a
     temporary folder. `downloads` maps the files that TFDS would
@@ -81,7 +81,7 @@ def official(job: build.Job, downloads: Mapping[str, int]) -> Iterator[str]:
 
 
 def tfds_download(one: Any, name: str, task: Task | None, manual: str | None) -> Iterator[str]:
-    """Yields the plan for a data set that TFDS downloads, or reads from the folder `manual`."""
+    """Yields the plan for a dataset that TFDS downloads, or reads from the folder `manual`."""
     if manual is not None:
         given = list(_files(pathlib.Path(manual)))
         total = sum(size for _, size in given)
@@ -93,13 +93,13 @@ def tfds_download(one: Any, name: str, task: Task | None, manual: str | None) ->
 
 
 def sizes_of_downloads(one: Any, wanted: Sequence[str] = ()) -> dict[str, int]:
-    """Returns the size in bytes of each file that a builder downloads; `wanted` selects some."""
+    """The size in bytes of each file that a builder downloads; `wanted` selects some."""
     infos = (one.url_infos or {}).values()
     return {i.filename: int(i.size or 0) for i in infos if not wanted or i.filename in wanted}
 
 
 def conversion(name: str, copy: Any, folder: pathlib.Path) -> Iterator[str]:
-    """Yields the plan for converting a copy of a data set in TFRecord files to array_record."""
+    """Yields the plan for converting a copy of a dataset in TFRecord files to array_record."""
     info = read_info(copy)
     files = list(shard_files(info))
     total = sum(path.stat().length for path, _ in files)
@@ -126,7 +126,7 @@ def verification(name: str, folder: pathlib.Path) -> Iterator[str]:
 
 
 def example_list(task: Task, data_dir: str | None) -> str:
-    """Returns a line about the list of the 1,000 images of a VTAB task."""
+    """A line about the list of the 1,000 images of a VTAB task."""
     path = example_lists.list_path(availability.directory(data_dir), task.name)
     if path.exists():
         return f"{task.name}: would check that the images listed in {path} exist"
@@ -134,7 +134,7 @@ def example_list(task: Task, data_dir: str | None) -> str:
 
 
 def mapping(sources: Sequence[pathlib.Path], folder: pathlib.Path) -> str:
-    """Returns a line about ObjectNet's mapping to the classes of ImageNet."""
+    """A line about ObjectNet's mapping to the classes of ImageNet."""
     found = objectnet.find_mappings(sources)
     if found is None:
         return (

@@ -1,4 +1,4 @@
-"""Writes one shard of a packed data set, completely or not at all."""
+"""Writes one shard of a packed dataset, completely or not at all."""
 
 import dataclasses
 import itertools
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def features(classes: tuple[str, ...]) -> Any:
-    """Returns the TFDS features of a packed data set."""
+    """The TFDS features of a packed dataset."""
     return tfds.features.FeaturesDict(
         {
             "image": tfds.features.Image(shape=(None, None, 3)),
@@ -92,7 +92,7 @@ def features(classes: tuple[str, ...]) -> Any:
 
 
 def outcome(path: pathlib.Path) -> Outcome | None:
-    """Returns the outcome of a shard, or None if it is unfinished."""
+    """The outcome of a shard, or None if it is unfinished."""
     try:
         values = json.loads(_sidecar(path).read_text())
         return Outcome(**values) if path.is_file() else None
@@ -101,7 +101,7 @@ def outcome(path: pathlib.Path) -> Outcome | None:
 
 
 def names_file(path: pathlib.Path) -> pathlib.Path:
-    """Returns the file with the names of a shard's examples, next to the folder of shards."""
+    """The file with the names of a shard's examples, next to the folder of shards."""
     return path.parent.with_name(f"{path.name}.txt")
 
 
@@ -228,13 +228,13 @@ def join_names(file: pathlib.Path, packed: Sequence[tuple[Planned, Outcome]]) ->
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Returns a PNG of uint8 RGB pixels."""
+    """A PNG of uint8 RGB pixels."""
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     return cv2.imencode(".png", bgr)[1].tobytes()
 
 
 def shrink(pixels: np.ndarray, side: int) -> bytes:
-    """Returns uint8 RGB pixels as a JPEG resized by area to a longer side of `side`."""
+    """A JPEG of uint8 RGB pixels, resized by area to a longer side of `side`."""
     factor = side / max(pixels.shape[:2])
     height, width = (max(1, round(length * factor)) for length in pixels.shape[:2])
     small = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
@@ -282,7 +282,7 @@ class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
 
 
 def read_info(folder: epath.PathLike) -> Any:
-    """Returns the TFDS info of a prepared data set; raises DataError if it is damaged."""
+    """The TFDS info of a prepared dataset; raises DataError if it is damaged."""
     try:
         return tfds_metadata.builder_of_folder(folder).info
     except DataError:
@@ -292,7 +292,7 @@ def read_info(folder: epath.PathLike) -> Any:
 
 
 def shard_files(info: Any) -> Iterator[tuple[epath.Path, int]]:
-    """Yields the files of a data set, split by split, each with the number of its records."""
+    """Yields the files of a dataset, split by split, each with the number of its records."""
     for split in info.splits.values():
         paths = split.filename_template.sharded_filepaths(len(split.shard_lengths))
         yield from zip(paths, split.shard_lengths, strict=True)

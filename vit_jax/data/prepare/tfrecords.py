@@ -1,4 +1,4 @@
-"""Converts TFRecord copies of TFDS data sets to array_record, record by record."""
+"""Converts TFRecord copies of TFDS datasets to array_record, record by record."""
 
 import json
 import pathlib
@@ -24,7 +24,7 @@ CHUNK = 2**20  # bytes to read at a time, because a damaged length may be huge
 
 
 def find_copy(folder: epath.Path, name: str) -> epath.Path | None:
-    """Returns the folder of a prepared data set: `folder` itself, or the newest below it."""
+    """The folder of a prepared dataset: `folder` itself, or the newest below it."""
     if (folder / INFO).exists():
         return folder
     versions = []
@@ -36,9 +36,9 @@ def find_copy(folder: epath.Path, name: str) -> epath.Path | None:
 
 
 def check_copy(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """Returns the folder that `convert` would write, `data_dir/NAME/VERSION`.
+    """The folder that `convert` would write, `data_dir/NAME/VERSION`.
 
-    Raises DataError if `source` is another data set or format, or the folder exists.
+    Raises DataError if `source` is another dataset or format, or the folder exists.
     """
     info = read_info(source)
     found = info.full_name.rpartition("/")[0]
@@ -53,7 +53,7 @@ def check_copy(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib
 
 
 def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
+    """Converts a dataset and returns its new folder, `data_dir/NAME/VERSION`.
 
     Keeps the number of shards and their records, and shards that an earlier attempt finished.
     Raises DataError for a damaged record, by file and number, and like `check_copy`.

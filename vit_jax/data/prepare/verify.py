@@ -1,4 +1,4 @@
-"""Reads every record of a prepared data set and reports bad ones by name."""
+"""Reads every record of a prepared dataset and reports bad ones by name."""
 
 import hashlib
 import itertools
@@ -23,10 +23,10 @@ CHUNK = 64
 
 
 def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[str]:
-    """Yields a line for every fault of the data set in `folder`.
+    """Yields a line for every fault of the dataset in `folder`.
 
     Reads every record, which checks its array_record hash, decodes its images, and compares the
-    number of records with the metadata. For data sets packed by `vit_jax prepare`, also compares
+    number of records with the metadata. For datasets packed by `vit_jax prepare`, also compares
     the SHA-256 of shards and example names.
     """
     info = read_info(folder)
@@ -73,7 +73,7 @@ def _records(check: "_Check", source: Any, length: int, pool: futures.Executor) 
 
 
 class _Check:
-    """Returns the fault of a record, or None."""
+    """The fault of a record, or None."""
 
     def __init__(self, info: Any, max_pixels: int) -> None:
         self._max_pixels = max_pixels

@@ -1,5 +1,5 @@
-"""Packs the paper's data sets from their official archives, exactly as TFDS does.
+"""Packs the paper's datasets from their official archives, exactly as TFDS does.
 
 Needs no TensorFlow: features, versions and class names come from TFDS's builders, and this package
-reads the archives. `recipes` contains a recipe for each data set, which `build` executes.
+reads the archives. `recipes` contains a recipe for each dataset, which `build` executes.
 """

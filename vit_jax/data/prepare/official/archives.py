@@ -95,7 +95,7 @@ class Archives:
         return self.sort(f"({'|'.join(map(re.escape, names))})")[0]
 
     def read(self, found: Found, most: int = SMALL) -> bytes:
-        """Returns the bytes of a file; raises DataError for more than `most`."""
+        """The bytes of a file; raises DataError for more than `most`."""
         if found.size > most:
             raise DataError(f"{found.path}: {found.size:,} bytes; expected at most {most:,}")
         try:
@@ -104,20 +104,20 @@ class Archives:
             raise DataError(f"{found.path}: {error}") from None
 
     def text(self, found: Found) -> str:
-        """Returns the text of a file; raises DataError if it is not UTF-8."""
+        """The text of a file; raises DataError if it is not UTF-8."""
         try:
             return self.read(found).decode()
         except UnicodeDecodeError:
             raise DataError(f"{found.path}: is not UTF-8 text; download it again") from None
 
     def plain(self, found: Found) -> tuple[Path, int]:
-        """Returns a file that contains the bytes of `found` uncompressed, and their offset."""
+        """A file that contains the bytes of `found` uncompressed, and their offset."""
         if found.offset != image_listing.PLAIN and not archives.is_zip(found.container):
             return Path(found.container), found.offset
         return self.alone(found), 0
 
     def alone(self, found: Found) -> Path:
-        """Returns a file that contains the bytes of `found` and nothing else."""
+        """A file that contains the bytes of `found` and nothing else."""
         if found.offset == image_listing.PLAIN:
             return Path(found.container, found.path)
         named = f"{found.path}, of {found.container}"
@@ -132,7 +132,7 @@ class Archives:
             yield path, start, file
 
     def spill(self, named: str, make: Callable[[], Iterator[bytes]], inside: str = "data") -> Path:
-        """Returns a file in `scratch` with the chunks of `make`, or that of an earlier attempt.
+        """A file in `scratch` with the chunks of `make`, or that of an earlier attempt.
 
         `named` identifies the contents. The path of the file ends in `inside`. Raises DataError for
         too many bytes.
@@ -153,7 +153,7 @@ class Archives:
                 if total > self._unpacked:
                     raise DataError(
                         f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "
-                        "bytes, more than any file in this data set"
+                        "bytes, more than any file in this dataset"
                     )
                 with shards.disk_errors(path):
                     file.write(chunk)

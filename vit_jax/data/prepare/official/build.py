@@ -1,4 +1,4 @@
-"""Builds a data set from a recipe: shards in TFDS's order with its metadata, resumable."""
+"""Builds a dataset from a recipe: shards in TFDS's order with its metadata, resumable."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ class Job:
 
     Attributes:
       name: name on the command line, for messages.
-      recipe: recipe of the data set.
+      recipe: recipe of the dataset.
       builder: its TFDS builder, for array_record in the target data_dir.
       sources: the user's folders and files.
       partial: build even if images are missing.
@@ -64,7 +64,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of the complete data set."""
+        """The folder of the complete dataset."""
         return Path(self.builder.data_path)
 
 
@@ -104,7 +104,7 @@ def _plan(job: Job, part: Path) -> staging.Work:
 
 
 def held(folder: Path) -> dict[str, Any] | None:
-    """Returns the facts of a data set built by this module, or None."""
+    """The facts of a dataset built by this module, or None."""
     try:
         facts = json.loads((folder / staging.FACTS).read_text())
     except (OSError, ValueError):
@@ -119,13 +119,13 @@ def counts(facts: Mapping[str, Any]) -> str:
 
 
 def is_partial(facts: Mapping[str, Any]) -> bool:
-    """Returns whether images are missing."""
+    """Whether images are missing."""
     there = {split: about["examples"] for split, about in facts["splits"].items()}
     return there != facts["official"]
 
 
 def order(split: str, examples: Examples) -> np.ndarray:
-    """Returns positions (N,) in TFDS's order of the examples of a split.
+    """Positions (N,) in TFDS's order of the examples of a split.
 
     TFDS orders by the MD5 of the split's name and the key (`tfds.core.hashing`), so `train[:800]`
     selects the same images as in a copy made by TFDS. Raises DataError for a repeated key.
@@ -145,7 +145,7 @@ def order(split: str, examples: Examples) -> np.ndarray:
 
 
 def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents:
-    """Returns the examples in the sources, after checking their number.
+    """The examples in the sources, after checking their number.
 
     Compressed files are unpacked to `scratch`; with a `limit`, one that unpacks to more bytes
     raises NeedsUnpackingError. Raises DataError if images are missing, unless the job is `partial`.
@@ -182,7 +182,7 @@ def _counts(there: Mapping[str, int], official: Mapping[str, int]) -> str:
 
 
 def _fingerprint(job: Job, contents: Contents, orders: Mapping[str, np.ndarray]) -> str:
-    """Returns a digest of everything that determines the contents of the shards."""
+    """A digest of everything that determines the contents of the shards."""
     total = hashlib.sha256()
     facts = [FORM, job.builder.info.full_name, job.shard_bytes]
     total.update(json.dumps([*facts, {k: list(v) for k, v in contents.names.items()}]).encode())
@@ -196,7 +196,7 @@ def _fingerprint(job: Job, contents: Contents, orders: Mapping[str, np.ndarray])
 
 
 def _shard(contents: Contents, one: Planned) -> Shard:
-    """Returns a shard with its examples."""
+    """A shard with its examples."""
     examples = contents.splits[one.split]
     return Shard(one.path, [examples[at] for at in one.positions.tolist()])
 
@@ -225,7 +225,7 @@ def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -
 
 
 class Packer:
-    """Packs shards of a data set, one after another; every process has one."""
+    """Packs shards of a dataset, one after another; every process has one."""
 
     def __init__(self, dataset: str, each: Callable[[], None]) -> None:
         self._recipe, self._each = RECIPES[dataset], each

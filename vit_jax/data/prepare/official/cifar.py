@@ -35,7 +35,7 @@ class Label(NamedTuple):
     """A label: its feature, its list in a pickle, and the files that name its classes.
 
     `names` is the file of the binary archive, `meta` the list in the pickle of the Python one.
-    `number` of classes; 0: as many as the data set has.
+    `number` of classes; 0: as many as the dataset has.
     """
 
     feature: str

@@ -43,7 +43,7 @@ SIMPLE = (str, bytes, int, float, type(None))
 
 
 def load_dictionary(data: bytes, named: str) -> dict[str, Any]:
-    """Returns the dictionary in a pickle: text (bytes as Latin-1), numbers, lists, arrays.
+    """The dictionary in a pickle: text (bytes as Latin-1), numbers, lists, arrays.
 
     Raises DataError where the pickle has anything else, or is damaged; `named` is the file.
     """
@@ -75,7 +75,7 @@ class _Machine:
         self._left = 0
 
     def run(self, data: bytes) -> Any:
-        """Returns the value of a pickle."""
+        """The value of a pickle."""
         self._left = len(data)
         with warnings.catch_warnings():  # of escapes in texts
             warnings.simplefilter("ignore")
@@ -151,7 +151,7 @@ class _Machine:
         raise _Refused(f"the name {str(name)[:80]}")
 
     def _values(self, state: Any) -> np.ndarray:
-        """Returns an array of bytes from its pickled numpy state."""
+        """An array of bytes from its pickled numpy state."""
         _, shape, kind, fortran, raw = state
         raw = self._bytes(raw) if isinstance(raw, str) else raw
         if kind != _Name(f"{TYPE} u1") or fortran is not False or not isinstance(raw, bytes):
@@ -159,7 +159,7 @@ class _Machine:
         return np.frombuffer(raw, np.uint8).reshape(shape)
 
     def _bytes(self, text: Any) -> bytes:
-        """Returns the bytes of a text; all of them are no more than the pickle has."""
+        """The bytes of a text; all of them are no more than the pickle has."""
         self._left -= len(_expect(text, str))
         if self._left < 0:
             raise _Refused("a text that stands for many")
@@ -173,7 +173,7 @@ def _expect(value: Any, kind: type) -> Any:
 
 
 def _pairs(items: list[Any]) -> dict[str | bytes, Any]:
-    """Returns a dictionary; its keys are texts: the hash of tuples in tuples may never end."""
+    """A dictionary; its keys are texts: the hash of tuples in tuples may never end."""
     for key in items[::2]:
         if not isinstance(key, str | bytes):
             raise _Refused(f"a {type(key).__name__} for the name of a value")

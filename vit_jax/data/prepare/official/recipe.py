@@ -120,7 +120,7 @@ class Rows:
         return map(self._key, range(len(self)))
 
     def sizes(self) -> np.ndarray:
-        """Returns the bytes of every example (N,), int64."""
+        """The bytes of every example (N,), int64."""
         return np.full(len(self), self._size, np.int64)
 
 
@@ -185,7 +185,7 @@ def encode_file(feature: str, data: Sequence[bytes], values: tuple[Any, ...]) ->
 
 
 def checked(encoded: bytes) -> bytes:
-    """Returns the bytes of an image unchanged; raises BadImage for an unknown signature.
+    """The bytes of an image unchanged; raises BadImage for an unknown signature.
 
     Whether they can be decoded is not tried, which takes most of the time of packing: that is what
     `prepare --verify` is for.
@@ -198,13 +198,13 @@ def checked(encoded: bytes) -> bytes:
 
 
 def check_pixels(height: float, width: float) -> None:
-    """Raises BadImage for more pixels than images of any data set have."""
+    """Raises BadImage for more pixels than images of any dataset have."""
     if height * width > Data().max_pixels:
         raise BadImage(f"has {width:.0f} x {height:.0f} pixels, more than {Data().max_pixels:,}")
 
 
 def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
-    """Returns a gray or RGB JPEG unchanged, and other images encoded as one.
+    """A gray or RGB JPEG unchanged, and other images encoded as one.
 
     With `again`, encodes a JPEG again, too. Encodes with `quality`. Raises BadImage for anything
     but an image.
@@ -218,7 +218,7 @@ def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
 
 
 def as_png(pixels: np.ndarray) -> bytes:
-    """Returns uint8 pixels `H W C`, C = 1 or 3, RGB, as a PNG."""
+    """Encodes uint8 pixels `H W C`, C = 1 or 3, RGB, as a PNG."""
     if pixels.shape[-1] == 3:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     found, encoded = cv2.imencode(".png", pixels)
@@ -228,7 +228,7 @@ def as_png(pixels: np.ndarray) -> bytes:
 
 
 def _colors(encoded: bytes) -> int | None:
-    """Returns the number of components in the frame header of a JPEG; None for another format."""
+    """The number of components in the frame header of a JPEG; None for another format."""
     if not encoded.startswith(JPEG):
         return None
     at = 2
