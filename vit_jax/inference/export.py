@@ -7,7 +7,6 @@ parameters are its constants. `jax.export` writes and reads it; running it needs
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 import re
 from typing import Any
@@ -50,13 +49,7 @@ class ExportOptions:
 
 def check_output(path: pathlib.Path) -> None:
     """Raises ConfigError unless the two files of a program can be written there."""
-    for file in (path, description(path)):
-        if file.exists():
-            raise config.ConfigError(f"--output={path}: {file} exists; remove it or name another")
-    if not path.parent.is_dir():
-        raise config.ConfigError(f"--output={path}: no such folder as {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise config.ConfigError(f"--output={path}: {path.parent} cannot be written to")
+    storage.check_creatable(path, path, description(path))
 
 
 def description(path: pathlib.Path) -> pathlib.Path:

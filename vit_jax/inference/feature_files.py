@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -23,12 +22,7 @@ def check_output(path: pathlib.Path) -> None:
     """Raises ConfigError unless a feature file can be created at `path`."""
     if path.suffix not in SUFFIXES:
         raise config.ConfigError(f"--output={path}: must end in {' or '.join(SUFFIXES)}")
-    if path.exists():
-        raise config.ConfigError(f"--output={path}: exists; remove it or name another")
-    if not path.parent.is_dir():
-        raise config.ConfigError(f"--output={path}: no such folder as {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise config.ConfigError(f"--output={path}: {path.parent} cannot be written to")
+    storage.check_creatable(path)
 
 
 class Writer:

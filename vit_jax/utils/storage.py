@@ -56,6 +56,17 @@ def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True
     return as_path(text)
 
 
+def check_creatable(path: pathlib.Path, *files: pathlib.Path) -> None:
+    """Raises ConfigError unless --output=`path`, of these local files, can be created."""
+    for file in files or (path,):
+        if file.exists():
+            raise ConfigError(f"--output={path}: {file} exists; remove it or name another")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output={path}: no such folder as {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"--output={path}: {path.parent} cannot be written to")
+
+
 def path_problem(text: str, *, remote: bool) -> str:
     """Why a text is no path on a disk or, if `remote`, gs://, and the remedy; empty if it is."""
     if "://" not in text or (remote and is_remote(text)):
