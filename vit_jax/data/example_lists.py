@@ -126,12 +126,12 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
     key = f"data.examples={data.examples}"
     listing = read_list(data.examples or "")
     name = (data.name or "").partition(":")[0]
-    for ours, theirs, option in (
+    for configured, listed, option in (
         (name, listing.dataset, "data.name"),
         (split, listing.split, "data.train_split"),
     ):
-        if ours != theirs:
-            raise ConfigError(f"{key}: lists {theirs}, but {option} is {ours or 'none'}")
+        if configured != listed:
+            raise ConfigError(f"{key}: lists {listed}, but {option} is {configured or 'none'}")
     try:
         source = open_(split)
         if tuple(_identities(source)) == listing.examples:

@@ -19,7 +19,7 @@ def originals(picture):
 @pytest.fixture(scope="module")
 def index(originals):
     names = [f"test {number}" for number in range(COUNT)]
-    return Index(Prints.of([dedup.fingerprint(image) for image in originals], names))
+    return Index(Prints.stack([dedup.fingerprint(image) for image in originals], names))
 
 
 def through_jpeg(encode, quality):
@@ -59,7 +59,7 @@ def test_other_pictures_are_not(index, picture):
 
 def test_images_without_contrast_match_only_exactly():
     flat = [np.full((30, 30, 3), level, np.uint8) for level in (0, 100, 200)]
-    index = Index(Prints.of([dedup.fingerprint(image) for image in flat], list("abc")))
+    index = Index(Prints.stack([dedup.fingerprint(image) for image in flat], list("abc")))
     assert index.find(flat[1]) == ("b", -1)
     nearly = flat[1].copy()
     nearly[3, 4] += 1
@@ -103,7 +103,7 @@ def test_the_search_finds_every_hash_within_the_threshold(threshold):
 
 
 def test_prints_travel_through_a_file(index, originals, tmp_path):
-    prints = Prints.of([dedup.fingerprint(image) for image in originals], ["n"] * COUNT)
+    prints = Prints.stack([dedup.fingerprint(image) for image in originals], ["n"] * COUNT)
     prints.save(tmp_path / "prints.npz")
     again = Prints.load(tmp_path / "prints.npz")
     for name in ("names", "exact", "bits", "contrast", "gray"):

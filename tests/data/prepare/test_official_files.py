@@ -1,5 +1,6 @@
 """The files of official archives read with care: pickles, .mat files, archives in archives."""
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -478,7 +479,8 @@ def test_hdf5_takes_h5py(prepare, tmp_path, monkeypatch):
 
 def looked(root, look, *, patterns=()):
     """What a recipe finds in `root/mine`."""
-    return look(Archives([root / "mine"], patterns, root / "scratch", 2**28))
+    with contextlib.closing(Archives([root / "mine"], patterns, root / "scratch", 2**28)) as found:
+        return look(found)
 
 
 def test_dsprites_of_hdf5_are_those_of_numpy(tmp_path):

@@ -321,7 +321,7 @@ def test_too_little_room_is_said_before_it_begins(photos, tmp_path, monkeypatch)
 
 def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encode, tmp_path):
     tests = [picture(103), picture(205)[:, ::-1], picture(999)]
-    prints = dedup.Prints.of(
+    prints = dedup.Prints.stack(
         [dedup.fingerprint(np.ascontiguousarray(image)) for image in tests], ["t 0", "t 1", "t 2"]
     )
     facts = pack.pack(packing(photos, tmp_path, prints=prints, against=["some"]))
@@ -332,7 +332,7 @@ def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encod
 
 
 def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch):
-    prints = dedup.Prints.of([dedup.fingerprint(picture(103))], ["t 0"])
+    prints = dedup.Prints.stack([dedup.fingerprint(picture(103))], ["t 0"])
     chosen = packing(photos, tmp_path, prints=prints, against=["some"])
     assert pack.kept_prints(chosen) is None
 
@@ -360,7 +360,7 @@ def test_duplicates_stay_in_splits_to_evaluate_on(photos, picture, tmp_path):
         for index in (1, 2):
             image = (root / "test" / name / f"{index}.jpg").read_bytes()
             (root / "train" / name / f"{index}.jpg").write_bytes(image)
-    prints = dedup.Prints.of([dedup.fingerprint(picture(101))], ["t"])
+    prints = dedup.Prints.stack([dedup.fingerprint(picture(101))], ["t"])
     facts = pack.pack(packing(root, tmp_path, prints=prints, against=["some"]))
     assert [row[0] for row in facts["duplicates"]] == ["train/cat/1.jpg"]
     assert len(source(tmp_path, "test")) == 30

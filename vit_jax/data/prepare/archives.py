@@ -62,7 +62,7 @@ DAMAGED = (
 PLAIN = -1  # in place of an offset
 
 
-class Found(NamedTuple):
+class FileEntry(NamedTuple):
     """A file: its path in the listing and the location of its bytes.
 
     Those are `size` bytes of the tar `container` from `offset` on, or the member number `offset` of
@@ -100,7 +100,7 @@ def stem(name: str) -> str:
     return name[:-4] if name.lower().endswith(".tar") else name
 
 
-def list_tar(path: Path, prefix: str) -> Iterator[Found]:
+def list_tar(path: Path, prefix: str) -> Iterator[FileEntry]:
     """Yields the files of a tar, and those of tars within it; `prefix` goes before their paths.
 
     Raises DataError for compressed or damaged tars, exceeded bounds, and members that are not plain
@@ -123,15 +123,17 @@ def list_tar(path: Path, prefix: str) -> Iterator[Found]:
         raise DataError(f"{path}: {io_reason(error)}") from None
 
 
-def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator[Found]:
+def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator[FileEntry]:
     """Yields the files of the tar that is a part of a file, and those of tars within it."""
     named = f"{container}: {prefix[:-1]}.tar" if depth else container
     for member in _members(part, named):
         if member.isdir() or Path(member.name).name.startswith("."):
             continue
-        path, offset = _safe(member, named), part.start + member.offset_data
+        kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
+        kind = kind or (None if member.isreg() else "no file")
+        path, offset = _safe_path(member.name, named, kind), part.start + member.offset_data
         if not path.lower().endswith(".tar"):
-            yield Found(prefix + path, container, offset, member.size)
+            yield FileEntry(prefix + path, container, offset, member.size)
         elif depth == DEEPEST:
             raise DataError(f"{container}: has tars within tars, more than {DEEPEST} deep")
         else:
@@ -167,24 +169,22 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
         raise DataError(f"{named}: is no tar, or a damaged one: {reason(error)}") from None
 
 
-def _safe(member: tarfile.TarInfo, named: str) -> str:
-    """The path of a member without `./`; raises DataError unless it is a plain file."""
-    kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
-    if kind or not member.isreg():
-        raise DataError(f"{named}: {member.name!r} is {kind or 'no file'}; pack it without")
-    parts = [part for part in member.name.split("/") if part not in ("", ".")]
-    if member.name.startswith("/") or ".." in parts or not parts:
-        raise DataError(f"{named}: {member.name!r} is a path outside of it; pack it without")
-    _check_length(member.name, named)
+def _safe_path(name: str, archive: str, refused: str | None = None) -> str:
+    """The path of a member without `./`.
+
+    Raises DataError for one that leads outside, is too long, or is `refused`: no plain file.
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if refused is None and (name.startswith("/") or ".." in parts or not parts):
+        refused = "a path outside of it"
+    if refused is not None:
+        raise DataError(f"{archive}: {name!r} is {refused}; pack it without")
+    if len(name) > LONGEST:
+        raise DataError(f"{archive}: {name[:40]!r}...: a name of more than {LONGEST:,} characters")
     return "/".join(parts)
 
 
-def _check_length(name: str, named: str) -> None:
-    if len(name) > LONGEST:
-        raise DataError(f"{named}: {name[:40]!r}...: a name of more than {LONGEST:,} characters")
-
-
-def list_zip(path: Path) -> Iterator[Found]:
+def list_zip(path: Path) -> Iterator[FileEntry]:
     """Yields the files of a zip; raises DataError like `list_tar`."""
     try:
         with Zip(path) as file:
@@ -192,14 +192,8 @@ def list_zip(path: Path) -> Iterator[Found]:
                 parts = [part for part in info.filename.split("/") if part not in ("", ".")]
                 if not parts or info.is_dir() or parts[-1].startswith("."):
                     continue
-                if info.filename.startswith("/") or ".." in parts:
-                    raise DataError(
-                        f"{path}: {info.filename!r} is a path outside of it; pack it without"
-                    )
-                if stat.S_ISLNK(info.external_attr >> 16):
-                    raise DataError(
-                        f"{path}: {info.filename!r} is a symbolic link; pack it without"
-                    )
+                link = stat.S_ISLNK(info.external_attr >> 16)
+                found = _safe_path(info.filename, str(path), "a symbolic link" if link else None)
                 if info.flag_bits & 1:
                     raise DataError(f"{path}: {info.filename!r} is encrypted; unpack it first")
                 if info.compress_type not in METHODS:
@@ -207,9 +201,8 @@ def list_zip(path: Path) -> Iterator[Found]:
                         f"{path}: {info.filename!r} is compressed by method {info.compress_type}, "
                         "of which 4 KiB may unpack to gigabytes; unpack it first"
                     )
-                _check_length(info.filename, str(path))
                 size = min(info.file_size, LARGE)
-                yield Found("/".join(parts), str(path), number, size)
+                yield FileEntry(found, str(path), number, size)
     except _TooLarge:
         raise DataError(
             f"{path}: its directory has more than {MOST_DIRECTORY:,} bytes; unpack it first"

@@ -95,7 +95,7 @@ class Prints:
     gray: np.ndarray
 
     @classmethod
-    def of(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
+    def stack(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
         """The arrays of fingerprints."""
         return cls(
             np.array([name.encode() for name in names], np.bytes_),
@@ -199,7 +199,7 @@ def collect_prints(tasks: Sequence[Task], data_dir: str | None, workers: int) ->
                         found.append(one._replace(gray=one.gray.astype(np.float16)))
                         names.append(source.name(number))
                 progress.update(numbers.stop)
-    return Prints.of(found, names)
+    return Prints.stack(found, names)
 
 
 def open_test_sets(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Source]:

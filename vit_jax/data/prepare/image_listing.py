@@ -14,7 +14,7 @@ from vit_jax.data import decoding, folders
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.prepare import archives
-from vit_jax.data.prepare.archives import PLAIN, Found
+from vit_jax.data.prepare.archives import PLAIN, FileEntry
 from vit_jax.data.source import DataError
 
 Path = pathlib.Path
@@ -33,10 +33,10 @@ class Listing:
         self._rows: list[np.ndarray] = []
         self._containers: list[str] = []
         self._number: dict[str, int] = {}
-        self._pending: list[Found] = []
+        self._pending: list[FileEntry] = []
         self.ignored: list[str] = []
 
-    def add(self, found: Found) -> None:
+    def add(self, found: FileEntry) -> None:
         """Adds an image, or records a file without an image suffix as ignored."""
         if not found.path.lower().endswith(SUFFIXES):
             self.ignored.append(found.path)
@@ -80,10 +80,10 @@ class Listing:
         ends = self._ends[0]
         return bytes(self._paths[ends[index] : ends[index + 1]])
 
-    def found(self, index: int) -> Found:
+    def found(self, index: int) -> FileEntry:
         """The path and location of an image."""
         container, offset, size = self._rows[0][index].tolist()
-        return Found(self.path(index), self._containers[container], offset, size)
+        return FileEntry(self.path(index), self._containers[container], offset, size)
 
     def sizes(self) -> np.ndarray:
         """The bytes of every image (N)."""
@@ -117,13 +117,13 @@ def scan(sources: Sequence[Path]) -> Listing:
     return listing
 
 
-def _lifted(found: Iterator[Found], name: str) -> Iterator[Found]:
+def _lifted(found: Iterator[FileEntry], name: str) -> Iterator[FileEntry]:
     """Yields the files of a tar; files at its top level get its name as their folder."""
     for each in found:
         yield each if "/" in each.path else each._replace(path=f"{archives.stem(name)}/{each.path}")
 
 
-def _folder(root: Path) -> Iterator[Found]:
+def _folder(root: Path) -> Iterator[FileEntry]:
     """Yields the files below a folder, with those in tars."""
     for path, entry in folders.walk(root, "--from"):
         if path.lower().endswith(".tar"):
@@ -133,7 +133,7 @@ def _folder(root: Path) -> Iterator[Found]:
             size = entry.stat().st_size
         except FileNotFoundError:
             raise DataError(f"--from: {entry.path}: a link to nothing") from None
-        yield Found(path, str(root), PLAIN, size)
+        yield FileEntry(path, str(root), PLAIN, size)
 
 
 class Reader:
@@ -144,7 +144,7 @@ class Reader:
         self._zips: dict[str, tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, found: Found) -> bytes:
+    def __call__(self, found: FileEntry) -> bytes:
         """The bytes of an image.
 
         Raises BadImage for faults of this image only, and DataError if its source has changed since
@@ -164,7 +164,7 @@ class Reader:
             raise DataError(f"{found.path}: changed while it was packed, in {found.container}")
         return data
 
-    def chunks(self, found: Found) -> Iterator[bytes]:
+    def chunks(self, found: FileEntry) -> Iterator[bytes]:
         """Yields the bytes of a file in an archive, of any size; raises DataError if it cannot.
 
         The archive stays open: to read the directory of a zip for every member would take time with
@@ -190,7 +190,7 @@ class Reader:
             why = archives.reason(error)
             raise DataError(f"{found.container}: {found.path}: cannot be unpacked: {why}") from None
 
-    def _read(self, found: Found) -> bytes:
+    def _read(self, found: FileEntry) -> bytes:
         if found.offset == PLAIN:
             return decoding.read_file(Path(found.container, found.path))
         with self._lock:
@@ -220,7 +220,7 @@ class Reader:
         self._tars, self._zips = {}, {}
 
 
-def members(archive: Path, prefix: str) -> Iterator[Found]:
+def members(archive: Path, prefix: str) -> Iterator[FileEntry]:
     """Yields the files of a tar (also of the tars within it) or a zip, paths after `prefix`.
 
     Raises DataError like `scan`.

@@ -63,7 +63,7 @@ class Shard(NamedTuple):
     """The images of a shard in order, each with its label, and the file they go to."""
 
     path: pathlib.Path
-    images: list[image_listing.Found]
+    images: list[image_listing.FileEntry]
     labels: list[int]
     evaluated: bool  # a split to evaluate on, from which duplicates are not removed
 

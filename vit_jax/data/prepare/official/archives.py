@@ -15,7 +15,7 @@ from typing import IO
 from vit_jax.data import folders
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import archives, image_listing, shards
-from vit_jax.data.prepare.image_listing import Found
+from vit_jax.data.prepare.image_listing import FileEntry
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
 
@@ -55,7 +55,11 @@ class Archives:
         self.named = ", ".join(map(str, given))
         self._read = image_listing.Reader()
 
-    def files(self) -> Iterator[Found]:
+    def close(self) -> None:
+        """Closes the files that were read from."""
+        self._read.close()
+
+    def files(self) -> Iterator[FileEntry]:
         """Yields every file; the files of an archive are in a folder of its name without suffix.
 
         Raises DataError for unreadable sources.
@@ -67,22 +71,22 @@ class Archives:
                 what = "no such file or folder" if not given.exists() else error.strerror
                 raise DataError(f"--from={given}: {what}") from None
             if not is_folder:
-                found = Found(given.name, str(given.parent), image_listing.PLAIN, size)
+                found = FileEntry(given.name, str(given.parent), image_listing.PLAIN, size)
                 yield from self._expanded(found, given, given=True)
                 continue
             for path, entry in folders.walk(given, "--from"):
                 with storage.errors_as(DataError, f"--from: {entry.path}"):
                     size = entry.stat().st_size
-                found = Found(path, str(given), image_listing.PLAIN, size)
+                found = FileEntry(path, str(given), image_listing.PLAIN, size)
                 yield from self._expanded(found, Path(entry.path))
 
-    def sort(self, *patterns: str) -> list[dict[str, Found]]:
+    def sort(self, *patterns: str) -> list[dict[str, FileEntry]]:
         """The files that fit each pattern, by its first group; the last of equal ones wins.
 
         A pattern fits the end of a path, from some folder on. A file goes to the first that fits.
         """
         compiled = [re.compile(f"(?:.*/)?{pattern}") for pattern in patterns]
-        sorted_ = [dict[str, Found]() for _ in patterns]
+        sorted_ = [dict[str, FileEntry]() for _ in patterns]
         for found in self.files():
             for pattern, members in zip(compiled, sorted_, strict=True):
                 if match := pattern.fullmatch(found.path):
@@ -90,11 +94,11 @@ class Archives:
                     break
         return sorted_
 
-    def by_name(self, names: Iterable[str]) -> dict[str, Found]:
+    def by_name(self, names: Iterable[str]) -> dict[str, FileEntry]:
         """The files of some names, from any folder."""
         return self.sort(f"({'|'.join(map(re.escape, names))})")[0]
 
-    def read(self, found: Found, most: int = SMALL) -> bytes:
+    def read(self, found: FileEntry, most: int = SMALL) -> bytes:
         """The bytes of a file; raises DataError for more than `most`."""
         if found.size > most:
             raise DataError(f"{found.path}: {found.size:,} bytes; expected at most {most:,}")
@@ -103,20 +107,20 @@ class Archives:
         except BadImage as error:
             raise DataError(f"{found.path}: {error}") from None
 
-    def text(self, found: Found) -> str:
+    def text(self, found: FileEntry) -> str:
         """The text of a file; raises DataError if it is not UTF-8."""
         try:
             return self.read(found).decode()
         except UnicodeDecodeError:
             raise DataError(f"{found.path}: is not UTF-8 text; download it again") from None
 
-    def plain(self, found: Found) -> tuple[Path, int]:
+    def plain(self, found: FileEntry) -> tuple[Path, int]:
         """A file that contains the bytes of `found` uncompressed, and their offset."""
         if found.offset != image_listing.PLAIN and not archives.is_zip(found.container):
             return Path(found.container), found.offset
         return self.alone(found), 0
 
-    def alone(self, found: Found) -> Path:
+    def alone(self, found: FileEntry) -> Path:
         """A file that contains the bytes of `found` and nothing else."""
         if found.offset == image_listing.PLAIN:
             return Path(found.container, found.path)
@@ -124,7 +128,7 @@ class Archives:
         return self.spill(named, functools.partial(self._read.chunks, found))
 
     @contextlib.contextmanager
-    def opened(self, found: Found) -> Iterator[tuple[Path, int, IO[bytes]]]:
+    def opened(self, found: FileEntry) -> Iterator[tuple[Path, int, IO[bytes]]]:
         """Opens what `plain` returns, at that offset; raises DataError if it cannot be read."""
         path, start = self.plain(found)
         with storage.errors_as(DataError, f"{found.path}: cannot be read"), path.open("rb") as file:
@@ -162,8 +166,8 @@ class Archives:
         return path
 
     def _expanded(
-        self, found: Found, path: Path | None, depth: int = 0, given: bool = False
-    ) -> Iterator[Found]:
+        self, found: FileEntry, path: Path | None, depth: int = 0, given: bool = False
+    ) -> Iterator[FileEntry]:
         """Yields a file, or the files in it; `path` is its location unless it is in an archive."""
         above, name = found.path.rpartition("/")[::2]
         wanted = any(fnmatch.fnmatch(name.lower(), pattern) for pattern in self._patterns)
@@ -181,7 +185,7 @@ class Archives:
             path = self.spill(named, functools.partial(_gunzipped, path), inside)
             if not name.lower().endswith(TARS):
                 folder = str(path)[: -len(inside) - 1]
-                yield Found(inside, folder, image_listing.PLAIN, path.stat().st_size)
+                yield FileEntry(inside, folder, image_listing.PLAIN, path.stat().st_size)
                 return
         for each in image_listing.members(path, f"{inside}/"):
             yield from self._expanded(each, None, depth + 1)

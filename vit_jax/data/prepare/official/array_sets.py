@@ -15,7 +15,7 @@ import numpy as np
 
 from vit_jax.config import UserError
 from vit_jax.data import datasets
-from vit_jax.data.prepare.image_listing import Found
+from vit_jax.data.prepare.image_listing import FileEntry
 from vit_jax.data.prepare.official import mat
 from vit_jax.data.prepare.official.archives import Archives, NeedsUnpackingError
 from vit_jax.data.prepare.official.recipe import (
@@ -122,7 +122,7 @@ def encode_smallnorb(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str
 
 
 def _norb_header(
-    archives: Archives, found: Found
+    archives: Archives, found: FileEntry
 ) -> tuple[tuple[int, ...], np.dtype, tuple[Any, int]]:
     """Shape, dtype and location of an array in SmallNORB's format.
 
@@ -142,7 +142,7 @@ def _norb_header(
     return shape, kind, (path, start)
 
 
-def _norb(archives: Archives, found: Found) -> np.ndarray:
+def _norb(archives: Archives, found: FileEntry) -> np.ndarray:
     shape, kind, _ = _norb_header(archives, found)
     data = archives.read(found)
     array = np.frombuffer(data[len(data) - kind.itemsize * math.prod(shape) :], kind)
@@ -218,7 +218,7 @@ def encode_camelyon(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str,
 
 
 def _npy(
-    archives: Archives, found: Found, kinds: tuple[str, ...]
+    archives: Archives, found: FileEntry, kinds: tuple[str, ...]
 ) -> tuple[Any, int, readers.ArraySpec]:
     """The file with an array of the .npz, where its values begin, and what they are.
 
@@ -240,7 +240,7 @@ def _npy(
 
 
 def _npy_values(
-    archives: Archives, found: Found | None, name: str, kinds: tuple[str, ...]
+    archives: Archives, found: FileEntry | None, name: str, kinds: tuple[str, ...]
 ) -> np.ndarray:
     """The six factors of each image."""
     if found is None:
@@ -250,7 +250,7 @@ def _npy_values(
 
 
 @contextlib.contextmanager
-def _hdf5(archives: Archives, found: Found) -> Iterator[Any]:
+def _hdf5(archives: Archives, found: FileEntry) -> Iterator[Any]:
     """Opens an HDF5 file; raises DataError for one that is damaged, here or where it is read."""
     if importlib.util.find_spec("h5py") is None:
         raise DataError(f"{found.path}: reading HDF5 requires h5py: pip install 'vit_jax[prepare]'")

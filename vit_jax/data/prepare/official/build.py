@@ -1,5 +1,6 @@
 """Builds a dataset from a recipe: shards in TFDS's order with its metadata, resumable."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -152,7 +153,8 @@ def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents
     """
     recipe = job.recipe
     archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked, limit)
-    contents = recipe.find(archives)
+    with contextlib.closing(archives):
+        contents = recipe.find(archives)
     there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
     if not any(there.values()):
         raise DataError(

@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.data import datasets
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare.image_listing import Found
+from vit_jax.data.prepare.image_listing import FileEntry
 from vit_jax.data.prepare.official import pickles
 from vit_jax.data.prepare.official.archives import Archives
 from vit_jax.data.prepare.official.recipe import (
@@ -128,7 +128,7 @@ def _recipe(layout: CifarFiles, number: int) -> Recipe:
 
 
 def _spans(
-    layout: CifarFiles, archives: Archives, files: Mapping[str, Found], stem: str
+    layout: CifarFiles, archives: Archives, files: Mapping[str, FileEntry], stem: str
 ) -> Iterator[Span]:
     """Yields the records of a file; the binary archive takes precedence."""
     size = len(layout.labels) + PIXELS
@@ -147,7 +147,7 @@ def _spans(
         yield Span(str(path), offset, size)
 
 
-def _records(layout: CifarFiles, archives: Archives, pickle: Found) -> Iterator[bytes]:
+def _records(layout: CifarFiles, archives: Archives, pickle: FileEntry) -> Iterator[bytes]:
     """Yields the records of a pickle."""
     values = pickles.load_dictionary(archives.read(pickle, PICKLE), pickle.path)
     try:
@@ -161,7 +161,7 @@ def _records(layout: CifarFiles, archives: Archives, pickle: Found) -> Iterator[
 
 
 def _names(
-    layout: CifarFiles, archives: Archives, files: Mapping[str, Found]
+    layout: CifarFiles, archives: Archives, files: Mapping[str, FileEntry]
 ) -> dict[str, Sequence[str]]:
     """The class names by feature."""
     if layout.meta in files:

@@ -20,7 +20,7 @@ import tensorflow_datasets as tfds
 from vit_jax.data import datasets, decoding
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare.image_listing import Found
+from vit_jax.data.prepare.image_listing import FileEntry
 from vit_jax.data.prepare.official import mat
 from vit_jax.data.prepare.official.archives import Archives
 from vit_jax.data.prepare.official.recipe import (
@@ -111,7 +111,7 @@ def find_caltech101(archives: Archives) -> Contents:
     the same everywhere, but not the one in TFDS's own copy.
     """
     labels = class_numbers(datasets.CALTECH101)
-    classes: dict[str, dict[str, Found]] = {}
+    classes: dict[str, dict[str, FileEntry]] = {}
     for path, found in archives.sort(r"([^/]+/image_\d{4}\.jpg)")[0].items():
         folder, _, file = path.partition("/")
         if folder.lower() in labels:
@@ -225,7 +225,7 @@ def find_pets(archives: Archives) -> Contents:
     if not images:
         return Contents({})
 
-    def examples(found: Found) -> Iterator[Example]:
+    def examples(found: FileEntry) -> Iterator[Example]:
         for number, line in enumerate(archives.text(found).splitlines(), start=1):
             parts = line.split()
             if not parts or parts[0].startswith("#"):

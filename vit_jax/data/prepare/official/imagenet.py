@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from vit_jax.data import datasets
-from vit_jax.data.prepare.image_listing import Found, Listing
+from vit_jax.data.prepare.image_listing import FileEntry, Listing
 from vit_jax.data.prepare.official import mat
 from vit_jax.data.prepare.official.archives import Archives
 from vit_jax.data.prepare.official.recipe import Contents, Example, Recipe, as_jpeg
@@ -44,7 +44,7 @@ class Images:
         self._listing = Listing()
         self._labels: list[int] = []
 
-    def add(self, found: Found, label: int) -> None:
+    def add(self, found: FileEntry, label: int) -> None:
         """Adds an image."""
         self._listing.add(found)
         self._labels.append(label)
@@ -75,8 +75,8 @@ def find_imagenet(archives: Archives) -> Contents:
     """Finds the images of both splits, each with its class."""
     classes = {name: number for number, name in enumerate(_classes())}
     train, validation = Images(), Images()
-    waiting: list[tuple[Found, int]] = []
-    others: dict[str, Found] = {}
+    waiting: list[tuple[FileEntry, int]] = []
+    others: dict[str, FileEntry] = {}
     for found in archives.files():
         above, _, name = found.path.rpartition("/")
         if match := TRAIN.fullmatch(name):
@@ -134,7 +134,7 @@ def _lines(name: str) -> tuple[str, ...]:
     return tuple((folder / name).read_text().split())
 
 
-def _train_class(found: Found, above: str, wordnet: str, classes: dict[str, int]) -> int:
+def _train_class(found: FileEntry, above: str, wordnet: str, classes: dict[str, int]) -> int:
     folder = above.rpartition("/")[2]
     if WORDNET.fullmatch(folder) and folder != wordnet:
         raise DataError(
@@ -146,7 +146,7 @@ def _train_class(found: Found, above: str, wordnet: str, classes: dict[str, int]
 
 
 def _validation_class(
-    found: Found, number: int, labels: Sequence[int], classes: dict[str, int]
+    found: FileEntry, number: int, labels: Sequence[int], classes: dict[str, int]
 ) -> int:
     if not 1 <= number <= len(labels):
         raise DataError(f"{found.path}: is not among the {len(labels):,} images with a label")
@@ -160,7 +160,7 @@ def _validation_class(
 
 
 def _validation_classes(
-    archives: Archives, others: dict[str, Found], classes: dict[str, int]
+    archives: Archives, others: dict[str, FileEntry], classes: dict[str, int]
 ) -> list[int]:
     """The class of every validation image, indexed by the number in its name minus 1."""
     known = [classes[name] for name in _lines("validation_labels.txt")]
@@ -185,7 +185,7 @@ def _validation_classes(
 
 
 def _classes_from_devkit(
-    archives: Archives, truth: Found, meta: Found, classes: dict[str, int]
+    archives: Archives, truth: FileEntry, meta: FileEntry, classes: dict[str, int]
 ) -> list[int]:
     """Classes from the devkit: one number per line, and the table of class numbers."""
     table = mat.load_arrays(archives.read(meta), ["synsets"], meta.path, META_BYTES)["synsets"]
@@ -202,7 +202,9 @@ def _classes_from_devkit(
     return found
 
 
-def _classes_from_kaggle(archives: Archives, solution: Found, classes: dict[str, int]) -> list[int]:
+def _classes_from_kaggle(
+    archives: Archives, solution: FileEntry, classes: dict[str, int]
+) -> list[int]:
     """Classes from Kaggle's table of images with objects of a single class."""
     found: dict[int, int] = {}
     for row in csv.reader(io.StringIO(archives.text(solution))):

@@ -13,7 +13,7 @@ from vit_jax.config import Data
 from vit_jax.data import decoding
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare.image_listing import Found
+from vit_jax.data.prepare.image_listing import FileEntry
 from vit_jax.data.prepare.official.archives import Archives
 
 JPEG = b"\xff\xd8\xff"
@@ -30,7 +30,7 @@ class Span(NamedTuple):
     size: int
 
 
-Location = Found | Span
+Location = FileEntry | Span
 
 
 class Example(NamedTuple):
@@ -240,7 +240,7 @@ def _colors(encoded: bytes) -> int | None:
     return None
 
 
-def cache_name(found: Found) -> str:
+def cache_name(found: FileEntry) -> str:
     """Identifies the pixels of a file in the cache of unpacked files."""
     return f"pixels of {found.path}, {found.size} bytes, of {found.container}"
 

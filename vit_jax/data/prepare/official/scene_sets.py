@@ -14,7 +14,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from vit_jax.data import datasets
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import tfrecords
-from vit_jax.data.prepare.image_listing import Found
+from vit_jax.data.prepare.image_listing import FileEntry
 from vit_jax.data.prepare.official.archives import Archives
 from vit_jax.data.prepare.official.recipe import (
     Contents,
@@ -118,7 +118,7 @@ def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
     return {"image": image, "image/file_name": values[0], "objects": objects}
 
 
-def _clevr_scenes(archives: Archives, found: Found) -> dict[str, tuple[tuple[Any, ...], ...]]:
+def _clevr_scenes(archives: Archives, found: FileEntry) -> dict[str, tuple[tuple[Any, ...], ...]]:
     """The objects of each image by file name."""
     try:
         scenes = json.loads(archives.read(found, CLEVR_BYTES))["scenes"]
@@ -198,7 +198,7 @@ def encode_dmlab(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
     return _dmlab_features(data[0])
 
 
-def _records(archives: Archives, found: Found) -> Iterator[tuple[Span, bytes]]:
+def _records(archives: Archives, found: FileEntry) -> Iterator[tuple[Span, bytes]]:
     """Yields the records of a TFRecord file, each with its location."""
     with archives.opened(found) as (path, start, file):
         end = start + found.size
