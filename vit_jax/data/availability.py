@@ -209,10 +209,10 @@ def to_dict(entry: TaskEntry) -> dict[str, Any]:
     }
 
 
-def task_groups(chosen: list[TaskEntry]) -> Iterator[TaskGroup]:
+def task_groups(entries: list[TaskEntry]) -> Iterator[TaskGroup]:
     """Yields a table for every group of tasks, in order."""
-    for title in dict.fromkeys(entry.task.group for entry in chosen):
-        members = [entry for entry in chosen if entry.task.group == title]
+    for title in dict.fromkeys(entry.task.group for entry in entries):
+        members = [entry for entry in entries if entry.task.group == title]
         missing = [entry for entry in members if not entry.here]
         commands = [_with_files(entry) for entry in missing]
         if members[0].task.name.startswith(TOGETHER):

@@ -60,12 +60,12 @@ class CsvImages:
                 else "no such folder"
             )
             raise DataError(f"data.root={self._root}: {what}")
-        chosen = Split.parse(split, key)
+        requested = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
-        path = _file(self._root, chosen.name, key)
+        path = _file(self._root, requested.name, key)
         header, rows = _read_table(path, labels=labels)
         named, others = header, rows
-        if chosen.name != train and labels:
+        if requested.name != train and labels:
             named, others = _read_table(_file(self._root, train, "data.train_split"))
         self.classes = _classes(named, others) if labels else ()
         if len(self.classes) < 2 and labels:
@@ -73,8 +73,8 @@ class CsvImages:
                             "classes; at least 2 are needed")  # fmt: skip
         _check_header(path, header, self.classes)
         places = {name: place for place, name in enumerate(self.classes)}
-        if chosen.low or chosen.high:
-            part = chosen.select(len(rows), key)
+        if requested.low or requested.high:
+            part = requested.select(len(rows), key)
             kept = sorted(rows, key=lambda row: _hash(row.image))[part.start : part.stop]
             rows = sorted(kept)
         if (

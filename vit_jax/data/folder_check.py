@@ -60,13 +60,13 @@ def check_files(
         return None
     parts, notes = [], []
     for split, source, files in lists:
-        bad, looked = unreadable(files)
-        _refuse(data, split, bad, looked, len(files))
+        bad, checked = unreadable(files)
+        _refuse(data, split, bad, checked, len(files))
         parts.append(f"{split} {_described(source)}")
         if bad:
             notes.append(f"of {split} {_named(bad)}")
-        if looked < len(files):
-            notes.append(f"of {split} {looked:,} files were checked within {SECONDS:.0f} s")
+        if checked < len(files):
+            notes.append(f"of {split} {checked:,} files were checked within {SECONDS:.0f} s")
     skipped = Skipped()
     folders = [files for _, _, files in lists if isinstance(files, Folder)]
     # Both sides of a holdout share one folder.
@@ -82,17 +82,17 @@ def unreadable(files: Folder | CsvImages) -> tuple[list[tuple[str, str]], int]:
     """The unreadable files, each with the reason, and the number of files checked."""
     end = time.monotonic() + SECONDS
     bad: list[tuple[str, str]] = []
-    looked = 0
+    checked = 0
     numbers = iter(range(len(files)))
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         while chunk := list(itertools.islice(numbers, CHUNK * THREADS)):
             parts = [chunk[at : at + CHUNK] for at in range(0, len(chunk), CHUNK)]
             for found in pool.map(lambda part: list(_unreadable_among(files, part)), parts):
                 bad += found
-            looked += len(chunk)
+            checked += len(chunk)
             if time.monotonic() > end:
                 break
-    return bad, looked
+    return bad, checked
 
 
 def _unreadable_among(files: Folder | CsvImages, numbers: list[int]) -> Iterator[tuple[str, str]]:
@@ -130,11 +130,11 @@ def _foreign_format(path: str) -> str | None:
 
 
 def _refuse(
-    data: config.Data, split: str, bad: list[tuple[str, str]], looked: int, total: int
+    data: config.Data, split: str, bad: list[tuple[str, str]], checked: int, total: int
 ) -> None:
     if len(bad) <= data.max_bad_examples:
         return
-    among = f"{looked:,} of {total:,}" if looked < total else f"{total:,}"
+    among = f"{checked:,} of {total:,}" if checked < total else f"{total:,}"
     raise DataError(
         f"data.root={shown(str(data.root))}: of {among} images of {split} {_named(bad)}; fix or "
         f"remove them, or allow them with data.max_bad_examples={len(bad)}"

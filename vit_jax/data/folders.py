@@ -126,13 +126,13 @@ class Folder:
     """
 
     def __init__(self, data: config.Data, split: str, key: str, *, labels: bool = True) -> None:
-        root, chosen = Path(data.root or ""), Split.parse(split, key)
+        root, requested = Path(data.root or ""), Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split")
         if not root.is_dir():
             what = "not a folder" if root.exists() else "no such folder"
             raise DataError(f"data.root={root}: {what}")
         inside = "CLASS/IMAGE" if labels else "IMAGE"
-        self._top = root if data.holdout else _split_folder(root, chosen.name, key, inside)
+        self._top = root if data.holdout else _split_folder(root, requested.name, key, inside)
         self.skipped = Skipped()
         if labels:
             class_top = root
@@ -148,9 +148,9 @@ class Folder:
             if not files:
                 raise DataError(f"data.root={root}: {_nothing(self._top, self.skipped)}")
         if data.holdout:
-            files = _side(files, data, chosen.name, split, key)
-        if chosen.low or chosen.high:
-            part = chosen.select(len(files), key)
+            files = _side(files, data, requested.name, split, key)
+        if requested.low or requested.high:
+            part = requested.select(len(files), key)
             files = sorted(sorted(files, key=_hash)[part.start : part.stop])
         # One block of bytes, because unpickling a list of a million strings is slow.
         names = [os.fsencode(name) for _, name in files]

@@ -154,19 +154,19 @@ class Digits:
     }
 
     def __init__(self, split: str, key: str) -> None:
-        chosen = Split.parse(split, key)
-        if chosen.name not in self.SPLITS:
+        requested = Split.parse(split, key)
+        if requested.name not in self.SPLITS:
             raise ConfigError(
-                f"{key}={split}: no such split{config.suggest(chosen.name, list(self.SPLITS))}"
+                f"{key}={split}: no such split{config.suggest(requested.name, list(self.SPLITS))}"
             )
-        rows = self.SPLITS[chosen.name]
-        part = chosen.select(len(rows), key)
+        rows = self.SPLITS[requested.name]
+        part = requested.select(len(rows), key)
         rows = rows[part.start : part.stop]
         with np.load(DIGITS_FILE) as file:
             ink, labels = file["images"], file["labels"]
         self._images = np.round(ink[rows, :, :, None] * (255 / 16)).astype(np.uint8)
         self._labels = labels[rows]
-        self._name, self._first = chosen.name, part.start
+        self._name, self._first = requested.name, part.start
         self.classes = tuple(str(digit) for digit in range(10))
 
     def __len__(self) -> int:
@@ -196,10 +196,10 @@ class Synthetic:
     """
 
     def __init__(self, data: config.Data, split: str, key: str, num_classes: int) -> None:
-        chosen = Split.parse(split, key)
-        self._range = chosen.select(data.num_examples, key)
-        self._name = chosen.name
-        self._stream = int(digest(chosen.name.encode()), 16)
+        requested = Split.parse(split, key)
+        self._range = requested.select(data.num_examples, key)
+        self._name = requested.name
+        self._stream = int(digest(requested.name.encode()), 16)
         self._shape = (*data.image_size, data.channels)
         self._multilabel = data.multilabel
         self.classes = tuple(f"class {k}" for k in range(num_classes))

@@ -96,8 +96,8 @@ def notes(cfg: config.Config, evaluations: int) -> list[str]:
                 f"data.test_split={measured.split}"
             )
     if test is not None:
-        chosen = "the last state" if metric is None else f"the best checkpoint by {metric}"
-        lines.append(f"the test split {test.shown} is measured once, at the end, on {chosen}")
+        judged = "the last state" if metric is None else f"the best checkpoint by {metric}"
+        lines.append(f"the test split {test.shown} is measured once, at the end, on {judged}")
     return lines
 
 
@@ -124,18 +124,18 @@ def resolved(data: config.Data) -> config.Data:
         return data
     # Folders may be called `Valid`; of `val` and `Val` the one that is named as here.
     there = {name.lower(): name for name in _there(data)} | {name: name for name in _there(data)}
-    chosen = data.eval_split
-    if chosen == AUTO:
+    eval_split = data.eval_split
+    if eval_split == AUTO:
         names = (*VALIDATION_NAMES, *TEST_NAMES)
-        chosen = next((there[name] for name in names if name in there), TEST)
+        eval_split = next((there[name] for name in names if name in there), TEST)
     test = data.test_split
     if test == AUTO:
         apart = not data.holdout and data.source in ("folder", "csv", "tfds")
         tests = (there[name] for name in TEST_NAMES if apart and name in there)
-        free = (name for name in tests if not splits.overlap(name, chosen))
-        choosing = dataclasses.replace(data, eval_split=chosen, test_split=None)
+        free = (name for name in tests if not splits.overlap(name, eval_split))
+        choosing = dataclasses.replace(data, eval_split=eval_split, test_split=None)
         test = next(free, None) if evaluation(choosing).role == VALIDATION else None
-    return dataclasses.replace(data, eval_split=chosen, test_split=test)
+    return dataclasses.replace(data, eval_split=eval_split, test_split=test)
 
 
 def _there(data: config.Data) -> tuple[str, ...]:

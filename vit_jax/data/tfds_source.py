@@ -40,14 +40,14 @@ class Tfds:
             builder = _builder(data)
         info: Any = builder.info  # TFDS annotates features too loosely to be checked
         try:
-            chosen = info.splits[split]
+            selected = info.splits[split]
         except (ValueError, KeyError) as error:
             parts = (part.partition("[")[0] for part in split.split("+"))
             known = list(info.splits)
             unknown = [f"no such split{config.suggest(n, known)}" for n in parts if n not in known]
             reason = (unknown or [_first_line(error)])[0]
             raise ConfigError(f"{key}={split}: {reason}") from None
-        if not chosen.num_examples:
+        if not selected.num_examples:
             raise ConfigError(f"{key}={split}: selects no example of {info.full_name}")
         self._rule = rule = _rule(data, info) if labels else _unlabeled(data, info)
         self._features = _subset(info.features, (rule.image, *rule.features))
@@ -217,17 +217,17 @@ def _has(features: Any, path: str) -> bool:
 
 def _subset(features: Any, paths: Iterable[str]) -> Any:
     """Some features of a dataset; `objects/size` is one member of a sequence."""
-    chosen: dict[str, Any] = {}
+    subset: dict[str, Any] = {}
     for path in paths:
         name, _, member = path.partition("/")
         if member:
-            chosen.setdefault(name, {})[member] = features[name].feature[member]
+            subset.setdefault(name, {})[member] = features[name].feature[member]
         else:
-            chosen[name] = features[name]
+            subset[name] = features[name]
     return tfds.features.FeaturesDict(
         {
             name: tfds.features.Sequence(feature) if isinstance(feature, dict) else feature
-            for name, feature in chosen.items()
+            for name, feature in subset.items()
         }
     )
 

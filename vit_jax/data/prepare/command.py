@@ -349,7 +349,7 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
             f"{name}: TFDS has a dataset of this name, with other versions; choose another"
         )
     flag = "--dedup-against="
-    chosen = [task for pattern in request.against for task in tasks.select(pattern, flag)]
+    excluded = [task for pattern in request.against for task in tasks.select(pattern, flag)]
     packing = pack.Packing(
         sources=request.paths(),
         name=known,
@@ -358,7 +358,7 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
         max_side=request.max_side,
         max_pixels=config.Data().max_pixels,
-        against=sorted({task.name for task in chosen}),
+        against=sorted({task.name for task in excluded}),
         distance=request.distance,
         workers=request.workers,
     )
@@ -370,14 +370,14 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         )
         return
     if request.dry_run:
-        yield from preview.packing(name, packing, chosen, request.data_dir)
+        yield from preview.packing(name, packing, excluded, request.data_dir)
         if task is not None and task.dataset is OBJECTNET:
             yield preview.mapping(packing.sources, packing.folder)
         return
-    if chosen:
+    if excluded:
         pack.check_sources(packing)  # before minutes are spent on the others
         prints = pack.kept_prints(packing)
-        prints = prints or dedup.collect_prints(chosen, request.data_dir, request.workers)
+        prints = prints or dedup.collect_prints(excluded, request.data_dir, request.workers)
         packing = dataclasses.replace(packing, prints=prints)
     facts = pack.pack(packing)
     if request.holdout and not facts["holdout"]:

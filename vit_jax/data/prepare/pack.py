@@ -73,10 +73,10 @@ def pack(packing: Packing) -> dict[str, Any]:
 
 
 def _plan(packing: Packing, part: Path) -> staging.Work:
-    listing, chosen = inspect_sources(packing)
+    listing, assigned = inspect_sources(packing)
     settings = Settings(
-        classes=chosen.classes,
-        below=chosen.below,
+        classes=assigned.classes,
+        below=assigned.below,
         max_side=packing.max_side,
         max_pixels=packing.max_pixels,
         prints=part / PRINTS if packing.prints else None,
@@ -85,11 +85,11 @@ def _plan(packing: Packing, part: Path) -> staging.Work:
     remedy = "free some space, choose another --data-dir, or shrink images with --max-side=512"
     prints = packing.prints
     return staging.Work(
-        fingerprint=_fingerprint(packing, listing, chosen),
-        planned=list(plan_shards(packing, listing, chosen)),
-        shard=functools.partial(_shard, listing, chosen),
+        fingerprint=_fingerprint(packing, listing, assigned),
+        planned=list(plan_shards(packing, listing, assigned)),
+        shard=functools.partial(_shard, listing, assigned),
         packer=functools.partial(shards.Packer, settings),
-        finish=functools.partial(_finish, packing, chosen, listing),
+        finish=functools.partial(_finish, packing, assigned, listing),
         remedy=remedy if packing.max_side is None else None,  # sizes of resized images are unknown
         first=(lambda: None) if prints is None else functools.partial(prints.save, part / PRINTS),
     )
@@ -142,52 +142,52 @@ def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment
     """The images in the sources, and their split, class and order; writes nothing."""
     named = ", ".join(map(str, packing.sources))
     listing = image_listing.scan(packing.sources)
-    chosen = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
-    return listing, chosen
+    assigned = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
+    return listing, assigned
 
 
 def _fingerprint(
-    packing: Packing, listing: image_listing.Listing, chosen: assignment.Assignment
+    packing: Packing, listing: image_listing.Listing, assigned: assignment.Assignment
 ) -> str:
     """A digest of everything that determines the contents of the shards."""
     total = hashlib.sha256()
     facts = [FORM, packing.name, packing.max_side, packing.max_pixels, packing.shard_bytes]
-    total.update(json.dumps([*facts, list(packing.against), list(chosen.classes)]).encode())
-    for split, order in chosen.order.items():
+    total.update(json.dumps([*facts, list(packing.against), list(assigned.classes)]).encode())
+    for split, order in assigned.order.items():
         total.update(split.encode())
         for position in order.tolist():
             total.update(listing.raw_path(position))
         total.update(listing.sizes()[order].astype("<i8").tobytes())
-        total.update(chosen.labels[order].astype("<i4").tobytes())
+        total.update(assigned.labels[order].astype("<i4").tobytes())
     if packing.prints is not None:
         total.update(packing.prints.exact.tobytes() + bytes([packing.distance]))
     return total.hexdigest()
 
 
 def plan_shards(
-    packing: Packing, listing: image_listing.Listing, chosen: assignment.Assignment
+    packing: Packing, listing: image_listing.Listing, assigned: assignment.Assignment
 ) -> Iterator[Planned]:
     """Yields the shards of every split, with the positions of their images in the listing."""
-    for split, order in chosen.order.items():
+    for split, order in assigned.order.items():
         if not re.fullmatch(r"\w+", split):
             raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
         path = packing.part / staging.WHOLE / packing.name
         yield from shards.divide(path, split, order, listing.sizes(), packing.shard_bytes)
 
 
-def _shard(listing: image_listing.Listing, chosen: assignment.Assignment, one: Planned) -> Shard:
+def _shard(listing: image_listing.Listing, assigned: assignment.Assignment, one: Planned) -> Shard:
     """A shard with the places of its images."""
     return Shard(
         one.path,
         [listing.found(position) for position in one.positions.tolist()],
-        chosen.labels[one.positions].tolist(),
-        one.split.lower() in assignment.EVALUATION and not chosen.held_out,
+        assigned.labels[one.positions].tolist(),
+        one.split.lower() in assignment.EVALUATION and not assigned.held_out,
     )
 
 
 def _finish(
     packing: Packing,
-    chosen: assignment.Assignment,
+    assigned: assignment.Assignment,
     listing: image_listing.Listing,
     whole: Path,
     packed: staging.Packed,
@@ -195,7 +195,7 @@ def _finish(
     """Writes the metadata and returns the facts, which do not depend on interruptions."""
     outcomes = [outcome for _, outcome in packed]
     splits, infos = {}, {}
-    for split in chosen.order:
+    for split in assigned.order:
         mine = [each for each in packed if each[0].split == split]
         splits[split] = shards.join_names(whole / f"{split}.txt", mine)
         infos[split] = [(outcome.examples, outcome.bytes) for _, outcome in mine]
@@ -203,11 +203,11 @@ def _finish(
             bad = next((row for _, outcome in mine for row in outcome.bad), None)
             first = f"; the first: {bad[0]}: {bad[1]}" if bad else ""
             raise DataError(f"--from: none of the images of split {split} can be packed{first}")
-    shards.write_info(whole, packing.name, VERSION, chosen.classes, infos)
+    shards.write_info(whole, packing.name, VERSION, assigned.classes, infos)
     return {
         "name": packing.name,
         "splits": splits,
-        "classes": len(chosen.classes),
+        "classes": len(assigned.classes),
         "order": "first 64 bits of SHA-256 of CLASS/...",
         "max_side": packing.max_side,
         "jpeg_quality": shards.QUALITY if packing.max_side else None,
@@ -216,20 +216,20 @@ def _finish(
         "dedup_distance": packing.distance if packing.against else None,
         "duplicates": [row for outcome in outcomes for row in outcome.duplicates],
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
-        "holdout": packing.holdout if chosen.held_out else None,
-        "ignored": len(listing.ignored) + len(chosen.ignored),
-        "ignored_why": why_ignored(listing, chosen),
-        "ignored_first": sorted([*chosen.ignored, *listing.ignored])[:100],
+        "holdout": packing.holdout if assigned.held_out else None,
+        "ignored": len(listing.ignored) + len(assigned.ignored),
+        "ignored_why": why_ignored(listing, assigned),
+        "ignored_first": sorted([*assigned.ignored, *listing.ignored])[:100],
         "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
     }
 
 
-def why_ignored(listing: image_listing.Listing, chosen: assignment.Assignment) -> str:
+def why_ignored(listing: image_listing.Listing, assigned: assignment.Assignment) -> str:
     """The kinds of skipped files with their numbers."""
     skipped = Skipped()
     for path in listing.ignored:
         skipped.note(path)
-    for path in chosen.ignored[: len(chosen.ignored) - chosen.repeated]:
+    for path in assigned.ignored[: len(assigned.ignored) - assigned.repeated]:
         skipped.note_loose(path)
-    again = f"{chosen.repeated:,} whose path comes again" if chosen.repeated else ""
+    again = f"{assigned.repeated:,} whose path comes again" if assigned.repeated else ""
     return ", ".join(filter(None, [skipped.describe(), again]))
