@@ -13,7 +13,7 @@ import pytest
 import runs
 from vit_jax import cli, config, experiment, teaching, weights
 from vit_jax.inference import conversion, export, loading, prediction
-from vit_jax.studies import report
+from vit_jax.studies.report import page
 from vit_jax.training import sharding
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
@@ -252,14 +252,14 @@ def test_a_report_shows_what_the_head_makes_of_other_folders(heads, where, tmp_p
     """As of a run whose folder has since been sorted otherwise, or changed."""
     opened = loading.load(heads / "permuted", where)
     monkeypatch.setattr(loading, "load", lambda *_: opened)
-    shown = report.predict_some(tmp_path, 24)
+    shown = page.predict_some(tmp_path, 24)
     assert shown.seen == 24
     assert (shown.seen - shown.wrong) / 24 == by_predict(heads / "plain", where["data.root"])
     images(tmp_path, ("ant", "bee"))
     data = dataclasses.replace(opened.config.data, root=str(tmp_path))
     opened = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
     with pytest.raises(config.ConfigError, match="no class of the data is one of the head"):
-        report.predict_some(tmp_path, 24)
+        page.predict_some(tmp_path, 24)
 
 
 # What outputs mean. Expected: the image-classification pipeline of transformers 5.24.

@@ -207,12 +207,12 @@ def _where(known: list[dict[str, Any]]) -> str:
 
 def write(study: Study, output: pathlib.Path, command: str) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes Markdown with pictures, and HTML beside it; raises ConfigError where it cannot."""
-    from research.findings import pictures  # matplotlib is slow to import
+    from vit_jax.pages import curves  # matplotlib is slow to import
 
     page = output.with_suffix(".html")
     with storage.writing("--output", output):
         for name, one in drawn(study).items():
-            pictures.draw(one, output.parent / PICTURES / f"findings-{name}.png")
+            curves.draw_chart(one, output.parent / PICTURES / f"findings-{name}.png")
         html.write(document(study, command), page, output)
     return output, page
 

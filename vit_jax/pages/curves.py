@@ -1,4 +1,4 @@
-"""The picture of a run's curves."""
+"""Charts as PNG, by matplotlib: the curves of a run, the figures of findings."""
 
 import io
 import pathlib
@@ -7,16 +7,26 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    PercentFormatter,
+    ScalarFormatter,
+)
 
-from vit_jax.pages import charts, run_charts
+from vit_jax.pages import charts
 from vit_jax.runtime import logs
 from vit_jax.utils import storage
 from vit_jax.utils.errors import NotWritten
 
-# Okabe and Ito's, safe for color-blind eyes: training, then the splits.
-COLORS = ("#0072b2", "#d55e00", "#009e73")
-STYLES = {"solid": "-", "dashed": ":"}
+# Okabe and Ito's, safe for color-blind eyes; in curves: training, then the splits.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+STYLES = {"solid": "-", "dashed": ":", "none": ""}
+MOST_SPLITS = 2
 
 
 def draw(
@@ -34,9 +44,11 @@ def draw(
 
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = run_charts.charts(points, splits[: len(COLORS) - 1])
+    panels = charts.run_charts(points, splits[:MOST_SPLITS])
     for axes, chart in zip(figure.subplots(2, 2).flat, panels, strict=True):
         _draw(axes, chart)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="best", frameon=False)
     encoded = io.BytesIO()
     figure.savefig(encoded, dpi=120, format="png")
     with storage.errors_as(NotWritten, f"{output}: cannot be written"):
@@ -44,21 +56,48 @@ def draw(
     return output
 
 
+def draw_chart(chart: charts.Chart, output: pathlib.Path) -> None:
+    """Draws one chart with its error bars; raises OSError."""
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    _draw(axes, chart)
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        # Outside: among points, its marks look like more of them.
+        figure.legend(loc="outside right upper", frameon=False)
+    encoded = io.BytesIO()
+    figure.savefig(encoded, dpi=100, format="png", metadata={"Software": None})
+    output.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(output, encoded.getvalue())
+
+
 def _draw(axes: Axes, chart: charts.Chart) -> None:
     for one in chart.drawn:
-        axes.plot(
-            *zip(*one.points, strict=True), STYLES[one.line], color=COLORS[one.color],
-            marker="o" if one.marks else "", label=one.name,
+        x, y = zip(*one.points, strict=True)
+        axes.errorbar(
+            x, y, yerr=[error or 0.0 for error in one.errors] or None, capsize=3,
+            linestyle=STYLES[one.line], color=COLORS[one.color % len(COLORS)],
+            marker="o" if one.marks else "", label=one.name or None,
         )  # fmt: skip
     axes.set(title=chart.title, xlabel=chart.x)
+    if chart.log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if chart.log_y:
         _logarithmic(axes, [y for one in chart.drawn for _, y in one.points])
     if chart.zero:
         axes.set_ylim(0, 1.02 if chart.percent else None)
+    elif chart.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
+    if chart.ticks:
+        axes.xaxis.set_major_locator(FixedLocator([x for x, _ in chart.ticks]))
+        axes.set_xticklabels([name for _, name in chart.ticks])
+        axes.margins(x=0.12)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", frameon=False)
 
 
 def _logarithmic(axes: Axes, values: Sequence[float]) -> None:

@@ -17,7 +17,8 @@ from vit_jax.pages import html, markdown
 from vit_jax.pages.document import Confusion, Sample
 from vit_jax.runtime.goodput import GoodputLog
 from vit_jax.studies import report
-from vit_jax.studies.report import assembly, run_data, run_section
+from vit_jax.studies.report import page as report_page
+from vit_jax.studies.report import run_data, run_section
 from vit_jax.training import sharding
 
 RESULTS = {"test/top1": 0.8125, "test/top5": 0.98, "test/loss": 0.5432, "test/count": 100,
@@ -159,7 +160,7 @@ def hostile_document(tmp_path):
         seen=1, of=1, samples=[sample], mistakes=[sample], wrong=1,
         confusion=Confusion.of([HOSTILE, HOSTILE + "2"], [(HOSTILE, HOSTILE + "2")]),
     )  # fmt: skip
-    made = assembly.document([run_data.read(tmp_path)], {0: predictions})
+    made = report_page.document([run_data.read(tmp_path)], {0: predictions})
     return dataclasses.replace(made, facts={"by": HOSTILE})
 
 
@@ -206,14 +207,14 @@ def trained(tmp_path_factory):
 @pytest.mark.slow
 def test_predictions_are_those_of_the_checkpoint_that_is_reported(trained):
     workdir, outcome = trained
-    few = report.predict_some(workdir, 60)
-    assert (few.seen, few.of, len(few.samples)) == (60, 100, report.SHOWN)
+    few = report_page.predict_some(workdir, 60)
+    assert (few.seen, few.of, len(few.samples)) == (60, 100, report_page.SHOWN)
     # Drawn by seed, not the first ones, which are 0 5 0 5 0 5 0 5.
     names = [sample.name for sample in few.samples]
-    assert names == [sample.name for sample in report.predict_some(workdir, 30).samples]
-    assert names != [sample.name for sample in report.predict_some(workdir, 60, 1).samples]
+    assert names == [sample.name for sample in report_page.predict_some(workdir, 30).samples]
+    assert names != [sample.name for sample in report_page.predict_some(workdir, 60, 1).samples]
     assert len({sample.truth for sample in few.samples[:16]}) > 2
-    every = report.predict_some(workdir, 512)
+    every = report_page.predict_some(workdir, 512)
     assert (every.seen, every.of) == (100, 100)
     assert 100 - every.wrong == round(100 * outcome.results["test/top1"])
     probabilities = [sample.top[0][1] for sample in every.mistakes]
@@ -221,7 +222,7 @@ def test_predictions_are_those_of_the_checkpoint_that_is_reported(trained):
     assert not any(sample.right for sample in every.mistakes)
     page, _ = page_of(workdir, images=60)
     assert_stands_alone(page)
-    assert page.count("img") == report.SHOWN + len(few.mistakes)
+    assert page.count("img") == report_page.SHOWN + len(few.mistakes)
     shown = f"60 of 100 test images were shown to the checkpoint of {few.chosen}. {few.wrong} of"
     assert shown in page.text
     assert few.chosen.startswith(f"step {outcome.steps}, the best by test/top1 (")

@@ -1,5 +1,5 @@
-"""Reports of run directories, as HTML and Markdown."""
+"""Reports of run and transfer directories."""
 
-from vit_jax.studies.report.report import write
+from vit_jax.studies.report.page import write
 
 __all__ = ["write"]

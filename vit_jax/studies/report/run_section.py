@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from vit_jax.data import split_roles
 from vit_jax.inference.inspect import figure_index
-from vit_jax.pages import run_charts
+from vit_jax.pages import charts
 from vit_jax.pages.document import (
     Block,
     Charts,
@@ -79,7 +79,7 @@ def sections(run: Run, predictions: Predictions | None, *, level: int = 2) -> It
         yield Section(title="Measured", blocks=tables, level=level)
     picture = "curves.png" if (run.directory / "curves.png").exists() else None
     splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
-    curves = Charts(charts=run_charts.charts(run.points, splits), picture=picture)
+    curves = Charts(charts=charts.run_charts(run.points, splits), picture=picture)
     yield Section(title="Curves", blocks=[curves], level=level)
     if predictions is not None:
         yield Section(title="Predictions", blocks=list(shown(predictions)), level=level)

@@ -1,0 +1,265 @@
+"""The report of a directory, or of several side by side, as HTML and Markdown."""
+
+import contextlib
+import logging
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from vit_jax import config
+from vit_jax.pages import html
+from vit_jax.pages.charts import Chart, Series
+from vit_jax.pages.document import Charts, Confusion, Document, Sample, Section, Table
+from vit_jax.runtime import logs
+from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
+from vit_jax.studies.report.run_data import Run, Transfer
+from vit_jax.utils import storage
+
+SHOWN, MISTAKES = 24, 12  # images in the report
+SIDE = 160  # pixels of a picture in the report, at most
+
+
+def write(
+    directories: Sequence[pathlib.Path],
+    output: pathlib.Path | None,
+    *,
+    images: int,
+    seed: int = 0,
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """Writes report.html and report.md; returns their paths.
+
+    Args:
+      directories: run and transfer directories.
+      output: the HTML file, or a folder for both; None: the first of the directories.
+      images: images of the evaluation split to show to each model, at most; 0 opens none, and
+        needs no jax.
+      seed: what these are drawn by.
+
+    Raises ConfigError for directories that hold nothing, or an output that cannot be written.
+    """
+    items = [run_data.read(directory) for directory in directories]
+    page = _path(directories[0] if output is None else output)
+    predictions = {}
+    if images:
+        for index, item in enumerate(items):
+            predictions[index] = _predictions(item, images, seed)
+    words = page.with_suffix(".md")
+    with storage.writing("--output", page):
+        html.write(document(items, predictions), page, words)
+    return page, words
+
+
+def _path(output: pathlib.Path) -> pathlib.Path:
+    return output if output.suffix in (".html", ".htm") else output / "report.html"
+
+
+def document(
+    items: Sequence[Run | Transfer],
+    predictions: Mapping[int, run_section.Predictions],
+) -> Document:
+    """Returns the report.
+
+    Args:
+      items: what was read; there is at least one.
+      predictions: by position in `items`; none where no model was opened.
+    """
+    if len(items) == 1:
+        (item,) = items
+        return Document(
+            title=item.name,
+            lead=_lead(item),
+            sections=list(_sections(item, predictions.get(0), level=2)),
+        )
+    labels = _labels(items)
+    sections = list(_together(items, labels))
+    for index, item in enumerate(items):
+        sections.append(Section(title=labels[index], blocks=[]))
+        sections += _sections(item, predictions.get(index), level=3)
+    return Document(
+        title=f"{len(items)} runs side by side",
+        lead=", ".join(labels) + ".",
+        sections=sections,
+    )
+
+
+def _lead(item: Run | Transfer) -> str:
+    return run_section.lead(item) if isinstance(item, Run) else transfer_section.lead(item)
+
+
+def _sections(
+    item: Run | Transfer, predictions: run_section.Predictions | None, *, level: int
+) -> Iterator[Section]:
+    if isinstance(item, Run):
+        return run_section.sections(item, predictions, level=level)
+    return transfer_section.sections(item, predictions, level=level)
+
+
+def _labels(items: Sequence[Run | Transfer]) -> list[str]:
+    """Returns a name for each: that of its config, or where two share it, its directory."""
+    names = [item.name for item in items]
+    return [
+        name if names.count(name) == 1 else str(item.directory)
+        for name, item in zip(names, items, strict=True)
+    ]
+
+
+def _together(items: Sequence[Run | Transfer], labels: Sequence[str]) -> Iterator[Section]:
+    rows = [_row(label, item) for label, item in zip(labels, items, strict=True)]
+    header = ("run", "model", "parameters", "steps", "split", "top-1", "loss", "images/s", "time")
+    several = any(isinstance(item, Transfer) for item in items)
+    caption = f"Of transfers: {formatting.PLUS_MINUS}." if several else ""
+    yield Section(title="Results", blocks=[Table(header=header, rows=rows, caption=caption)])
+    runs = [(i, labels[i], item) for i, item in enumerate(items) if isinstance(item, Run)]
+    if len(runs) > 1:
+        yield Section(title="Curves", blocks=[Charts(charts=list(_charts(runs)))])
+        rows = list(_differing([(label, run) for _, label, run in runs]))
+        if rows:
+            table = Table(header=("option", *(label for _, label, _ in runs)), rows=rows)
+            yield Section(title="Where they differ", blocks=[table])
+
+
+def _row(label: str, item: Run | Transfer) -> tuple[str, ...]:
+    if isinstance(item, Transfer):
+        ours = item.results.get(str(item.values.get("measure", "top1")))
+        score = formatting.NOTHING
+        if ours:
+            score = formatting.mean_of(ours)
+        final = item.cells("final")
+        split = (final[0].get("split") or {}).get("name", "") if final else ""
+        return label, "transfer", "", "", split, score, "", "", ""
+    loss, speed = item.results.get("loss"), run_section.speed(item)
+    return (
+        label,
+        "" if item.cfg is None else formatting.model(item.cfg),
+        "" if item.parameters is None else f"{item.parameters:,}",
+        f"{item.step:,}",
+        item.reported.name if item.results else "",
+        formatting.percent(item.results.get("top1")),
+        formatting.NOTHING if loss is None else f"{loss:.4f}",
+        formatting.NOTHING if speed is None else f"{speed:,.0f}",
+        formatting.NOTHING if item.seconds is None else logs.duration(item.seconds),
+    )
+
+
+def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
+    def series(key: str) -> list[Series]:
+        return [Series(name=label, points=run.points(key), color=i) for i, label, run in runs]
+
+    splits = {run.evaluated.name for _, _, run in runs}
+    same = len(splits) == 1
+
+    def evaluated(key: str) -> list[Series]:
+        return [
+            Series(
+                name=label if same else f"{label}, {run.evaluated.name}",
+                points=run.points(f"{run.evaluated.name}/{key}"),
+                color=i,
+                marks=True,
+            )
+            for i, label, run in runs
+        ]
+
+    split = formatting.first_upper(next(iter(splits))) if same else "Evaluation"
+    yield Chart(title=f"{split} accuracy", series=evaluated("top1"), percent=True)
+    yield Chart(title=f"{split} loss", series=evaluated("loss"), log_y=True)
+    yield Chart(title="Training loss", series=series("train/loss"), log_y=True)
+    yield Chart(title="Learning rate", series=series("train/lr"), zero=True)
+    yield Chart(title="Images per second", series=series("speed/images_per_second"), zero=True)
+
+
+def _differing(runs: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, ...]]:
+    configs = [run.cfg for _, run in runs]
+    for key, _, _ in config.fields():
+        values = ["?" if cfg is None else config.show(config.get(cfg, key)) for cfg in configs]
+        if len(set(values)) > 1 and key != "name":
+            yield key, *values
+
+
+def _predictions(item: Run | Transfer, images: int, seed: int) -> run_section.Predictions:
+    """Returns what a run's model, or a transfer's first final one, says of images."""
+    directory = item.directory
+    if isinstance(item, Transfer):
+        done = [cell for cell in item.cells("final") if cell.get("state") == "done"]
+        if not done:
+            return run_section.Predictions(problem="no final run is finished.")
+        directory = directory / str(done[0]["directory"])
+    if not (directory / "checkpoints").is_dir():
+        return run_section.Predictions(problem="no checkpoint has been saved yet.")
+    try:
+        return predict_some(directory, images, seed)
+    except config.UserError as error:
+        return run_section.Predictions(problem=str(error))
+
+
+def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_section.Predictions:
+    """Returns what the checkpoint that stands for a run says of at most so many images.
+
+    They are drawn from the evaluation split by seed. Raises UserError.
+    """
+    import cv2
+    import numpy as np
+
+    from vit_jax.data import decoding as pictures
+    from vit_jax.data import sampling, sources, split_roles
+    from vit_jax.data.source import label_names, label_text
+    from vit_jax.inference import loading
+
+    with _quietly():
+        predictor = loading.load(directory)
+    cfg, data = predictor.config, predictor.config.data
+    head = predictor.classes if cfg.needs_labels else None
+    source = sources.open_source(data, data.eval_split, labels=cfg.needs_labels, head=head)
+    drawn = sampling.draw(len(source), images, seed)
+    truths: dict[str, Sequence[str]] = {}  # of an image by its index
+
+    def examples() -> Iterator[tuple[str, bytes | np.ndarray, str]]:
+        for index in drawn:
+            record, key = source[index], str(index)
+            truths[key] = label_names(record.label, source.classes)
+            yield key, record.image, label_text(record.label, source.classes)
+
+    seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
+
+    def sample(one: loading.Prediction) -> Sample:
+        image = pictures.load(
+            source[int(one.image)].image,
+            channels=data.channels,
+            max_pixels=data.max_pixels,
+            depth=data.depth,
+        )
+        image = pictures.for_display(image)
+        shrink = SIDE / max(image.shape[:2])
+        if shrink < 1:
+            image = cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+        image = image.reshape(*image.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
+        png = cv2.imencode(".png", image)[1].tobytes()
+        name, truth = source.name(int(one.image)), one.truth or ""
+        return Sample(name=name, png=png, truth=truth, top=one.top, right=right(one))
+
+    def right(one: loading.Prediction) -> bool:
+        return one.top[0][0] in truths[one.image]
+
+    wrong = sorted((p for p in seen if not right(p)), key=lambda p: -p.top[0][1])
+    pairs = ((p.truth or "", p.top[0][0]) for p in seen)
+    single = not data.multilabel
+    return run_section.Predictions(
+        split=split_roles.evaluation(data).name,
+        chosen=predictor.chosen,
+        seen=len(seen),
+        of=len(source),
+        seed=seed,
+        samples=[sample(p) for p in seen[:SHOWN]],
+        mistakes=[sample(p) for p in wrong[:MISTAKES]],
+        wrong=len(wrong),
+        confusion=Confusion.of(predictor.classes, pairs) if single else None,
+    )
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Holds back the notes of opening a checkpoint: a report is not the place for them."""
+    level = logs.log.level
+    logs.log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logs.log.setLevel(level)
