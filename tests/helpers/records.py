@@ -83,16 +83,13 @@ def pipelines():
 
 
 def readme():
-    faults, flips = lines("faults"), corruption.totals(lines("corruption"))[0]
-    found = sum(one["found"] for one in flips.values())
-    assert found == sum(one["changed"] for one in flips.values())
+    faults = lines("faults")
     assert not any(line["problem"] or line["hangs"] for line in faults)
     count, kinds = sum(len(line["lost"]) for line in faults), len({one["fault"] for one in faults})
     assert kinds == 6
     yield f"{count:,} faults of six kinds: 0 differences in parameters, moments, metrics or images"
     damaged = [one for one in faults if one["fault"] == "damaged-checkpoint"]
     yield f"{sum(len(one['lost']) for one in damaged)} flipped bits: 0 restored"
-    yield f"every one of {found:,} injected flips"
     hostile = lines("hostile")
     bad = sum(one[key] for one in hostile for key in ("wrong", "crash", "hang", "memory"))
     assert not bad
@@ -119,8 +116,6 @@ def readme():
     yield "saves {:.1f} to {:.1f} times as fast as orbax, restores {:.1f} to {:.1f}".format(
         *(saves[f"{verb}, ViT-{size}/16"] for verb in ("save", "restore") for size in "SB")
     )
-    (loop,) = (ratio for _, peer, _, ratio in compared("dispatch") if "alone" in peer)
-    yield f"{loop:.2f}x of the bare step on digits"
     for entry in zoo.entries():
         if entry.access == "bundled":
             yield f"{bundled(entry.name):.1f} % on CIFAR-10"
