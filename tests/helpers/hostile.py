@@ -443,15 +443,15 @@ def listings():
 
 def beside_weights():
     """What adapters say of themselves, and the digests of downloads; test_fuzz.py has configs."""
-    from vit_jax.weights import adapter_file, checksums
+    from vit_jax.weights import adapter_file, hub
 
     adapter = {"config": {"name": "x"}, "classes": ["a", "b"], "base": "b"}
     lock = {"a": {"sha256": "0" * 64, "size": 1, "mtime_ns": 2}}
 
     def read(data, folder):
         is_adapter = b'"base"' in data
-        (folder / (adapter_file.FACTS if is_adapter else checksums.LOCK)).write_bytes(data)
-        adapter_file.read_fields(folder) if is_adapter else checksums._read(folder)
+        (folder / (adapter_file.FACTS if is_adapter else hub.LOCK)).write_bytes(data)
+        adapter_file.read_fields(folder) if is_adapter else hub.read_lock(folder)
 
     return [json.dumps(one).encode() for one in (adapter, lock)], read
 

@@ -10,7 +10,7 @@ import runs
 from vit_jax import cli, config
 from vit_jax.config import catalog
 from vit_jax.inference import loading
-from vit_jax.weights import download, zoo
+from vit_jax.weights import hub, zoo
 
 NAME, CONTINUED = "cifar10/ViT-6_4", "cifar10/ViT-6_4-continued"
 PHOTO = runs.ROOT / "docs" / "pictures" / "cat.jpg"
@@ -23,7 +23,7 @@ def offline(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("nothing is downloaded")
 
-    monkeypatch.setattr(download, "fetch", refuse)
+    monkeypatch.setattr(hub, "fetch", refuse)
 
 
 def rows():

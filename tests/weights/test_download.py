@@ -18,8 +18,8 @@ from rich.console import Console
 
 from vit_jax.runtime import progress
 from vit_jax.utils import storage
-from vit_jax.weights import addresses, checksums, download
-from vit_jax.weights.download import Source, fetch
+from vit_jax.weights import hub
+from vit_jax.weights.hub import Source, fetch
 from vit_jax.weights.readers import WeightsError
 
 
@@ -153,8 +153,8 @@ def test_a_whole_file_once(get, server, tmp_path):
     assert path.relative_to(tmp_path).parts[1:] == ("a", "b.npz")
     assert get() == path
     assert len(server.requests) == 1
-    assert leftovers(tmp_path) == ["b.npz", checksums.LOCK]
-    lock = json.loads((tmp_path / checksums.LOCK).read_text())
+    assert leftovers(tmp_path) == ["b.npz", hub.LOCK]
+    lock = json.loads((tmp_path / hub.LOCK).read_text())
     assert [entry["sha256"] for entry in lock.values()] == [hashlib.sha256(BODY).hexdigest()]
 
 
@@ -260,7 +260,7 @@ def test_sizes_that_cannot_be(get, server, tmp_path):
 
 def test_a_disk_without_room(get, monkeypatch):
     usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(hub.shutil, "disk_usage", lambda _: usage)
     text = refusal(get)
     assert f"needs {len(BODY):,} bytes" in text
     assert "has 10 left; name another folder with VIT_JAX_CACHE" in text
@@ -285,7 +285,7 @@ def test_the_first_download_is_binding(get, server, tmp_path):
     text = refusal(get)
     old, new = (hashlib.sha256(body).hexdigest() for body in (BODY, OTHER))
     assert f"its SHA-256 is {new}, not {old} as at its first download" in text
-    assert str(tmp_path / checksums.LOCK) in text
+    assert str(tmp_path / hub.LOCK) in text
     assert not path.exists()
     server.files["/a/b.npz"] = BODY
     assert get().read_bytes() == BODY
@@ -324,8 +324,8 @@ def test_a_file_put_there_by_hand(get, server, tmp_path):
 def test_a_damaged_lock_file(get, tmp_path):
     get()
     for text in ("{", '{"x": 1}'):
-        (tmp_path / checksums.LOCK).write_text(text)
-        assert checksums.LOCK in refusal(get)
+        (tmp_path / hub.LOCK).write_text(text)
+        assert hub.LOCK in refusal(get)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -341,7 +341,7 @@ def test_a_token_goes_to_the_hub_and_nowhere_else(get, server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
     assert get().read_bytes() == BODY
     assert server.tokens == [None]
-    monkeypatch.setattr(addresses, "HUB", f"{server.url}/hub")
+    monkeypatch.setattr(hub, "HUB", f"{server.url}/hub")
     server.files |= {"/hub/who/x/resolve/main/c.npz": BODY, "/elsewhere/c.npz": BODY}
     server.faults = [f"{server.url}/elsewhere/c.npz"]
     assert get("/hub/who/x/resolve/main/c.npz").read_bytes() == BODY
@@ -351,7 +351,7 @@ def test_a_token_goes_to_the_hub_and_nowhere_else(get, server, monkeypatch):
 @pytest.mark.parametrize("token", ["hf_secret", "hf secret\nX: y", "hf_sécret"])
 def test_a_gated_file_says_how_to_get_access(get, server, monkeypatch, token):
     monkeypatch.setenv("HF_TOKEN", token)
-    monkeypatch.setattr(addresses, "HUB", f"{server.url}/hub")
+    monkeypatch.setattr(hub, "HUB", f"{server.url}/hub")
     server.faults = [401]
     text = refusal(get, "/hub/who/x/resolve/main/c.npz")
     assert "cret" not in text
@@ -429,8 +429,8 @@ def test_redirects(get, server):
 
 
 def test_nobody_is_sent_to_this_machine(server):
-    handler = download._Redirects()
-    request = download.urllib.request.Request("https://example.com/x.npz")
+    handler = hub._Redirects()
+    request = hub.urllib.request.Request("https://example.com/x.npz")
     with pytest.raises(WeightsError, match="points to this machine"):
         handler.redirect_request(request, io.BytesIO(), 302, "", {}, f"{server.url}/a/b.npz")
 
@@ -540,7 +540,7 @@ def test_threads_fetch_a_file_once(get, server, tmp_path):
         thread.join()
     assert [path.read_bytes() for path in results] == [BODY] * 8
     assert [asked for _, asked in server.requests] == [None, "bytes=1000-"]
-    assert leftovers(tmp_path) == ["b.npz", checksums.LOCK]
+    assert leftovers(tmp_path) == ["b.npz", hub.LOCK]
 
 
 def _fetch(url, cache, queue):
@@ -563,7 +563,7 @@ def test_processes_fetch_a_file_once(server, tmp_path):
     for worker in workers:
         worker.join()
     assert len(server.requests) == 1
-    assert leftovers(tmp_path) == ["b.npz", checksums.LOCK]
+    assert leftovers(tmp_path) == ["b.npz", hub.LOCK]
 
 
 def test_many_files_at_once_are_all_pinned(get, server, tmp_path):
@@ -574,7 +574,7 @@ def test_many_files_at_once_are_all_pinned(get, server, tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(json.loads((tmp_path / checksums.LOCK).read_text())) == 12
+    assert len(json.loads((tmp_path / hub.LOCK).read_text())) == 12
 
 
 def test_a_bar_on_a_terminal_only(get, server, capsys, monkeypatch):

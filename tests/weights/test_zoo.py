@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax import config, models
 from vit_jax.utils import tree_utils
-from vit_jax.weights import addresses, augreg, download, zoo
+from vit_jax.weights import hub, zoo
 from vit_jax.weights.readers import WeightsError
 
 EVERY = zoo.entries()
@@ -28,8 +28,8 @@ def test_entries_are_whole():
         assert entry.license or models.variants.parse(entry.model)
         assert re.fullmatch(r"ViT-\w+\+?/\d+", entry.model) or not entry.license
         for url in entry.urls:
-            assert url == addresses.parse(url)
-            assert addresses.place(url)
+            assert url == hub.parse_address(url)
+            assert hub.cache_path(url)
         if entry.top1 is not None:
             assert 70 < entry.top1 < 90
             assert entry.reported_by
@@ -120,8 +120,8 @@ def test_recommended_files_are_those_of_the_readme():
         model = row["model"].replace("+", "+ViT-") if "+" in row["model"] else f"ViT-{row['model']}"
         name = f"augreg/{model.replace('/', '_')}"
         first, tuned = zoo.find(name), zoo.find(f"{name}-imagenet")
-        assert first.urls == (addresses.parse(row["pretrained_npz"]),)
-        assert tuned.urls == (addresses.parse(row["finetuned_npz"]),)
+        assert first.urls == (hub.parse_address(row["pretrained_npz"]),)
+        assert tuned.urls == (hub.parse_address(row["finetuned_npz"]),)
         assert (first.mib, first.model) == (row["size_mib"], model)
         assert (tuned.image_size, tuned.top1) == (row["resolution"], row["imagenet_top1"])
 
@@ -220,7 +220,7 @@ def fetched(monkeypatch, tmp_path):
         calls.append((source, offline))
         return tmp_path / "fetched"
 
-    monkeypatch.setattr(download, "fetch", fetch)
+    monkeypatch.setattr(hub, "fetch", fetch)
     return calls
 
 
@@ -283,7 +283,7 @@ def index(tmp_path):
 
 
 def test_best_of_an_index(index):
-    expected = augreg.Upstream(
+    expected = zoo.Upstream(
         model="ViT-B/16",
         data="i21k",
         val=0.47,
@@ -294,9 +294,9 @@ def test_best_of_an_index(index):
     )
     names = ("B/16", "B_16", "ViT-B/16", "ViT-B_16")
     assert set(map(zoo.variant, names)) == {"ViT-B/16"}
-    best = augreg.every(index)
+    best = zoo.best_of_augreg(index)
     assert best["ViT-B/16"] == expected
-    assert augreg.every(index, "i1k")["ViT-B/16"].file == "augreg/B_16-c"
+    assert zoo.best_of_augreg(index, "i1k")["ViT-B/16"].file == "augreg/B_16-c"
     hybrid = best["R50+ViT-L/32"]
     assert (hybrid.val, hybrid.tuned_file, hybrid.tuned_val) == (0.48, "", None)
     assert set(best) == {"ViT-B/16", "R50+ViT-L/32"}
@@ -304,7 +304,7 @@ def test_best_of_an_index(index):
 
 def test_mistakes_in_an_index(index, tmp_path):
     with pytest.raises(WeightsError, match="cannot be read: No such file"):
-        augreg.every(tmp_path / "none.csv")
+        zoo.best_of_augreg(tmp_path / "none.csv")
     text = index.read_text()
     for bad, says in [
         (text.replace("final_val,final_test", "x,y", 1), "has no column final_val"),
@@ -314,5 +314,5 @@ def test_mistakes_in_an_index(index, tmp_path):
     ]:
         index.write_text(bad, encoding="latin1")
         with pytest.raises(WeightsError) as caught:
-            augreg.every(index)
+            zoo.best_of_augreg(index)
         assert says in str(caught.value)

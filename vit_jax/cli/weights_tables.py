@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vit_jax import config, listing
-from vit_jax.weights import augreg, download, zoo
+from vit_jax.weights import hub, zoo
 
 
 def published(model: str | None) -> list[zoo.Entry]:
@@ -55,7 +55,7 @@ def groups(entries: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
         )
 
 
-def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
+def augreg_best(index: str, model: str | None) -> list[zoo.Upstream]:
     """The best of every model in an index of How to train your ViT; raises UserError.
 
     Args:
@@ -63,7 +63,7 @@ def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
       model: only those whose variant this pattern matches, such as `B/16`.
     """
     path = pathlib.Path(index).expanduser()
-    best = augreg.every(download.fetch(index) if "://" in index else path)
+    best = zoo.best_of_augreg(hub.fetch(index) if "://" in index else path)
     pattern = zoo.variant(model or "*").lower()
     entries = [
         one for name, one in sorted(best.items()) if fnmatch.fnmatchcase(name.lower(), pattern)
@@ -75,7 +75,7 @@ def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
     return entries
 
 
-def augreg_group(entries: Sequence[augreg.Upstream]) -> listing.Group:
+def augreg_group(entries: Sequence[zoo.Upstream]) -> listing.Group:
     """The best models of an index as a table, two lines each: upstream, fine-tuned."""
     rows = []
     for one in entries:

@@ -15,11 +15,15 @@ from README.md of github.com/google-deepmind/tips @4db271d.
 import csv
 import dataclasses
 import fnmatch
+import math
 import pathlib
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from vit_jax import config
-from vit_jax.weights import addresses, download
+from vit_jax.utils import storage
+from vit_jax.weights import hub
 from vit_jax.weights.readers import WeightsError
 
 BUCKET = "gs://vit_models"
@@ -42,7 +46,7 @@ REPORTS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry(download.Source):
+class Entry(hub.Source):
     """A published checkpoint.
 
     Attributes:
@@ -77,7 +81,7 @@ class Entry(download.Source):
         return "" if self.top1 is None else REPORTS[self.collection]
 
 
-# Any of the 52,268 files of How to train your ViT; `augreg` finds the best.
+# Any of the 52,268 files of How to train your ViT; `best_of_augreg` finds the best.
 AUGREG_FILE = re.compile(
     r"((?:R\d*_)?(?:Ti|S|B|L)_\d+)-(i1k|i21k)[\w.]*-[\w.\-]+?"
     r"(?:--([a-z][\w.]*)-steps_\w+-lr_[\d.]+-res_(\d+))?",
@@ -86,7 +90,7 @@ AUGREG_FILE = re.compile(
 
 
 def entries(model: str | None = None) -> list[Entry]:
-    """Returns the published checkpoints in order.
+    """The published checkpoints in order.
 
     Args:
       model: pattern of variants, such as `ViT-B*`, which may match none.
@@ -105,7 +109,7 @@ def entries(model: str | None = None) -> list[Entry]:
 
 
 def find(name: str) -> Entry:
-    """Returns the checkpoint of a name; raises WeightsError with the nearest name."""
+    """The checkpoint of a name; raises WeightsError with the nearest name."""
     everything = {entry.name: entry for entry in entries()}
     if name in everything:
         return everything[name]
@@ -128,7 +132,7 @@ def find(name: str) -> Entry:
 
 
 def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
-    """Returns the file or folder of a path, a published name or a URL.
+    """The file or folder of a path, a published name or a URL.
 
     Downloads missing files; raises WeightsError on failure.
     """
@@ -137,19 +141,19 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
         return path
     if "://" not in reference:
         entry = find(reference)
-        return download.fetch(entry, offline=offline) if entry.urls else BUNDLED / reference
-    page = re.fullmatch(rf"{addresses.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
+        return hub.fetch(entry, offline=offline) if entry.urls else BUNDLED / reference
+    page = re.fullmatch(rf"{hub.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
     if page:
         # transformers 5 writes the processor of some models into the last of these.
         beside = ("config.json", "preprocessor_config.json", "processor_config.json")
         urls = _hub(page[1], *beside)
-        source = download.Source(name=page[1], urls=urls, optional=urls[1:3])
-        return download.fetch(source, offline=offline)
-    return download.fetch(reference, offline=offline)
+        source = hub.Source(name=page[1], urls=urls, optional=urls[1:3])
+        return hub.fetch(source, offline=offline)
+    return hub.fetch(reference, offline=offline)
 
 
 def variant(name: str) -> str:
-    """Returns the model of a published name: `R50_L_32` and `R50+L/32` are R50+ViT-L/32."""
+    """The model of a published name: `R50_L_32` and `R50+L/32` are R50+ViT-L/32."""
     parts = re.fullmatch(r"(?:(R\d*)[_+])?(?:ViT-)?([A-Za-z]+)[_/](\d+)", name, re.ASCII)
     if parts is None:
         return name
@@ -161,11 +165,11 @@ def _number(text: str) -> float | None:
 
 
 def _bucket(path: str) -> str:
-    return addresses.parse(f"{BUCKET}/{path}.npz")
+    return hub.parse_address(f"{BUCKET}/{path}.npz")
 
 
 def _hub(name: str, *beside: str) -> tuple[str, ...]:
-    folder = f"{addresses.HUB}/{name}/resolve/main"
+    folder = f"{hub.HUB}/{name}/resolve/main"
     return (*(f"{folder}/{file}" for file in beside), f"{folder}/model.safetensors")
 
 
@@ -173,7 +177,7 @@ def _read(row: dict[str, str]) -> Entry:
     if (BUNDLED / row["name"]).is_dir():
         urls = ()
     elif row.get("file"):
-        urls = (addresses.parse(row["file"]),)
+        urls = (hub.parse_address(row["file"]),)
     else:
         urls = _hub(row["name"], *ON_HUB[row["layout"]])
     side = row["image_size"]
@@ -190,3 +194,77 @@ def _read(row: dict[str, str]) -> Entry:
         license=row.get("license", ""),
         access=row.get("access", ""),
     )
+
+
+# The index of How to train your ViT
+
+# The columns used, of 21.
+COLUMNS = ("name", "ds", "final_val", "filename")
+COLUMNS += ("adapt_ds", "adapt_final_val", "adapt_filename", "adapt_resolution")
+
+
+class Upstream(NamedTuple):
+    """A pre-trained model of How to train your ViT, and its best fine-tuning on ImageNet."""
+
+    model: str
+    data: str
+    val: float  # best upstream validation accuracy, at the end
+    file: str  # a name for `zoo.find`
+    tuned_file: str = ""
+    tuned_val: float | None = None
+    resolution: str = ""
+
+
+def best_of_augreg(index: pathlib.Path, data: str = "i21k") -> dict[str, Upstream]:
+    """Of every variant the model with the best upstream validation accuracy at its end.
+
+    How to train your ViT has 759 pre-trained models, and one line per fine-tuning run.
+
+    Args:
+      index: a copy of augreg/index.csv, whose column `final_val` decides.
+      data: what the models are pre-trained on, as the index says: i21k, i1k.
+
+    Raises WeightsError.
+    """
+    found: dict[str, Upstream] = {}
+    for one in _upstreams(index):
+        if one.data == data and (one.model not in found or _merit(one) > _merit(found[one.model])):
+            found[one.model] = one
+    return found
+
+
+def _merit(one: Upstream) -> tuple[float, float]:
+    return one.val, -1.0 if one.tuned_val is None else one.tuned_val
+
+
+def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
+    """Yields every row: a pre-trained model and one of its fine-tuning runs."""
+    line = 1
+    try:
+        with (
+            storage.errors_as(WeightsError, f"{index}: cannot be read"),
+            index.open(encoding="utf-8", newline="") as file,
+        ):
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise WeightsError(f"{index}: has no column {missing[0]}")
+            for row in reader:
+                line = reader.line_num
+                if None in row.values():
+                    raise ValueError("too few columns")
+                val, tuned = (float(row[f"{k}final_val"] or "nan") for k in ("", "adapt_"))
+                imagenet = row["adapt_ds"] == "imagenet2012" and not math.isnan(tuned)
+                if math.isnan(val):
+                    continue
+                yield Upstream(
+                    model=variant(row["name"]),
+                    data=row["ds"],
+                    val=val,
+                    file=f"augreg/{row['filename']}",
+                    tuned_file=f"augreg/{row['adapt_filename']}" if imagenet else "",
+                    tuned_val=tuned if imagenet else None,
+                    resolution=row["adapt_resolution"] if imagenet else "",
+                )
+    except (ValueError, csv.Error) as error:
+        raise WeightsError(f"{index}: line {line}: {error}") from error

@@ -3,10 +3,17 @@
 VIT_JAX_CACHE is the folder of the cache, VIT_JAX_OFFLINE=1 forbids the network, and
 VIT_JAX_MIRROR is an address that stands in for those of the published files. HF_TOKEN is sent to
 the Hugging Face Hub alone, never to where it redirects, and never printed.
+
+A file must have its published SHA-256, or else that of its first download. A lock file in the cache
+stores it, with the file's size and time at the last check; a file is read again only if these have
+changed.
 """
 
+import contextlib
 import dataclasses
 import errno
+import fcntl
+import hashlib
 import http.client
 import json
 import os
@@ -19,15 +26,22 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from vit_jax import __version__
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import storage
-from vit_jax.weights import addresses, checksums, readers
+from vit_jax.weights import readers
 from vit_jax.weights.readers import WeightsError
 
+STORAGE, HUB = "https://storage.googleapis.com", "https://huggingface.co"
+LOCAL = ("localhost", "127.0.0.1")
+SUFFIXES = (".npz", ".safetensors", ".json", ".csv")
+# One folder or file of the cache; none begins with a dot.
+SEGMENT = re.compile(r"\w[\w.+\-=:]{0,199}", re.ASCII)
+LOCK = "weights.lock.json"
+HIDDEN = ".locks"
 CHUNK = 2**20
 TRIES = 3
 TIMEOUT = 30.0  # seconds without a byte
@@ -65,7 +79,7 @@ def fetch(
     offline: bool = False,
     wait: Callable[[float], object] = time.sleep,
 ) -> pathlib.Path:
-    """Returns a source's file, or the folder of its files, downloaded if they are not there yet.
+    """A source's file, or the folder of its files, downloaded if they are not there yet.
 
     Args:
       source: what to fetch, or the address of one file: https:// or gs://.
@@ -76,11 +90,11 @@ def fetch(
     Raises WeightsError, in one line.
     """
     if isinstance(source, str):
-        source = Source(name=source, urls=(addresses.parse(source),))
-    chosen = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
-    root = (cache or pathlib.Path(chosen)).expanduser().absolute()
+        source = Source(name=source, urls=(parse_address(source),))
+    folder = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
+    root = (cache or pathlib.Path(folder)).expanduser().absolute()
     offline = offline or os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0")
-    wanted = [_File(url, root, root / addresses.place(url)) for url in source.urls]
+    wanted = [_File(url, root, root / cache_path(url)) for url in source.urls]
     wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
         # Where all that is needed is here, what is optional was not there before.
@@ -90,7 +104,7 @@ def fetch(
                     _bring(one, source, offline=offline, wait=wait)
         for one in wanted:
             if one.path.is_file():
-                checksums.check(root, one.path, one.sha256)
+                _verify(root, one.path, one.sha256)
     except OSError as error:
         raise WeightsError(
             f"{root}: cannot hold {source.name}: {error.strerror or error}; "
@@ -109,7 +123,7 @@ class _File:
 
     @property
     def shown(self) -> str:
-        return addresses.shown(self.url)
+        return shown(self.url)
 
     @property
     def part(self) -> pathlib.Path:
@@ -121,7 +135,7 @@ class _File:
         return self.path.with_name(f"{self.path.name}.part.json")
 
     def known(self) -> tuple[int, dict[str, Any]]:
-        """Returns the bytes that are here, and what the server said of their file."""
+        """The bytes that are here, and what the server said of their file."""
         if not (self.part.is_file() and self.state.is_file()):
             return 0, {}
         try:
@@ -147,7 +161,7 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
             f"{source.name}: not in the cache, and no network is to be used; "
             f"unset VIT_JAX_OFFLINE, or copy {one.shown} to {one.path}"
         )
-    with Bar(one.path.name, bytes_=True) as bar, checksums.exclusive(one.root, str(one.path)):
+    with Bar(one.path.name, bytes_=True) as bar, _exclusive(one.root, str(one.path)):
         if one.path.is_file():  # another process was faster
             return
         one.path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +173,7 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
                     f"{one.shown}: the server did not send a whole {one.path.suffix} file; "
                     f"{BY_HAND}"
                 )
-            checksums.refuse(one.root, one.path, one.part, one.sha256)
+            _refuse_other(one.root, one.path, one.part, one.sha256)
             one.part.replace(one.path)
         except _Missing:
             if one.url not in source.optional:
@@ -232,18 +246,18 @@ def _read(response: Any) -> bytes:
 
 
 def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
-    """Returns the answer of the server, asked for what comes after the bytes that are here."""
-    url = addresses.mirrored(one.url)
+    """The answer of the server, asked for what comes after the bytes that are here."""
+    url = mirrored(one.url)
     headers = {"User-Agent": f"vit_jax/{__version__}"}
     if here:
         headers |= {"Range": f"bytes={here}-", "If-Range": state["validator"]}
-    local = urllib.parse.urlsplit(url).hostname in addresses.LOCAL
+    local = urllib.parse.urlsplit(url).hostname in LOCAL
     # Nobody's proxy leads to this machine itself.
     proxies = [urllib.request.ProxyHandler({})] if local else []
     opener = urllib.request.build_opener(_Redirects, *proxies)
-    shown = addresses.shown(url)
+    address = shown(url)
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked
-    on_hub = url.startswith(f"{addresses.HUB}/")
+    on_hub = url.startswith(f"{HUB}/")
     if on_hub and (token := _token()):
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
@@ -257,24 +271,24 @@ def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
         if error.code == 429 or error.code >= 500:
             raise _BrokenOff(said) from error
         if on_hub and error.code in (401, 403):
-            page = shown.partition("/resolve/")[0]
+            page = address.partition("/resolve/")[0]
             raise WeightsError(
-                f"{shown}: {said}; if {page} is gated, ask for access there and set HF_TOKEN to a "
-                f"token of your account that may read it, or {BY_HAND}"
+                f"{address}: {said}; if {page} is gated, ask for access there and set HF_TOKEN to "
+                f"a token of your account that may read it, or {BY_HAND}"
             ) from error
         kind = _Missing if error.code in (404, 410) else WeightsError
         raise kind(
-            f"{shown}: {said}; `vit_jax list --weights` shows what is published, or {BY_HAND}"
+            f"{address}: {said}; `vit_jax list --weights` shows what is published, or {BY_HAND}"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, FINAL) or getattr(reason, "errno", None) in UNREACHABLE:
-            raise WeightsError(f"{shown}: cannot be reached: {reason}; {BY_HAND}") from error
+            raise WeightsError(f"{address}: cannot be reached: {reason}; {BY_HAND}") from error
         raise _BrokenOff(f"broke off: {storage.reason(error)}") from error
 
 
 def _token() -> str:
-    """Returns the token of the Hugging Face Hub, empty without one; raises WeightsError."""
+    """The token of the Hugging Face Hub, empty without one; raises WeightsError."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"[\w\-.]*", token, re.ASCII):  # which an error of a header would print
         raise WeightsError("HF_TOKEN: is no token; it has letters, digits, - and _ only")
@@ -287,16 +301,16 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Returns the request to make instead."""
+        """The request to make instead; raises WeightsError."""
         try:
-            addresses.check(newurl)
-            inside = urllib.parse.urlsplit(newurl).hostname in addresses.LOCAL
-            if inside and urllib.parse.urlsplit(req.full_url).hostname not in addresses.LOCAL:
+            check_address(newurl)
+            inside = urllib.parse.urlsplit(newurl).hostname in LOCAL
+            if inside and urllib.parse.urlsplit(req.full_url).hostname not in LOCAL:
                 raise WeightsError("points to this machine")
         except WeightsError as error:
             fp.close()
-            shown = addresses.shown(req.full_url)
-            raise WeightsError(f"{shown}: redirect refused: {error}") from error
+            address = shown(req.full_url)
+            raise WeightsError(f"{address}: redirect refused: {error}") from error
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -344,3 +358,139 @@ def _is_whole(one: _File) -> bool:
     except WeightsError:
         return False
     return True
+
+
+# Addresses
+
+
+def parse_address(reference: str) -> str:
+    """The address of an https:// or gs:// reference; raises WeightsError."""
+    url = reference
+    if reference.startswith("gs://"):
+        url = f"{STORAGE}/{urllib.parse.quote(reference.removeprefix('gs://'))}"
+    check_address(url)
+    suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix
+    if suffix in readers.UNREAD:
+        raise WeightsError(
+            f"{shown(url)}: a {suffix} file {readers.UNREAD[suffix]}; "
+            "look for a .safetensors file next to it"
+        )
+    if suffix not in SUFFIXES:
+        raise WeightsError(f"{shown(url)}: must end in one of {', '.join(SUFFIXES)}")
+    return url
+
+
+def check_address(url: str) -> None:
+    """Raises WeightsError for an address that is not fetched."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        local = parts.hostname in LOCAL and parts.port != 0  # reading a port checks it
+    except ValueError as error:
+        raise WeightsError(f"{shown(url)}: is not a URL: {error}") from error
+    known = parts.scheme == "https" or (parts.scheme == "http" and local)
+    if not (parts.hostname and known) or "@" in parts.netloc:
+        raise WeightsError(f"{shown(url)}: only https:// and gs:// addresses are fetched")
+
+
+def cache_path(url: str) -> pathlib.PurePosixPath:
+    """Where in the cache the file of an address is kept."""
+    parts = urllib.parse.urlsplit(url)
+    segments = [
+        parts.netloc.lower(),
+        *urllib.parse.unquote(parts.path).removeprefix("/").split("/"),
+    ]
+    for segment in segments:
+        if not SEGMENT.fullmatch(segment):
+            raise WeightsError(f"{shown(url)}: {segment[:80]!r} cannot be the name of a file")
+    if parts.query:  # part of what the file is, but perhaps secret
+        segments.insert(-1, _short(parts.query))
+    return pathlib.PurePosixPath(*segments)
+
+
+def shown(url: str) -> str:
+    """An address as messages show it: without what may be secret in it."""
+    return re.sub(r"\?.*|(?<=://)[^/@]*@", "", url)
+
+
+def mirrored(url: str) -> str:
+    """The address in VIT_JAX_MIRROR that stands in for a published one."""
+    mirror = os.environ.get("VIT_JAX_MIRROR", "").rstrip("/")
+    for host in (STORAGE, HUB):
+        if mirror and url.startswith(f"{host}/"):
+            url = mirror + url.removeprefix(host)
+            check_address(url)
+    return url
+
+
+# Digests
+
+
+def _verify(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
+    """Raises WeightsError if a file of the cache `root` has a wrong digest.
+
+    Args:
+      root: folder of the cache.
+      path: the file, in that folder.
+      sha256: its published digest; if empty, that of the first check counts.
+    """
+    name = path.relative_to(root).as_posix()
+    stat = path.stat()
+    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    pinned = read_lock(root).get(name, {})
+    wanted = sha256 or pinned.get("sha256")
+    if pinned == {"sha256": wanted, **state}:
+        return
+    found = storage.sha256(path)
+    if wanted not in (None, found):
+        raise WeightsError(f"{path}: {_violation(root, found, wanted, published=bool(sha256))}")
+    with _exclusive(root, LOCK):
+        storage.write_atomically(
+            root / LOCK,
+            json.dumps(
+                read_lock(root) | {name: {"sha256": found, **state}}, indent=1, sort_keys=True
+            ),
+        )
+
+
+def _refuse_other(
+    root: pathlib.Path, path: pathlib.Path, part: pathlib.Path, sha256: str | None
+) -> None:
+    """Raises WeightsError, and deletes `part`, if it may not become the file `path`."""
+    wanted = sha256 or read_lock(root).get(path.relative_to(root).as_posix(), {}).get("sha256")
+    found = storage.sha256(part)
+    if wanted not in (None, found):
+        part.unlink()
+        text = _violation(root, found, wanted, published=bool(sha256))
+        raise WeightsError(f"{path}: the download is a different file: {text}")
+
+
+def _short(text: str) -> str:
+    """A name of 16 characters derived from a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _exclusive(root: pathlib.Path, name: str) -> Iterator[None]:
+    """Holds an exclusive lock while a file of the cache is written."""
+    folder = root / HIDDEN
+    folder.mkdir(parents=True, exist_ok=True)
+    # Deleting a lock file could let two writers in, so empty ones remain.
+    with (folder / _short(name)).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def read_lock(root: pathlib.Path) -> dict[str, Any]:
+    """The digest, size and time of every file of a cache; raises WeightsError if damaged."""
+    values = readers.read_json(root / LOCK) if (root / LOCK).exists() else {}
+    if not all(isinstance(value, dict) for value in values.values()):
+        raise WeightsError(f"{root / LOCK}: is damaged; repair or delete it")
+    return values
+
+
+def _violation(root: pathlib.Path, found: str, wanted: Any, *, published: bool) -> str:
+    by = "as published" if published else f"as at its first download ({root / LOCK})"
+    remedy = "" if published else ", or, if it has changed where it is published, its entry there"
+    return (
+        f"its SHA-256 is {found}, not {wanted} {by}; delete the file to download it again{remedy}"
+    )
