@@ -149,7 +149,7 @@ def test_transfer_gives_them_to_its_processes(tmp_path, monkeypatch):
 
 def test_reproduce_gives_them_to_its_commands():
     from vit_jax.studies.reproduce import planning
-    from vit_jax.studies.reproduce.cells import Step
+    from vit_jax.studies.reproduce.exhibit import Step
 
     with plugins.loaded():
         step = Step(kind="train", name="digits", directory="digits")

@@ -1,6 +1,6 @@
 """Reproduces the paper's tables from runs and compares the numbers.
 
-A table or figure is data (`tables`, `figures`, made of `cells`): each cell names its runs, its
+A table or figure is data (`tables`, `figures`, made of `exhibit`): each score names its runs, its
 measure and the paper's number. `plan` reports every run's state, cost and missing requirements;
 `runner` runs those that can run; `measurements` reads their results; `document` prints both sides
 next to each other.

@@ -10,7 +10,7 @@ from vit_jax.pages.document import Block, Charts, Document, Section, Text
 from vit_jax.pages.document import Table as Grid
 from vit_jax.studies.report import formatting, run_data
 from vit_jax.studies.reproduce import measurements
-from vit_jax.studies.reproduce.cells import Cell, Table
+from vit_jax.studies.reproduce.exhibit import Score, Table
 from vit_jax.studies.reproduce.measurements import Number
 from vit_jax.studies.reproduce.planning import Planned
 from vit_jax.utils import storage
@@ -20,7 +20,7 @@ OTHERS = "others' model"  # with no run in the catalog
 Found = Mapping[str, run_data.Run | run_data.Transfer | None]
 
 
-def ours(table: Table, planned: Sequence[Planned], found: Found) -> dict[Cell, Number]:
+def ours(table: Table, planned: Sequence[Planned], found: Found) -> dict[Score, Number]:
     """Returns the numbers of the cells that have been run."""
     compute = {one.step.directory: one.exaflops for one in planned}
     every = {
@@ -31,7 +31,7 @@ def ours(table: Table, planned: Sequence[Planned], found: Found) -> dict[Cell, N
     return {cell: number for cell, number in every.items() if number is not None}
 
 
-def grid(table: Table, known: Mapping[Cell, Number]) -> Grid:
+def grid(table: Table, known: Mapping[Score, Number]) -> Grid:
     """Returns the table: for each row the paper's line, if printed, and ours."""
     cells = {(cell.row, cell.column): cell for cell in table.cells}
     columns = list(dict.fromkeys(cell.column for cell in table.cells))
@@ -47,7 +47,7 @@ def grid(table: Table, known: Mapping[Cell, Number]) -> Grid:
     return Grid(header=("", "", *columns), rows=rows, caption=_caption(table, known))
 
 
-def _caption(table: Table, known: Mapping[Cell, Number]) -> str:
+def _caption(table: Table, known: Mapping[Score, Number]) -> str:
     caption = "Shares are in %"
     if any(cell.printed is not None for cell in table.cells):
         caption += "; in brackets: ours - paper"
@@ -107,7 +107,7 @@ def ran(table: Table, found: Found) -> Grid:
     return Grid(header=("run", "top-1", "seeds", "device, host", "date", "time"), rows=rows)
 
 
-def charts(table: Table, known: Mapping[Cell, Number]) -> list[Chart]:
+def charts(table: Table, known: Mapping[Score, Number]) -> list[Chart]:
     """Returns the charts of a figure: hollow marks for the paper, filled ones for ours."""
     if not table.x:
         return []
@@ -221,11 +221,11 @@ def _amount(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _printed(cell: Cell) -> str:
+def _printed(cell: Score) -> str:
     return formatting.NOTHING if cell.printed is None else _value(cell, cell.printed, cell.std)
 
 
-def _here(cell: Cell, number: Number | None) -> str:
+def _here(cell: Score, number: Number | None) -> str:
     if number is None:
         return NOT_RUN if cell.steps else OTHERS
     difference = ""
@@ -236,13 +236,13 @@ def _here(cell: Cell, number: Number | None) -> str:
     return _value(cell, number.mean, number.ci95) + seeds + difference
 
 
-def _value(cell: Cell, mean: float, half: float | None) -> str:
+def _value(cell: Score, mean: float, half: float | None) -> str:
     if cell.share:
         return formatting.spread(mean, half)
     return f"{mean:,.0f}" if mean >= 10 else f"{mean:.2g}"
 
 
-def _chart(table: Table, cells: Sequence[Cell], known: Mapping[Cell, Number], what: str) -> Chart:
+def _chart(table: Table, cells: Sequence[Score], known: Mapping[Score, Number], what: str) -> Chart:
     series = []
     groups = dict.fromkeys(_group(table, cell) for cell in cells)
     for color, group in enumerate(groups):
@@ -261,7 +261,7 @@ def _chart(table: Table, cells: Sequence[Cell], known: Mapping[Cell, Number], wh
     return Chart(title=f"{what}, %", series=series, x=table.x, log_x=table.log_x, ticks=table.ticks)
 
 
-def _group(table: Table, cell: Cell) -> str:
+def _group(table: Table, cell: Score) -> str:
     """Returns the series of a cell's points: its network, or the type of network."""
     if not table.apart:
         return cell.series or cell.row

@@ -1,16 +1,16 @@
-"""The figures with results, as cells: see `cells`. Points that are only plotted have no number."""
+"""The figures with results, as scores (`exhibit`); points that are only plotted have no number."""
 
 import statistics
 
 from vit_jax import listing
 from vit_jax.config import paper
-from vit_jax.studies.reproduce.cells import (
+from vit_jax.studies.reproduce.exhibit import (
     EXAFLOPS,
     FEW_SHOT,
     FIVE,
     PRETRAINED,
     TARGETS,
-    Cell,
+    Score,
     Table,
     after_jft,
     bit_vtab,
@@ -34,16 +34,16 @@ def figure2() -> Table:
         scores = [paper.TABLE_9[task][0] for task in vtab_tasks(group)]
         mean, std = h14.vtab if not group else (round(statistics.fmean(scores), 2), None)
         cells.append(
-            Cell(row="ViT-H/14", column=column, steps=vtab("ViT-H/14", "jft", group),
+            Score(row="ViT-H/14", column=column, steps=vtab("ViT-H/14", "jft", group),
                  measure="top1", printed=mean, std=std, x=float(x))
         )  # fmt: skip
         mean, std = bit.vtab if not group else (None, None)
         cells.append(
-            Cell(row="BiT-L (R152x4)", column=column, steps=bit_vtab(group),
+            Score(row="BiT-L (R152x4)", column=column, steps=bit_vtab(group),
                  measure="top1", printed=mean, std=std, x=float(x))
         )  # fmt: skip
         cells += [
-            Cell(row=other, column=column, steps=(), measure="top1", x=float(x))
+            Score(row=other, column=column, steps=(), measure="top1", x=float(x))
             for other in paper.FIGURE_2_OTHERS
         ]
     return Table(
@@ -62,7 +62,7 @@ def figure3() -> Table:
     """Returns fine-tuned ImageNet top-1 by pre-training set."""
     places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
     cells = tuple(
-        Cell(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
+        Score(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
              measure="top1", printed=scores.imagenet, x=places[pair[1]])
         for pair, scores in paper.TABLE_5.items()
     )  # fmt: skip
@@ -76,7 +76,7 @@ def figure3() -> Table:
 def figure4() -> Table:
     """Returns 5-shot ImageNet top-1 by number of JFT-300M images."""
     cells = tuple(
-        Cell(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
+        Score(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
              steps=(few_shot(f"figure4/{spelled(model)}-jft-{label}"),))
         for model in paper.FIGURE_4
         for label, images in paper.SUBSETS.items()
@@ -96,9 +96,9 @@ def figure5() -> Table:
         steps = {column: after_jft(model, epochs, TARGETS[column][0]) for column in FIVE}
         average = statistics.fmean(scores[column] for column in FIVE)
         cells += [
-            Cell(row=row, column="Average-5", steps=tuple(steps.values()), measure="top1",
+            Score(row=row, column="Average-5", steps=tuple(steps.values()), measure="top1",
                  printed=round(average, 2), x=printed.exaflops),
-            Cell(row=row, column="ImageNet", steps=(steps["ImageNet"],), measure="top1",
+            Score(row=row, column="ImageNet", steps=(steps["ImageNet"],), measure="top1",
                  printed=scores["ImageNet"], x=printed.exaflops),
         ]  # fmt: skip
     title = "Top-1 by compute of pre-training; the paper's points are those of Table 6"
@@ -113,7 +113,7 @@ def figure8() -> Table:
     compute = {entry.name: entry.exaflops or 0.0 for entry in chosen}
     base = compute["scaling/base"]
     cells = tuple(
-        Cell(row=name.removeprefix("scaling/"), column=FIVE_SHOT, measure=FEW_SHOT,
+        Score(row=name.removeprefix("scaling/"), column=FIVE_SHOT, measure=FEW_SHOT,
              steps=(few_shot(name),), x=exaflops / base,
              series=name.removeprefix("scaling/").partition("-")[0])
         for name, exaflops in compute.items()
@@ -132,7 +132,7 @@ def figure8() -> Table:
 def figure9() -> Table:
     """Returns 5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
     cells = tuple(
-        Cell(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
+        Score(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
              steps=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
         for entry in listing.entries(table="figure9")
         for epoch in range(1, paper.FIGURE_9_EPOCHS + 1)
@@ -154,9 +154,9 @@ def figure13() -> Table:
     for entry in listing.entries(table="figure13"):
         step = few_shot(entry.name)
         cells += [
-            Cell(row=entry.model, column=FIVE_SHOT, steps=(step,), measure=FEW_SHOT,
+            Score(row=entry.model, column=FIVE_SHOT, steps=(step,), measure=FEW_SHOT,
                  x=entry.exaflops),
-            Cell(row=entry.model, column="exaFLOPs", steps=(step,), measure=EXAFLOPS,
+            Score(row=entry.model, column="exaFLOPs", steps=(step,), measure=EXAFLOPS,
                  printed=entry.about.exaflops),
         ]  # fmt: skip
     return Table(

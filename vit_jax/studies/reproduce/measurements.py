@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vit_jax import config
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_data
-from vit_jax.studies.reproduce.cells import CORE_DAYS, EXAFLOPS, HELD_OUT, Cell, Step
+from vit_jax.studies.reproduce.exhibit import CORE_DAYS, EXAFLOPS, HELD_OUT, Score, Step
 from vit_jax.utils import intervals
 
 
@@ -56,7 +56,9 @@ def finished(found: run_data.Run | run_data.Transfer | None) -> bool:
 
 
 def number(
-    cell: Cell, found: Mapping[str, run_data.Run | run_data.Transfer | None], exaflops: float | None
+    cell: Score,
+    found: Mapping[str, run_data.Run | run_data.Transfer | None],
+    exaflops: float | None,
 ) -> Number | None:
     """Returns the measured number of a cell; None while any of its steps is missing.
 
@@ -76,7 +78,7 @@ def number(
     return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))
 
 
-def _values(cell: Cell, found: run_data.Run | run_data.Transfer | None) -> list[float]:
+def _values(cell: Score, found: run_data.Run | run_data.Transfer | None) -> list[float]:
     """Returns the value of each seed; empty if the step has not been measured."""
     if isinstance(found, run_data.Transfer):
         if cell.measure.startswith(HELD_OUT):

@@ -12,7 +12,7 @@ from vit_jax.config import catalog, components
 from vit_jax.data import availability, datasets, tasks
 from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import measurements
-from vit_jax.studies.reproduce.cells import Step, Table
+from vit_jax.studies.reproduce.exhibit import Step, Table
 from vit_jax.utils import limits, storage
 
 SEEDS = 3  # of the final runs of a transfer

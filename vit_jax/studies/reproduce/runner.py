@@ -12,7 +12,7 @@ from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import processes, runner, transfer
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.reproduce import planning
-from vit_jax.studies.reproduce.cells import FEW_SHOT, Step, Table
+from vit_jax.studies.reproduce.exhibit import FEW_SHOT, Step, Table
 from vit_jax.studies.reproduce.planning import Planned
 
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores

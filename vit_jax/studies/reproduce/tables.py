@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vit_jax.config import catalog, paper, table_names
 from vit_jax.studies.reproduce import figures
-from vit_jax.studies.reproduce.cells import (
+from vit_jax.studies.reproduce.exhibit import (
     BIT_ROW,
     CORE_DAYS,
     EXAFLOPS,
@@ -13,7 +13,7 @@ from vit_jax.studies.reproduce.cells import (
     FIVE,
     HELD_OUT,
     TARGETS,
-    Cell,
+    Score,
     Step,
     Table,
     after_jft,
@@ -46,7 +46,7 @@ def _table2() -> Table:
     for column, value in paper.TABLE_2_NOISY_STUDENT.items():
         measure = CORE_DAYS if column == "core-days" else TARGETS[column][1]
         row = "Noisy Student (EfficientNet-L2)"
-        cells.append(Cell(row=row, column=column, steps=(), measure=measure, printed=value))
+        cells.append(Score(row=row, column=column, steps=(), measure=measure, printed=value))
     return Table(
         name="table2",
         title="Transfer beside the state of the art",
@@ -57,30 +57,30 @@ def _table2() -> Table:
 
 def _column_of_table2(
     row: str, printed: paper.TransferScores, steps: Mapping[str, Step], tasks: tuple[Step, ...]
-) -> Iterator[Cell]:
+) -> Iterator[Score]:
     """Yields the column of a network in Table 2, which is a row here."""
     for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
-        yield Cell(row=row, column=column, steps=(steps[target],), measure=measure,
+        yield Score(row=row, column=column, steps=(steps[target],), measure=measure,
                    printed=mean, std=std)  # fmt: skip
     mean, std = printed.vtab
-    yield Cell(row=row, column="VTAB", steps=tasks, measure="top1", printed=mean, std=std)
+    yield Score(row=row, column="VTAB", steps=tasks, measure="top1", printed=mean, std=std)
     origin = tasks[0].origin
     assert origin is not None
-    yield Cell(row=row, column="core-days", steps=(origin,), measure=CORE_DAYS,
+    yield Score(row=row, column="core-days", steps=(origin,), measure=CORE_DAYS,
                printed=printed.core_days)  # fmt: skip
 
 
 def _table4() -> Table:
     """Held-out results of each learning rate; the paper prints only the grid."""
     cells = [
-        Cell(row=f"{row_label(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
+        Score(row=f"{row_label(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
              steps=(finetuning(*pair, target),))
         for target, grid in paper.TABLE_4.items()
         for pair in paper.TABLE_5
         for lr in grid.lrs
     ]  # fmt: skip
     cells += [  # a single rate needs no selection, so this is the test result
-        Cell(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
+        Score(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
              steps=vtab(*pair))
         for pair in paper.TABLE_2
     ]  # fmt: skip
@@ -90,7 +90,7 @@ def _table4() -> Table:
 
 def _table5() -> Table:
     cells = tuple(
-        Cell(row=row_label(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
+        Score(row=row_label(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
              measure=TARGETS[column][1], printed=value)
         for pair, scores in paper.TABLE_5.items()
         for column, value in paper.titled(scores).items()
@@ -106,11 +106,11 @@ def _table6() -> Table:
             target, measure = TARGETS[column]
             step = after_jft(model, epochs, target)
             cells.append(
-                Cell(row=row, column=column, steps=(step,), measure=measure, printed=value)
+                Score(row=row, column=column, steps=(step,), measure=measure, printed=value)
             )
         origin = cells[-1].steps[0].origin
         cells.append(
-            Cell(row=row, column="exaFLOPs", steps=(origin,), measure=EXAFLOPS,
+            Score(row=row, column="exaFLOPs", steps=(origin,), measure=EXAFLOPS,
                  printed=printed.exaflops)
         )  # fmt: skip
     return Table(name="table6", title="Top-1 after JFT-300M, by compute", cells=tuple(cells))
@@ -124,14 +124,14 @@ def _table7() -> Table:
         steps = {c: after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
         for column, value in printed.items():
             used = tuple(steps.values()) if column == "Average" else (steps[column],)
-            cells.append(Cell(row=row, column=column, steps=used, measure="top1", printed=value))
+            cells.append(Score(row=row, column=column, steps=used, measure="top1", printed=value))
     return Table(name="table7", title="Pre-training ResNets by Adam and by SGD", cells=tuple(cells))
 
 
 def _table8() -> Table:
     kinds = {"none": "none", "learned_1d": "1d", "learned_2d": "2d", "relative": "relative"}
     cells = tuple(
-        Cell(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
+        Score(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
              steps=(few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
                                            else f"{kinds[position]}-{place}")),),
              printed=round(100 * value, 3))
@@ -147,7 +147,7 @@ def _table9() -> Table:
             step = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
             column = row_label(model, pretrained)
             cells.append(
-                Cell(row=task, column=column, steps=(step,), measure="top1", printed=value)
+                Score(row=task, column=column, steps=(step,), measure="top1", printed=value)
             )
     return Table(name="table9", title="VTAB-1k by task", cells=tuple(cells))
 
@@ -163,7 +163,7 @@ def _home() -> Table:
             first = dataclasses.replace(pretraining(f"home/{model}-half{share}"), measured=options)
             row = f"{model}, {images:.0f} images"
             cells.append(
-                Cell(
+                Score(
                     row=row,
                     column="5-shot",
                     steps=(first,),
@@ -173,7 +173,7 @@ def _home() -> Table:
             )
             second = dataclasses.replace(transfer(f"home/{model}-digits", first.name), origin=first)
             cells.append(
-                Cell(row=row, column="fine-tuned", steps=(second,), x=images, measure="top1")
+                Score(row=row, column="fine-tuned", steps=(second,), x=images, measure="top1")
             )
     return Table(
         name="home",
@@ -195,7 +195,7 @@ def _masked() -> Table:
             row = about.row.removesuffix(", ImageNet")
             step = transfer(name)
             cells.append(
-                Cell(row=row, column="ImageNet", steps=(step,), measure="top1", printed=printed)
+                Score(row=row, column="ImageNet", steps=(step,), measure="top1", printed=printed)
             )
     scratch = Step(directory="masked/digits-scratch", name="masked/digits-scratch", kind="transfer")
     rows = {
@@ -203,7 +203,7 @@ def _masked() -> Table:
         "digits, 10 % of the labels, from random weights": scratch,
     }
     cells += [
-        Cell(row=row, column="digits", steps=(step,), measure="top1") for row, step in rows.items()
+        Score(row=row, column="digits", steps=(step,), measure="top1") for row, step in rows.items()
     ]
     return Table(name="masked", title="Top-1 after masked patch prediction", cells=tuple(cells))
 

@@ -41,7 +41,7 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cell:
+class Score:
     """One number: the mean over its steps.
 
     Attributes:
@@ -94,7 +94,7 @@ class Table:
 
     name: str
     title: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Score, ...]
     x: str = ""
     ticks: tuple[tuple[float, str], ...] = ()
     apart: bool = False
