@@ -100,7 +100,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         | own.get("train", {}),
         "optimizer": {"lr": RATES[method][1]} | decay | own.get("optimizer", {}),
         "lora": own.get("lora", {}),
-        "schedule": {"warmup": "1 epochs", "decay": "cosine"},
+        "schedule": {"warmup": "1 epochs", "name": "cosine"},
     }
     return ml_collections.ConfigDict(options)
 

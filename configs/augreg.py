@@ -57,9 +57,9 @@ IMAGENET = (
         "--config.model.dropout=0.1 --config.model.stochastic_depth=0.1",
     ),
     Choice(
-        "train.loss=sigmoid, model.head_bias=-6.9",
+        "loss.name=sigmoid, model.head_bias=-6.9",
         "as the authors trained at the time; big_vision's later config has softmax",
-        "--config.train.loss=softmax --config.model.head_bias=0",
+        "--config.loss.name=softmax --config.model.head_bias=0",
     ),
 )
 
@@ -95,7 +95,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     options["data"] |= {"randaugment": randaugment, **view}
     options["train"] |= {"duration": "300 epochs", "mixup": mixup, "clip_norm": 1.0}
     options["optimizer"] |= {"lr": 1e-3, "weight_decay": row.weight_decay if upstream else 0.1}
-    options["schedule"] |= {"decay": "cosine", "end": 0.0}
+    options["schedule"] |= {"name": "cosine", "end": 0.0}
     return ml_collections.ConfigDict(options)
 
 

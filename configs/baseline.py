@@ -64,7 +64,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "clip_norm": 1.0,
             },
             "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "moment_dtype": "bfloat16"},
-            "schedule": {"warmup": "10000 steps", "decay": "cosine"},
+            "schedule": {"warmup": "10000 steps", "name": "cosine"},
             "checkpoint": {"every": "5000 steps"},
             "evaluation": {"every": "5000 steps"},
         }

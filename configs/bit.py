@@ -62,7 +62,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     options["optimizer"] |= {"lr": paper.BIT_LR}
     options["schedule"] = {
         "warmup": "500 steps" if setup.steps > 500 else "100 steps",
-        "decay": "step",
+        "name": "step",
         "drops": paper.BIT_DROPS,
     }
     return ml_collections.ConfigDict(options)

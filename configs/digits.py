@@ -53,7 +53,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "clip_norm": 1.0,
             },
             "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
-            "schedule": {"warmup": "10 epochs", "decay": "cosine"},
+            "schedule": {"warmup": "10 epochs", "name": "cosine"},
             "checkpoint": {"every": "10 epochs"},
             "evaluation": {"every": "10 epochs"},
         }

@@ -104,7 +104,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9, "moment_dtype": "bfloat16"},
             "schedule": {
                 "warmup": "500 steps" if row.steps > 500 else "100 steps",
-                "decay": "cosine",
+                "name": "cosine",
             },
             "evaluation": {"tasks": ("imagenet-real",) if run.target == "imagenet" else ()},
         }
@@ -157,7 +157,7 @@ def bit(images: int) -> dict[str, Any]:
         "train.duration": f"{setup.steps} steps",
         "train.mixup": setup.mixup,
         "train.clip_norm": None,
-        "schedule.decay": "step",
+        "schedule.name": "step",
         "schedule.drops": paper.BIT_DROPS,
     }
 

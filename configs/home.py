@@ -73,7 +73,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     options["data"] |= {"image_size": (5 * pixels // 4, 5 * pixels // 4)}
     options["train"] |= {"duration": "600 steps"}  # clipped at 1, as in the paper
     options["optimizer"] = {"name": "sgd", "lr": 0.06, "momentum": 0.9}
-    options["schedule"] = {"warmup": "60 steps", "decay": "cosine"}
+    options["schedule"] = {"warmup": "60 steps", "name": "cosine"}
     options["checkpoint"], options["evaluation"] = {"every": "300 steps"}, {"every": None}
     return ml_collections.ConfigDict(options)
 

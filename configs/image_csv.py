@@ -23,7 +23,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     options["data"]["source"] = "csv"
     if "multilabel" in name:
         options["data"]["multilabel"] = True
-        options["train"]["loss"] = "sigmoid"
+        options["loss"] = {"name": "sigmoid"}
     return ml_collections.ConfigDict(options)
 
 

@@ -46,7 +46,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         },
         "train": {"batch_size": 256, "duration": "90 epochs", "clip_norm": 1.0},
         "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
-        "schedule": {"warmup": "5 epochs", "decay": "cosine"},
+        "schedule": {"warmup": "5 epochs", "name": "cosine"},
         "checkpoint": {"every": "1 epochs", "minutes": 15.0},
         "evaluation": {"every": "1 epochs"},
     }

@@ -62,9 +62,10 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     steps = paper.MASKED.short_steps if short else paper.MASKED.steps
     options["masked"] = {"target": "color", "rate": paper.MASKED.rate, "split": paper.MASKED.split}
     options["masked"] |= VARIANTS[variant]
-    options["train"] |= {"duration": f"{steps} steps", "loss": "softmax"}
+    options["train"] |= {"duration": f"{steps} steps"}
+    options["loss"] = {"name": "softmax"}
     options["optimizer"] |= {"lr": paper.MASKED.lr}
-    options["schedule"] |= {"decay": "cosine", "end": 0.0}
+    options["schedule"] |= {"name": "cosine", "end": 0.0}
     options["checkpoint"] |= {"best": "loss"}
     return ml_collections.ConfigDict(options)
 

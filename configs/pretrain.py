@@ -55,9 +55,9 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "train": {
             "batch_size": paper.BATCH,
             "duration": f"{epochs} epochs",
-            "loss": "sigmoid",
             "clip_norm": paper.CLIP[row.dataset],
         },
+        "loss": {"name": "sigmoid"},
         "optimizer": {
             "lr": row.lr,
             "weight_decay": row.weight_decay,
@@ -65,7 +65,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         },
         "schedule": {
             "warmup": f"{paper.WARMUP} steps",
-            "decay": row.decay,
+            "name": row.decay,
             "end": 1e-5 if row.decay == "linear" else 0.0,
         },
         "checkpoint": {"every": "5000 steps"},
@@ -81,7 +81,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "weight_decay": 1e-4,
             "moment_dtype": "bfloat16",
         }
-        options["schedule"] = {"warmup": "5000 steps", "decay": "step", "drops": (0.3, 0.6, 0.9)}
+        options["schedule"] = {"warmup": "5000 steps", "name": "step", "drops": (0.3, 0.6, 0.9)}
     return ml_collections.ConfigDict(options)
 
 
@@ -132,15 +132,15 @@ def _found(name: str) -> Iterator[tuple[str, Mapping[str, float]]]:
 
 
 LOSS = Choice(
-    "train.loss=sigmoid, model.head_bias=-10",
+    "loss.name=sigmoid, model.head_bias=-10",
     "the paper names no loss; its authors confirmed both for ImageNet-21k, and the loss for JFT",
-    "--config.train.loss=softmax --config.model.head_bias=0",
+    "--config.loss.name=softmax --config.model.head_bias=0",
 )
 LOSS_IMAGENET = Choice(
-    "train.loss=sigmoid, model.head_bias=-10, no label smoothing",
+    "loss.name=sigmoid, model.head_bias=-10, no label smoothing",
     "not stated; as in the ImageNet config of Scenic, by the same authors; smoothing was tuned, "
     "to a value that is not printed",
-    "--config.train.loss=softmax --config.model.head_bias=0 --config.train.label_smoothing=1e-4",
+    "--config.loss.name=softmax --config.model.head_bias=0 --config.train.label_smoothing=1e-4",
 )
 DECAYED = Choice(
     "optimizer.decayed=kernels",

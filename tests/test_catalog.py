@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from vit_jax import cli, config, models, run_config
+from vit_jax import cli, config, models
 from vit_jax.config import catalog
+from vit_jax.training import run_config
 
 NAMES = catalog.names()
 UNPRINTED = (
@@ -43,7 +44,7 @@ def names():
 
 def get_config(name):
     cfg = ml_collections.ConfigDict({"optimizer": {"lr": config_dict.placeholder(float, True)}})
-    cfg.data = {"root": config_dict.placeholder(str)}
+    cfg.data = {"examples": config_dict.placeholder(str)}
     cfg.train = {"batch_size": 64}
     cfg.seed = cfg.train.get_ref("batch_size") * 2
     return cfg
@@ -54,7 +55,7 @@ def test_references_and_placeholders_of_ml_collections(tmp_path, capsys):
     """References are resolved; a required placeholder is an option that the user must set."""
     path = write(tmp_path / "mine.py", REFERENCES)
     values = catalog.load(str(path))
-    assert (values["seed"], values["data"]) == (128, {"root": None})
+    assert (values["seed"], values["data"]) == (128, {"examples": None})
     with pytest.raises(config.ConfigError) as caught:
         config.build(values)
     assert str(caught.value) == "optimizer.lr=(required): must be a number"
@@ -118,7 +119,10 @@ def test_what_choices_say_to_change_can_be_changed():
     for key, value in flags:
         text = value.strip("',")
         text = text.replace("N steps", "8 steps").replace("N epochs", "8 epochs")
-        config.build(config.override({}, {key: placeholders.get(text, text)}))
+        named = {"data": {"source": "tfds"}, "schedule": {"name": "step"}}
+        named |= {"optimizer": {"name": "sgd"}} if key == "optimizer.momentum" else {}
+        named = named if key != "schedule.end" else {}
+        config.build(config.override(named, {key: placeholders.get(text, text)}))
     for text in texts:
         assert text.startswith("--config.") or text.startswith("vit_jax train ")
         if text.startswith("vit_jax train "):

@@ -6,7 +6,8 @@ import pytest
 import recording
 import runs
 from test_multihost import SGD, assert_close, finish, params_of
-from vit_jax import config, experiment, run_directory, validation
+from vit_jax import config, experiment, run_directory
+from vit_jax.config import checks
 
 # Processes, devices of each, fsdp, microbatches, and the step at which a signal comes.
 SLICES = [
@@ -64,12 +65,12 @@ def test_a_run_goes_on_elsewhere(slices, tmp_path):
 )
 def test_accumulation_follows_the_devices(devices, microbatch, expected):
     cfg = runs.configure(train={"microbatch": microbatch})
-    assert validation.with_accumulation(cfg, devices).train.accumulation == expected
+    assert checks.with_accumulation(cfg, devices).train.accumulation == expected
     if microbatch is None:
-        assert validation.with_accumulation(cfg, devices) is cfg
+        assert checks.with_accumulation(cfg, devices) is cfg
 
 
 def test_a_mesh_that_does_not_fit_the_new_slice_is_one_line():
     cfg = runs.configure(mesh={"fsdp": 8})
     with pytest.raises(config.ConfigError, match="mesh.fsdp=8: does not divide the 4 devices; ne"):
-        validation.check_devices(validation.with_accumulation(cfg, 4), 4)
+        checks.check_devices(checks.with_accumulation(cfg, 4), 4)

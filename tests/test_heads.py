@@ -203,7 +203,7 @@ def test_a_kept_head_gives_rows_by_name(heads):
     with pytest.raises(config.ConfigError, match="set model.num_classes=2, as many as the data h"):
         begin(heads / "plain", ("cat", "fox"), outputs=4)
     _, notes = begin(heads / "sigmoid", NAMES)
-    assert notes[-1] == "head: was trained with train.loss=sigmoid, goes on with softmax"
+    assert notes[-1] == "head: was trained with loss.name=sigmoid, goes on with softmax"
     with pytest.raises(config.ConfigError, match=r"^init_head=keep: .* set init_head=new$"):
         begin(heads / "plain", ("cat", "gnu"))
     with pytest.raises(
@@ -238,7 +238,7 @@ def test_a_teacher_teaches_by_name(heads):
         some, third = kernel(heads / "permuted", ("fox", "cat"))
     np.testing.assert_array_equal(some, plain[:, [3, 0]])
     assert third.digest != first.digest
-    with pytest.warns(AssumptionWarning, match="train.loss=sigmoid; its logits are taken by softm"):
+    with pytest.warns(AssumptionWarning, match="loss.name=sigmoid; its logits are taken by softm"):
         kernel(heads / "sigmoid", NAMES)
     foreign = ("ant", "bee", "cow", "doe")
     with pytest.raises(config.ConfigError, match=r"^distill\.teacher=.*: no class of the data is"):
@@ -298,7 +298,7 @@ def chances(reference, overrides=None):
 def test_probabilities_are_those_of_transformers(tmp_path, fields, expected):
     opened, found = chances(variant(tmp_path, **fields))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-    assert opened.config.train.loss == ("sigmoid" if expected is SIGMOID else "softmax")
+    assert opened.config.loss.name == ("sigmoid" if expected is SIGMOID else "softmax")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_what_a_head_means_travels(heads, tmp_path, kind, name):
     conversion.convert(there, "hf", back)
     for reference in (there, back):
         opened = loading.load(reference)
-        assert opened.config.train.loss == "sigmoid"
+        assert opened.config.loss.name == "sigmoid"
         assert opened.classes == NAMES
     assert json.loads((back / "config.json").read_text())["problem_type"] == (
         "multi_label_classification"
@@ -358,14 +358,14 @@ def test_what_a_file_cannot_say_is_said(heads, tmp_path):
         heads / "sigmoid", "google", tmp_path / "x.npz", {"model.gelu": "tanh"}
     )
     assert (
-        "train.loss=sigmoid: not stored in this format, and reads back as softmax; set "
-        "--config.train.loss=sigmoid then"
+        "loss.name=sigmoid: not stored in this format, and reads back as softmax; set "
+        "--config.loss.name=sigmoid then"
     ) in lines
-    with pytest.warns(AssumptionWarning, match="train.loss=softmax: as in Google's code; the fil"):
+    with pytest.warns(AssumptionWarning, match="loss.name=softmax: as in Google's code; the fil"):
         loading.load(tmp_path / "x.npz")
     with pytest.warns(AssumptionWarning) as told:
-        back = loading.load(tmp_path / "x.npz", {"train.loss": "sigmoid"})
-    assert back.config.train.loss == "sigmoid"
+        back = loading.load(tmp_path / "x.npz", {"loss.name": "sigmoid"})
+    assert back.config.loss.name == "sigmoid"
     assert "softmax" not in str(told[0].message)
 
 

@@ -14,8 +14,9 @@ import pytest
 
 import home_repetitions
 import runs
-from vit_jax import experiment, run_config
+from vit_jax import experiment
 from vit_jax.config import catalog
+from vit_jax.training import run_config
 
 TINY = {
     "model.width": "16", "model.depth": "1", "model.mlp_dim": "16", "model.heads": "2",

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, experiment, run_config
+from vit_jax import cli, config, experiment
 from vit_jax.data.source import UNKNOWN
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.runtime import preemption
+from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 
 MASKED = {
@@ -185,7 +186,7 @@ def test_what_fills_no_patch_is_not_filled_in():
         ({"model.resnet_units": "1"}, "masked.target=color: the ResNet before the encoder has"),
         ({"train.mixup": "0.1"}, "train.mixup=0.1: masked patch prediction has no labels to blend"),
         ({"train.label_smoothing": "0.1"}, "train.label_smoothing=0.1: masked patch prediction"),
-        ({"train.loss": "sigmoid"}, "train.loss=sigmoid: masked patch prediction has a loss of"),
+        ({"loss.name": "sigmoid"}, "loss.name=sigmoid: masked patch prediction has a loss of"),
         ({"model.head_bias": "-10"}, "model.head_bias=-10: masked patch prediction has no head"),
         ({"model.representation_size": "8"}, "model.representation_size=8: masked patch"),
         ({"evaluation.tasks": "imagenet"}, "evaluation.tasks=imagenet: masked patch prediction"),

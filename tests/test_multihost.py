@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import config, experiment, run_config
+from vit_jax import config, experiment
 from vit_jax.inference import loading
+from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 
 # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding. Its rate is low:

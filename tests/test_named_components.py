@@ -55,8 +55,11 @@ def test_a_run_measures_and_logs_by_named_components(tmp_path, monkeypatch):
     WRITTEN.clear()
     said = []
     monkeypatch.setattr(progress.Progress, "say", lambda self, line: said.append(line))
-    chosen = ("norm_of_parameters(scale=2.0)", "classification(split='test[:100]')")
-    results = train(tmp_path, chosen, ("into_a_list(tag='a')", "jsonl")).results
+    chosen = (
+        {"name": "norm_of_parameters", "scale": 2.0},
+        {"name": "classification", "split": "test[:100]"},
+    )
+    results = train(tmp_path, chosen, ({"name": "into_a_list", "tag": "a"}, "jsonl")).results
     assert results["norm_of_parameters/classes"] == 10
     assert results["classification/top1"] == results["test/top1"]
     (shown,) = (line for line in said if line.startswith("step 4/4"))
@@ -75,14 +78,11 @@ def test_a_run_measures_and_logs_by_named_components(tmp_path, monkeypatch):
     ("evaluators", "loggers", "message"),
     [
         (("norm_of_params",), (), "evaluation.evaluators=norm_of_params: no such evaluator"),
-        (("classification(spilt='x')",), (), "evaluation.evaluators=classification"),
-        (("norm_of_parameters", "norm_of_parameters(scale=2)"), (), "other metrics called norm"),
+        (("norm_of_parameters", "norm_of_parameters"), (), "other metrics called norm"),
         (("masked_patches",), (), "needs masked.target"),
         ((), ("comet",), "logging.loggers=comet: no such logger"),
-        ((), ("into_a_list(tags=1)",), "logging.loggers=into_a_list"),
-        ((), ("jsonl(",), "must be NAME or NAME"),
     ],
 )
 def test_mistakes_name_the_option(tmp_path, evaluators, loggers, message):
-    with pytest.raises(config.ConfigError, match=message.replace("(", r"\(")):
+    with pytest.raises(config.ConfigError, match=message):
         train(tmp_path, evaluators, loggers)

@@ -81,7 +81,7 @@ def test_table_3(name, model, row):
     assert about.dataset == row["dataset"]
     assert str(cfg.train.duration) == f"{name.split('-')[-1].removesuffix('ep')} epochs"
     assert cfg.optimizer.lr == row["base_lr"]
-    assert cfg.schedule.decay == row["lr_decay"]
+    assert cfg.schedule.name == row["lr_decay"]
     assert cfg.optimizer.weight_decay == row["weight_decay"]
     assert cfg.model.dropout == row["dropout"]
     assert cfg.train.batch_size == row["batch"]
@@ -132,7 +132,7 @@ def test_table_7(row):
     if sgd:  # Big Transfer, section 3.3, at batch 4096
         assert (optimizer.lr, optimizer.momentum, optimizer.weight_decay) == (0.48, 0.9, 1e-4)
         assert str(entry.cfg.schedule.warmup) == "5000 steps"
-        assert entry.cfg.schedule.decay == "step"
+        assert entry.cfg.schedule.name == "step"
 
 
 def test_table_7_has_4_names():
@@ -213,13 +213,13 @@ def test_table_4(row):
         if len(row["base_lr"]) > 1:
             assert ", ".join(f"{lr:g}" for lr in row["base_lr"]) in about.choices[0].why
         assert cfg.train.batch_size == row["batch"]
-        assert cfg.schedule.decay == row["lr_decay"]
+        assert cfg.schedule.name == row["lr_decay"]
         assert cfg.optimizer.weight_decay == row["weight_decay"]
         assert cfg.train.clip_norm == row["grad_clip_norm"]
         assert (cfg.optimizer.name, cfg.optimizer.momentum) == ("sgd", 0.9)
         assert row["optimizer"] == "SGD momentum 0.9"
         assert cfg.data.image_size[0] == (378 if "H_14" in name else row["resolution"])
-        assert (cfg.train.loss, cfg.model.representation_size) == ("softmax", None)
+        assert (cfg.loss.name, cfg.model.representation_size) == ("softmax", None)
         assert str(cfg.schedule.warmup) in ("500 steps", "100 steps")
 
 
@@ -261,7 +261,7 @@ def test_resnets_try_the_setup_of_big_transfer():
         steps, mixup = lengths[entry.about.transfer.task]
         assert setups["bit"] == {
             "optimizer.lr": 0.003, "train.duration": f"{steps} steps", "train.mixup": mixup,
-            "train.clip_norm": None, "schedule.decay": "step", "schedule.drops": (0.3, 0.6, 0.9),
+            "train.clip_norm": None, "schedule.name": "step", "schedule.drops": (0.3, 0.6, 0.9),
         }  # fmt: skip
         assert (entry.cfg.optimizer.name, entry.cfg.optimizer.momentum) == ("sgd", 0.9)
         assert entry.cfg.train.batch_size == 512
@@ -352,7 +352,7 @@ def test_big_transfer_is_pretrained_by_its_own_recipe():
     assert optimizer.weight_decay == 1e-4
     assert (str(cfg.train.duration), cfg.train.batch_size) == ("40 epochs", 4096)
     assert str(cfg.schedule.warmup) == "5000 steps"
-    assert cfg.schedule.decay == "step"
+    assert cfg.schedule.name == "step"
     assert cfg.schedule.drops == pytest.approx([10 / 40, 23 / 40, 30 / 40, 37 / 40], abs=1e-12)
     assert cfg.data.image_size == (224, 224)
 
@@ -379,8 +379,8 @@ def test_big_transfer_is_fine_tuned_by_its_own_rule(target, steps, mixup, resize
     optimizer = cfg.optimizer
     assert (optimizer.name, optimizer.lr, optimizer.momentum) == ("sgd", 0.003, 0.9)
     assert optimizer.weight_decay == 0
-    assert (cfg.schedule.decay, cfg.schedule.drops) == ("step", (0.3, 0.6, 0.9))
-    assert (cfg.model.resnet_version, cfg.model.head_bias, cfg.train.loss) == ("v2", 0, "softmax")
+    assert (cfg.schedule.name, cfg.schedule.drops) == ("step", (0.3, 0.6, 0.9))
+    assert (cfg.model.resnet_version, cfg.model.head_bias, cfg.loss.name) == ("v2", 0, "softmax")
     # One rate: nothing is chosen.
     assert (entry.about.transfer.rates, entry.about.transfer.setups) == ((0.003,), {})
 

@@ -12,9 +12,10 @@ from unittest import mock
 import pytest
 
 import runs
-from vit_jax import config, experiment, run_config, run_directory, starting
+from vit_jax import config, experiment, run_directory, starting
 from vit_jax.evaluation import classification
 from vit_jax.runtime import preemption
+from vit_jax.training import run_config
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import re
 import pytest
 
 import runs
-from vit_jax import api, cli, config, experiment, run_config, run_directory, validation, weights
-from vit_jax.config import catalog
+from vit_jax import api, cli, config, experiment, run_directory, weights
+from vit_jax.config import catalog, checks
 from vit_jax.runtime import preemption
-from vit_jax.training import plan
+from vit_jax.training import plan, run_config
 
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 
@@ -67,7 +67,7 @@ def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsy
     assert shown["evaluation"].strip() == "test: 360 images, 9 times"
     assert shown["run"].split() == ["directory", "runs/digits,", "new"]
     assert "teacher" not in shown
-    taught = {"distill.teacher": "runs/large", "schedule.decay": "constant"}
+    taught = {"distill.teacher": "runs/large", "schedule.name": "constant"}
     rows = dict(api.preview("digits", tmp_path / "r", taught | {"schedule.cooldown": "9 steps"}))
     assert rows["teacher"] == "runs/large"
     assert rows["steps"] == "2,021 of 64 images, 225 of them warm-up, 9 cooldown"
@@ -177,7 +177,7 @@ def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
 )
 def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, said):
     cfg = runs.configure(train={"batch_size": 4096 + 8 * (repeats == 3)}, data={"repeats": repeats})
-    lines = validation.large_batch(cfg, examples, 1)
+    lines = checks.large_batch(cfg, examples, 1)
     assert bool(lines) == bool(said)
     assert not said or re.search(said, lines[0])
 

@@ -7,11 +7,12 @@ import subprocess
 import pytest
 
 import rotation
-from vit_jax import cli, config, experiment, listing, run_config, smoke
+from vit_jax import cli, config, experiment, listing
 from vit_jax.config import catalog
 from vit_jax.inference import loading
 from vit_jax.models import families
 from vit_jax.runtime import logs
+from vit_jax.training import run_config
 
 NAMES = list(catalog.names())
 
@@ -38,7 +39,7 @@ def train(name, workdir):
     assert len(losses) == 2
     assert all(math.isfinite(loss) for loss in losses)
     assert math.isfinite(outcome.results["test/loss"])
-    assert outcome.results["test/count"] == smoke.EXAMPLES
+    assert outcome.results["test/count"] == run_config.EXAMPLES
     assert (
         loading.find_checkpoint(workdir, "newest")[1] == 2
     )  # raises unless a whole checkpoint is there
@@ -111,7 +112,7 @@ def test_every_name_trains(names, tmp_path):
 
 def test_a_tiny_copy_keeps_what_makes_the_row():
     for entry in listing.entries():
-        tiny = smoke.shrink(entry.cfg)
+        tiny = run_config.shrink(entry.cfg)
         kept = {
             "model": ("architecture", "pooling", "position", "position_place", "head_bias", "gelu",
                       "dropout", "stochastic_depth", "resnet_version", "dtype", "remat"),

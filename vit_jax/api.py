@@ -6,9 +6,10 @@ import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vit_jax import config, run_config
+from vit_jax import config
 from vit_jax.config import catalog
 from vit_jax.runtime import progress
+from vit_jax.training import run_config
 from vit_jax.utils import storage
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _start(
     if name_or_config is None:
         return None, given, directory
     cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
-    return cfg, {key: config.get(cfg, key) for key, _, _ in config.fields()}, directory
+    return cfg, {key: config.get(cfg, key) for key, _, _ in config.fields(cfg)}, directory
 
 
 def evaluate(

@@ -10,10 +10,11 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, models, starting, teaching, validation
+from vit_jax import config, models, starting, teaching
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.checkpoints.record import NEWEST
+from vit_jax.config import checks
 from vit_jax.data import class_matching, folder_check, split_roles
 from vit_jax.data.source import Source
 from vit_jax.evaluation import linear_data, registry, test_split
@@ -79,7 +80,7 @@ def train(
     Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2) where another process trains
     in `workdir`, or another UserError.
     """
-    validation.check_fixed(cfg, "a run")
+    checks.check_fixed(cfg, "a run")
     with open_session(cfg, workdir) as session:
         session.progress.doing("opening the data")
         evaluation = Evaluation(cfg, stop=session.stop)
@@ -216,7 +217,7 @@ def _check_data(
     checked = folder_check.check_files(data, source, evaluation.source, test)
     ready = session.compare(data=source.fingerprint())
     notes = split_roles.notes(evaluation.cfg, plan.evaluations)
-    notes += validation.large_batch(evaluation.cfg, len(source), jax.device_count())
+    notes += checks.large_batch(evaluation.cfg, len(source), jax.device_count())
     return [*ready, *([checked] if checked else []), *notes]
 
 

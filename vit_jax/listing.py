@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import config, models
-from vit_jax.config import catalog, table_names
+from vit_jax.config import catalog, components, table_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ def to_dict(entry: Entry) -> dict[str, Any]:
         "steps": entry.steps,
         "batch_size": cfg.train.batch_size,
         "lr": cfg.optimizer.lr,
-        "decay": cfg.schedule.decay,
+        "decay": cfg.schedule.name,
         "weight_decay": cfg.optimizer.weight_decay,
         "dropout": cfg.model.dropout,
         "randaugment": cfg.data.randaugment,
@@ -178,8 +178,9 @@ def groups(chosen: Sequence[Entry]) -> Iterator[Group]:
 def options(cfg: config.Config) -> list[tuple[str, str, str]]:
     """Returns the key, value and description of every option."""
     rows = []
-    for key, field, _ in config.fields():
-        choices = field.metadata["choices"]
+    for key, field, _ in config.fields(cfg):
+        kind = field.metadata["kind"]
+        choices = components.built_in(kind) if kind else field.metadata["choices"]
         meaning = field.metadata["doc"] + (f" [{' | '.join(map(str, choices))}]" if choices else "")
         rows.append((key, config.show(config.get(cfg, key)), meaning))
     return rows
@@ -215,7 +216,7 @@ def _cells(entry: Entry) -> dict[str, str]:
         "steps": "" if entry.steps is None else str(entry.steps),
         "batch": str(cfg.train.batch_size),
         "lr": f"{cfg.optimizer.lr:g}",
-        "decay": cfg.schedule.decay,
+        "decay": cfg.schedule.name,
         "wd": f"{cfg.optimizer.weight_decay:g}",
         "dropout": f"{cfg.model.dropout:g}",
         "randaugment": config.show(cfg.data.randaugment) if cfg.data.randaugment else "",

@@ -237,7 +237,7 @@ class LoadedModel:
         for places, batch in _alike([view for _, view, _ in waiting]):
             # One batch size, one compilation for each shape.
             batch = np.pad(batch, [(0, BATCH - len(places)), (0, 0), (0, 0), (0, 0)])
-            best = _top(self.model, cfg.data, count, cfg.train.loss, self.params, batch)
+            best = _top(self.model, cfg.data, count, cfg.loss, self.params, batch)
             found |= dict(zip(places, zip(*map(np.asarray, best), strict=True), strict=False))
         for place, (name, _, truth) in enumerate(waiting):
             pairs = zip(*found[place], strict=True)
@@ -252,7 +252,7 @@ class LoadedModel:
             model=self.config.model,
             data=self.config.data,
             classes=() if numbered else self.classes,
-            loss=self.config.train.loss,
+            loss=self.config.loss.name,
             fresh=self.fresh,
         )
 
@@ -384,7 +384,12 @@ def _embed(model: models.Classifier, features: str, params: Any, batch: jax.Arra
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _top(
-    model: models.Classifier, data: config.Data, k: int, loss: str, params: Any, batch: jax.Array
+    model: models.Classifier,
+    data: config.Data,
+    k: int,
+    loss: config.Loss,
+    params: Any,
+    batch: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     logits, _ = model.apply(params, normalization.normalize_pixels(jnp.asarray(batch), data))
     return jax.lax.top_k(losses.probabilities(logits, loss), k)

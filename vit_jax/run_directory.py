@@ -6,12 +6,12 @@ import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vit_jax import config, run_config, weights
+from vit_jax import config, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import NEWEST
 from vit_jax.inference import loading
 from vit_jax.runtime import logs
-from vit_jax.training import plan, schedules
+from vit_jax.training import plan, run_config
 from vit_jax.utils import limits, storage
 
 LENGTH = {"train.duration", "schedule.cooldown"}
@@ -98,7 +98,7 @@ def reconcile(
         return new
     if cfg is not None and not _has_begun(workdir):
         return as_in_weights(cfg, overrides)
-    longer = changed.keys() <= LENGTH and old.schedule.decay in schedules.COOLED
+    longer = changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled)
     what, remedy = "holds another run", "resume it without these changes"
     if record is not None and cfg is None and not overrides:
         what, remedy = f"config.json is not that of step {record['step']}", "undo the edit"
@@ -120,7 +120,7 @@ def _changes(
 ) -> dict[str, tuple[Any, Any]]:
     """Options that decide the result and differ; a length may, before the cooldowns."""
     changed = config.differences(old, new)
-    if record is not None and changed.keys() <= LENGTH and old.schedule.decay in schedules.COOLED:
+    if record is not None and changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled):
         plans = [plan.Plan.of(cfg, record["examples"]) for cfg in (old, new)]
         if all(record["step"] <= one.steps - one.cooldown for one in plans):
             return {}

@@ -5,8 +5,9 @@ import pathlib
 
 import jax
 
-from vit_jax import config, validation
+from vit_jax import config
 from vit_jax.checkpoints import record
+from vit_jax.config import checks
 from vit_jax.data import folder_check, split_roles
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
@@ -70,7 +71,7 @@ def _steps(
     cooldown = f", {plan.cooldown:,} cooldown" if plan.cooldown else ""
     often = "after the last step" if plan.save is None else f"every {plan.save:,} steps"
     return [
-        *(("note", line) for line in validation.large_batch(cfg, examples, devices)),
+        *(("note", line) for line in checks.large_batch(cfg, examples, devices)),
         ("steps", f"{plan.steps:,} of {rows:,} images, {plan.warmup:,} of them warm-up{cooldown}"),
         (
             "devices",

@@ -69,10 +69,10 @@ def _of_classes(
     opened.check_head()
     remedy = "name one of the same classes, or set distill.target=features or tokens"
     outputs = class_matching.match(opened.classes, classes, where, remedy=remedy)
-    told, had, loss = [], len(opened.classes), opened.config.train.loss
+    told, had, loss = [], len(opened.classes), opened.config.loss.name
     if len(outputs) < had:
         told.append(f"teaches {len(outputs)} of its {had} classes, those of the data")
     if loss != "softmax":
-        told.append(f"was trained with train.loss={loss}; its logits are taken by softmax")
+        told.append(f"was trained with loss.name={loss}; its logits are taken by softmax")
     logs.warn_of_assumptions(where, told)
     return opened.with_outputs(outputs)

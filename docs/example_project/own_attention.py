@@ -1,4 +1,6 @@
-"""Attention of your own in the built-in ViT: `--config.model.architecture='cosine_vit(scale=5)'`.
+"""Attention of your own in the built-in ViT: `--config.model.architecture=cosine_vit`.
+
+Its argument is an option of the model: `--config.model.scale=5`.
 
 Everything else of the ViT stays: its options, FLOPs, sharding, figures and prediction.
 """
@@ -32,7 +34,7 @@ class CosineAttention(Attention):
 
 @vit_jax.register("model", "cosine_vit")
 class CosineViTFamily(ViTFamily):
-    """ViT with cosine attention; its arguments are those of `cosine_vit(...)`."""
+    """ViT with cosine attention; `model.scale` is its argument."""
 
     maskable, weights = False, None  # no other project has its weights
     unread = ("attention", "qk_norm", "rotary", "rotary_span", "rotary_grid")  # options that it

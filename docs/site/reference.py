@@ -42,12 +42,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def options() -> str:
-    """Returns the page of options: type, default and meaning of each."""
+    """Returns the page of options: type, default and meaning of each, and what takes it."""
     sections: dict[str, list[tuple[str, ...]]] = {}
-    for key, field, hint in config.fields():
+    for key, field, hint in config.declared():
         default = config.show(field.default)
         default = default.lower() if isinstance(field.default, bool) else default
-        row = (f"`{key}`", _type(hint), f"`{default}`", _meaning(field.metadata))
+        meaning = _meaning(field.metadata)
+        if takers := _takers(key):
+            meaning = f"{', '.join(f'`{name}`' for name in takers)}: {meaning}"
+        row = (f"`{key}`", _type(hint), f"`{default}`", meaning)
         sections.setdefault(key.rpartition(".")[0], []).append(row)
     text = (
         "# Options\n\n"
@@ -63,7 +66,21 @@ def options() -> str:
     return text
 
 
+def _takers(key: str) -> list[str]:
+    """The components of which an option is an argument; none where every one has it."""
+    section, _, name = key.partition(".")
+    base = type(getattr(config.Config(), section))
+    if not issubclass(base, config.Section):
+        return []
+    classes = base.kind_of_component.classes
+    return [one for one, section in classes.items() if name in config.arguments(section)]
+
+
 def _type(hint: Any) -> str:
+    if getattr(hint, "__args__", ()) and hint.__args__[0] in {
+        kind.section for kind in config.KINDS.values()
+    }:
+        return "components"
     parts = [part for part in getattr(hint, "__args__", ()) if part is not type(None)]
     optional = ", or none" * (type(None) in getattr(hint, "__args__", ()))
     if hint in TYPES:
@@ -207,10 +224,19 @@ def built_in() -> str:
     )
     keys = {field.metadata["kind"]: key for key, field, _ in config.fields()}
     rows = [
-        (kind, f"`{keys[kind]}`", ", ".join(f"`{name}`" for name in components.BUILT_IN[kind]))
+        (kind, f"`{keys[kind]}`", ", ".join(f"`{name}`" for name in components.built_in(kind)))
         for kind in components.KINDS
     ]
-    return text + table(("kind", "option", "built in"), rows)
+    text += table(("kind", "option", "built in"), rows)
+    text += "\nArguments of components in lists, such as `logging.loggers.wandb.project`:\n\n"
+    rows = [
+        (f"`{name}`", f"`{argument}`", f"`{config.show(field.default)}`", field.metadata["doc"])
+        for kind in ("transform", "evaluator", "logger")
+        for name, section in config.KINDS[kind].classes.items()
+        for argument in config.arguments(section)
+        for field in [section.__dataclass_fields__[argument]]
+    ]
+    return text + table(("component", "argument", "default", "meaning"), rows)
 
 
 PAGES: dict[str, Callable[[], str]] = {

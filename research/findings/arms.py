@@ -52,7 +52,7 @@ class Arms:
             "optimizer.name": "adam",
             "optimizer.weight_decay": 0.1,
             "schedule.warmup": f"{self.size.steps // 10} steps",
-            "schedule.decay": "linear",
+            "schedule.name": "linear",
         }
         return Training(
             label=label,
@@ -122,7 +122,7 @@ class Arms:
             "masked.target": target,
             "masked.rate": rate,
             "data.test_split": None,
-            "schedule.decay": "cosine",
+            "schedule.name": "cosine",
             "checkpoint.best": "loss",
         }
         del options["model.num_classes"]
@@ -137,7 +137,7 @@ class Arms:
             "train.duration": f"{self.size.finetune_steps} steps",
             "optimizer.name": "sgd",
             "schedule.warmup": f"{self.size.finetune_steps // 10} steps",
-            "schedule.decay": "cosine",
+            "schedule.name": "cosine",
         }  # fmt: skip
         return Training(
             label=f"{origin.label}, fine-tuned",
@@ -158,7 +158,7 @@ class Arms:
             "optimizer.name": "adam",
             "optimizer.weight_decay": 0.1,
             "schedule.warmup": f"{self.size.steps // 10} steps",
-            "schedule.decay": "cosine",
+            "schedule.name": "cosine",
         }  # fmt: skip
         return Training(
             label="ViT M from scratch", options=sorted_options(options), rates=self.size.adam_rates

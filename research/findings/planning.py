@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from research.findings.arms import forward_flops
 from research.findings.declaration import VALIDATION, Finding, Training
 from research.findings.scales import Scale
-from vit_jax import config, run_config
+from vit_jax import config
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import DONE, Record, Records
+from vit_jax.training import run_config
 
 STARTUP = 25.0  # seconds to import, compile and open the data, roughly
 MEASURED_IMAGES = 15_000  # held-out and test images, each at a third of a training image's cost

@@ -170,7 +170,7 @@ def adam(arms: Arms) -> Finding:
     for index in (0, 2):
         adam = arms.network("ResNet", index)
         sgd = changed(adam, f"{adam.label} by SGD", optimizer__name="sgd",
-                      optimizer__weight_decay=0.0, schedule__decay="step")  # fmt: skip
+                      optimizer__weight_decay=0.0, schedule__name="step")  # fmt: skip
         sgd = at_rates(sgd, arms.size.sgd_rates)
         pairs.append((arms.finetuned(adam), arms.finetuned(sgd)))
     terms = [

@@ -77,7 +77,7 @@ def test_one_class_each(tmp_path):
     write(tmp_path, train=TRAIN)
     assert refusal(tmp_path, multilabel=False) == (
         "ROOT/train.csv, line 2: 2 classes; for images of any number set data.multilabel=true and "
-        "train.loss=sigmoid"
+        "loss.name=sigmoid"
     )
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from vit_jax import config, run_config
+from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import split_roles, splits
+from vit_jax.training import run_config
 
 
 def data(**options):

@@ -11,13 +11,13 @@ import pytest
 
 import tfds_fakes
 import toys
-from vit_jax import cli, config, experiment, run_config
+from vit_jax import cli, config, experiment
 from vit_jax.config import ConfigError
 from vit_jax.data import real_labels
 from vit_jax.data.source import DataError
 from vit_jax.evaluation import registry
 from vit_jax.runtime import collectives
-from vit_jax.training import step
+from vit_jax.training import run_config, step
 
 SIZES = {
     "imagenet2012": {"train": 40, "validation": 20},

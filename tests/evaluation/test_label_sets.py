@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, experiment, run_config
+from vit_jax import cli, config, experiment
 from vit_jax.data import sources
 from vit_jax.evaluation import label_sets
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
-from vit_jax.training import losses, normalization
+from vit_jax.training import losses, normalization, run_config
 from vit_jax.utils.errors import AssumptionWarning
 
 OPTIONS = {
     "data": {"source": "synthetic", "multilabel": True, "num_examples": 101, "rotation": 0.0,
              "train_split": "train", "eval_split": "test"},
-    "train": {"loss": "sigmoid"},
+    "loss": {"name": "sigmoid"},
     "model": {"num_classes": 5},
     "checkpoint": {"best": "auto"},
 }  # fmt: skip
@@ -155,8 +155,8 @@ def test_a_run_learns_and_answers(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"train.loss": "softmax"},
-         "train.loss=softmax: has one class for each image; set sigmoid"),
+        ({"loss.name": "softmax"},
+         "loss.name=softmax: has one class for each image; set sigmoid"),
         ({"data.classes": "a,b"},
          "data.classes=a,b: does not go with data.multilabel=true; set none"),
         ({"evaluation.tasks": "imagenet"},

@@ -22,13 +22,14 @@ RUNS = {
     "sgd": {"optimizer": SGD},
     "adam": {"optimizer": ADAM},
     "adam-bfloat16-moments": {"optimizer": ADAM | {"moment_dtype": "bfloat16"}},
-    "lion": {"optimizer": {"name": "lion(b1=0.9,b2=0.99)", "lr": 1e-4}},
+    "lion": {"optimizer": {"name": "lion", "b1": 0.9, "b2": 0.99, "lr": 1e-4}},
     "adam-replicated": {"optimizer": ADAM, "mesh": {"zero": False, "fsdp_min_size": 1}},
     "adam-fsdp": {"optimizer": ADAM, "mesh": {"fsdp": 4, "fsdp_min_size": 1}},
     "adam-accumulated": {"optimizer": ADAM, "train": {"accumulation": 2}},
     "adam-bfloat16": {"optimizer": ADAM, "model": {"dtype": "bfloat16"}},
     "sigmoid-mixup": {
-        "optimizer": ADAM, "train": {"loss": "sigmoid", "mixup": 0.2, "label_smoothing": 0.1},
+        "optimizer": ADAM, "loss": {"name": "sigmoid"},
+        "train": {"mixup": 0.2, "label_smoothing": 0.1},
     },
     "remat-scan": {"optimizer": SGD, "model": {"remat": "full", "unroll": 1}},
     "masked-color": {"optimizer": ADAM, **MASKED},
@@ -53,12 +54,8 @@ def config_lines():
     from vit_jax import config
     from vit_jax.config import catalog
 
-    plain = config.Config()
     for name in catalog.names():
-        cfg = config.build(catalog.load(name))
-        keys = sorted(key for key, _, _ in config.fields())
-        values = {key: config.get(cfg, key) for key in keys}
-        changed = {key: v for key, v in values.items() if v != config.get(plain, key)}
+        changed = config.changed(config.build(catalog.load(name)))
         text = json.dumps(changed, sort_keys=True, default=str)
         yield f"{name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

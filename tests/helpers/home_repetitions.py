@@ -24,13 +24,13 @@ import numpy as np
 from scipy import stats
 
 import runs
-from vit_jax import run_config, weights
+from vit_jax import weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluation import evaluation
 from vit_jax.inference import loading
 from vit_jax.runtime import logs, provenance
 from vit_jax.studies import transfer
-from vit_jax.training import optimizers, schedules, state, step
+from vit_jax.training import optimizers, run_config, schedules, state, step
 from vit_jax.utils import intervals
 
 RESULTS = runs.ROOT / "docs" / "records" / "home.jsonl"

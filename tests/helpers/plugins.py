@@ -12,17 +12,26 @@ PROJECT = pathlib.Path(__file__).parents[2] / "docs" / "example_project"
 
 MODULES = {path.stem for path in PROJECT.iterdir()}
 
-# One of each kind.
+# One of each kind, and their arguments.
 NINE = {
-    "model.architecture": "convnet(width=8)",
-    "data.source": "stripes(count=64)",
-    "data.transforms": "speckle(share=0.2)",
-    "train.augmentations": "jitter(amount=0.2)",
-    "train.loss": "squared",
-    "optimizer.name": "sign_momentum(decay=0.8)",
-    "schedule.decay": "triangle(peak=0.3)",
+    "model.architecture": "convnet",
+    "data.source": "stripes",
+    "data.transforms": "speckle",
+    "train.augmentations": "jitter",
+    "loss.name": "squared",
+    "optimizer.name": "sign_momentum",
+    "schedule.name": "triangle",
     "evaluation.evaluators": "worst_class",
-    "logging.loggers": "csv(metric='train/loss')",
+    "logging.loggers": "csv",
+}
+NINE |= {
+    "model.filters": "8",
+    "data.count": "64",
+    "data.transforms.speckle.share": "0.2",
+    "train.augmentations.jitter.amount": "0.2",
+    "optimizer.decay": "0.8",
+    "schedule.peak": "0.3",
+    "logging.loggers.csv.metric": "train/loss",
 }
 SHORT = {
     "model.num_classes": "none",

@@ -13,11 +13,11 @@ from unittest import mock
 
 import jax
 
-from vit_jax import config, run_config
+from vit_jax import config
 from vit_jax.runtime import preemption, watchdog
 from vit_jax.runtime import progress as progress_display
 from vit_jax.runtime import session as sessions
-from vit_jax.training import sharding
+from vit_jax.training import run_config, sharding
 from vit_jax.utils import storage
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from vit_jax import config, run_config
+from vit_jax import config
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.source import Record
 from vit_jax.evaluation import runner
-from vit_jax.training import sharding
+from vit_jax.training import run_config, sharding
 
 
 class Toy:

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import runs
-from vit_jax import cli, config, run_config
+from vit_jax import cli, config
 from vit_jax.data import decoding, folders, sources, transforms
 from vit_jax.data.source import DataError
 from vit_jax.inference import embedding, feature_files, loading

@@ -60,9 +60,7 @@ def digits():
 
 
 def with_loss(predictor, loss):
-    cfg = dataclasses.replace(
-        predictor.config, train=dataclasses.replace(predictor.config.train, loss=loss)
-    )
+    cfg = dataclasses.replace(predictor.config, loss=config.Loss(name=loss))
     return dataclasses.replace(predictor, config=cfg)
 
 
@@ -129,7 +127,7 @@ def test_a_program_gives_what_the_model_gives(exported, name):
             np.testing.assert_allclose(got, logits, rtol=0, atol=tolerance)
             assert np.ptp(got) > 0.1
             wide = got.astype(np.float64)
-            if predictor.config.train.loss == "sigmoid":
+            if predictor.config.loss.name == "sigmoid":
                 expected = 1 / (1 + np.exp(-wide))
             else:
                 expected = np.exp(wide) / np.exp(wide).sum(axis=1, keepdims=True)

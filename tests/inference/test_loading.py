@@ -9,9 +9,10 @@ import pytest
 import foreign
 import runs
 import vit_jax
-from vit_jax import cli, config, experiment, models, run_config, run_directory, weights
+from vit_jax import cli, config, experiment, models, run_directory, weights
 from vit_jax.cli import convert as convert_command
 from vit_jax.inference import conversion, loading, prediction
+from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights import writers

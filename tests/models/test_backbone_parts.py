@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax import cli, config, models, preflight, unread_options, weights
+from vit_jax import cli, config, models, preflight, weights
 from vit_jax.config import catalog
 from vit_jax.inference import loading
 from vit_jax.models import layers, positions, variants

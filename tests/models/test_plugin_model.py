@@ -9,9 +9,10 @@ import pytest
 from flax import nnx
 
 import runs
-from vit_jax import cli, config, experiment, models, preflight, run_directory, smoke, validation
-from vit_jax.config import components
+from vit_jax import cli, config, experiment, models, preflight, run_directory
+from vit_jax.config import checks, components
 from vit_jax.runtime import preemption
+from vit_jax.training import run_config
 
 
 class ProbeNetwork(nnx.Module):
@@ -122,7 +123,7 @@ def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
 
 @pytest.mark.slow
 def test_smoke_trains_it(tmp_path):
-    cfg = smoke.shrink(configure())
+    cfg = run_config.shrink(configure())
     assert cfg.model.architecture == "probe_of_tests(hidden=6)"
     assert experiment.train(cfg, tmp_path / "run").steps == 2
 
@@ -151,4 +152,4 @@ def test_preflight_measures_it():
 def test_masked_prediction_is_refused():
     cfg = dataclasses.replace(configure(), masked=config.Masked(target="color"))
     with pytest.raises(config.ConfigError, match="has no patches to mask"):
-        validation.check_options(cfg)
+        checks.check_options(cfg)

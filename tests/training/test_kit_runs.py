@@ -13,7 +13,7 @@ KITS = {
     "muon on blends of altered views": {
         "data": {"transforms": ["three_augment(jitter=0.2)"], "repeats": 2},
         "train": {"mixup": 0.5, "cutmix": 1.0, "ema": 0.8},
-        "optimizer": {"name": "muon(consistent_rms=0.2)", "lr": 2e-3},
+        "optimizer": {"name": "muon", "consistent_rms": 0.2, "lr": 2e-3},
     },
     "rates of their own": {
         "optimizer": {
@@ -24,7 +24,7 @@ KITS = {
     "adapters in a loop over layers": {
         "lora": {"rank": 2}, "train": {"accumulation": 2, "mixup": 0.5}, "model": {"unroll": 1},
     },
-    "several classes": {"train": {"loss": "sigmoid", "cutmix": 1.0}, "lora": {"rank": 2}},
+    "several classes": {"loss": {"name": "sigmoid"}, "train": {"cutmix": 1.0}, "lora": {"rank": 2}},
 }  # fmt: skip
 
 

@@ -14,7 +14,10 @@ PARAMS = {
 }
 GRADS = jax.tree.map(lambda x: 0.1 * x + 0.01, PARAMS)
 SCALES = (1.0, -3.0, 0.25)  # of the gradients of steps: of equal ones any average is the same
-MOMENTS = {"b1": 0.8, "b2": 0.97, "eps": 1e-5, "momentum": 0.7}  # no defaults
+MOMENTS = {  # no defaults
+    "adam": {"b1": 0.8, "b2": 0.97, "eps": 1e-5},
+    "sgd": {"momentum": 0.7},
+}
 
 
 def run(cfg, lr, steps, clip_norm=None):
@@ -33,7 +36,7 @@ def by_hand(kind, lr, steps, wd, decayed, clip=None):
     flat = {k: np.asarray(v, np.float64) for k, v in tree_utils.flatten(PARAMS).items()}
     whole = {k: np.asarray(v, np.float64) for k, v in tree_utils.flatten(GRADS).items()}
     norm = np.sqrt(sum((g**2).sum() for g in whole.values()))
-    b1, b2, eps, momentum = MOMENTS.values()
+    (b1, b2, eps), (momentum,) = (one.values() for one in MOMENTS.values())
     m = {k: np.zeros_like(v) for k, v in flat.items()}
     v = {k: np.zeros_like(x) for k, x in flat.items()}
     for t, scale in enumerate(SCALES[:steps], 1):
@@ -57,7 +60,7 @@ def by_hand(kind, lr, steps, wd, decayed, clip=None):
 @pytest.mark.parametrize("decayed", ["kernels", "all"])
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_against_float64(name, decayed, clip):
-    cfg = config.Optimizer(name=name, weight_decay=0.3, decayed=decayed, **MOMENTS)
+    cfg = config.Optimizer(name=name, weight_decay=0.3, decayed=decayed, **MOMENTS[name])
     ours, _ = run(cfg, 0.01, 3, clip)
     for key, expected in by_hand(name, 0.01, 3, 0.3, decayed, clip).items():
         np.testing.assert_allclose(ours[key], expected, rtol=1e-6, err_msg=key)
@@ -95,7 +98,7 @@ def test_muon_takes_the_matrices_of_each_layer_and_adam_the_rest():
     rng = np.random.default_rng(0)
     grads = {name: rng.normal(size=shape) for name, (shape, _) in shapes.items()}
     tree = tree_utils.nest({k: jnp.asarray(v, jnp.float32) for k, v in grads.items()})
-    tx = optimizers.create(config.Optimizer(name="muon(nesterov=False)"), clip_norm=None)
+    tx = optimizers.create(config.Optimizer(name="muon", nesterov=False), clip_norm=None)
     updates, _ = tx.update(tree, tx.init(tree), tree)
     for name, update in tree_utils.flatten(updates).items():
         grad, form = grads[name], shapes[name][1]

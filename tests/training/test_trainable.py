@@ -10,10 +10,10 @@ import pytest
 
 import runs
 import test_step
-from vit_jax import cli, config, experiment, models, preflight, run_config, weights
+from vit_jax import cli, config, experiment, models, preflight, weights
 from vit_jax.config import patterns
 from vit_jax.inference import loading
-from vit_jax.training import state, trainable
+from vit_jax.training import run_config, state, trainable
 from vit_jax.utils import tree_utils
 from vit_jax.weights import readers
 

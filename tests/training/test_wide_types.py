@@ -22,7 +22,8 @@ SECTIONS = {
     "masked": {"masked": {"target": "color"}, "checkpoint": {"best": "loss"}},
     "hybrid": {
         "model": {"resnet_units": (1,), "resnet_width": 0.5, "patch_size": 1},
-        "train": {"loss": "sigmoid", "label_smoothing": 0.1, "ema": None},
+        "loss": {"name": "sigmoid"},
+        "train": {"label_smoothing": 0.1, "ema": None},
     },
 }
 

@@ -11,8 +11,9 @@ import pytest
 import big_vision_reference
 import foreign
 from containers import FIXTURES, read, refusal, write
-from vit_jax import cli, run_config, run_directory, weights
+from vit_jax import cli, run_directory, weights
 from vit_jax.inference import loading
+from vit_jax.training import run_config
 from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights import exporting, mapping, readers
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, run_config
+from vit_jax import config
 from vit_jax.benchmarks import turns
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.config import catalog
@@ -19,7 +19,7 @@ from vit_jax.runtime import device, preemption
 from vit_jax.runtime.progress import Progress
 from vit_jax.runtime.session import Session
 from vit_jax.runtime.watchdog import PhaseTimer
-from vit_jax.training import hooks, inputs, loop, optimizers, schedules, state, step
+from vit_jax.training import hooks, inputs, loop, optimizers, run_config, schedules, state, step
 from vit_jax.training.plan import Plan
 
 NAME = "digits"

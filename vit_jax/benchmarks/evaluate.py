@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, models, run_config
+from vit_jax import config, models
 from vit_jax.benchmarks import sample_images, turns
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import embedding, loading
-from vit_jax.training import normalization
+from vit_jax.training import normalization, run_config
 
 CLASSES = 1000
 SPLIT, FOLDERS = "test", ("even", "odd")

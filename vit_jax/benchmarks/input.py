@@ -12,10 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from vit_jax import config, run_config
+from vit_jax import config
 from vit_jax.benchmarks import Table, sample_images, turns
 from vit_jax.benchmarks.processes import Worker
 from vit_jax.runtime import provenance
+from vit_jax.training import run_config
 
 PEER = "tf.data"
 PEERS = {PEER: "", "tf.data, our pixels": "INTEGER_ACCURATE"}  # its default is a faster DCT

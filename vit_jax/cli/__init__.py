@@ -55,7 +55,7 @@ ELSEWHERE = {
     "opt": "optimizer.name",
     "pretrained": "init_from",
     "initial_checkpoint": "init_from",
-    "sched": "schedule.decay",
+    "sched": "schedule.name",
 }
 
 DESCRIPTION = """\
@@ -208,7 +208,7 @@ class Parser(argparse.ArgumentParser):
             folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
             return f"; did you mean --config.data.root={argument}?" if folder else ""
         leaf = flag.removeprefix("--").replace("-", "_")
-        options = [key for key, _, _ in config.fields()]
+        options = [key for key, _, _ in config.declared()]
         named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
         if leaf in ELSEWHERE and flag not in close and "--workdir" in known:

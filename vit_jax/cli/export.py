@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a checkpoint as a program that runs without vit_jax."""
-    from vit_jax import validation
+    from vit_jax.config import checks
     from vit_jax.inference import export, loading
     from vit_jax.runtime import logs
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     )
     export.check_output(args.output)
     predictor = loading.load(args.checkpoint, overrides, args.step)
-    validation.check_fixed(predictor.config, "export")
+    checks.check_fixed(predictor.config, "export")
     predictor.check_head()
     tables.table(("program", ""), export.lines(export.write(predictor, form, args.output)))
     return 0

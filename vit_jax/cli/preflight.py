@@ -123,10 +123,11 @@ def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
 
 def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[config.Config, int]:
     """A config and the images of its epoch."""
-    from vit_jax import preflight, unread_options
+    from vit_jax import preflight
+    from vit_jax.training import run_config
 
     cfg = config.build(config.override(catalog.load(name), overrides))
-    unread_options.check(cfg, overrides)
+    run_config.check_read(cfg, overrides)
     cfg = preflight.prepare(cfg)
     examples = examples or catalog.about(name).images
     if examples is None and cfg.train.duration.unit == "epochs":

@@ -24,11 +24,12 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     reference = arguments.reference(args.name, args.config)
     if reference is None:
         raise config.ConfigError("show: name a config; see `vit_jax list`")
-    from vit_jax import listing, models, unread_options
+    from vit_jax import listing, models
+    from vit_jax.training import run_config
 
     # Not validated as a whole: a recipe can be shown before its data is configured.
     cfg = config.build(config.override(catalog.load(reference), overrides))
-    unread_options.check(cfg, overrides)
+    run_config.check_read(cfg, overrides)
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     about = catalog.about(reference)
     if args.json:

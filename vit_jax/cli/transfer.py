@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the transfer protocol for each config, and prints the results."""
     if args.dry_run and args.smoke:
         raise config.ConfigError("--dry-run: does not go with --smoke, which always starts over")
-    from vit_jax import run_config
+    from vit_jax.training import run_config
 
     names = arguments.matching_names(args.names)
     starts = []

@@ -4,6 +4,7 @@ A config file returns an `ml_collections.ConfigDict`; `build` turns it into froz
 raises a one-line `ConfigError` that names the key, the value and the nearest valid choice.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,24 +12,38 @@ from typing import Any
 from vit_jax.config import components
 from vit_jax.config import options as _options
 from vit_jax.config.data import Data as Data
+from vit_jax.config.data import Synthetic as Synthetic
+from vit_jax.config.data import Tfds as Tfds
+from vit_jax.config.data import Transform as Transform
 from vit_jax.config.durations import Duration as Duration
 from vit_jax.config.measuring import Checkpoint as Checkpoint
 from vit_jax.config.measuring import Evaluation as Evaluation
+from vit_jax.config.measuring import Logger as Logger
 from vit_jax.config.measuring import Logging as Logging
 from vit_jax.config.measuring import Watchdog as Watchdog
 from vit_jax.config.model import Model as Model
+from vit_jax.config.options import GIVEN, option
+from vit_jax.config.options import KINDS as KINDS
+from vit_jax.config.options import Section as Section
+from vit_jax.config.options import arguments as arguments
+from vit_jax.config.options import changed as changed
 from vit_jax.config.options import differences as differences
 from vit_jax.config.options import fingerprint as fingerprint
 from vit_jax.config.options import get as get
-from vit_jax.config.options import option
 from vit_jax.config.options import show as show
 from vit_jax.config.options import suggest as suggest
+from vit_jax.config.training import Adam as Adam
+from vit_jax.config.training import Cooled as Cooled
 from vit_jax.config.training import Distill as Distill
+from vit_jax.config.training import Falling as Falling
 from vit_jax.config.training import Lora as Lora
+from vit_jax.config.training import Loss as Loss
 from vit_jax.config.training import Masked as Masked
 from vit_jax.config.training import Mesh as Mesh
 from vit_jax.config.training import Optimizer as Optimizer
+from vit_jax.config.training import ReciprocalSqrt as ReciprocalSqrt
 from vit_jax.config.training import Schedule as Schedule
+from vit_jax.config.training import Step as Step
 from vit_jax.config.training import Train as Train
 from vit_jax.utils.errors import NO_ROOM as NO_ROOM
 from vit_jax.utils.errors import ConfigError as ConfigError
@@ -53,10 +68,12 @@ class Config:
         "new",
         "Layers after the encoder: new ones as in fine-tuning, or those of init_from.",
         choices=("new", "keep"),
+        when={"init_from": GIVEN},
     )
     model: Model = Model()
     data: Data = Data()
     train: Train = Train()
+    loss: Loss = Loss()
     masked: Masked = Masked()
     optimizer: Optimizer = Optimizer()
     lora: Lora = Lora()
@@ -75,12 +92,7 @@ class Config:
 
     def __repr__(self) -> str:
         """Returns the options that differ from their defaults, one per line."""
-        default = Config()
-        lines = [
-            f"  {key}={_options.get(self, key)!r},\n"
-            for key, _, _ in fields()
-            if _options.get(self, key) != _options.get(default, key)
-        ]
+        lines = [f"  {key}={value!r},\n" for key, value in changed(self).items()]
         return f"Config(\n{''.join(lines)})"
 
 
@@ -93,12 +105,19 @@ def build(values: Mapping[str, Any]) -> Config:
     plugins = values.get(PLUGINS) if hasattr(values, "items") else None
     if plugins is not None:
         values = {key: value for key, value in values.items() if key != PLUGINS}
-    try:
+    with _plugins_named(plugins):
         return _options.build(Config, values)
+
+
+@contextlib.contextmanager
+def _plugins_named(plugins: Any) -> Iterator[None]:
+    """Names the plug-ins of a record in the error where a component is unknown without them."""
+    try:
+        yield
     except components.UnknownComponent as error:
         if how := components.needed(plugins):
-            option = str(error).partition(": no such ")[0]
-            raise ConfigError(f"{option}: comes from a plug-in; {how}") from None
+            named = str(error).partition(": no such ")[0]
+            raise ConfigError(f"{named}: comes from a plug-in; {how}") from None
         raise
 
 
@@ -108,22 +127,44 @@ def to_dict(config: Config) -> dict[str, Any]:
     If it uses components of plug-ins, `plugins` lists the modules to import.
     """
     modules: set[str] = set()
-    for key, field, _ in fields():
-        if kind := field.metadata["kind"]:
-            named = _options.get(config, key)
-            for text in named if isinstance(named, tuple) else [named] if named else []:
-                modules |= components.modules(kind, text)
+    for section in sections(config):
+        modules |= components.modules(section.kind_of_component.name, section.component)
     return ({PLUGINS: sorted(modules)} if modules else {}) | _options.to_dict(config)
+
+
+def sections(config: Config) -> Iterator[Section]:
+    """Yields every section of a config that names a component, members of lists included."""
+    values = [config, *(getattr(config, field.name) for field in dataclasses.fields(config))]
+    for value in values:
+        if isinstance(value, Section):
+            yield value
+        if dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                one = getattr(value, field.name)
+                yield from (
+                    (member for member in one if isinstance(member, Section))
+                    if isinstance(one, tuple)
+                    else ()
+                )
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns nested `values` with texts or values at dotted keys, such as `optimizer.lr`."""
-    return _options.override(Config, values, assignments)
+    with _plugins_named(values.get(PLUGINS)):
+        return _options.override(Config, values, assignments)
 
 
-def fields() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """Yields `(dotted key, field, type)` of every option in the order of the schema."""
-    return _options.each(Config)
+def fields(config: Config | None = None) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Yields `(dotted key, field, type)` of every option, as the schema orders them.
+
+    Arguments of components are those of the ones that the config names, else the default ones.
+    """
+    return _options.each(config or Config())
+
+
+def declared() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Yields likewise every option, with the arguments of every component of this package."""
+    return _options.declared(Config)
 
 
 def with_classes(cfg: Config, classes: int | None) -> Config:

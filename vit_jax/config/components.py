@@ -1,10 +1,10 @@
 """Components that a config names: the built-in ones, and those that a plug-in registers.
 
-A component is a class or function under a kind and a name. A config names it, with arguments where
-it takes some: `lion`, or `lion(b1=0.9, b2=0.95)`. Arguments are numbers, text, booleans, none, or
-lists of these; nothing is evaluated. A plug-in is a Python module that calls `register` when it is
-imported; only modules that the user names (`--plugins=my_project`) are ever imported. A run records
-those that its components come from, so that a message can name them.
+A component is a class or function under a kind and a name. Its arguments are options of the section
+that names it: those that the schema declares for a built-in one (`config.Adam`), else the arguments
+of its signature. A plug-in is a Python module that calls `register` when it is imported; only
+modules that the user names (`--plugins=my_project`) are ever imported. A run records those that its
+components come from, so that a message can name them.
 """
 
 import ast
@@ -17,26 +17,31 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from vit_jax.config.options import option, suggest
+from vit_jax.config import options
+from vit_jax.config.options import Section, arguments, option, suggest
 from vit_jax.utils.errors import NO_ROOM, ConfigError, UserError
 
-KINDS = (
-    "model",
-    "source",
-    "transform",
-    "batch_augmentation",
-    "loss",
-    "optimizer",
-    "schedule",
-    "evaluator",
-    "logger",
-)
+# What the framework passes to a component of each kind: so many by position, and these by name.
+PASSED: dict[str, tuple[int, tuple[str, ...]]] = {
+    "model": (0, ()),
+    "source": (2, ("train",)),  # data, split
+    "transform": (0, ()),
+    "batch_augmentation": (0, ()),
+    "loss": (0, ()),
+    "optimizer": (0, ("learning_rate",)),
+    "schedule": (0, ("lr", "steps", "warmup")),
+    "evaluator": (1, ()),  # run
+    "logger": (1, ()),  # directory
+}
+KINDS = tuple(PASSED)
 
-# Optimizers of optax and optax.contrib that an option may name with their arguments. Others need
-# more than gradients, or choose the learning rate themselves.
+# Optimizers of optax and optax.contrib that a config may name. Others need more than gradients, or
+# choose the learning rate themselves.
 OPTAX_OPTIMIZERS = (
     "adabelief",
     "adadelta",
@@ -50,7 +55,6 @@ OPTAX_OPTIMIZERS = (
     "lamb",
     "lars",
     "lion",
-    "muon",
     "nadam",
     "novograd",
     "radam",
@@ -60,20 +64,11 @@ OPTAX_OPTIMIZERS = (
     "sm3",
     "yogi",
 )
-# Components that take no arguments, because options of the config set them.
-CONFIGURED: dict[str, tuple[str, ...]] = {
-    "model": ("vit", "resnet", "axial_vit", "axial_resnet"),
-    "source": ("digits", "folder", "csv", "tfds", "synthetic"),
-    "loss": ("softmax", "sigmoid"),
-    "optimizer": ("adam", "sgd"),
-    "schedule": ("cosine", "linear", "rsqrt", "step", "constant"),
-}
-# All of the package, by kind: a config is checked before they are imported.
-BUILT_IN: dict[str, tuple[str, ...]] = {kind: CONFIGURED.get(kind, ()) for kind in KINDS} | {
-    "optimizer": (*CONFIGURED["optimizer"], *OPTAX_OPTIMIZERS),
-    "transform": ("three_augment",),
-    "evaluator": ("classification", "masked_patches"),
-    "logger": ("jsonl", "tensorboard", "wandb", "mlflow"),
+# Direction of descent in optax, where it is not called scale_by_NAME.
+_SCALES = {
+    "adabelief": "scale_by_belief",
+    "adagrad": "scale_by_rss",
+    "rmsprop": "scale_by_rms",
 }
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -87,14 +82,6 @@ class UnknownComponent(ConfigError):
     """A component that is neither built in nor registered."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """A component as a config names it: `name(argument=value, ...)`."""
-
-    name: str
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
 def register(kind: str, name: str) -> Callable[[C], C]:
     """Returns a decorator that makes a class or function a component.
 
@@ -105,8 +92,8 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         >>> @vit_jax.register("schedule", "example_constant")
         ... def constant(*, lr, steps, warmup):
         ...     return lambda step: lr
-        >>> cfg = vit_jax.get_config("digits", {"schedule.decay": "example_constant"})
-        >>> cfg.schedule.decay
+        >>> cfg = vit_jax.get_config("digits", {"schedule.name": "example_constant"})
+        >>> cfg.schedule.name
         'example_constant'
     """
     if kind not in _TABLES:
@@ -115,7 +102,7 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         raise ValueError(f"{name!r}: a component's name has only letters, digits and _")
 
     def add(component: C) -> C:
-        if name in BUILT_IN[kind] and not _is_ours(component):
+        if is_built_in(kind, name) and not _is_ours(component):
             raise ValueError(f"{kind} {name}: vit_jax has one; register yours by another name")
         other = _TABLES[kind].get(name)
         if other is not None and (other.__module__, other.__qualname__) != (
@@ -137,46 +124,135 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(_TABLES[kind])
 
 
+def built_in(kind: str) -> tuple[str, ...]:
+    """The names of the components of a kind that this package has; they need no plug-in."""
+    return (*options.KINDS[kind].classes, *(OPTAX_OPTIMIZERS if kind == "optimizer" else ()))
+
+
+def is_built_in(kind: str, name: str) -> bool:
+    """Whether this package has a component of that name."""
+    return name in built_in(kind)
+
+
 def find(kind: str, name: str, key: str) -> Callable[..., Any]:
     """Returns a component; raises ConfigError, with the option `key` that names it, if unknown."""
-    if name not in _TABLES[kind]:
-        raise ConfigError(f"{key}={name}: no such {kind}{suggest(name, names(kind))}")
-    return _TABLES[kind][name]
+    if name in _TABLES[kind]:
+        return _TABLES[kind][name]
+    if kind == "optimizer" and name in OPTAX_OPTIMIZERS:
+        import optax.contrib  # imports jax
+
+        return getattr(optax, _in_optax(name), None) or getattr(optax.contrib, name)
+    known = dict.fromkeys((*built_in(kind), *_TABLES[kind]))
+    nearest = suggest(name, list(known)) if known else ""
+    hint = "" if "did you mean" in nearest else "; --plugins=MODULE adds those of a plug-in"
+    raise UnknownComponent(f"{key}={name}: no such {kind.replace('_', ' ')}{nearest}{hint}")
 
 
-def parse(text: str, key: str) -> Spec:
-    """Reads `name` or `name(argument=value, ...)`; raises ConfigError."""
-    if text.strip().isidentifier():
-        return Spec(text.strip())
-    wrong = ConfigError(f"{key}={text}: must be NAME or NAME(argument=value, ...)")
-    if not re.fullmatch(r"\w+\s*\(.*\)", text.strip(), re.DOTALL):
-        raise wrong  # Python's parser sees nothing else: configs come from files of others, too
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise wrong from None
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
-        raise wrong
-    arguments = {}
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            raise wrong
-        try:
-            arguments[keyword.arg] = ast.literal_eval(keyword.value)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            raise wrong from None
-    return Spec(node.func.id, arguments)
+def descends(name: str) -> bool:
+    """Whether an optimizer of optax multiplies by minus a learning rate itself."""
+    return _in_optax(name) == name
 
 
-def modules(kind: str, text: str) -> set[str]:
-    """Returns the module to import for `NAME` or `NAME(...)`: none for built-in components."""
-    module = _MODULES.get((kind, text.partition("(")[0].strip()))
+def _in_optax(name: str) -> str:
+    import optax
+
+    scale = _SCALES.get(name, f"scale_by_{name}")
+    return scale if hasattr(optax, scale) else name
+
+
+def modules(kind: str, name: str | None) -> set[str]:
+    """Returns the module to import for a component: none for built-in ones."""
+    module = _MODULES.get((kind, name or ""))
     return {module} if module and module.partition(".")[0] != "vit_jax" else set()
 
 
-def is_built_in(kind: str, text: str) -> bool:
-    """Returns whether `NAME` or `NAME(argument=value, ...)` is a component of this package."""
-    return text.partition("(")[0].strip() in BUILT_IN[kind]
+def _section(base: type[Section], name: str, key: str) -> type[Section]:
+    """The class of a section with the arguments of a component; raises ConfigError if unknown."""
+    component = find(base.kind_of_component.name, name, key)
+    for argument in _arguments(base, component):
+        shared = argument in (field.name for field in dataclasses.fields(base))
+        if shared and name not in OPTAX_OPTIMIZERS:
+            raise ConfigError(
+                f"{key}={name}: its argument {argument} is an option of every "
+                f"{base.kind_of_component.name}; rename it"
+            )
+    return _from_signature(base, name, component)
+
+
+Section.from_signature = staticmethod(_section)
+
+
+def _arguments(base: type[Section], component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a component that a config can set, by name."""
+    positional, passed = PASSED[base.kind_of_component.name]
+    try:
+        signature = inspect.signature(component, eval_str=True)
+    except (NameError, TypeError):  # annotations that only a type checker can resolve
+        signature = inspect.signature(component)
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {
+        one.name: one
+        for one in [*signature.parameters.values()][positional:]
+        if one.name not in passed and one.kind not in several and _is_simple(one.default)
+    }
+
+
+@functools.cache
+def _from_signature(base: type[Section], name: str, component: Callable[..., Any]) -> type[Section]:
+    fields, shared = [], {field.name for field in dataclasses.fields(base)}
+    for argument, parameter in _arguments(base, component).items():
+        if argument in shared:
+            continue  # optax's own weight decay: that of the section is decoupled
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            default = dataclasses.MISSING
+        elif isinstance(default, list):
+            default = tuple(default)
+        declared = option(default, f"Argument of {name}.")
+        fields.append((argument, _hint(parameter.annotation), declared))
+    made = dataclasses.make_dataclass(
+        f"{base.__name__}_{name}",
+        fields,
+        bases=(base,),
+        namespace={"__reduce__": lambda section: _reduced(section, component)},
+        frozen=True,
+        kw_only=True,
+    )
+    return made
+
+
+def _reduced(section: Section, component: Callable[..., Any]) -> Any:
+    """Pickles a section whose class has no name to import: with the component, which has one."""
+    options = {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}  # pyright: ignore[reportArgumentType]
+    return _restored, (component, section.kind_of_component.section, options)
+
+
+def _restored(component: Callable[..., Any], base: type[Section], options: Any) -> Section:
+    return base(**options)  # unpickling `component` has imported its plug-in
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether a config can write a default; a function or an array it cannot."""
+    members = value if isinstance(value, tuple | list) else (value,)
+    simple = (None, inspect.Parameter.empty)
+    return all(
+        any(one is known for known in simple) or isinstance(one, bool | int | float | str)
+        for one in members
+    )
+
+
+def _hint(annotation: Any) -> Any:
+    """The type of an argument, where options have such; else any plain value."""
+    scalars = (bool, int, float, str)
+    members = typing.get_args(annotation)
+    if annotation in scalars:
+        return annotation
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        inner = [one for one in members if one is not type(None)]
+        return annotation if len(inner) == 1 and inner[0] in scalars else Any
+    if typing.get_origin(annotation) is tuple and len(members) == 2 and members[1] is ...:
+        return annotation if members[0] in scalars else Any
+    return Any
 
 
 def _is_ours(component: Callable[..., Any]) -> bool:
@@ -184,53 +260,21 @@ def _is_ours(component: Callable[..., Any]) -> bool:
     return (component.__module__ or "").partition(".")[0] == "vit_jax"
 
 
-def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **named: Any) -> Any:
-    """Returns `component(*given, **named, **spec.arguments)`.
+def make(section: Section, key: str, /, *given: Any, **named: Any) -> Any:
+    """Returns what the component of a section makes of its arguments and of what it is given.
 
-    Raises ConfigError for an argument that the component does not take, or lacks, and where it
-    fails itself.
+    Raises ConfigError, with the option `key` that names it, where it fails.
     """
-    if spec.arguments or not _is_ours(component):  # a signature may be parsed as Python: slow
-        try:
-            inspect.signature(component).bind(*given, **named, **spec.arguments)
-        except TypeError as error:
-            raise ConfigError(f"{key}={spec.name}: {error}") from None
+    name, kind = str(section.component), section.kind_of_component.name
+    own = {argument: getattr(section, argument) for argument in arguments(type(section))}
     try:
-        return component(*given, **named, **spec.arguments)
+        return find(kind, name, key)(*given, **named, **own)
     except (UserError, MemoryError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
-        raise ConfigError(f"{key}={spec.name}: {_described(error)}") from error
-
-
-def make(kind: str, text: str, key: str, /, *given: Any, **named: Any) -> Any:
-    """Returns what the component `NAME` or `NAME(argument=value, ...)` makes of what it is given.
-
-    Raises ConfigError, with the option `key`, as `parse`, `find` and `call` do.
-    """
-    spec = parse(text, key)
-    return call(find(kind, spec.name, key), spec, key, *given, **named)
-
-
-def component(default: Any, kind: str, doc: str, **more: Any) -> Any:
-    """Declares an option that names components: built in, or registered by a plug-in."""
-    known = functools.partial(check, kind=kind)
-    return option(default, doc, choices=BUILT_IN[kind], check=known, kind=kind, **more)
-
-
-def check(text: str, key: str, kind: str) -> None:
-    """Raises ConfigError unless `text` is `NAME` or `NAME(argument=value, ...)` of a component."""
-    spec = parse(text, key)
-    if spec.name in CONFIGURED.get(kind, ()) and text != spec.name:
-        raise ConfigError(f"{key}={text}: takes no arguments; write {spec.name}")
-    known = (*BUILT_IN[kind], *(name for name in names(kind) if name not in BUILT_IN[kind]))
-    if spec.name not in known:
-        what = kind.replace("_", " ")
-        nearest = suggest(spec.name, known) if known else ""
-        hint = "" if "did you mean" in nearest else "; --plugins=MODULE adds those of a plug-in"
-        raise UnknownComponent(f"{key}={text}: no such {what}{nearest}{hint}")
+        raise ConfigError(f"{key}={name}: {_described(error)}") from error
 
 
 def load_plugins(modules: Iterable[str]) -> None:

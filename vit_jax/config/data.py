@@ -2,35 +2,47 @@
 
 import dataclasses
 import math
+from typing import Any, ClassVar
 
-from vit_jax.config.components import component
-from vit_jax.config.options import option
+from vit_jax.config.options import Section, option
 
 RESAMPLINGS = (
     *("bilinear", "area"),  # TensorFlow's
     *("antialiased_bilinear", "antialiased_bicubic", "nearest", "box", "hamming", "lanczos"),
 )
+CROPS = ("central", "squash", "border")  # evaluation views that are cut, or bordered
+RESIZED = {"data.train_crop": ("random",), "data.eval_crop": CROPS}  # where a crop follows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
+class Transform(Section, kind="transform"):
+    """A transform of one training image."""
+
+    name: str = option("", "Transform: three_augment, or one of a plug-in.", kind="transform")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThreeAugment(Transform, components=("three_augment",)):
+    """The argument of three_augment."""
+
+    jitter: float = option(0.3, "Brightness, contrast, saturation: 1 +- jitter.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data(Section, kind="source", chooser="source", components=("digits",)):
     """Where images come from and what happens to their pixels before the model."""
 
-    source: str = component(
+    # What a source has that takes no such argument.
+    name: ClassVar[str | None] = None
+    root: ClassVar[str | None] = None
+    labels: ClassVar[str | None] = None
+    multilabel: ClassVar[bool] = False
+    holdout: ClassVar[float] = 0.0
+
+    source: str = option(
         "digits",
-        "source",
         "Where images are: embedded digits, a folder, CSV lists, a TFDS dataset, or random pixels.",
-    )
-    name: str | None = option(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
-    root: str | None = option(None, "Folder of images, or TFDS data_dir.", free=True)
-    multilabel: bool = option(
-        False,
-        "Whether an image has any number of classes, for train.loss=sigmoid.",
-        later=True,
-    )
-    labels: str | None = option(
-        None,
-        "TFDS labels: a rule such as clevr-count, or a class label by name; none: the data's own.",
+        kind="source",
     )
     examples: str | None = option(
         None,
@@ -49,12 +61,6 @@ class Data:
         None,
         "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
     )
-    holdout: float = option(
-        0.0,
-        "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
-        at_least=0,
-        below=1,
-    )
     image_size: tuple[int, int] = option(
         (224, 224), "Input height and width in pixels.", at_least=1
     )
@@ -63,7 +69,6 @@ class Data:
         "Views of evaluation and features: image_size, or as many patches at the image's own "
         "aspect ratio.",
         choices=("fixed", "native"),
-        later=True,
     )
     channels: int = option(
         3,
@@ -75,7 +80,6 @@ class Data:
         8,
         "Bits of a channel the model is fed: 8, or 16 without loss from 16-bit PNG and TIFF.",
         choices=(8, 16),
-        later=True,
     )
     mean: tuple[float, ...] = option(
         (0.5,), "Pixel value, of 0 to 1, the model sees as 0; one, or one for each channel."
@@ -92,7 +96,6 @@ class Data:
         None,
         "Resizing of evaluation views: area in big_vision's resize_small; none: as resampling.",
         choices=RESAMPLINGS,
-        later=True,
     )
     train_crop: str = option(
         "inception",
@@ -104,37 +107,46 @@ class Data:
         "Evaluation view: resize to image_size, or central crop of a resized, squashed or bordered "
         "image.",
         choices=("resize", "central", "squash", "border"),
+        when={"data.aspect": ("fixed",)},
     )
     resize_to: int | None = option(
         None,
         "Side before a random crop, short side before a central crop; none: 8/7 of image_size.",
         at_least=1,
+        when=RESIZED,
     )
     crop_pct: float | None = option(
         None,
         "In place of resize_to, timm's share: sides are image_size / crop_pct before a crop.",
         above=0,
         at_most=10,
-        later=True,
+        when=RESIZED,
     )
     crop_rounding: str = option(
         "down",
         "Odd margins of a central crop: rounded down, or half to even as in torchvision and timm.",
         choices=("down", "even"),
-        later=True,
+        when={"data.eval_crop": CROPS},
     )
     fill: tuple[float, ...] | None = option(
         None,
         "Border of evaluation views, of 0 to 1; none: data.mean if eval_crop=border, else refused.",
         at_least=0,
         at_most=1,
-        later=True,
+        when={"data.eval_crop": CROPS},
     )
     crop_area: tuple[float, float] = option(
-        (0.05, 1.0), "Inception crop: smallest and largest share of the image.", above=0, at_most=1
+        (0.05, 1.0),
+        "Inception crop: smallest and largest share of the image.",
+        above=0,
+        at_most=1,
+        when={"data.train_crop": ("inception",)},
     )
     crop_aspect: tuple[float, float] = option(
-        (0.75, 4 / 3), "Inception crop: smallest and largest width / height.", above=0
+        (0.75, 4 / 3),
+        "Inception crop: smallest and largest width / height.",
+        above=0,
+        when={"data.train_crop": ("inception",)},
     )
     randaugment: tuple[int, ...] | None = option(
         None,
@@ -147,16 +159,15 @@ class Data:
         at_least=0,
         at_most=1,
     )
-    transforms: tuple[str, ...] = component(
+    transforms: tuple[Transform, ...] = option(
         (),
-        "transform",
         "Transforms of one training image after all others: three_augment, and those of plug-ins.",
+        kind="transform",
     )
     repeats: int = option(
         1,
         "Views of an image one after another (repeated augmentation, as timm's sampler).",
         at_least=1,
-        later=True,
     )
     flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = option(
@@ -164,7 +175,6 @@ class Data:
     )
     scale: float = option(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
     shift: float = option(0.0, "Random shift up to this share of the side.", at_least=0, below=1)
-    num_examples: int = option(1024, "Examples per epoch of synthetic data.", at_least=1)
     workers: int = option(
         0, "Loader processes; 0 loads in this one.", at_least=0, at_most=256, free=True
     )
@@ -187,6 +197,11 @@ class Data:
         free=True,
     )
 
+    def synthetic(self, **options: Any) -> "Data":
+        """The same views of random pixels."""
+        made = dataclasses.replace(self, source="synthetic")
+        return dataclasses.replace(made, multilabel=self.multilabel, **options)
+
     @property
     def pixel_type(self) -> str:
         """The type of pixels before they are normalized: uint8 or uint16."""
@@ -201,3 +216,45 @@ class Data:
         if self.resize_to is not None:
             return self.resize_to, self.resize_to
         return round(height * 8 / 7), round(width * 8 / 7)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Folder(Data, components=("folder",)):
+    """Arguments of a folder of images."""
+
+    root: str | None = option(None, "Folder of images.", free=True)
+    holdout: float = option(
+        0.0,
+        "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
+        at_least=0,
+        below=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Csv(Data, components=("csv",)):
+    """Arguments of lists of images."""
+
+    root: str | None = option(None, "Folder of lists and images.", free=True)
+    multilabel: bool = option(
+        False, "Whether an image has any number of classes, for loss.name=sigmoid."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tfds(Data, components=("tfds",)):
+    """Arguments of a dataset of TFDS."""
+
+    name: str | None = option(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
+    root: str | None = option(None, "TFDS data_dir.", free=True)
+    labels: str | None = option(
+        None, "Labels: a rule such as clevr-count, or a class label by name; none: the data's own."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Synthetic(Data, components=("synthetic",)):
+    """Arguments of random pixels."""
+
+    num_examples: int = option(1024, "Examples per epoch.", at_least=1)
+    multilabel: bool = option(False, "Whether an image has any number of classes.")

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from vit_jax.config.components import component
 from vit_jax.config.durations import Duration
-from vit_jax.config.options import option
+from vit_jax.config.options import GIVEN, Section, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +29,22 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluator(Section, kind="evaluator"):
+    """An evaluator, whose results have its name."""
+
+    name: str = option("", "Evaluator.", free=True, kind="evaluator")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfSplit(Evaluator, components=("classification", "masked_patches")):
+    """The argument of evaluators of a split."""
+
+    split: str | None = option(
+        None, "Split of the data, such as test[:100]; none: data.eval_split.", free=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """When data.eval_split is measured, and the additional measurements."""
 
@@ -50,13 +65,25 @@ class Evaluation:
         free=True,
     )
     shots: tuple[int, ...] = option(
-        (1, 5, 10, 25), "Few-shot: training images of each class.", at_least=1, free=True
+        (1, 5, 10, 25),
+        "Few-shot: training images of each class.",
+        at_least=1,
+        free=True,
+        when={"evaluation.fewshot": GIVEN},
     )
     fewshot_l2: tuple[float, ...] = option(
-        (1024.0,), "Few-shot: weight of the squared norm; several are all told.", above=0, free=True
+        (1024.0,),
+        "Few-shot: weight of the squared norm; several are all told.",
+        above=0,
+        free=True,
+        when={"evaluation.fewshot": GIVEN},
     )
     fewshot_seeds: int = option(
-        3, "Few-shot: draws of training images to average over.", at_least=1, free=True
+        3,
+        "Few-shot: draws of training images to average over.",
+        at_least=1,
+        free=True,
+        when={"evaluation.fewshot": GIVEN},
     )
     probe: tuple[str, ...] = option(
         (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
@@ -65,20 +92,50 @@ class Evaluation:
         (),
         "Sets to classify by nearest neighbors of frozen features; named as in fewshot.",
         free=True,
-        later=True,
     )
     neighbors: tuple[int, ...] = option(
         (10, 20, 100, 200),
         "Nearest neighbors that vote, as in DINO; several are all told.",
         at_least=1,
         free=True,
-        later=True,
+        when={"evaluation.knn": GIVEN},
     )
-    evaluators: tuple[str, ...] = component(
+    evaluators: tuple[Evaluator, ...] = option(
         (),
-        "evaluator",
-        "Additional evaluators, such as classification(split='test[:100]').",
+        "Additional evaluators: classification, masked_patches, and those of plug-ins.",
         free=True,
+        kind="evaluator",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Logger(Section, kind="logger", components=("jsonl", "tensorboard")):
+    """A writer of metrics."""
+
+    name: str = option("", "Writer.", free=True, kind="logger")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WandB(Logger, components=("wandb",)):
+    """Arguments of Weights & Biases."""
+
+    project: str = option("vit_jax", "Project.", free=True)
+    entity: str | None = option(None, "User or team; none: the account's default.", free=True)
+    mode: str | None = option(
+        None,
+        "Where it logs; none: as WANDB_MODE says.",
+        choices=("online", "offline", "disabled"),
+        free=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MLflow(Logger, components=("mlflow",)):
+    """Arguments of MLflow."""
+
+    experiment: str = option("vit_jax", "Experiment; made if it does not exist.", free=True)
+    uri: str | None = option(
+        None, "Address of the server; none: MLFLOW_TRACKING_URI, else a file store.", free=True
     )
 
 
@@ -93,11 +150,11 @@ class Logging:
         free=True,
     )
     tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
-    loggers: tuple[str, ...] = component(
+    loggers: tuple[Logger, ...] = option(
         (),
-        "logger",
         "Additional writers of metrics: wandb, mlflow, or those of plug-ins.",
         free=True,
+        kind="logger",
     )
 
 

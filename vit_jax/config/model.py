@@ -2,19 +2,26 @@
 
 import dataclasses
 
-from vit_jax.config.components import component
-from vit_jax.config.options import option
+from vit_jax.config.options import GIVEN, Section, option
+
+LEARNED = ("learned_1d", "learned_2d")
+RESNET = {"model.resnet_units": GIVEN}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(
+    Section,
+    kind="model",
+    chooser="architecture",
+    components=("vit", "resnet", "axial_vit", "axial_resnet"),
+):
     """The network; sizes left at None come from `variant`."""
 
     variant: str | None = option(
         None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
     )
-    architecture: str | None = component(
-        None, "model", "Kind of network; none: what the variant names, else vit."
+    architecture: str | None = option(
+        None, "Kind of network; none: what the variant names, else vit.", kind="model"
     )
     resnet_units: tuple[int, ...] | None = option(
         None,
@@ -22,20 +29,28 @@ class Model:
         at_least=1,
     )
     resnet_width: float | None = option(
-        None, "Factor on the widths of the ResNet; none: the variant's, else 1.", above=0
+        None,
+        "Factor on the widths of the ResNet; none: the variant's, else 1.",
+        above=0,
+        when=RESNET,
     )
     resnet_version: str = option(
-        "v1", "ResNet units: post-activation v1, or pre-activation v2.", choices=("v1", "v2")
+        "v1",
+        "ResNet units: post-activation v1, or pre-activation v2.",
+        choices=("v1", "v2"),
+        when=RESNET,
     )
     resnet_pool: str = option(
         "zeros",
         "Padding of v2's max-pool: zeros as in BiT's code, or nothing as in big_vision's.",
         choices=("zeros", "nothing"),
+        when={"model.resnet_version": ("v2",)},
     )
     resnet_epsilons: str = option(
         "version",
         "What keeps a ResNet's divisions from 0: that of its version's own code, or of timm's.",
         choices=("version", "timm"),
+        when=RESNET,
     )
     patch_size: tuple[int, int] | None = option(
         None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
@@ -48,46 +63,38 @@ class Model:
         "plain",
         "MLP of a layer: two dense layers, or SwiGLU (SiLU of a gate times fc1), of mlp_dim both.",
         choices=("plain", "swiglu"),
-        later=True,
     )
     layer_scale: float | None = option(
         None,
         "Initial value of LayerScale, a learned factor on every branch; none: no LayerScale.",
         above=0,
-        later=True,
     )
     registers: int = option(
         0,
         "Register tokens between class token and patches, without positions.",
         at_least=0,
-        later=True,
     )
     distillation: bool = option(
         False,
         "Whether a distillation token, with a position of its own, follows the class token.",
-        later=True,
     )
     stem_norm: bool = option(
         False,
         "Whether tokens with their positions are normalized before the first layer, as in CLIP.",
-        later=True,
     )
     qk_norm: bool = option(
         False,
         "Whether queries and keys of the layers are normalized, each head by itself (QK-norm).",
-        later=True,
     )
     sub_norm: tuple[str, ...] = option(
         (),
         "Norms before the last dense layer of a layer's attention or MLP (sub-LN), as in EVA-02.",
         choices=("attention", "mlp"),
-        later=True,
     )
     biasless: tuple[str, ...] = option(
         (),
         "Dense layers without a bias: of patches, of a layer's attention or MLP, or the head.",
         choices=("patches", "query", "key", "value", "out", "mlp", "head"),
-        later=True,
     )
     num_classes: int | None = option(
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
@@ -114,28 +121,28 @@ class Model:
         None,
         "Base of rotary positions, by which queries and keys turn, as 100 in DINOv3; none: none.",
         at_least=1,
-        later=True,
     )
     rotary_span: str = option(
         "separate",
         "What rotary positions count from -1 to 1: each axis, or the longer (max) or shorter one.",
         choices=("separate", "max", "min"),
-        later=True,
+        when={"model.rotary": GIVEN},
     )
     rotary_grid: tuple[int, int] | None = option(
         None,
         "Rows and columns that rotary positions count from 0, as 16,16 in EVA-02; none: -1 to 1.",
         at_least=1,
-        later=True,
+        when={"model.rotary": GIVEN},
     )
     relative_bias: str = option(
         "none",
         "Learned bias of attention by the offset between patches: none, each layer's, or shared.",
         choices=("none", "layers", "shared"),
-        later=True,
     )
     class_position: bool = option(
-        True, "Whether learned positions have one for the class token; those of big_vision do not."
+        True,
+        "Whether learned positions have one for the class token; those of big_vision do not.",
+        when={"model.position": LEARNED},
     )
     position_resize: str = option(
         "aligned",
@@ -147,7 +154,7 @@ class Model:
             "bicubic_offset",
             "antialiased_bilinear",
         ),
-        later=True,
+        when={"model.position": LEARNED, "model.relative_bias": ("layers", "shared")},
     )
     position_place: str = option(
         "stem",
@@ -163,12 +170,12 @@ class Model:
         "tanh",
         "Activation of the layer before the head; tanh as in Google's code.",
         choices=("tanh", "relu", "silu"),
+        when={"model.representation_size": GIVEN},
     )
     init: str = option(
         "google",
         "Initial values as of Google's code, or that of timm and DINOv2, DeiT and DINO, MAE, BEiT.",
         choices=("google", "timm", "deit", "mae", "beit"),
-        later=True,
     )
     head_bias: float = option(
         0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."
@@ -177,17 +184,18 @@ class Model:
         "gelu",
         "Activation of the MLPs; model.gelu is the form of GELU.",
         choices=("gelu", "silu", "relu"),
+        when={"model.mlp": ("plain",), "model.pooling": ("map",)},
     )
     gelu: str = option(
         "tanh",
         "GELU form: tanh as in Google's code, erf as in timm, quick (a sigmoid) as in CLIP.",
         choices=("tanh", "erf", "quick"),
+        when={"model.activation": ("gelu",)},
     )
     norm: str = option(
         "layer",
         "Normalization: LayerNorm, or RMSNorm, which does not subtract the mean and has no bias.",
         choices=("layer", "rms"),
-        later=True,
     )
     norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm and RMSNorm.", above=0)
     norm_place: str = option(

@@ -1,16 +1,23 @@
-"""Options of the objective, the optimizer and the devices."""
+"""Options of the objective, the optimizer, the learning rate and the devices."""
 
 import dataclasses
+from typing import ClassVar
 
 from vit_jax.config import patterns
-from vit_jax.config.components import component
 from vit_jax.config.durations import Duration
-from vit_jax.config.options import option
+from vit_jax.config.options import GIVEN, Section, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation(Section, kind="batch_augmentation"):
+    """An augmentation of a whole batch."""
+
+    name: str = option("", "Augmentation of a plug-in.", kind="batch_augmentation")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """How long, on how much at a time, and against which loss."""
+    """How long, on how much at a time, and what is done to a batch."""
 
     batch_size: int = option(4096, "Global batch in images.", at_least=1)
     accumulation: int = option(
@@ -25,9 +32,10 @@ class Train:
     duration: Duration = option(
         Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
     )
-    loss: str = component("softmax", "loss", "Cross-entropy, or the loss of a plug-in.")
-    augmentations: tuple[str, ...] = component(
-        (), "batch_augmentation", "Augmentations of a batch by plug-ins, on the device."
+    augmentations: tuple[Augmentation, ...] = option(
+        (),
+        "Augmentations of a batch by plug-ins, on the device.",
+        kind="batch_augmentation",
     )
     label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
     mixup: float = option(
@@ -37,7 +45,6 @@ class Train:
         0.0,
         "Beta parameter of CutMix, a box of one image in another; 0: off. With mixup, one of both.",
         at_least=0,
-        later=True,
     )
     clip_norm: float | None = option(
         None, "Global gradient norm to clip at; none: no clipping.", above=0
@@ -64,8 +71,14 @@ class Train:
         False,
         "Have the TPU compiler check results for silent corruption; a device that finds it halts.",
         free=True,
-        later=True,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loss(Section, kind="loss", components=("softmax", "sigmoid")):
+    """The loss of an image against its labels."""
+
+    name: str = option("softmax", "Cross-entropy, or the loss of a plug-in.", kind="loss")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,33 +91,29 @@ class Masked:
         choices=("color", "color_4x4", "pixels"),
     )
     rate: float = option(
-        0.5, "Share of an image's patches that are corrupted, and predicted.", above=0, below=1
+        0.5,
+        "Share of an image's patches that are corrupted, and predicted.",
+        above=0,
+        below=1,
+        when={"masked.target": GIVEN},
     )
     split: tuple[float, ...] = option(
         (0.8, 0.1, 0.1),
         "Of the corrupted: shares that become the mask token, another patch, or stay.",
         at_least=0,
         at_most=1,
+        when={"masked.target": GIVEN},
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(Section, kind="optimizer"):
     """The update rule."""
 
-    name: str = component(
-        "adam",
-        "optimizer",
-        "Update rule; those of optax and of plug-ins take arguments: lion(b1=0.9,b2=0.99).",
+    name: str = option(
+        "adam", "Update rule, of which the other options are arguments.", kind="optimizer"
     )
     lr: float = option(1e-3, "Peak learning rate.", above=0)
-    b1: float = option(0.9, "Adam's first-moment decay.", at_least=0, below=1)
-    b2: float = option(0.999, "Adam's second-moment decay.", at_least=0, below=1)
-    eps: float = option(1e-8, "Adam's epsilon.", above=0)
-    momentum: float = option(0.9, "SGD's momentum.", at_least=0, below=1)
-    moment_dtype: str = option(
-        "float32", "Type of Adam's first moment or SGD's momentum.", choices=("float32", "bfloat16")
-    )
     weight_decay: float = option(
         0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
     )
@@ -115,29 +124,62 @@ class Optimizer:
         (),
         "Parameters that stay as they are, by pattern: embedding, encoder[:8], */bias.",
         check=patterns.check,
-        later=True,
     )
     only: tuple[str, ...] = option(
         (),
         "The parameters that train, by pattern, all others frozen: head; (): all that may.",
         check=patterns.check,
-        later=True,
     )
     layer_decay: float | None = option(
         None,
         "Factor on the learning rate for every layer below the head, as in BEiT and MAE.",
         above=0,
         at_most=1,
-        later=True,
     )
     groups: tuple[str, ...] = option(
         (),
         "Factors on rate and weight decay by pattern: head(lr=10), */bias(lr=2,decay=0).",
         check=patterns.check_group,
-        later=True,
     )
-    head_first: int = option(
-        0, "Steps at first in which the head alone trains.", at_least=0, later=True
+    head_first: int = option(0, "Steps at first in which the head alone trains.", at_least=0)
+
+
+MOMENT_TYPES = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer, components=("adam",)):
+    """Adam's arguments."""
+
+    b1: float = option(0.9, "First-moment decay.", at_least=0, below=1)
+    b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1)
+    eps: float = option(1e-8, "Epsilon.", above=0)
+    moment_dtype: str = option("float32", "Type of the first moment.", choices=MOMENT_TYPES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sgd(Optimizer, components=("sgd",)):
+    """SGD's arguments."""
+
+    momentum: float = option(0.9, "Momentum.", at_least=0, below=1)
+    moment_dtype: str = option("float32", "Type of the momentum.", choices=MOMENT_TYPES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Muon(Optimizer, components=("muon",)):
+    """Muon's arguments: it orthogonalizes the encoder's matrices, and Adam updates the rest."""
+
+    beta: float = option(0.95, "Momentum of the matrices.", at_least=0, below=1)
+    ns_steps: int = option(5, "Newton-Schulz iterations.", at_least=1)
+    nesterov: bool = option(True, "Whether the momentum is Nesterov's.")
+    consistent_rms: float | None = option(
+        None, "Root mean square of an update; none: by the matrix's shape.", above=0
+    )
+    eps: float = option(1e-8, "Epsilon.", above=0)
+    adam_b1: float = option(0.9, "Adam's first-moment decay.", at_least=0, below=1)
+    adam_b2: float = option(0.999, "Adam's second-moment decay.", at_least=0, below=1)
+    mu_dtype: str | None = option(
+        None, "Type of the first moments; none: the parameters'.", choices=MOMENT_TYPES
     )
 
 
@@ -145,17 +187,18 @@ class Optimizer:
 class Lora:
     """Low-rank adapters (LoRA, Hu et al. 2021): they and the head train, all else is frozen."""
 
-    rank: int | None = option(
-        None, "Rank of the adapters; none: no adapters.", at_least=1, later=True
-    )
+    rank: int | None = option(None, "Rank of the adapters; none: no adapters.", at_least=1)
     alpha: float = option(
-        16.0, "Scale of the adapters, which add alpha / rank A B.", above=0, later=True
+        16.0,
+        "Scale of the adapters, which add alpha / rank A B.",
+        above=0,
+        when={"lora.rank": GIVEN},
     )
     where: tuple[str, ...] = option(
         (),
         "Matrices with an adapter, by pattern: encoder/attention/query; (): all of the encoder's.",
         check=patterns.check,
-        later=True,
+        when={"lora.rank": GIVEN},
     )
 
 
@@ -166,43 +209,69 @@ class Distill:
     teacher: str | None = option(
         None,
         "Who teaches: a run, a file or folder of weights, or a published name; none: nobody.",
-        later=True,
     )
     target: str = option(
         "logits",
         "What is learned: logits of the same classes; cosines between features or between tokens.",
         choices=("logits", "features", "tokens"),
-        later=True,
+        when={"distill.teacher": GIVEN},
     )
     weight: float = option(
         1.0,
         "Share of the teacher in the loss; labels have the rest.",
         above=0,
         at_most=1,
-        later=True,
+        when={"distill.teacher": GIVEN},
     )
-    temperature: float = option(1.0, "Temperature of both models' logits.", above=0, later=True)
+    temperature: float = option(
+        1.0,
+        "Temperature of both models' logits.",
+        above=0,
+        when={"distill.target": ("logits",)},
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule:
+class Schedule(Section, kind="schedule"):
     """The learning rate over the run, relative to optimizer.lr."""
 
+    cooldown: ClassVar[Duration] = Duration(0, "steps")  # of schedules that end by themselves
+
+    name: str = option("cosine", "Shape after the warm-up.", kind="schedule")
     warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
-    decay: str = component("cosine", "schedule", "Shape after the warm-up.")
-    cooldown: Duration = option(
-        Duration(0, "steps"),
-        "Linear fall to 0 at the end of a constant or rsqrt decay.",
-        later=True,
-    )
-    end: float = option(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
-    timescale: float = option(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Falling(Schedule, components=("cosine", "linear")):
+    """Arguments of a decay to an end."""
+
+    end: float = option(0.0, "Learning rate at the end.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step(Schedule, components=("step",)):
+    """Arguments of a rate that falls in steps."""
+
     drops: tuple[float, ...] = option(
         (0.3, 0.6, 0.9),
-        "Shares of the run after which step divides the rate by 10.",
+        "Shares of the run after which the rate is divided by 10.",
         above=0,
         below=1,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cooled(Schedule, components=("constant",)):
+    """Arguments of a rate that does not know the length of the run, until it cools down."""
+
+    cooldown: Duration = option(Duration(0, "steps"), "Linear fall to 0 at the end.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReciprocalSqrt(Cooled, components=("rsqrt",)):
+    """Arguments of a decay by the square root of the step."""
+
+    timescale: float = option(10_000.0, "Steps after which it has visibly decayed.", above=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

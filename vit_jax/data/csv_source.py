@@ -104,7 +104,7 @@ class CsvImages:
         if not self._multilabel and len(row.classes) != 1:
             raise DataError(
                 f"{path}, line {row.line}: {len(row.classes)} classes; for images of any number "
-                "set data.multilabel=true and train.loss=sigmoid"
+                "set data.multilabel=true and loss.name=sigmoid"
             )
         return tuple(sorted(places[name] for name in row.classes))
 

@@ -63,14 +63,14 @@ def open_source(
     def open_(split: str) -> Source:
         if data.source == "digits":
             return Digits(split, key)
-        if data.source == "synthetic":
+        if isinstance(data, config.Synthetic):
             return Synthetic(data, split, key, num_classes or 10)
         if data.source == "folder":
             return Folder(data, split, key, labels=labels)
         if data.source == "csv":
             return CsvImages(data, split, key, labels=labels)
         if not components.is_built_in("source", data.source):
-            made = components.make("source", data.source, "data.source", data, split, train=train)
+            made = components.make(data, "data.source", data, split, train=train)
             _check_plugged_in(made, data, labels=labels)
             return made
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
@@ -107,7 +107,7 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     """
     from vit_jax.data.tfds_source import Tfds
 
-    data = config.Data(source="tfds", name=task.dataset.name, root=data_dir, labels=task.labels)
+    data = config.Tfds(name=task.dataset.name, root=data_dir, labels=task.labels)
     return Tfds(data, split, task.name)
 
 
@@ -195,7 +195,7 @@ class Synthetic:
     patterns averaged) in turn.
     """
 
-    def __init__(self, data: config.Data, split: str, key: str, num_classes: int) -> None:
+    def __init__(self, data: config.Synthetic, split: str, key: str, num_classes: int) -> None:
         requested = Split.parse(split, key)
         self._range = requested.select(data.num_examples, key)
         self._name = requested.name

@@ -356,8 +356,8 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
         steps.append(randaugment.RandAugment(*data.randaugment))
     if data.erase:
         steps.append(RandomErasing(data.erase))
-    for text in data.transforms:
-        steps.append(_PluggedIn(text, components.make("transform", text, "data.transforms")))
+    for one in data.transforms:
+        steps.append(_PluggedIn(one.name, components.make(one, "data.transforms")))
     return tuple(steps)
 
 

@@ -27,10 +27,10 @@ class Classification:
     ) -> None:
         """Takes the source of the split if it also provides ReaL labels."""
         self._split, self._reassessed = split, reassessed
-        self._sums = functools.partial(_sums, model, cfg.data, cfg.train.loss)
+        self._sums = functools.partial(_sums, model, cfg.data, cfg.loss)
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns `top1`, `top5`, `loss` (of cfg.train.loss, unsmoothed) and `count`.
+        """Returns `top1`, `top5`, `loss` (of cfg.loss, unsmoothed) and `count`.
 
         With ReaL labels, adds `real/top1` and `real/count` from the same predictions. The result
         covers every example exactly once, independent of the batch size and the number of
@@ -55,14 +55,18 @@ class Classification:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))  # compiled once for all splits
 def _sums(
-    model: models.Classifier, data: config.Data, loss: str, params: Any, batch: dict[str, jax.Array]
+    model: models.Classifier,
+    data: config.Data,
+    loss: config.Loss,
+    params: Any,
+    batch: dict[str, jax.Array],
 ) -> dict[str, jax.Array]:
     logits, _ = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     mask = batch["mask"]
     chex.assert_shape([batch["label"], mask], (logits.shape[0],))
     chex.assert_type([logits, batch["label"], mask], [jnp.float32, jnp.int32, bool])
     rank = losses.rank_of_label(logits, batch["label"])
-    each = losses.cross_entropy(logits, batch["label"], kind=loss)
+    each = losses.cross_entropy(logits, batch["label"], loss=loss)
     sums = {
         "top1": jnp.sum(mask & (rank < 1)),
         "top5": jnp.sum(mask & (rank < 5)),

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from vit_jax import config, validation
+from vit_jax import config
+from vit_jax.config import checks
 from vit_jax.data import class_matching, pipeline, prefetch, sources, split_roles, transforms
 from vit_jax.data.source import Source
 from vit_jax.evaluation import (
@@ -58,8 +59,8 @@ class Evaluation:
 
         Raises ConfigError or DataError.
         """
-        cfg = validation.with_accumulation(cfg, jax.device_count())
-        validation.check_devices(cfg, jax.device_count())
+        cfg = checks.with_accumulation(cfg, jax.device_count())
+        checks.check_devices(cfg, jax.device_count())
         self.cfg, self._stop, self._head = cfg, stop, head
         self.role = split_roles.evaluation(cfg.data)
         self.source = self.open_split(cfg.data.eval_split) if split else None
@@ -73,7 +74,7 @@ class Evaluation:
     @property
     def named(self) -> list[str]:
         """Names in `evaluation.evaluators`."""
-        return named.names(self.cfg)
+        return [one.name for one in self.cfg.evaluation.evaluators]
 
     def _evaluators(self) -> dict[str, Evaluator]:
         model, cfg = self.model, self.cfg

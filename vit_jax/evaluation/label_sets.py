@@ -31,12 +31,10 @@ class LabelSets:
         Nobody knows which images have one of the other classes, so those outputs are left out.
         """
         self._split = split
-        self._scores = functools.partial(
-            _scores, model, cfg.data, cfg.train.loss, split.mesh, annotated
-        )
+        self._scores = functools.partial(_scores, model, cfg.data, cfg.loss, split.mesh, annotated)
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns `map`, `top1`, `loss` (of cfg.train.loss, unsmoothed) and `count`.
+        """Returns `map`, `top1`, `loss` (of cfg.loss, unsmoothed) and `count`.
 
         `map` is the mean over the classes that an image has of `average_precision`, `top1` the
         share of the images with a class whose highest score is one of theirs. Every example counts
@@ -85,7 +83,7 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
 def _scores(
     model: models.Classifier,
     data: config.Data,
-    loss: str,
+    loss: config.Loss,
     mesh: Mesh,
     annotated: tuple[int, ...] | None,
     params: Any,
@@ -98,6 +96,6 @@ def _scores(
     chex.assert_type([logits, labels, mask], [jnp.float32, jnp.float32, bool])
     if annotated is not None:
         logits, labels = (x[:, np.array(annotated)] for x in (logits, labels))
-    each = losses.cross_entropy(logits, labels, kind=loss)
+    each = losses.cross_entropy(logits, labels, loss=loss)
     whole = NamedSharding(mesh, P())
     return jax.lax.with_sharding_constraint((logits, labels, each, mask), whole)

@@ -59,16 +59,11 @@ def create(run: Run, taken: Collection[str]) -> dict[str, Evaluator]:
     Raises ConfigError for an unknown one, and for a name that is among `taken` or stands twice.
     """
     found: dict[str, Evaluator] = {}
-    for text in run.cfg.evaluation.evaluators:
-        name = components.parse(text, KEY).name
+    for one in run.cfg.evaluation.evaluators:
+        name = one.name
         if name in taken or name in found:
-            raise ConfigError(f"{KEY}={text}: the run has other metrics called {name}/")
-        found[name] = components.make("evaluator", text, KEY, run)
+            raise ConfigError(f"{KEY}={name}: the run has other metrics called {name}/")
+        found[name] = components.make(one, KEY, run)
         if not callable(found[name]):
-            raise ConfigError(f"{KEY}={text}: must return a function, evaluate(params, *, stop)")
+            raise ConfigError(f"{KEY}={name}: must return a function, evaluate(params, *, stop)")
     return found
-
-
-def names(cfg: config.Config) -> list[str]:
-    """Returns the names of `evaluation.evaluators`, without their arguments."""
-    return [components.parse(text, KEY).name for text in cfg.evaluation.evaluators]

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax import config, run_config, validation, weights
+from vit_jax import config, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import first_line
+from vit_jax.config import checks
 from vit_jax.inference import loading
-from vit_jax.training import trainable
+from vit_jax.training import run_config, trainable
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.errors import NotWritten
 from vit_jax.weights import adapter_file
@@ -58,7 +59,7 @@ def convert(
     if kind == "adapter":
         return _save_adapter(reference, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
-    validation.check_fixed(opened.config, "convert")
+    checks.check_fixed(opened.config, "convert")
     params, unsaid = jax.device_get(opened.params), ()
     origin = ": ".join(filter(None, (opened.config.name, opened.chosen)))
     if kind == "orbax":

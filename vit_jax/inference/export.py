@@ -67,7 +67,7 @@ def trace(loaded: loading.LoadedModel, options: ExportOptions) -> jax_export.Exp
     cfg, model = loaded.config, _portable(loaded, options)
     _check_size(loaded, options)
     params = _constants(loaded.params, options.dtype)
-    loss = cfg.train.loss
+    loss = cfg.loss
 
     def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
         if options.any_size:
@@ -183,7 +183,7 @@ def _about(
     loaded: loading.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
     """What users of a program need to know, as JSON-able values."""
-    data, loss = loaded.config.data, loaded.config.train.loss
+    data, loss = loaded.config.data, loaded.config.loss.name
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
     most = jnp.iinfo(pixels.dtype).max
     seen = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from etils import epath
 
-from vit_jax import config, models, run_config, weights
+from vit_jax import config, models, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints import record as records
 from vit_jax.data import class_matching
@@ -23,7 +23,7 @@ from vit_jax.loaded_model import (
     plan_native,
 )
 from vit_jax.runtime import logs
-from vit_jax.training import sharding, trainable
+from vit_jax.training import run_config, sharding, trainable
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.weights import adapter_file
 
@@ -248,12 +248,12 @@ def _head_of(
     if len(classes) < len(wanted := class_names(classes, cfg)):
         remedy = f"set model.num_classes={len(classes)}, as many as the data has, or init_head=new"
     outputs = class_matching.match(opened.classes, wanted, "init_head=keep", remedy=remedy)
-    told, loss = [], opened.config.train.loss
+    told, loss = [], opened.config.loss
     if outputs != list(range(had)):
         order = "" if len(outputs) < had else ", in another order"
         told.append(f"head: {len(outputs)} of its {had} classes, by name{order}")
-    if loss != cfg.train.loss:
-        told.append(f"head: was trained with train.loss={loss}, goes on with {cfg.train.loss}")
+    if loss != cfg.loss:
+        told.append(f"head: was trained with loss.name={loss.name}, goes on with {cfg.loss.name}")
     return told, opened.with_outputs(outputs)
 
 
@@ -326,7 +326,7 @@ def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) ->
         name=name,
         model=spec.model,
         data=data,
-        train=config.Train(loss=spec.loss or "softmax"),
+        loss=config.Loss(name=spec.loss or "softmax"),
         evaluation=config.Evaluation(batch_size=rows),
     )
     return run_config.config_from_values(config.to_dict(cfg), overrides)

@@ -15,8 +15,7 @@ import cv2
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit_jax import validation
-from vit_jax.config import ConfigError
+from vit_jax.config import ConfigError, checks
 from vit_jax.evaluation import probe
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.inference import loading
@@ -96,7 +95,7 @@ def measure(
     """
     train, test = (masks.find_images(root, split) for split in splits)
     opened = _squashing(loading.load(checkpoint, overrides, step=step))
-    validation.check_fixed(opened.config, "segment")
+    checks.check_fixed(opened.config, "segment")
     say(f"{len(train):,} images to learn from, {len(test):,} to measure")
     grid = _grid(opened)
     share = min(1.0, MOST / (len(train) * math.prod(grid)))

@@ -9,6 +9,8 @@ import vit_jax.models.families  # noqa: F401 (registers the built-in families)
 from vit_jax.models.family import Family
 from vit_jax.models.variants import (
     check,
+    check_masked,
+    check_read,
     complete,
     default_class_token,
     family,
@@ -29,6 +31,8 @@ __all__ = [
     "ParameterError",
     "Params",
     "check",
+    "check_masked",
+    "check_read",
     "complete",
     "create",
     "default_class_token",

@@ -1,7 +1,7 @@
 """The interface of an architecture, without jax.
 
 A plug-in subclasses `Family`, registers it with `components.register("model", NAME)` and is used
-with `model.architecture=NAME`, or `NAME(argument=value)` where its constructor takes arguments.
+with `model.architecture=NAME`; arguments of its constructor are then options of `model`.
 Only `network` is required. It imports jax inside, so that listing models stays fast.
 """
 

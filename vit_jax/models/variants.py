@@ -5,6 +5,7 @@ import difflib
 import functools
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax import config
@@ -148,10 +149,10 @@ def reduced(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]
 
 def family(model: config.Model) -> Family:
     """The family that `model.architecture` names; raises ConfigError."""
-    named = model.architecture or "vit"
-    made = components.make("model", named, KEY)
+    named = model if model.architecture else dataclasses.replace(model, architecture="vit")
+    made = components.make(named, KEY)
     if not isinstance(made, Family):
-        raise config.ConfigError(f"{KEY}={named}: must be a subclass of models.Family")
+        raise config.ConfigError(f"{KEY}={named.architecture}: must be a subclass of models.Family")
     return made
 
 
@@ -217,6 +218,28 @@ def has_class_position(model: config.Model) -> bool:
 def check(model: config.Model, image_size: tuple[int, int]) -> None:
     """Raises ConfigError for a complete `model` whose parts do not fit each other or the images."""
     family(model).check(model, image_size)
+
+
+def check_masked(model: config.Model, masked: config.Masked) -> None:
+    """Raises ConfigError for a model that masked patch prediction cannot train."""
+    if masked.target is not None and not family(model).maskable:
+        raise config.ConfigError(
+            f"masked.target={masked.target}: {model.architecture} has no patches to mask; set none"
+        )
+
+
+def check_read(model: config.Model, names: Iterable[str]) -> None:
+    """Raises ConfigError for the first of the options `names` that the model's family ignores.
+
+    One that is set to none, 0 or an empty list asks for nothing, so it passes.
+    """
+    for name in names:
+        value = getattr(model, name)
+        if name in family(model).unread and (value is False or value not in (None, 0, ())):
+            raise config.ConfigError(
+                f"model.{name}={config.show(value)}: model.architecture={model.architecture} does "
+                "not read it"
+            )
 
 
 def required(value: T | None) -> T:

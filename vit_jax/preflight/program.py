@@ -9,12 +9,14 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, models, validation
+from vit_jax import config, models
+from vit_jax.config import checks
 from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
 from vit_jax.training import (
     distillation,
     optimizers,
+    run_config,
     schedules,
     sharding,
     state,
@@ -124,10 +126,8 @@ class Report:
 
 def prepare(cfg: config.Config) -> config.Config:
     """Completes and validates a config on random pixels, so its data need not be available."""
-    data = dataclasses.replace(cfg.data, source="synthetic", name=None, root=None, holdout=0.0)
-    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model), data=data)
-    models.check(cfg.model, cfg.data.image_size)
-    validation.check_options(cfg)
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model), data=cfg.data.synthetic())
+    run_config.check(cfg)
     return cfg
 
 
@@ -144,16 +144,15 @@ def same_program(cfg: config.Config) -> str:
     Other options are part of it only if they differ from their defaults, so a new option does not
     change the texts of earlier results.
     """
-    plain = config.Config()
     values: dict[str, Any] = {
-        key: config.get(cfg, key)
-        for key, _, _ in config.fields()
-        if not CONSTANTS.fullmatch(key) and config.get(cfg, key) != config.get(plain, key)
+        key: config.to_dict(value)
+        for key, value in config.changed(cfg).items()
+        if not CONSTANTS.fullmatch(key)
     }
     for key in ("optimizer.weight_decay", "train.clip_norm"):
         if key in values:
             values[key] = True
-    values["view"] = [cfg.data.image_size, cfg.data.channels, cfg.schedule.decay]
+    values["view"] = [cfg.data.image_size, cfg.data.channels, cfg.schedule.name]
     return json.dumps(values, sort_keys=True)
 
 
@@ -179,8 +178,8 @@ def measure(
 
     Raises ConfigError if the batch or the mesh does not divide by the devices.
     """
-    cfg = validation.with_accumulation(_typed(cfg, where), len(where.devices))
-    validation.check_devices(cfg, len(where.devices))
+    cfg = checks.with_accumulation(_typed(cfg, where), len(where.devices))
+    checks.check_devices(cfg, len(where.devices))
     plan = Plan.of(cfg, examples)
     mesh = sharding.create_mesh(cfg.mesh.fsdp, where.devices)
     model = _model(cfg)

@@ -17,12 +17,12 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, experiment, run_config, run_directory
+from vit_jax import config, experiment, run_directory
 from vit_jax.config import components
 from vit_jax.data import split_roles
 from vit_jax.runtime import backend, device, logs, provenance
 from vit_jax.studies.records import DONE, FAILED
-from vit_jax.training import hooks
+from vit_jax.training import hooks, run_config
 
 # Measures a trained network: (run directory, one of `Cell.measurements`) -> results by name.
 Measure = Callable[[pathlib.Path, Mapping[str, Any]], dict[str, float]]

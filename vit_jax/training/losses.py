@@ -7,16 +7,22 @@ import optax
 from vit_jax import config
 from vit_jax.config import components
 
+SOFTMAX = config.Loss()
+
 
 def cross_entropy(
-    logits: jax.Array, labels: jax.Array, *, kind: str = "softmax", smoothing: float = 0.0
+    logits: jax.Array,
+    labels: jax.Array,
+    *,
+    loss: config.Loss = SOFTMAX,
+    smoothing: float = 0.0,
 ) -> jax.Array:
     """Returns the loss of each example.
 
     Args:
       logits: (B, K) float32.
       labels: (B,) int32 in [0, K), or (B, K) float32: what share of the example is each class.
-      kind: `softmax`, or `sigmoid`: binary cross-entropies summed over classes, the loss of the
+      loss: softmax, or sigmoid: binary cross-entropies summed over classes, the loss of the
         paper's ImageNet-21k and JFT pre-training (vision_transformer issue 34); or the loss of a
         plug-in, which gets the logits and the (B, K) targets.
       smoothing: mass taken from the true classes and spread evenly over all K.
@@ -28,29 +34,29 @@ def cross_entropy(
         labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1], dtype=jnp.float32)
     )
     targets = optax.smooth_labels(targets, smoothing)
-    if kind not in ("softmax", "sigmoid"):
-        each = components.make("loss", kind, "train.loss")(logits, targets)
+    if not components.is_built_in("loss", loss.name):
+        each = components.make(loss, "loss.name")(logits, targets)
         if each.shape != logits.shape[:1] or not jnp.issubdtype(each.dtype, jnp.floating):
             raise config.ConfigError(
-                f"train.loss={kind}: returned {each.dtype} {each.shape}; must return the loss of "
-                f"each example, floats {logits.shape[:1]}"
+                f"loss.name={loss.name}: returned {each.dtype} {each.shape}; must return the loss "
+                f"of each example, floats {logits.shape[:1]}"
             )
         return each
-    if kind == "softmax":
+    if loss.name == "softmax":
         return optax.softmax_cross_entropy(logits, targets)
     return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)
 
 
-def probabilities(logits: jax.Array, kind: str) -> jax.Array:
+def probabilities(logits: jax.Array, loss: config.Loss) -> jax.Array:
     """Returns what logits (B, K) trained with a loss mean as probabilities, (B, K).
 
     A plugged-in loss may bring its own `probabilities(logits)`; without it, softmax.
     """
-    if kind == "sigmoid":
+    if loss.name == "sigmoid":
         return jax.nn.sigmoid(logits)
     own = None
-    if kind != "softmax":
-        own = getattr(components.make("loss", kind, "train.loss"), "probabilities", None)
+    if loss.name != "softmax":
+        own = getattr(components.make(loss, "loss.name"), "probabilities", None)
     return jax.nn.softmax(logits) if own is None else own(logits)
 
 

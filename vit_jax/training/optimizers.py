@@ -29,18 +29,11 @@ def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.Gra
     too (AdamW's form; AugReg, section 3.3). Where groups have a decay of their own, there is none
     in the chain: `trainable` adds it to the updates.
     """
-    dtype = jnp.dtype(optimizer.moment_dtype)
 
     def decayed(params: Any) -> Any:
         return tree_utils.map_named(lambda name, _: decays(optimizer, name), params)
 
-    if optimizer.name == "adam":
-        moments = optax.scale_by_adam(optimizer.b1, optimizer.b2, optimizer.eps, mu_dtype=dtype)
-    elif optimizer.name != "sgd":
-        moments = _named(optimizer.name)
-    else:
-        moments = optax.trace(optimizer.momentum, accumulator_dtype=dtype)
-    parts = [moments]
+    parts = [_moments(optimizer)]
     if clip_norm is not None:
         parts.insert(0, optax.clip_by_global_norm(clip_norm))
     if optimizer.weight_decay and not decays_in_groups(optimizer):
@@ -66,34 +59,38 @@ def decays_in_groups(optimizer: config.Optimizer) -> bool:
     return any(group.decay is not None for group in groups)
 
 
-# Direction of descent in optax, where it is not called scale_by_NAME.
-_SCALES = {
-    "adabelief": "scale_by_belief",
-    "adagrad": "scale_by_rss",
-    "rmsprop": "scale_by_rms",
-}
+@components.register("optimizer", "adam")
+def adam(*, b1: float, b2: float, eps: float, moment_dtype: str) -> optax.GradientTransformation:
+    """Adam (Kingma and Ba 2015), with a first moment of `moment_dtype`."""
+    return optax.scale_by_adam(b1, b2, eps, mu_dtype=jnp.dtype(moment_dtype))
 
 
-def _named(text: str) -> optax.GradientTransformation:
-    """Returns the optimizer that a config names: of a plug-in, else of optax.
+@components.register("optimizer", "sgd")
+def sgd(*, momentum: float, moment_dtype: str) -> optax.GradientTransformation:
+    """SGD with a momentum of `moment_dtype`."""
+    return optax.trace(momentum, accumulator_dtype=jnp.dtype(moment_dtype))
 
-    Its updates point up the gradient and know no learning rate.
+
+@components.register("optimizer", "muon")
+def muon(**arguments: Any) -> optax.GradientTransformation:
+    """Muon for the encoder's matrices, Adam for the rest."""
+    whole = optax.contrib.muon(
+        learning_rate=1.0, muon_weight_dimension_numbers=_matrices, **arguments
+    )
+    return optax.chain(whole, optax.scale(-1.0))
+
+
+def _moments(optimizer: config.Optimizer) -> optax.GradientTransformation:
+    """The transformation that a config names; its updates point up the gradient.
+
+    It knows no learning rate: those of optax that want one get 1.
     """
-    key = "optimizer.name"
-    spec = components.parse(text, key)
-    if spec.name in components.names("optimizer"):
-        made = components.make("optimizer", text, key)
-        if not isinstance(made, optax.GradientTransformation):
-            raise config.ConfigError(f"{key}={text}: must return an optax.GradientTransformation")
-        return made
-    scale = getattr(optax, _SCALES.get(spec.name, f"scale_by_{spec.name}"), None)
-    if scale is not None:
-        return components.call(scale, spec, key)
-    # The others, such as lamb and adafactor, descend by themselves.
-    whole = getattr(optax, spec.name, None) or getattr(optax.contrib, spec.name)
-    more = {"muon_weight_dimension_numbers": _matrices} if spec.name == "muon" else {}
-    made = components.call(whole, spec, key, learning_rate=1.0, **more)
-    return optax.chain(made, optax.scale(-1.0))
+    key, name = "optimizer.name", optimizer.name
+    descends = name in components.OPTAX_OPTIMIZERS and components.descends(name)
+    made = components.make(optimizer, key, **({"learning_rate": 1.0} if descends else {}))
+    if not isinstance(made, optax.GradientTransformation):
+        raise config.ConfigError(f"{key}={name}: must return an optax.GradientTransformation")
+    return optax.chain(made, optax.scale(-1.0)) if descends else made
 
 
 def _matrices(params: Any) -> Any:

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from vit_jax import config, validation
+from vit_jax import config
+from vit_jax.config import checks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Plan:
             evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
             save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
         )
-        validation.check_length(cfg, plan.steps, plan.warmup, plan.cooldown)
+        checks.check_length(cfg, plan.steps, plan.warmup, plan.cooldown)
         return plan
 
     def logs(self, step: int, every: int | None) -> bool:

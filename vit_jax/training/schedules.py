@@ -1,5 +1,6 @@
 """Learning rates over the steps of a run."""
 
+import typing
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,6 @@ import optax
 from vit_jax import config
 from vit_jax.config import components
 from vit_jax.training.plan import Plan
-
-COOLED = ("constant", "rsqrt")  # the decays that do not end by themselves
 
 
 def of(cfg: config.Config, plan: Plan) -> optax.Schedule:
@@ -35,33 +34,37 @@ def create(
     `step` are at shares of the whole run. Step 0 is the first update; a run without warm-up starts
     at `lr`.
     """
-    if not components.is_built_in("schedule", schedule.decay):
-        own: optax.Schedule = components.make(
-            "schedule", schedule.decay, "schedule.decay", lr=lr, steps=steps, warmup=warmup
-        )
+    if not components.is_built_in("schedule", schedule.name):
+        own: Any = components.make(schedule, "schedule.name", lr=lr, steps=steps, warmup=warmup)
         rate = jax.eval_shape(own, jnp.float32(0)) if callable(own) else None
         if getattr(rate, "shape", None) != ():
             raise config.ConfigError(
-                f"schedule.decay={schedule.decay}: must return a function of the step that returns "
+                f"schedule.name={schedule.name}: must return a function of the step that returns "
                 "the learning rate, a scalar"
             )
-        return _of_float(own)
-    rest = max(steps - warmup, 1)
-    if schedule.decay == "cosine":
-        decay = optax.cosine_decay_schedule(lr, rest, alpha=schedule.end / lr)
-    elif schedule.decay == "linear":
-        decay = optax.linear_schedule(lr, schedule.end, rest)
-    elif schedule.decay == "step":
-        decay = _staircase(lr, [share * steps - warmup for share in schedule.drops])
-    elif schedule.decay == "constant":
-        decay = optax.constant_schedule(lr)
-    else:
-        decay = _reciprocal_sqrt(lr, schedule.timescale)
+        return _of_float(typing.cast(optax.Schedule, own))
+    decay = _decay(schedule, lr, steps, warmup)
     if warmup:
         decay = optax.join_schedules([optax.linear_schedule(0.0, lr, warmup), decay], [warmup])
-    if cooldown and schedule.decay in COOLED:
+    if cooldown:
         decay = _cooled(decay, steps, cooldown)
     return _of_float(decay)
+
+
+def _decay(schedule: config.Schedule, lr: float, steps: int, warmup: int) -> optax.Schedule:
+    """The learning rate over the steps after the warm-up."""
+    rest = max(steps - warmup, 1)
+    match schedule:
+        case config.Falling(name="cosine", end=end):
+            return optax.cosine_decay_schedule(lr, rest, alpha=end / lr)
+        case config.Falling(end=end):
+            return optax.linear_schedule(lr, end, rest)
+        case config.Step(drops=drops):
+            return _staircase(lr, [share * steps - warmup for share in drops])
+        case config.ReciprocalSqrt(timescale=timescale):
+            return _reciprocal_sqrt(lr, timescale)
+        case _:
+            return optax.constant_schedule(lr)
 
 
 def _of_float(schedule: optax.Schedule) -> optax.Schedule:

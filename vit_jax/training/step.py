@@ -162,9 +162,7 @@ def _classification(
         targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, classes, dtype=jnp.float32)
         if mix is not None:
             targets = mixup.blend(targets, mix.labels)
-        loss = losses.cross_entropy(
-            logits, targets, kind=train.loss, smoothing=train.label_smoothing
-        )
+        loss = losses.cross_entropy(logits, targets, loss=cfg.loss, smoothing=train.label_smoothing)
         # Of a blend, the label with the larger part is the row's own; of CutMix, it may be less.
         correct = losses.best_is_right(logits, labels, several=cfg.data.multilabel)
         measured = {"top1": jnp.mean(correct, dtype=jnp.float32)}
@@ -247,10 +245,7 @@ def _preparation(
     model: models.Classifier, cfg: config.Config
 ) -> Callable[[Batch, jax.Array], Batch]:
     """Returns what a batch of a step becomes on the device: a function of (seed, step)."""
-    augmentations = [
-        components.make("batch_augmentation", text, AUGMENTATIONS)
-        for text in cfg.train.augmentations
-    ]
+    augmentations = [components.make(one, AUGMENTATIONS) for one in cfg.train.augmentations]
 
     def prepare(batch: Batch, step: jax.Array) -> Batch:
         if cfg.masked.target is not None:
@@ -275,7 +270,7 @@ def _augmented(
             labels.shape[:1] != before.shape[:1]
         ):
             raise config.ConfigError(
-                f"{AUGMENTATIONS}={cfg.train.augmentations[index]}: returned images "
+                f"{AUGMENTATIONS}={cfg.train.augmentations[index].name}: returned images "
                 f"{images.dtype} {images.shape} and labels {labels.shape}; images must stay "
                 f"{before.dtype} {before.shape}, labels (B,) or (B, K)"
             )

@@ -289,8 +289,8 @@ def _read_back(
     value, other = spec.loss or "softmax", back.loss or "softmax"
     if value != other and not spec.headless:
         lines += (
-            f"train.loss={value}: not stored in this format, and reads back as {other}; "
-            f"set --config.train.loss={value} then",
+            f"loss.name={value}: not stored in this format, and reads back as {other}; "
+            f"set --config.loss.name={value} then",
         )
     return lines
 

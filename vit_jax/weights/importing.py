@@ -129,7 +129,7 @@ def _settled(
 ) -> set[str]:
     """The options that need no assumptions, or none that matter."""
     others = set(overrides)
-    if "train.loss" in overrides or (wanted is not None and wanted.init_head != "keep"):
+    if "loss.name" in overrides or (wanted is not None and wanted.init_head != "keep"):
         others |= {key for key, why in inferred.assumed.items() if why == ONE_OUTPUT}
         others.add(google.SOFTMAX)
     if wanted is not None or "data.image_size" in overrides:

@@ -1,4 +1,4 @@
-"""An augmentation of a batch: `--config.train.augmentations='jitter(amount=0.2)'`."""
+"""An augmentation of a batch: `--config.train.augmentations.jitter.amount=0.2`."""
 
 import jax
 

@@ -1,4 +1,4 @@
-"""An evaluator: `--config.evaluation.evaluators='worst_class'`."""
+"""An evaluator: `--config.evaluation.evaluators=worst_class`."""
 
 import jax
 import jax.numpy as jnp

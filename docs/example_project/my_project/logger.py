@@ -1,4 +1,4 @@
-"""A logger: `--config.logging.loggers="csv(metric='train/loss')"`."""
+"""A logger: `--config.logging.loggers.csv.metric=train/loss`."""
 
 import vit_jax
 

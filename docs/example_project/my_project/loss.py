@@ -1,4 +1,4 @@
-"""A loss: `--config.train.loss=squared`."""
+"""A loss: `--config.loss.name=squared`."""
 
 import jax
 import jax.numpy as jnp

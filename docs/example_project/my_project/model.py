@@ -1,4 +1,4 @@
-"""A model: `--config.model.architecture='convnet(width=32)'`."""
+"""A model: `--config.model.architecture=convnet --config.model.filters=32`."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ from vit_jax import models
 class Network(nnx.Module):
     """A strided convolution, the mean over positions, a linear head."""
 
-    def __init__(self, channels, width, classes, dtype, *, rngs):
-        self.conv = nnx.Conv(channels, width, (4, 4), strides=2, dtype=dtype, rngs=rngs)
-        self.head = nnx.Linear(width, classes, rngs=rngs)
+    def __init__(self, channels, filters, classes, dtype, *, rngs):
+        self.conv = nnx.Conv(channels, filters, (4, 4), strides=2, dtype=dtype, rngs=rngs)
+        self.head = nnx.Linear(filters, classes, rngs=rngs)
 
     def __call__(self, images, *, key=None, capture=False):
         """Returns logits, and what the head sees."""
@@ -25,9 +25,9 @@ class Network(nnx.Module):
 class ConvNet(models.Family):
     """What vit_jax asks of an architecture; only `network` is required."""
 
-    def __init__(self, width: int = 32):
-        self.width = width
+    def __init__(self, filters: int = 32):
+        self.filters = filters
 
     def network(self, model, image_size, channels, dtype, masked, *, rngs):
         """Returns the network."""
-        return Network(channels, self.width, model.num_classes, dtype, rngs=rngs)
+        return Network(channels, self.filters, model.num_classes, dtype, rngs=rngs)

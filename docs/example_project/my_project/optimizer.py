@@ -1,4 +1,4 @@
-"""An optimizer: `--config.optimizer.name='sign_momentum(decay=0.95)'`."""
+"""An optimizer: `--config.optimizer.name=sign_momentum --config.optimizer.decay=0.95`."""
 
 import optax
 

@@ -1,4 +1,4 @@
-"""A learning rate schedule: `--config.schedule.decay='triangle(peak=0.3)'`."""
+"""A learning rate schedule: `--config.schedule.name=triangle --config.schedule.peak=0.3`."""
 
 import optax
 

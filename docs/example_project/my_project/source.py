@@ -1,4 +1,4 @@
-"""A data source: `--config.data.source='stripes(count=64)'`."""
+"""A data source: `--config.data.source=stripes --config.data.count=64`."""
 
 import numpy as np
 

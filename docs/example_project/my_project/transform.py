@@ -1,4 +1,4 @@
-"""A transform of one image: `--config.data.transforms='speckle(share=0.2)'`."""
+"""A transform of one image: `--config.data.transforms.speckle.share=0.2`."""
 
 import vit_jax
 

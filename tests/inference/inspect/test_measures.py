@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import vit_reference
-from vit_jax import cli, config, models, run_config
+from vit_jax import cli, config, models
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.inference.inspect.measures import CannotAnswer
+from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 
 ROOT2 = math.sqrt(2)

@@ -15,7 +15,7 @@ import pytest
 import browsing
 import pages
 import runs
-from vit_jax import cli, run_config
+from vit_jax import cli
 from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import measures, view
 from vit_jax.inference.inspect.measures import CannotAnswer

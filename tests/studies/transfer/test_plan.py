@@ -67,12 +67,12 @@ def test_a_resnet_tries_the_setup_of_big_transfer():
         cfg = cell.cfg
         assert (cfg.optimizer.lr, cfg.optimizer.name, cfg.optimizer.momentum) == (0.003, "sgd", 0.9)
         assert (str(cfg.train.duration), cfg.train.mixup) == ("10000 steps", 0.1)
-        assert (cfg.schedule.decay, cfg.schedule.drops) == ("step", (0.3, 0.6, 0.9))
+        assert (cfg.schedule.name, cfg.schedule.drops) == ("step", (0.3, 0.6, 0.9))
         assert (cfg.train.batch_size, cfg.train.clip_norm) == (512, None)
         assert cfg.optimizer.weight_decay == 0.0
         assert cfg.schedule.warmup.amount > 0
     assert bit.cfg.data.train_split == "train[:98%]"
-    assert ours[0].cfg.schedule.decay == "cosine"
+    assert ours[0].cfg.schedule.name == "cosine"
 
 
 def test_one_rate_is_not_chosen():

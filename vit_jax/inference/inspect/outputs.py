@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit_jax import validation
+from vit_jax.config import checks
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import figure_index as index
 from vit_jax.inference.inspect import (
@@ -123,7 +123,7 @@ def inspect(
     Raises CannotAnswer if the model does not support the figure; UserError for other mistakes.
     """
     opened = loading.load(checkpoint, overrides, step=step)
-    validation.check_fixed(opened.config, "inspect")
+    checks.check_fixed(opened.config, "inspect")
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     given = None

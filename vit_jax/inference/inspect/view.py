@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import __version__, config, models, validation
+from vit_jax import __version__, config, models
+from vit_jax.config import checks
 from vit_jax.data import decoding
 from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import (
@@ -84,7 +85,7 @@ class Viewer:
         pixels = inputs.load(encoded, cfg.data)
         view, photo = inputs.seen(pixels, cfg.data), inputs.photo(pixels, cfg.data)
         height, width = (len(photo) // len(view) * side for side in self._side)
-        found = _compute(self._model, cfg.data, cfg.train.loss, self.opened.params, view[None])
+        found = _compute(self._model, cfg.data, cfg.loss, self.opened.params, view[None])
         probabilities, weights, tokens = map(np.asarray, found)
         features = tokens[0, variants.prefix_tokens(cfg.model) :]
         rolled = measures.rollout_layers(weights)[:, 0]
@@ -148,7 +149,11 @@ class Viewer:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _compute(
-    model: models.Classifier, data: config.Data, loss: str, params: models.Params, view: jax.Array
+    model: models.Classifier,
+    data: config.Data,
+    loss: config.Loss,
+    params: models.Params,
+    view: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Probabilities (1, K), attention weights (L, 1, H, N, N) and tokens (1, N, D)."""
     logits, out = model.apply(
@@ -174,7 +179,7 @@ def open_viewer(
     images if they are `needed`.
     """
     opened = loading.load(checkpoint, overrides, step=step)
-    validation.check_fixed(opened.config, "inspect")
+    checks.check_fixed(opened.config, "inspect")
     viewer = Viewer(opened)
     if paths:
         return viewer, prediction.files(paths, count or COUNT, seed)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from vit_jax import config
 from vit_jax.config import components
 from vit_jax.runtime.logs.trackers import LOGGERS
 from vit_jax.utils import limits, messages, storage
@@ -167,22 +168,18 @@ class Metrics:
     """Writes scalars to `metrics.jsonl`, and to every other logger of a run."""
 
     def __init__(
-        self, directory: pathlib.Path, *, tensorboard: bool, loggers: Sequence[str] = ()
+        self, directory: pathlib.Path, *, tensorboard: bool, loggers: Sequence[config.Logger] = ()
     ) -> None:
         """Opens the loggers; raises ConfigError for one of `loggers` that cannot be made."""
-        chosen = [components.Spec("jsonl")]
-        for text in (*(["tensorboard"] if tensorboard else []), *loggers):
-            spec = components.parse(text, LOGGERS)
-            components.find("logger", spec.name, LOGGERS)
-            if spec not in chosen:
-                chosen.append(spec)
+        wanted = [config.Logger(name="tensorboard")] if tensorboard else []
+        others = dict.fromkeys((*wanted, *loggers))  # each once
+        others.pop(config.Logger(name="jsonl"), None)
         self._others: list[Logger] = []
         with contextlib.ExitStack() as failing:  # one that cannot be made closes the others
             self._lines = JsonLines(directory)
             failing.callback(self.close)
-            for spec in chosen[1:]:
-                factory = components.find("logger", spec.name, LOGGERS)
-                self._others.append(components.call(factory, spec, LOGGERS, directory))
+            for one in others:
+                self._others.append(components.make(one, LOGGERS, directory))
             failing.pop_all()
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:

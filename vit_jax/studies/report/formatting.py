@@ -92,10 +92,9 @@ def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
 
     Sizes that its variant says are left out.
     """
-    default = config.Config()
     rows = []
-    for key, field, _ in config.fields():
-        value, usual = config.get(cfg, key), config.get(default, key)
+    for key, field, _ in config.fields(cfg):
+        value, usual = config.get(cfg, key), field.default
         named = cfg.model.variant is not None and key.removeprefix("model.") in SIZES
         if value != usual and key != "name" and not named:
             rows.append((key, config.show(value), config.show(usual), field.metadata["doc"]))

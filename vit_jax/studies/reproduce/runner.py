@@ -5,7 +5,7 @@ import functools
 import pathlib
 from collections.abc import Mapping
 
-from vit_jax import config, run_config, run_directory
+from vit_jax import config, run_directory
 from vit_jax.config import catalog
 from vit_jax.runtime import backend, locking, logs
 from vit_jax.runtime.preemption import Preempted
@@ -14,6 +14,7 @@ from vit_jax.studies.cells import Cell
 from vit_jax.studies.reproduce import planning
 from vit_jax.studies.reproduce.exhibit import FEW_SHOT, Step, Table
 from vit_jax.studies.reproduce.planning import Planned
+from vit_jax.training import run_config
 
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
 MOST_DAYS = 7.0  # limit for a step without an accelerator

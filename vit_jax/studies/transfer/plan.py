@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import config, run_config, run_directory, validation
-from vit_jax.config import ConfigError, catalog
+from vit_jax import config, run_directory
+from vit_jax.config import ConfigError, catalog, checks
 from vit_jax.data import split_roles
 from vit_jax.studies.cells import Cell
 
@@ -141,7 +141,7 @@ def create(
 
     def resolve(values: Mapping[str, Any]) -> config.Config:
         cfg = run_config.config_from_values(values, overrides, tiny=tiny)
-        validation.check_fixed(cfg, "a run")
+        checks.check_fixed(cfg, "a run")
         return run_directory.as_in_weights(cfg, overrides)
 
     base = resolve(values)
@@ -222,5 +222,5 @@ def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Can
     # Measure only the held-out images: the additional sets contain test images too.
     evaluation = config.Evaluation(batch_size=cfg.evaluation.batch_size, every=None)
     cfg = dataclasses.replace(_on_splits(cfg, train, held_out), evaluation=evaluation)
-    validation.check_options(cfg)
+    checks.check_options(cfg)
     return Candidate(setup=setup, cfg=cfg)

@@ -30,7 +30,7 @@ DROPPED = (
     (r"chrono/.*", "of big_vision's clock, not of the model"),
     (r"(?:params/)?(?:txt/.*|t|b)", "of the text tower and the loss"),
 )
-SOFTMAX = "train.loss=softmax"  # as an assumption
+SOFTMAX = "loss.name=softmax"  # as an assumption
 CODE = "as in Google's code; the file does not say"
 PIXELS = ("data.mean", "data.std", "data.resampling", "data.eval_crop")
 # Parts of an encoder that Google's has not.

@@ -3,14 +3,18 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vit_jax import config, models, smoke, unread_options, validation
-from vit_jax.config import catalog
+from vit_jax import config, models
+from vit_jax.config import catalog, checks
 from vit_jax.data import availability, folders, split_roles
 from vit_jax.runtime import locking
 from vit_jax.utils import messages, storage
+
+# Of a tiny run.
+STEPS = config.Duration(2, "steps")
+BATCH, CLASSES, EXAMPLES = 16, 10, 32
 
 
 def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False) -> config.Config:
@@ -20,14 +24,14 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
     """
     values = catalog.load(reference)
     if ".py" in reference:  # the catalog's own are checked by a test
-        unread_options.check_file(values)
+        check_read(config.build(values), config.changed(config.build(values)))
     own, source = values.get("data"), overrides.get("data.source")
     if source in ("folder", "csv") and isinstance(own, Mapping) and own.get("source") != source:
         # Its splits are those of other data, which knew no validation split, say.
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
     cfg = config_from_values(values, overrides, tiny=tiny)
-    validation.check_fixed(cfg, "a run")
+    checks.check_fixed(cfg, "a run")
     return cfg
 
 
@@ -43,10 +47,30 @@ def config_from_values(
         test = cfg.data.test_split if "test_split" in own else split_roles.AUTO
         data = dataclasses.replace(cfg.data, eval_split=split_roles.AUTO, test_split=test)
         cfg = dataclasses.replace(cfg, data=data)
-    unread_options.check(cfg, overrides)
-    if tiny:  # overridden options keep their values
-        cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
+    check_read(cfg, overrides)
+    if tiny:
+        small = shrink(cfg)
+        # Overridden options keep their values, but those of a source that is replaced.
+        gone = {key for key, _, _ in config.fields(cfg)} - {k for k, _, _ in config.fields(small)}
+        gone = set() if "data.source" in overrides else gone
+        kept = {key: value for key, value in overrides.items() if key not in gone}
+        cfg = config.build(config.override(config.to_dict(small), kept))
     return complete(_located(cfg))
+
+
+def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
+    """Raises ConfigError for the first of the options `keys` that nothing reads."""
+    keys, cfg = list(keys), dataclasses.replace(cfg, model=models.complete(cfg.model))
+    checks.check_read(cfg, keys)
+    sizes = [key.removeprefix("model.") for key in keys if key.startswith("model.")]
+    models.check_read(cfg.model, sizes)
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for options that do not fit each other, of a complete model."""
+    models.check(cfg.model, cfg.data.image_size)
+    models.check_masked(cfg.model, cfg.masked)
+    checks.check_options(cfg)
 
 
 def _located(cfg: config.Config) -> config.Config:
@@ -63,9 +87,8 @@ def _located(cfg: config.Config) -> config.Config:
         path = None if reference is None or "://" in reference else storage.as_path(reference)
         return os.path.abspath(path) if path and path.exists() else reference  # noqa: PTH100
 
-    data = dataclasses.replace(
-        cfg.data, root=absolute("data.root"), examples=absolute("data.examples")
-    )
+    paths = ("root", "examples") if cfg.data.root is not None else ("examples",)
+    data = dataclasses.replace(cfg.data, **{name: absolute(f"data.{name}") for name in paths})
     distill = dataclasses.replace(cfg.distill, teacher=weights(cfg.distill.teacher))
     return dataclasses.replace(cfg, data=data, distill=distill, init_from=weights(cfg.init_from))
 
@@ -76,9 +99,52 @@ def complete(cfg: config.Config) -> config.Config:
     Splits of a folder of images are called as the folders that are there. Raises ConfigError.
     """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
-    models.check(cfg.model, cfg.data.image_size)
-    validation.check_options(cfg)
+    check(cfg)
     return dataclasses.replace(cfg, data=folders.splits_there(split_roles.resolved(cfg.data)))
+
+
+def shrink(cfg: config.Config) -> config.Config:
+    """Returns two steps of `cfg` on random pixels with a small network of the same parts.
+
+    Kept: architecture, position, pooling, head and loss, dropout, stochastic depth, views and
+    augmentation, update rule, learning rate, the shape of the schedule, clipping, averaging, types,
+    mesh; not the weights it begins with, nor a teacher. Raises ConfigError for a model that cannot
+    be completed.
+    """
+    model = models.complete(cfg.model)
+    model = dataclasses.replace(model, variant=None, num_classes=CLASSES)
+    model, image_size = models.family(model).shrink(model, cfg.data.image_size)
+    data = cfg.data.synthetic(
+        examples=None,
+        classes=None,
+        train_split="train",
+        eval_split="test" if cfg.data.test_split is None else "validation",
+        test_split=cfg.data.test_split and "test",
+        image_size=image_size,
+        resize_to=None,
+        crop_pct=None,
+        num_examples=EXAMPLES,
+        workers=0,
+    )
+    accumulation = cfg.train.accumulation
+    train = dataclasses.replace(cfg.train, batch_size=BATCH * accumulation, duration=STEPS)
+    lengths = {
+        name: config.Duration(1 if getattr(cfg.schedule, name).amount else 0, "steps")
+        for name in ("warmup", "cooldown")
+        if name in vars(cfg.schedule)
+    }
+    return dataclasses.replace(
+        cfg,
+        init_from=None,
+        distill=config.Distill(),
+        model=model,
+        data=data,
+        train=train,
+        schedule=dataclasses.replace(cfg.schedule, **lengths),
+        checkpoint=dataclasses.replace(cfg.checkpoint, every=STEPS, minutes=None),
+        evaluation=dataclasses.replace(cfg.evaluation, every=STEPS, batch_size=None, tasks=()),
+        logging=dataclasses.replace(cfg.logging, every=1),
+    )
 
 
 def start(

@@ -1,9 +1,34 @@
-"""Combinations of options that cannot work, each ended in one line before anything else happens."""
+"""Combinations of options that cannot work, or of which one is not read.
+
+Each ends in one line before anything else happens.
+"""
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
-from vit_jax import config, models
+from vit_jax import config
+from vit_jax.config import components
+from vit_jax.config.options import unread
+
+
+def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
+    """Raises ConfigError for the first of the options `keys` that others leave unread.
+
+    One that is set to nothing (none, 0, 0 steps, an empty list) asks for nothing, so it passes. A
+    model of a plug-in may read every option of its section. `models.check_read` has more.
+    """
+    fields = {key: field for key, field, _ in config.fields(cfg)}
+    own = not components.is_built_in("model", cfg.model.architecture or "vit")
+    for key in keys:
+        if key not in fields:
+            continue  # an argument of a component in a list
+        value = config.get(cfg, key)
+        amount = getattr(value, "amount", value)  # a duration's
+        if value is not False and amount in (None, 0, ()):
+            continue
+        if (why := unread(cfg, key, fields[key])) and not (own and key.startswith("model.")):
+            raise config.ConfigError(f"{key}={config.show(value)}: {why}")
 
 
 def check_options(cfg: config.Config) -> None:
@@ -13,10 +38,6 @@ def check_options(cfg: config.Config) -> None:
         raise config.ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
     if data.source in ("folder", "csv") and not data.root:
         raise config.ConfigError("data.root=none: set it to the folder of images")
-    if data.labels is not None and data.source != "tfds":
-        raise config.ConfigError(
-            f"data.labels={data.labels}: is for data.source=tfds; for {data.source} set it to none"
-        )
     for key in ("crop_area", "crop_aspect"):
         low, high = getattr(data, key)
         if low > high:
@@ -46,7 +67,7 @@ def check_options(cfg: config.Config) -> None:
     for key in ("schedule.warmup", "schedule.cooldown"):
         if config.get(cfg, key).amount < 0:
             raise config.ConfigError(f"{key}={config.get(cfg, key)}: must not be negative")
-    if cfg.schedule.end > cfg.optimizer.lr:
+    if isinstance(cfg.schedule, config.Falling) and cfg.schedule.end > cfg.optimizer.lr:
         raise config.ConfigError(
             f"schedule.end={cfg.schedule.end:g}: exceeds optimizer.lr {cfg.optimizer.lr:g}"
         )
@@ -202,7 +223,7 @@ def _check_plain_colors(cfg: config.Config) -> None:
     """Raises ConfigError for what is made for gray or RGB of 8 bits, where pixels are others."""
     data = cfg.data
     other = f"data.depth={data.depth}" if data.depth != 8 else f"data.channels={data.channels}"
-    three = [text for text in data.transforms if text.partition("(")[0] == "three_augment"]
+    three = [one.name for one in data.transforms if one.name == "three_augment"]
     for key, given, off in (
         ("data.randaugment", data.randaugment, None),
         ("data.transforms", three[0] if three else (), ()),
@@ -229,8 +250,8 @@ def _check_distill(cfg: config.Config) -> None:
 def _check_multilabel(cfg: config.Config) -> None:
     """Raises ConfigError for options that need one class for each image."""
     key = "data.multilabel=true"
-    if cfg.train.loss == "softmax":
-        raise config.ConfigError("train.loss=softmax: has one class for each image; set sigmoid")
+    if cfg.loss.name == "softmax":
+        raise config.ConfigError("loss.name=softmax: has one class for each image; set sigmoid")
     one_class = {
         "data.classes": None,
         "evaluation.tasks": (),
@@ -258,8 +279,6 @@ def _check_multilabel(cfg: config.Config) -> None:
 def _check_masked(cfg: config.Config) -> None:
     masked, model = cfg.masked, cfg.model
     key = f"masked.target={masked.target}"
-    if not models.family(model).maskable:
-        raise config.ConfigError(f"{key}: {model.architecture} has no patches to mask; set none")
     if model.resnet_units is not None:
         raise config.ConfigError(
             f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
@@ -272,7 +291,7 @@ def _check_masked(cfg: config.Config) -> None:
         "train.cutmix": (0.0, "no labels to blend"),
         "train.augmentations": ((), "a step without them"),
         "train.label_smoothing": (0.0, "no labels to smooth"),
-        "train.loss": ("softmax", "a loss of its own"),
+        "loss.name": ("softmax", "a loss of its own"),
         "evaluation.tasks": ((), "no classes to name"),
     }
     for name, (value, why) in unused.items():
