@@ -42,7 +42,7 @@ CHOICES = (
     Choice(
         "schedule.name=constant, schedule.cooldown",
         "the rate falls linearly at the end; train.duration changes nothing before",
-        "--config.schedule.name=cosine --config.schedule.cooldown='0 steps'",
+        "--config.schedule.name=cosine",
     ),
 )
 

@@ -193,4 +193,4 @@ class Study:
 
 def _machine_options() -> set[str]:
     """Options that do not determine a result."""
-    return {key for key, field, _ in config.fields() if field.metadata["free"]}
+    return {key for key, field, _ in config.declared() if field.metadata["free"]}

@@ -15,7 +15,7 @@ from vit_jax import cli, config
 from vit_jax.data import decoding, folders, sources, transforms
 from vit_jax.data.source import DataError
 from vit_jax.inference import embedding, feature_files, loading
-from vit_jax.training import normalization
+from vit_jax.training import normalization, run_config
 
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 

@@ -13,6 +13,7 @@ from vit_jax import cli, config, models, preflight, weights
 from vit_jax.config import catalog
 from vit_jax.inference import loading
 from vit_jax.models import layers, positions, variants
+from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
@@ -450,12 +451,15 @@ def test_the_initial_values_of_googles_code_are_the_default():
 
 def test_options_that_nothing_reads_are_refused():
     cfg = config.Config(model=dataclasses.replace(TINY, rotary_grid=(16, 16)))
-    assert unread_options.problem(cfg, "model.rotary_grid") == "model.rotary=none does not read it"
     axial = dataclasses.replace(TINY, architecture="axial_vit", relative_bias="shared")
-    why = unread_options.problem(config.Config(model=axial), "model.relative_bias")
-    assert why == "model.architecture=axial_vit does not read it"
-    resnet = config.Model(architecture="resnet", init="timm")
-    assert unread_options.problem(config.Config(model=resnet), "model.init")
+    resnet = config.Model(variant="R50x1", init="timm")
+    for model, name, why in (
+        (cfg.model, "rotary_grid", "model.rotary=none"),
+        (axial, "relative_bias", "model.architecture=axial_vit"),
+        (resnet, "init", "model.architecture=resnet"),
+    ):
+        with pytest.raises(config.ConfigError, match=f"{why} does not read it"):
+            run_config.check_read(config.Config(model=model), [f"model.{name}"])
 
 
 MODERN = {

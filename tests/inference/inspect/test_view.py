@@ -19,6 +19,7 @@ from vit_jax import cli
 from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import measures, view
 from vit_jax.inference.inspect.measures import CannotAnswer
+from vit_jax.training import run_config
 from vit_jax.utils import messages
 
 HEADS = browsing.HEADS

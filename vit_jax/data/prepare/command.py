@@ -432,8 +432,7 @@ def _list_examples(task: Task, data_dir: str | None) -> str:
     root = availability.directory(data_dir)
     path = example_lists.list_path(root, task.name)
     if path.exists():
-        data = config.Data(
-            source="tfds",
+        data = config.Tfds(
             name=task.dataset.name,
             root=str(root),
             labels=task.labels,

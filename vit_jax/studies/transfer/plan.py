@@ -9,6 +9,7 @@ from vit_jax import config, run_directory
 from vit_jax.config import ConfigError, catalog, checks
 from vit_jax.data import split_roles
 from vit_jax.studies.cells import Cell
+from vit_jax.training import run_config
 
 CHOSEN_BY = "top1"
 HELD_OUT = 10  # percent, unless the config sets a split
