@@ -43,7 +43,7 @@ def test_a_config(tmp_path, capsys):
 
 
 def test_all_tasks_of_vtab_and_their_means(tmp_path, capsys):
-    options = [*NO_DATA, "--config.data.labels=none", "--workdir=w", "--seeds=0,1"]
+    options = [*NO_DATA, "--workdir=w", "--seeds=0,1"]
     arguments = ["transfer", "vtab/ViT-L_16-i21k-*", *options]
     assert cli.main(arguments) == 0
     out = capsys.readouterr().out
