@@ -143,13 +143,13 @@ class Trainable:
         flat = tree_utils.flatten(self.shapes)
         sizes = {name: leaf.size for name, leaf in flat.items() if lora.is_matrix(name)}
         own = sum(sizes[n] * share.part for n, share in self.shares.items() if n in sizes)
-        own += 3 * sum(leaf.size for name, leaf in flat.items() if name.startswith(f"{lora.PART}/"))
+        own += 3 * sum(leaf.size for name, leaf in flat.items() if name.startswith(f"{lora.LORA}/"))
         through = max((self._through(*item) for item in self.shares.items()), default=0.0)
         return 1 + through + own / max(sum(sizes.values()), 1)
 
     def _through(self, name: str, share: Share) -> float:
         """Returns the share of the layers that a gradient passes to reach a parameter."""
-        name = name.removeprefix(f"{lora.PART}/")
+        name = name.removeprefix(f"{lora.LORA}/")
         if name.startswith(AFTER):
             return 0.0
         if name.startswith("encoder/") and self.unrolled and share.layers:
@@ -228,7 +228,7 @@ def _trains(
     only = _parsed(options.only, layers, "optimizer.only")
 
     def allowed(name: str, count: int) -> np.ndarray:
-        if name.startswith(f"{lora.PART}/"):
+        if name.startswith(f"{lora.LORA}/"):
             return np.full(count, True)
         if only:
             return _mask(only, name, count)
@@ -258,7 +258,7 @@ def _rates(
         found = _first(groups, name, count, np.ones(count))
         if decay is None:
             return found
-        place, last = name.removeprefix(f"{lora.PART}/"), (depth or 0) + 1
+        place, last = name.removeprefix(f"{lora.LORA}/"), (depth or 0) + 1
         if place.startswith("encoder/"):
             position = np.arange(1, count + 1)
         else:

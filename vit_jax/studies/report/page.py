@@ -168,7 +168,8 @@ def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
 
 def _differing(runs: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, ...]]:
     configs = [run.cfg for _, run in runs]
-    for key, _, _ in config.fields():
+    keys = dict.fromkeys(key for cfg in configs if cfg for key, _, _ in config.fields(cfg))
+    for key in keys:
         values = ["?" if cfg is None else config.show(config.get(cfg, key)) for cfg in configs]
         if len(set(values)) > 1 and key != "name":
             yield key, *values
