@@ -240,3 +240,9 @@ def test_a_name_twice_in_a_file(folder):
     write(folder / "two.py", MINE.replace('"mine", "other"', '"two", "two"'))
     with pytest.raises(catalog.ConfigError, match="has the name two twice; rename one$"):
         catalog.load("two")
+
+
+def test_a_file_of_one_config_is_one_function(tmp_path):
+    path = write(tmp_path / "mine.py", 'def get_config():\n    return {"seed": 3}\n')
+    assert catalog.load(str(path)) == {"seed": 3, "name": "mine"}
+    assert catalog.load(f"{path}:mine") == catalog.load(str(path))

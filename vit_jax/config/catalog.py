@@ -1,8 +1,8 @@
 """Config files: the names they define, and how a name becomes a config.
 
-A config file is Python with two functions: `names()`, the names it knows, and `get_config(name)`,
-which returns an `ml_collections.ConfigDict` of the options that differ from the defaults. A third,
-`about(name)`, may return an `About`: the provenance of the numbers.
+A config file is Python with a function `get_config()`, which returns an `ml_collections.ConfigDict`
+of the options that differ from the defaults. A file of several configs has `names()` and
+`get_config(name)`; `about(name)` may return an `About`: the provenance of the numbers.
 """
 
 import dataclasses
@@ -311,9 +311,10 @@ def _execute(path: pathlib.Path, modified: int) -> types.ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's file can fail in any way
         raise ConfigError(f"--config={path}: {type(error).__name__}: {error}") from error
-    for function in ("names", "get_config"):
-        if not hasattr(module, function):
-            raise ConfigError(
-                f"--config={path}: has no function {function}(); see configs/digits.py"
-            )
+    if not hasattr(module, "get_config"):
+        raise ConfigError(f"--config={path}: has no function get_config(); see configs/digits.py")
+    if not hasattr(module, "names"):  # one config, called as its file
+        alone = module.get_config
+        setattr(module, "names", lambda: (path.stem,))  # noqa: B010
+        setattr(module, "get_config", lambda name: alone())  # noqa: B010
     return module
