@@ -26,7 +26,7 @@ FIELDS = {"config": dict, "classes": list, "base": str}
 
 
 def recognizes(path: pathlib.Path) -> bool:
-    """Returns whether a path is an adapter folder."""
+    """Whether a path is an adapter folder."""
     return (path / FACTS).is_file()
 
 
@@ -42,7 +42,7 @@ def write(
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the fields of `adapter.json`; raises WeightsError for a damaged file."""
+    """Reads the fields of `adapter.json`; raises WeightsError for a damaged file."""
     fields = readers.read_json(path / FACTS)
     for name, kind in FIELDS.items():
         if not isinstance(fields.get(name), kind):
@@ -55,7 +55,7 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
 def read_arrays(
     path: pathlib.Path, shapes: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays by name; raises WeightsError unless they are those of `shapes`.
+    """Reads the arrays by name; raises WeightsError unless they are those of `shapes`.
 
     Also raises where arrays or `fields` are not as they were written. Warns of a folder that an
     older version wrote, which cannot tell.
@@ -85,7 +85,7 @@ def _seal(arrays: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> str:
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Returns a digest of float32 arrays by name."""
+    """A digest of float32 arrays by name."""
     found = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name], "<f4")

@@ -17,7 +17,7 @@ SEVERAL = "multi_label_classification"  # transformers' `problem_type` of output
 
 
 def shown(value: Any) -> str:
-    """Returns a value formatted for messages."""
+    """A value formatted for messages."""
     text = repr(value)
     return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
 
@@ -28,7 +28,7 @@ def present(values: Given) -> Given:
 
 
 def text(values: Given, key: str, default: str) -> str:
-    """Returns a string."""
+    """A string."""
     value = values.get(key)
     if value is None:
         return default
@@ -38,7 +38,7 @@ def text(values: Given, key: str, default: str) -> str:
 
 
 def whole(values: Given, key: str, default: int | None = None) -> int:
-    """Returns a positive whole number."""
+    """A positive whole number."""
     value = default if values.get(key) is None else values[key]
     if type(value) is not int or not 0 < value < LARGEST:
         raise WeightsError(f"{key}={shown(value)}: must be a positive whole number")
@@ -46,12 +46,12 @@ def whole(values: Given, key: str, default: int | None = None) -> int:
 
 
 def real(values: Given, key: str, default: float | None = None) -> float:
-    """Returns a positive number."""
+    """A positive number."""
     return reals(values, key, None if default is None else (default,))[0]
 
 
 def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
-    """Returns finite non-negative numbers; a single number becomes a tuple."""
+    """Finite non-negative numbers; a single number becomes a tuple."""
     value = default if values.get(key) is None else values[key]
     many: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)
     plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in many)
@@ -62,7 +62,7 @@ def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> 
 
 
 def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]:
-    """Returns height and width, given together or as one number for both."""
+    """Height and width, given together or as one number for both."""
     value = default if values.get(key) is None else values[key]
     sides = value if isinstance(value, list | tuple) else [value, value]
     if len(sides) != 2:
@@ -71,7 +71,7 @@ def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]
 
 
 def section(values: Given, key: str) -> Given:
-    """Returns the object under a key; an empty one if it is missing."""
+    """The object under a key; an empty one if it is missing."""
     value = values.get(key)
     if value is None:
         return {}
@@ -81,7 +81,7 @@ def section(values: Given, key: str) -> Given:
 
 
 def labels(values: Given, key: str, count: int) -> tuple[str, ...]:
-    """Returns the names of `count` classes in numeric order, if given.
+    """The names of `count` classes in numeric order, if given.
 
     The field is a list, or an object with the class numbers as keys.
     """

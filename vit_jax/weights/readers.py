@@ -132,7 +132,7 @@ def open_shards(index: pathlib.Path) -> Arrays:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the object in a JSON file of moderate size; raises WeightsError."""
+    """Reads the object in a JSON file of moderate size; raises WeightsError."""
     with _named(path):
         with _explained("is not valid JSON"):
             values = json.loads(_File(path).read().decode("utf-8"))
@@ -146,7 +146,7 @@ class _File(io.FileIO):
     """A file that returns at most MAX_TABLE bytes per read, whatever its tables declare."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """Returns up to `size` bytes; all of them if it is negative."""
+        """Reads up to `size` bytes; all of them if it is negative."""
         whole = size is None or size < 0 or size > MAX_TABLE
         data = super().read(MAX_TABLE + 1 if whole else size) or b""
         if len(data) > MAX_TABLE:
@@ -242,7 +242,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _repeated(names: Iterable[str]) -> str | None:
-    """Returns the first name that occurs more than once."""
+    """The first name that occurs more than once."""
     return next((name for name, n in collections.Counter(names).items() if n > 1), None)
 
 
@@ -357,7 +357,7 @@ def _safetensors(file: _File) -> Arrays:
 
 
 def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the dict of a JSON object; raises WeightsError for a repeated name."""
+    """The dict of a JSON object; raises WeightsError for a repeated name."""
     twice = _repeated(name for name, _ in items)
     if twice is not None:
         raise WeightsError(f"contains {twice[:80]!r} twice; download it again")
