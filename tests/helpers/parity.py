@@ -71,7 +71,7 @@ def opened(name, folder):
 
 def answers(params, facts, pictures, output):
     """Returns the logits, or what a head would see, at the highest precision."""
-    loaded = weights.Weights(kind="", params=params, facts=facts, report=mapping.Report())
+    loaded = weights.Weights(kind="", params=params, spec=facts, report=mapping.Report())
     return getattr(foreign, output)(loaded, pictures)
 
 

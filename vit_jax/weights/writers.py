@@ -22,7 +22,7 @@ FOLDED = "model.safetensors"  # the file of arrays in a folder
 
 
 def rounded(arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
-    """Converts float32 arrays to another type; raises WeightsError for a number beyond its range."""
+    """Converts float32 arrays to another type; raises WeightsError beyond its range."""
     kind, _ = DTYPES[dtype]
     with np.errstate(over="ignore"):
         found = {name: np.asarray(array, kind) for name, array in arrays.items()}
