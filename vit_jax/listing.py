@@ -175,14 +175,19 @@ def groups(chosen: Sequence[Entry]) -> Iterator[Group]:
         yield Group(title, ", ".join(shared), tuple(header), rows)
 
 
-def options(cfg: config.Config) -> list[tuple[str, str, str]]:
-    """Returns the key, value and description of every option."""
-    rows = []
+def options(cfg: config.Config, *, every: bool = False) -> list[tuple[str, str, str]]:
+    """Key, value and meaning of the options that differ from the defaults, or of `every` one.
+
+    Among all, a star follows the keys of those that differ.
+    """
+    rows, changed = [], config.changed(cfg)
     for key, field, _ in config.fields(cfg):
         kind = field.metadata["kind"]
         choices = components.built_in(kind) if kind else field.metadata["choices"]
         meaning = field.metadata["doc"] + (f" [{' | '.join(map(str, choices))}]" if choices else "")
-        rows.append((key, config.show(config.get(cfg, key)), meaning))
+        if every or key in changed:
+            star = " *" * (every and key in changed)
+            rows.append((f"{key}{star}", config.show(config.get(cfg, key)), meaning))
     return rows
 
 

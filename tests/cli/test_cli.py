@@ -243,7 +243,7 @@ def test_list_as_json(capsys):
 
 
 def test_show(capsys):
-    assert cli.main(["show", "digits", "--config.optimizer.lr=3e-4"]) == 0
+    assert cli.main(["show", "digits", "--all", "--config.optimizer.lr=3e-4"]) == 0
     out = capsys.readouterr().out
     for key, field, _ in config.fields():
         assert key in out

@@ -83,7 +83,7 @@ the terminal was closed
 OVERRIDES = """\
 Any option of the config can be set: --config.optimizer.lr=3e-4
 --config.train.duration='10 epochs' --config.data.image_size=32x48 --config.train.clip_norm=none.
-`vit_jax show NAME` prints them all.
+`vit_jax show NAME --all` prints them all.
 --plugins=my_project[,other] imports modules that register components.
 """
 

@@ -8,7 +8,7 @@ from vit_jax import config
 from vit_jax.cli import arguments, tables
 from vit_jax.config import catalog
 
-HELP = "print every option of a config: value, meaning"
+HELP = "print the options of a config that differ from the defaults: value, meaning"
 TAKES_CONFIG = True
 EPILOG = ""
 
@@ -16,6 +16,7 @@ EPILOG = ""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     arguments.add_config(parser)
+    parser.add_argument("--all", action="store_true", help="print every option; * marks changed")
     parser.add_argument("--json", action="store_true", help="print the resolved config as JSON")
 
 
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.json:
         print(json.dumps(config.to_dict(cfg) | {"about": listing.about_dict(about)}, indent=2))
         return 0
-    tables.table(("option", "value", "meaning"), listing.options(cfg))
+    tables.table(("option", "value", "meaning"), listing.options(cfg, every=args.all))
     if about.choices:
         print()
         tables.table(("choice", "why", "to change it"), about.choices)
