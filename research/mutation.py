@@ -103,7 +103,7 @@ GROUPS = {
     for module, files in OTHERS.items()
 }
 BY_HAND = "by hand"  # the operator of a fault that somebody wrote
-MODULES = [file.removesuffix(".py").replace("/", ".") for file in GROUPS] + ["vit_jax.experiment"]
+MODULES = [file.removesuffix(".py").replace("/", ".") for file in GROUPS] + ["vit_jax.train_loop"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

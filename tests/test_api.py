@@ -12,10 +12,10 @@ from PIL import Image
 
 import runs
 import vit_jax
-from vit_jax import api, config, loaded_model
+from vit_jax import api, config
 from vit_jax.config import components
 from vit_jax.data import decoding
-from vit_jax.inference import conversion, embedding, loading, prediction
+from vit_jax.inference import conversion, embedding, loaded_model, loading, prediction
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPTIONS = {

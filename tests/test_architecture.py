@@ -18,13 +18,12 @@ LAYERS = (
     {"checkpoints", "listing", "pages", "weights"},
     {"data"},
     {"training"},
-    {"loaded_model", "preflight"},
+    {"preflight"},
     {"evaluation"},
     {"inference"},
-    {"benchmarks", "run_directory", "run_preview", "selftest", "teaching"},
-    {"starting"},
-    {"experiment"},
-    {"studies"},
+    {"runs"},
+    {"train_loop"},
+    {"benchmarks", "studies"},
     {"api"},
     {"__init__"},
     {"cli"},
@@ -139,7 +138,7 @@ def test_importing_the_package_and_the_command_line_is_light():
 
 def test_no_tensorflow_or_torch_at_run_time():
     loaded = modules_after(
-        "import vit_jax.experiment, vit_jax.inference.prediction, vit_jax.benchmarks, "
+        "import vit_jax.train_loop, vit_jax.inference.prediction, vit_jax.benchmarks, "
         "vit_jax.pages.curves"
     )
     assert "jax" in loaded

@@ -6,8 +6,9 @@ import pytest
 import recording
 import runs
 from test_multihost import SGD, assert_close, finish, params_of
-from vit_jax import config, experiment, run_directory
+from vit_jax import config, train_loop
 from vit_jax.config import checks
+from vit_jax.runs import directory
 
 # Processes, devices of each, fsdp, microbatches, and the step at which a signal comes.
 SLICES = [
@@ -28,7 +29,7 @@ SLICES = [
 @pytest.mark.parametrize("slices", SLICES)
 def test_a_run_goes_on_elsewhere(slices, tmp_path):
     cfg = runs.configure(**SGD, train={"microbatch": 2}, model={"dropout": 0.0})
-    experiment.train(cfg, tmp_path / "oracle")
+    train_loop.train(cfg, tmp_path / "oracle")
     workdir = tmp_path / "run"
     command, ids = runs.command(workdir, cfg=cfg), {}
     for part, (count, devices, fsdp, accumulation, stop) in enumerate(slices):
@@ -42,7 +43,7 @@ def test_a_run_goes_on_elsewhere(slices, tmp_path):
             code=75 if stop else 0,
         )
         params_of(workdir)  # whatever has saved it, one process restores it
-        stored = run_directory.reconcile(workdir, None, {})
+        stored = directory.reconcile(workdir, None, {})
         assert stored.train.accumulation == accumulation
         for number in range(count):
             for step, rows in recording.read(recorded, number).items():

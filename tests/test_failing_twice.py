@@ -6,14 +6,14 @@ import pytest
 
 import runs
 from test_trouble import weights_that_overflow
-from vit_jax import experiment
+from vit_jax import train_loop
+from vit_jax.runs import run_log
 from vit_jax.runtime import goodput
-from vit_jax.training import hooks
 
 
 def fail(workdir):
-    with pytest.raises(hooks.Diverged):
-        experiment.train(runs.configure(), workdir)
+    with pytest.raises(run_log.Diverged):
+        train_loop.train(runs.configure(), workdir)
     kept = json.loads((workdir / goodput.FILE).read_text())
     return kept[-1]["first_step"], kept[-1].get("failed")
 
@@ -27,8 +27,8 @@ def test_the_checkpoint_before_is_taken_after_two_failures(tmp_path, monkeypatch
     assert found == [(0, True), (10, True), (10, True), (5, True), (5, True), (10, True)]
     monkeypatch.undo()
     oracle = tmp_path / "oracle"
-    assert experiment.train(runs.configure(), workdir).steps == runs.STEPS
-    experiment.train(runs.configure(), oracle)
+    assert train_loop.train(runs.configure(), workdir).steps == runs.STEPS
+    train_loop.train(runs.configure(), oracle)
     assert runs.digests(workdir) == runs.digests(oracle)
 
 

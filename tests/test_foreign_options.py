@@ -14,6 +14,7 @@ from vit_jax import cli, models
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import measures
 from vit_jax.models import variants
+from vit_jax.training import build
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 # Names of fixtures, what else is said of them, and the pixels that lie in patches.
@@ -87,7 +88,7 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
     mean, std = (
         np.asarray(value, np.float32) for value in (model.config.data.mean, model.config.data.std)
     )
-    classifier = loading.create_model(model.config)
+    classifier = build.create_model(model.config)
     scaled = np.asarray((pixels / 255 - mean) / std, np.float32)
     with jax.default_matmul_precision("highest"):
         expected, out = jax.jit(classifier.apply)(model.params, scaled)

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, experiment, teaching, weights
+import vit_jax
+from vit_jax import cli, config, weights
 from vit_jax.inference import conversion, export, loading, prediction
+from vit_jax.runs import teacher
 from vit_jax.studies.report import page
-from vit_jax.training import sharding
+from vit_jax.training import build
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights.families import huggingface, timm
@@ -58,7 +60,7 @@ def heads(tmp_path_factory):
     """One model as Hugging Face's folders: its outputs as in NAMES, and permuted with names."""
     folder = tmp_path_factory.mktemp("heads")
     told = facts()
-    model = loading.create_model(config.Config(model=told.model, data=told.data))
+    model = build.create_model(config.Config(model=told.model, data=told.data))
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: rng.normal(0, 0.1, leaf.shape).astype(np.float32), model.shapes()
@@ -92,8 +94,8 @@ def by_predict(checkpoint, root, names=None):
 
 @pytest.mark.usefixtures("one_device")
 def test_a_permuted_head_is_measured_as_what_it_is(heads, where, recwarn):
-    found = experiment.evaluate(heads / "plain", where)
-    assert found == experiment.evaluate(heads / "permuted", where)
+    found = vit_jax.evaluate(heads / "plain", where)
+    assert found == vit_jax.evaluate(heads / "permuted", where)
     assert found["test/top1"] == by_predict(heads / "permuted", where["data.root"])
     assert 0 < found["test/top1"] < 1
     assert not [one for one in recwarn if "classes" in str(one.message)]  # nothing is assumed
@@ -104,7 +106,7 @@ def test_a_permuted_head_is_measured_as_what_it_is(heads, where, recwarn):
 def test_a_subset_is_measured_among_all_outputs(heads, tmp_path, head):
     some = images(tmp_path, ("dog", "fox"))
     with pytest.warns(AssumptionWarning) as told:
-        found = experiment.evaluate(heads / head, some)
+        found = vit_jax.evaluate(heads / head, some)
     assert found["test/count"] == 12
     assert found["test/top1"] == by_predict(heads / head, tmp_path)
     (said,) = [str(one.message) for one in told if "classes" in str(one.message)]
@@ -114,7 +116,7 @@ def test_a_subset_is_measured_among_all_outputs(heads, tmp_path, head):
 
 @pytest.mark.usefixtures("one_device")
 def test_names_that_differ_a_little_or_are_unknown_to_a_head(heads, where, tmp_path, capsys):
-    expected = experiment.evaluate(heads / "plain", where)
+    expected = vit_jax.evaluate(heads / "plain", where)
     spelled = dict(zip(("Cat", "DOG", "emu ", "fox"), NAMES, strict=True))
     near = images(tmp_path / "near", spelled)
     options = [f"--config.{key}={value}" for key, value in near.items()]
@@ -147,16 +149,16 @@ def test_names_that_differ_a_little_or_are_unknown_to_a_head(heads, where, tmp_p
 @pytest.mark.usefixtures("one_device")
 def test_a_head_without_names(heads, where, tmp_path):
     with pytest.warns(AssumptionWarning, match="taken for the data's classes in order: 0 is cat,"):
-        found = experiment.evaluate(heads / "nameless.safetensors", where)
-    assert found == experiment.evaluate(heads / "plain", where)
+        found = vit_jax.evaluate(heads / "nameless.safetensors", where)
+    assert found == vit_jax.evaluate(heads / "plain", where)
     numbered = images(tmp_path / "numbers", ("03", "02", "01", "00"))
     with pytest.warns(AssumptionWarning, match="outputs have no names; '00' of the data is taken"):
-        found = experiment.evaluate(heads / "nameless.safetensors", numbered)
+        found = vit_jax.evaluate(heads / "nameless.safetensors", numbered)
     as_numbers = {f"0{k}": f"class {k}" for k in range(4)}
     nameless = heads / "nameless.safetensors"
     assert found["test/top1"] == by_predict(nameless, tmp_path / "numbers", as_numbers)
     with pytest.raises(config.ConfigError, match=r"head \(4, without names\): class 0"):
-        experiment.evaluate(nameless, images(tmp_path / "few", ("cat", "dog")))
+        vit_jax.evaluate(nameless, images(tmp_path / "few", ("cat", "dog")))
 
 
 @pytest.mark.usefixtures("one_device")
@@ -166,7 +168,7 @@ def test_features_are_measured_without_the_head(heads, tmp_path):
         "evaluation.neighbors": "1",
     }
     with pytest.warns(AssumptionWarning) as told:
-        found = experiment.evaluate(heads / "plain", some)
+        found = vit_jax.evaluate(heads / "plain", some)
     assert {key.partition("/")[0] for key in found} == {"knn"}
     assert any(
         f"{heads}/plain: features alone are measured, and not the head: data.eval_split=test: no "
@@ -188,7 +190,7 @@ def begin(reference, classes, outputs=None, **more):
         model=dataclasses.replace(told.model, num_classes=outputs or len(classes)), data=told.data,
         init_from=str(reference), init_head="keep", **more,
     )  # fmt: skip
-    params, notes = loading.initial_params(cfg, loading.create_model(cfg), classes)
+    params, notes = loading.initial_params(cfg, build.create_model(cfg), classes)
     return params["head"]["kernel"], notes
 
 
@@ -227,8 +229,8 @@ def test_a_teacher_teaches_by_name(heads):
             model=dataclasses.replace(told.model, num_classes=len(classes)), data=told.data,
             distill=config.Distill(teacher=str(reference), target=target),
         )  # fmt: skip
-        taught = teaching.load(cfg, loading.create_model(cfg), classes, sharding.create_mesh(1))
-        return np.asarray(taught.params["head"]["kernel"]), taught
+        found = teacher.load_teacher(cfg, classes)
+        return found.params["head"]["kernel"], found
 
     plain, first = kernel(heads / "plain", NAMES)
     again, second = kernel(heads / "permuted", NAMES)

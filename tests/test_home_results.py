@@ -14,7 +14,7 @@ import pytest
 
 import home_repetitions
 import runs
-from vit_jax import experiment
+from vit_jax import train_loop
 from vit_jax.config import catalog
 from vit_jax.training import run_config
 
@@ -89,11 +89,11 @@ def compare_numbers(network, folder):
     half = run_config.resolve(f"home/{network}-half", short | {"seed": "3"})
     here = home_repetitions.with_classes(half, 5)
     params = home_repetitions.trained(here)["params"]
-    found = experiment.train(half, pathlib.Path(folder, "half")).results
+    found = train_loop.train(half, pathlib.Path(folder, "half")).results
     assert home_repetitions.measured(here, params) == strip(found)
     begun = short | {"init_from": f"{folder}/half", "seed": "4", "optimizer.lr": "0.12"}
     digits = run_config.resolve(f"home/{network}-digits", begun)
-    found = experiment.train(digits, pathlib.Path(folder, "digits")).results
+    found = train_loop.train(digits, pathlib.Path(folder, "digits")).results
     there = home_repetitions.with_classes(digits, 10)
     params = home_repetitions.trained(there, (here, params))["params"]
     assert home_repetitions.measured(there, params) == strip(found)

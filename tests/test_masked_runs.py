@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, experiment
+import vit_jax
+from vit_jax import cli, config, train_loop
 from vit_jax.data.source import UNKNOWN
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.runtime import preemption
-from vit_jax.training import run_config
+from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
 
 MASKED = {
@@ -37,7 +38,7 @@ def configure(**sections):
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("masked") / "run"
-    experiment.train(configure(), workdir)
+    train_loop.train(configure(), workdir)
     return workdir
 
 
@@ -45,8 +46,8 @@ def pretrained(tmp_path_factory):
 def test_it_resumes_bit_for_bit(pretrained, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 4), pytest.raises(preemption.Preempted):
-        experiment.train(configure(), workdir)
-    experiment.train(configure(), workdir)
+        train_loop.train(configure(), workdir)
+    train_loop.train(configure(), workdir)
     for key in ("train/loss", "train/accuracy", "train/error", "test/loss", "test/accuracy"):
         given, expected = runs.trace(workdir, key), runs.trace(pretrained, key)
         assert given.items() <= expected.items()
@@ -62,7 +63,7 @@ def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
         train={"duration": "1", "ema": None}, schedule={"warmup": 0},
         checkpoint={"best": "top1"},
     )  # fmt: skip
-    experiment.train(cfg, tmp_path / "run")
+    train_loop.train(cfg, tmp_path / "run")
     lines = [record.message for record in caplog.records]
     assert (
         "  dropped: mask_token, prediction/bias, prediction/kernel (of masked patch prediction)"
@@ -80,11 +81,11 @@ def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
 
 @pytest.mark.slow
 def test_evaluation_repeats_that_of_training(pretrained):
-    results = experiment.evaluate(pretrained, {})
+    results = vit_jax.evaluate(pretrained, {})
     for key in ("loss", "accuracy", "error"):
         expected = runs.trace(pretrained, f"test/{key}")[6]
         assert results[f"test/{key}"] == pytest.approx(expected, rel=1e-6)
-    few = experiment.evaluate(pretrained, {"evaluation.fewshot": "self", "evaluation.shots": "1"})
+    few = vit_jax.evaluate(pretrained, {"evaluation.fewshot": "self", "evaluation.shots": "1"})
     assert 0 <= few["fewshot/self/1shot"] <= 1
 
 
@@ -117,8 +118,8 @@ def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
         cli.main(["convert", "--checkpoint", str(pretrained), "--to=orbax", f"--output={copy}"])
         == 0
     )
-    expected = experiment.evaluate(pretrained, {})
-    assert experiment.evaluate(copy, {}) == expected
+    expected = vit_jax.evaluate(pretrained, {})
+    assert vit_jax.evaluate(copy, {}) == expected
     assert cli.main(["report", str(pretrained), f"--output={tmp_path / 'page'}"]) == 0
     text = (tmp_path / "page" / "report.md").read_text()
     assert f"accuracy | {100 * expected['test/accuracy']:.2f} %" in text
@@ -165,7 +166,7 @@ def test_what_fills_no_patch_is_not_filled_in():
         masked={"target": "color"},
         checkpoint={"best": "loss"},
     )
-    params = loading.create_model(cfg).init(jax.random.key(0))
+    params = build.create_model(cfg).init(jax.random.key(0))
     opened = loading.LoadedModel(config=cfg, params=params, classes=(), kind="run")
     images = np.random.default_rng(0).integers(0, 256, (2, 9, 14, 1), np.uint8)
     found = measures.predict_masked(opened, images)
@@ -221,7 +222,7 @@ def test_it_is_transferred_from_not_transferred(capsys):
 def test_labels_do_not_matter(pretrained, tmp_path):
     """The same images under other labels: the same run, bit for bit."""
     classes = tuple("9876543210")
-    experiment.train(configure(data={"classes": classes}), tmp_path / "run")
+    train_loop.train(configure(data={"classes": classes}), tmp_path / "run")
     assert runs.trace(tmp_path / "run") == runs.trace(pretrained)
     assert runs.trace(tmp_path / "run", "test/loss") == runs.trace(pretrained, "test/loss")
 
@@ -238,7 +239,7 @@ def test_a_flat_folder_trains_and_is_loaded_by_every_command(tmp_path, capsys):
         "channels": 1, "train_split": "train", "eval_split": "auto",
     }  # fmt: skip
     cfg = configure(data=flags, checkpoint={"best": "auto"})
-    outcome = experiment.train(run_config.complete(cfg), tmp_path / "run")
+    outcome = train_loop.train(run_config.complete(cfg), tmp_path / "run")
     assert outcome.checkpoint.endswith(", the newest")
     assert "the best by validation/loss" in outcome.checkpoint
     run = f"--checkpoint={tmp_path}/run"

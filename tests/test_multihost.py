@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import config, experiment
+from vit_jax import config, train_loop
 from vit_jax.inference import loading
 from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
@@ -57,7 +57,7 @@ def assert_close(workdir, oracle):
 )
 def test_processes_train_as_one(count, fsdp, tmp_path):
     cfg = runs.configure(**SGD | {"mesh": {"fsdp": fsdp, "fsdp_min_size": 1}})
-    experiment.train(cfg, tmp_path / "one")
+    train_loop.train(cfg, tmp_path / "one")
     # Each loads its part of each batch: same images, same order, same numbers.
     finish(start_many(tmp_path / "many", cfg, count))
     assert_close(tmp_path / "many", tmp_path / "one")

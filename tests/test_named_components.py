@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import config, experiment
+from vit_jax import config, train_loop
 from vit_jax.config import components
 from vit_jax.runtime import progress
 
@@ -47,7 +47,7 @@ def train(workdir, evaluators=(), loggers=()):
         evaluation={"every": None, "evaluators": evaluators},
         logging={"every": 1, "tensorboard": False, "loggers": loggers},
     )
-    return experiment.train(cfg, workdir)
+    return train_loop.train(cfg, workdir)
 
 
 @pytest.mark.slow

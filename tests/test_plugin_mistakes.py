@@ -187,7 +187,7 @@ def test_an_optimizer_a_schedule_and_an_evaluator_are_what_they_say(tmp_path):
             schedules.create(schedule, lr=0.1, steps=3, warmup=0)
     registered("evaluator", 7)
     with pytest.raises(config.ConfigError, match="evaluation.evaluators=mine: must return a funct"):
-        evaluation.Evaluation(runs.configure(evaluation={"evaluators": "mine"}))
+        evaluation.open_evaluation(runs.configure(evaluation={"evaluators": "mine"}))
 
 
 class Source(list):

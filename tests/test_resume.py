@@ -12,8 +12,9 @@ from unittest import mock
 import pytest
 
 import runs
-from vit_jax import config, experiment, run_directory, starting
+from vit_jax import config, train_loop
 from vit_jax.evaluation import classification
+from vit_jax.runs import directory, resume
 from vit_jax.runtime import preemption
 from vit_jax.training import run_config
 
@@ -22,7 +23,7 @@ from vit_jax.training import run_config
 def oracle(tmp_path_factory):
     """The unbroken run, in this process on eight simulated devices."""
     workdir = tmp_path_factory.mktemp("oracle") / "run"
-    outcome = experiment.train(runs.configure(), workdir)
+    outcome = train_loop.train(runs.configure(), workdir)
     assert outcome.steps == runs.STEPS == len(runs.trace(workdir))
     return workdir
 
@@ -36,20 +37,20 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
         with runs.stopping_at(monkeypatch, *stops) as left:
             for step in stops:
                 with pytest.raises(preemption.Preempted, match=f"saved at step {step};") as caught:
-                    experiment.train(runs.configure(), workdir)
+                    train_loop.train(runs.configure(), workdir)
                 assert caught.value.exit_code == 75
             assert not left
-            experiment.train(runs.configure(), workdir)
+            train_loop.train(runs.configure(), workdir)
         runs.assert_equal_runs(workdir, oracle)
 
 
 def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 7), pytest.raises(preemption.Preempted):
-        experiment.train(runs.configure(), workdir)
-    again = run_directory.reconcile(workdir, None, {})
+        train_loop.train(runs.configure(), workdir)
+    again = directory.reconcile(workdir, None, {})
     assert again.model.num_classes == 10
-    experiment.train(again, workdir)
+    train_loop.train(again, workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
@@ -66,12 +67,12 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
         # The first time after step 10, the second when it is made up for.
         for line in ("stopped and saved at step 10;", "stopped at step 10, which was saved"):
             with pytest.raises(preemption.Preempted, match=line):
-                experiment.train(runs.configure(), workdir)
+                train_loop.train(runs.configure(), workdir)
     with runs.stopping_at(monkeypatch, 12), pytest.raises(preemption.Preempted):
-        experiment.train(runs.configure(), workdir)
+        train_loop.train(runs.configure(), workdir)
     commit = json.loads((workdir / "checkpoints/00000010/commit.json").read_text())
     assert commit["commit"]["metrics"]["test/top1"] == runs.trace(oracle, "test/top1")[10]
-    experiment.train(runs.configure(), workdir)
+    train_loop.train(runs.configure(), workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
@@ -79,30 +80,30 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
 def test_loader_and_speed_options_may_change_on_resume(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 12), pytest.raises(preemption.Preempted):
-        experiment.train(runs.configure(), workdir)
+        train_loop.train(runs.configure(), workdir)
     changes = {"data.threads": "1", "data.prefetch": "1", "checkpoint.keep": "1"}
-    experiment.train(run_directory.reconcile(workdir, None, changes), workdir)
+    train_loop.train(directory.reconcile(workdir, None, changes), workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
 @pytest.mark.slow
 def test_saves_by_the_clock(tmp_path):
     cfg = runs.configure(checkpoint={"every": None, "minutes": 1e-6, "keep": 100})
-    experiment.train(cfg, tmp_path / "run")
+    train_loop.train(cfg, tmp_path / "run")
     saved = [int(p.parent.name) for p in (tmp_path / "run").glob("checkpoints/*/commit.json")]
     assert sorted(saved) == list(range(1, runs.STEPS + 1))
 
 
 def test_another_config_is_refused(oracle):
     with pytest.raises(config.ConfigError) as caught:
-        run_directory.reconcile(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
+        directory.reconcile(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
     assert str(caught.value) == (
         f"--workdir={oracle}: holds another run (optimizer.lr: 0.001 -> 0.1); "
         "resume it without these changes, or choose another --workdir; "
         "--accept=config resumes with the change"
     )
     with pytest.raises(config.ConfigError, match="holds another run .*model.width: 16 -> 64"):
-        run_directory.reconcile(oracle, run_config.resolve("digits", {}), {})
+        directory.reconcile(oracle, run_config.resolve("digits", {}), {})
 
 
 def test_an_edited_config_is_refused(oracle, tmp_path):
@@ -111,23 +112,23 @@ def test_an_edited_config_is_refused(oracle, tmp_path):
     before = file.read_text()
     file.write_text(before.replace('"lr": 0.001', '"lr": 0.003'))
     with pytest.raises(config.ConfigError) as caught:
-        run_directory.reconcile(workdir, None, {})
+        directory.reconcile(workdir, None, {})
     assert str(caught.value) == (
         f"--workdir={workdir}: config.json is not that of step 25 (optimizer.lr: 0.001 -> 0.003); "
         "undo the edit, or choose another --workdir; --accept=config resumes with the change"
     )
-    assert run_directory.reconcile(workdir, None, {}, accept=["config"]).optimizer.lr == 0.003
+    assert directory.reconcile(workdir, None, {}, accept=["config"]).optimizer.lr == 0.003
     # The name of its config, and any option that decides no result, resume as ever.
-    assert run_directory.reconcile(workdir, runs.configure(), {}).optimizer.lr == 0.001
+    assert directory.reconcile(workdir, runs.configure(), {}).optimizer.lr == 0.001
     file.write_text(before.replace('"threads": 2', '"threads": 3'))
-    assert run_directory.reconcile(workdir, None, {}).data.threads == 3
+    assert directory.reconcile(workdir, None, {}).data.threads == 3
     file.unlink()
-    assert run_directory.reconcile(workdir, None, {}).model.num_classes == 10
+    assert directory.reconcile(workdir, None, {}).model.num_classes == 10
     file.symlink_to(file)  # neither missing nor readable
     with pytest.raises(config.ConfigError, match="unreadable: .*Too many levels .*has a copy"):
-        run_directory.reconcile(workdir, None, {})
+        directory.reconcile(workdir, None, {})
     with pytest.raises(config.ConfigError, match="^--accept=lr: must be among config, data, plu"):
-        run_directory.reconcile(workdir, None, {}, accept=["lr"])
+        directory.reconcile(workdir, None, {}, accept=["lr"])
 
 
 def restored(record, seal, accept=()):
@@ -136,7 +137,7 @@ def restored(record, seal, accept=()):
     session = mock.Mock(progress=mock.Mock(say=said.append))
     saver = mock.Mock(restore=lambda target, avoid: ({}, record))
     files = mock.Mock(suspects=list)
-    starting.restore(saver, {}, seal, session, files, accept=accept)
+    resume.restore(saver, {}, seal, session, files, accept=accept)
     return said
 
 
@@ -178,7 +179,7 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     # A checkpoint of a version that recorded less.
     kept = ("config", "data", "classes", "step", "metrics", "examples")
     older = {name: record[name] for name in kept}
-    assert restored(older, dict(facts)) == ["resuming from step 20"]
+    assert restored(older, facts)[0] == ["resuming from step 20"]
 
 
 def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
@@ -186,13 +187,13 @@ def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
     with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
-        experiment.train(run_directory.reconcile(oracle, None, {}), oracle)
+        train_loop.train(directory.reconcile(oracle, None, {}), oracle)
 
 
 @pytest.mark.slow
 def test_finished_run_only_evaluates(oracle):
     before = runs.digests(oracle)
-    outcome = experiment.train(run_directory.reconcile(oracle, None, {}), oracle)
+    outcome = train_loop.train(directory.reconcile(oracle, None, {}), oracle)
     assert outcome.results["test/count"] == 100
     assert outcome.results["test/top1"] == runs.trace(oracle, "test/top1")[runs.STEPS]
     assert runs.digests(oracle) == before
@@ -200,10 +201,10 @@ def test_finished_run_only_evaluates(oracle):
 
 def test_empty_and_foreign_workdirs(tmp_path):
     with pytest.raises(config.ConfigError, match="holds no run to resume"):
-        run_directory.reconcile(tmp_path, None, {})
+        directory.reconcile(tmp_path, None, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(config.ConfigError, match="config.json is unreadable"):
-        run_directory.reconcile(tmp_path, None, {})
+        directory.reconcile(tmp_path, None, {})
 
 
 @pytest.mark.parametrize(

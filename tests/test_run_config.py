@@ -6,10 +6,11 @@ import re
 import pytest
 
 import runs
-from vit_jax import api, cli, config, experiment, run_directory, weights
+from vit_jax import api, cli, config, train_loop, weights
 from vit_jax.config import catalog, checks
+from vit_jax.runs import directory, outcome
 from vit_jax.runtime import preemption
-from vit_jax.training import plan, run_config
+from vit_jax.training import durations, run_config
 
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 
@@ -40,9 +41,9 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
     def train(cfg, workdir, *, profile, accept):
         started.append((cfg, workdir))
         nothing = {"results": {}, "last": {}, "checkpoint": "", "files": ()}
-        return experiment.Outcome(workdir=workdir, steps=1, seconds=1.0, **nothing)
+        return outcome.Outcome(workdir=workdir, steps=1, seconds=1.0, **nothing)
 
-    monkeypatch.setattr(experiment, "train", train)
+    monkeypatch.setattr(train_loop, "train", train)
     arguments = ["train", "digits", f"--workdir={tmp_path}/run", "--config.train.batch_size=32"]
     assert cli.main(arguments) == 0
     assert calls == {"load": 1, "build": 1, "complete": 1}
@@ -52,7 +53,7 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
 
 def test_the_directory_is_that_of_the_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(experiment, "train", lambda cfg, workdir, **_: (cfg.name, workdir))
+    monkeypatch.setattr(train_loop, "train", lambda cfg, workdir, **_: (cfg.name, workdir))
     name, workdir = api.train("digits")
     assert (name, str(workdir)) == ("digits", "runs/digits")
     with pytest.raises(config.ConfigError, match=r"^workdir=None: needs the name of a config"):
@@ -94,7 +95,7 @@ def test_a_dry_run_looks_at_the_weights_to_start_from(tmp_path):
 def test_a_dry_run_says_where_a_run_resumes(tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 7), pytest.raises(preemption.Preempted):
-        experiment.train(runs.configure(), workdir)
+        train_loop.train(runs.configure(), workdir)
     before = sorted(tmp_path.rglob("*"))
     rows = dict(api.preview(None, workdir))
     assert rows["run directory"] == f"{workdir}, resumes after step 7"
@@ -111,14 +112,14 @@ def test_a_run_that_has_not_begun_may_be_corrected(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict(wrong)))
     (tmp_path / "metrics.jsonl").touch()
     (tmp_path / "checkpoints").mkdir()
-    assert run_directory.reconcile(tmp_path, right, {}) == right
+    assert directory.reconcile(tmp_path, right, {}) == right
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     with pytest.raises(config.ConfigError, match="holds another run"):
-        run_directory.reconcile(tmp_path, right, {})
+        directory.reconcile(tmp_path, right, {})
     (tmp_path / "metrics.jsonl").unlink()
     (tmp_path / "checkpoints" / "5").mkdir()
     with pytest.raises(config.ConfigError, match="holds another run"):
-        run_directory.reconcile(tmp_path, right, {})
+        directory.reconcile(tmp_path, right, {})
 
 
 OWN = """
@@ -189,6 +190,6 @@ def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, said):
 )  # fmt: skip
 def test_a_short_run_has_a_curve(steps, every, lines):
     """Of 97 steps, two lines showed a rising loss and no warm-up."""
-    made = plan.Plan(steps=steps, warmup=0, cooldown=0, evaluate=None, save=None)
+    made = durations.Durations(steps=steps, warmup=0, cooldown=0, evaluate=None, save=None)
     logged = [step for step in range(1, steps + 1) if made.logs(step, every)]
     assert (len(logged), logged[-1]) == (lines, steps)

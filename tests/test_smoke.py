@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 import rotation
-from vit_jax import cli, config, experiment, listing
+from vit_jax import cli, config, listing, train_loop
 from vit_jax.config import catalog
 from vit_jax.inference import loading
 from vit_jax.models import families
@@ -32,7 +32,7 @@ DISTINCT = distinct()
 def train(name, workdir):
     """Trains the smoke copy of `name`, and looks at what it left."""
     cfg = run_config.resolve(name, {"logging.tensorboard": "false"}, tiny=True)
-    outcome = experiment.train(cfg, workdir)
+    outcome = train_loop.train(cfg, workdir)
     assert outcome.steps == 2
     lines = logs.read_metrics(workdir / "metrics.jsonl")
     losses = [line["train/loss"] for line in lines if "train/loss" in line]

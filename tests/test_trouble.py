@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import experiment
+from vit_jax import train_loop
 from vit_jax.data import source
-from vit_jax.runtime import preemption
-from vit_jax.training import hooks, loop
+from vit_jax.runs import run_log
+from vit_jax.runtime import logs, preemption
 
 # What a resumed run says before it fails; nothing of orbax, absl or asyncio.
 OUTPUT = (
@@ -25,30 +25,30 @@ pytestmark = pytest.mark.usefixtures("one_device")
 
 def weights_that_overflow(monkeypatch, at):
     """Makes the parameters infinite just before step `at`, as a flipped bit in memory might."""
-    original = loop.train
+    original = train_loop.run_steps
 
-    def patched(moment, *, step, **keywords):
-        count = moment.step
+    def patched(trainer, start, step, *arguments, **keywords):
+        count = start.step
 
-        def one(state, batch):
+        def one(state, *inputs):
             nonlocal count
             count += 1
             if count == at:
                 kernel = state["params"]["head"]["kernel"]
                 state["params"]["head"]["kernel"] = kernel * np.float32(np.inf)
-            return step(state, batch)
+            return step(state, *inputs)
 
-        return original(moment, step=one, **keywords)
+        return original(trainer, start, one, *arguments, **keywords)
 
-    monkeypatch.setattr(loop, "train", patched)
+    monkeypatch.setattr(train_loop, "run_steps", patched)
 
 
 @pytest.mark.slow
 def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     weights_that_overflow(monkeypatch, 13)
-    with pytest.raises(hooks.Diverged) as caught:
-        experiment.train(runs.configure(), workdir)
+    with pytest.raises(run_log.Diverged) as caught:
+        train_loop.train(runs.configure(), workdir)
     assert caught.value.exit_code == 70
     line = str(caught.value)
     assert line.startswith("step 13: loss nan")
@@ -60,34 +60,34 @@ def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypat
     assert max(runs.trace(workdir)) == 12
     # The same command goes on from the last good state.
     monkeypatch.undo()
-    assert experiment.train(runs.configure(), workdir).steps == runs.STEPS
+    assert train_loop.train(runs.configure(), workdir).steps == runs.STEPS
 
 
 @pytest.mark.slow
 def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypatch, caplog):
-    experiment.train(runs.configure(), tmp_path / "oracle")
-    original = loop.train
+    train_loop.train(runs.configure(), tmp_path / "oracle")
+    original = train_loop.run_steps
 
-    def patched(moment, *, step, **keywords):
-        count = moment.step
+    def patched(trainer, start, step, *arguments, **keywords):
+        count = start.step
 
-        def one(state, batch):
+        def one(state, *inputs):
             nonlocal count
             count += 1
             if count != 13:
-                return step(state, batch)
+                return step(state, *inputs)
             kernel = np.asarray(state["params"]["head"]["kernel"])
             place = state["params"]["head"]["kernel"].sharding
             state["params"]["head"]["kernel"] = jax.device_put(kernel * np.inf, place)
-            state, metrics = step(state, batch)
+            state, metrics = step(state, *inputs)
             state["params"]["head"]["kernel"] = jax.device_put(kernel, place)
             return state, metrics
 
-        return original(moment, step=one, **keywords)
+        return original(trainer, start, one, *arguments, **keywords)
 
-    monkeypatch.setattr(loop, "train", patched)
-    experiment.logs.log.propagate = True
-    experiment.train(runs.configure(train={"max_bad_steps": 1}), tmp_path / "run")
+    monkeypatch.setattr(train_loop, "run_steps", patched)
+    logs.log.propagate = True
+    train_loop.train(runs.configure(train={"max_bad_steps": 1}), tmp_path / "run")
     assert any("step 13: loss nan" in m and "1 of 1 allowed" in m for m in caplog.messages)
     counts = runs.trace(tmp_path / "run", "train/bad_steps")
     assert (counts[12], counts[13], counts[runs.STEPS]) == (0, 1, 1)
@@ -121,33 +121,33 @@ def folder_config(root, allowed):
 def test_bad_images_stop_the_run_by_name_or_are_replaced(tmp_path, caplog):
     root = broken_folder(tmp_path, 2)
     with pytest.raises(source.DataError) as caught:
-        experiment.train(folder_config(root, 0), tmp_path / "strict")
+        train_loop.train(folder_config(root, 0), tmp_path / "strict")
     assert "data/train/a/" in str(caught.value)
     assert "max_bad_examples" in str(caught.value)
     with pytest.raises(source.DataError, match="data/train/a/"):
-        experiment.train(folder_config(root, 1), tmp_path / "one")
-    experiment.logs.log.propagate = True
-    experiment.train(folder_config(root, 2), tmp_path / "two")
+        train_loop.train(folder_config(root, 1), tmp_path / "one")
+    logs.log.propagate = True
+    train_loop.train(folder_config(root, 2), tmp_path / "two")
     named = {m.partition(":")[0] for m in caplog.messages if "data/train/a/" in m}
     assert len(named) == 2
     # Replacements are part of the recipe: a second run sees the same images.
-    experiment.train(folder_config(root, 2), tmp_path / "again")
+    train_loop.train(folder_config(root, 2), tmp_path / "again")
     runs.assert_equal_runs(tmp_path / "two", tmp_path / "again")
 
 
 @pytest.mark.slow
 def test_damaged_newest_checkpoint_falls_back_and_ends_the_same(tmp_path, monkeypatch, caplog):
-    experiment.train(runs.configure(), tmp_path / "oracle")
+    train_loop.train(runs.configure(), tmp_path / "oracle")
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 14), pytest.raises(preemption.Preempted):
-        experiment.train(runs.configure(), workdir)
+        train_loop.train(runs.configure(), workdir)
     newest = workdir / "checkpoints" / "00000014"
     largest = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 1
     largest.write_bytes(content)
-    experiment.logs.log.propagate = True
-    experiment.train(runs.configure(), workdir)
+    logs.log.propagate = True
+    train_loop.train(runs.configure(), workdir)
     assert any("00000014 is damaged" in message for message in caplog.messages)
     assert any("restored the checkpoint of step 10" in message for message in caplog.messages)
     assert (workdir / "checkpoints" / "00000014.bad").is_dir()

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from vit_jax.config.components import register
     from vit_jax.inference.conversion import convert
     from vit_jax.inference.embedding import embed
-    from vit_jax.inference.loading import create_model, load
+    from vit_jax.inference.loading import load
     from vit_jax.inference.prediction import predict
+    from vit_jax.training.build import create_model
 
 __version__ = "0.1.0"
 
@@ -36,7 +37,7 @@ __all__ = [
 
 _MODULES = {  # imported on first use: jax takes a second
     "convert": "inference.conversion",
-    "create_model": "inference.loading",
+    "create_model": "training.build",
     "embed": "inference.embedding",
     "load": "inference.loading",
     "predict": "inference.prediction",

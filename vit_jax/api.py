@@ -13,7 +13,7 @@ from vit_jax.training import run_config
 from vit_jax.utils import storage
 
 if TYPE_CHECKING:
-    from vit_jax.experiment import Outcome
+    from vit_jax.runs.outcome import Outcome
     from vit_jax.studies.transfer import Plan
 
 Overrides = Mapping[str, Any] | None
@@ -49,9 +49,9 @@ def get_config(name: str, overrides: Overrides = None) -> config.Config:
     cfg = run_config.resolve(name, given)
     if cfg.init_from is None:
         return cfg
-    from vit_jax import run_directory
+    from vit_jax.runs import directory
 
-    return run_directory.as_in_weights(cfg, given)
+    return directory.as_in_weights(cfg, given)
 
 
 def train(
@@ -80,11 +80,12 @@ def train(
         >>> vit_jax.train("digits", smoke=True).steps
         2
     """
-    cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
+    cfg, given, folder = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
     with progress.doing("loading libraries"):
-        from vit_jax import experiment, run_directory
-    cfg = run_directory.reconcile(directory, cfg, given, accept)
-    return experiment.train(cfg, directory, profile=profile, accept=accept)
+        from vit_jax import train_loop
+        from vit_jax.runs import directory
+    cfg = directory.reconcile(folder, cfg, given, accept)
+    return train_loop.train(cfg, folder, profile=profile, accept=accept)
 
 
 def preview(
@@ -103,11 +104,11 @@ def preview(
         >>> dict(vit_jax.preview("digits", "runs/new"))["training"]
         'train: 1,437 images of 10 classes'
     """
-    cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=False)
+    cfg, given, folder = _start(name_or_config, workdir, dict(overrides or {}), smoke=False)
     with progress.doing("loading libraries"):
-        from vit_jax import run_directory, run_preview
-    cfg = run_directory.reconcile(directory, cfg, given, accept)
-    return run_preview.preview(cfg, directory)
+        from vit_jax.runs import directory
+        from vit_jax.runs.preview import preview as preview_run
+    return preview_run(directory.reconcile(folder, cfg, given, accept), folder)
 
 
 def _start(
@@ -151,9 +152,9 @@ def evaluate(
         >>> vit_jax.evaluate("runs/digits", {"data.eval_split": "test[:20]"})["test/count"]
         20
     """
-    from vit_jax import experiment
+    from vit_jax.inference import evaluation
 
-    return experiment.evaluate(reference, overrides or {}, at=step)
+    return evaluation.evaluate(reference, overrides or {}, step=step)
 
 
 def transfer(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.models import variants
@@ -29,7 +29,7 @@ def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, floa
 
 def few_shot(opened: loading.LoadedModel) -> dict[str, float]:
     """`fewshot`: linear accuracy from the images of the training split."""
-    evaluator = Evaluation(opened.config, split=False).evaluators["fewshot"]
+    evaluator = open_evaluation(opened.config, split=False).evaluators["fewshot"]
     results = evaluator(opened.params, stop=lambda: False)
     assert results is not None, "nothing stops it"
     (value,) = results.values()

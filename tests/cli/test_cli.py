@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import cli, config, experiment
+from vit_jax import cli, config, train_loop
 from vit_jax.config import catalog
 from vit_jax.evaluation import evaluation
 from vit_jax.inference import loading
@@ -313,10 +313,10 @@ def test_a_row_of_private_data_takes_a_folder_of_the_user(folder, tmp_path, monk
     started = []
 
     def train(cfg, workdir, profile, accept):
-        started.append(evaluation.Evaluation(cfg).source)
+        started.append(evaluation.open_evaluation(cfg).source)
         raise config.UserError("enough")
 
-    monkeypatch.setattr(experiment, "train", train)
+    monkeypatch.setattr(train_loop, "train", train)
     more = {"data.source": "folder", "data.eval_split": "test", "model.unroll": "1"}
     arguments = [f"--workdir={tmp_path / 'run'}", *options(folder, **more)]
     assert cli.main(["train", "pretrain/ViT-B_16-jft-7ep", *arguments]) == 2

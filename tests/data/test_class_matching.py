@@ -4,9 +4,9 @@ import types
 
 import pytest
 
-from vit_jax import starting
 from vit_jax.config import ConfigError
 from vit_jax.data import class_matching
+from vit_jax.runs import resume
 from vit_jax.utils.errors import AssumptionWarning
 
 IMAGENET = class_matching.imagenet()
@@ -122,5 +122,5 @@ def test_a_run_does_not_go_on_with_other_classes(now, reason):
     )
     files, seal = types.SimpleNamespace(suspects=list), {**record, "classes": list(now)}
     with pytest.raises(ConfigError, match=reason):
-        starting.restore(saver, None, seal, session, files, accept=("data",))
+        resume.restore(saver, None, seal, session, files, accept=("data",))
     assert not class_matching.differences(record["classes"], ("cat", "dog"))

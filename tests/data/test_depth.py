@@ -13,7 +13,8 @@ import pytest
 
 import runs
 import tiffs
-from vit_jax import cli, config, experiment, models, weights
+import vit_jax
+from vit_jax import cli, config, models, train_loop, weights
 from vit_jax.data import decoding, image_inputs, pipeline, sources, transforms
 from vit_jax.inference import loading
 from vit_jax.models import variants
@@ -199,7 +200,7 @@ def trained(request, tmp_path_factory):
     channels = 13 if request.param == ".tif" else 1
     write = png if channels == 1 else lambda p: tiffs.tiff(p, compression="deflate", predictor=2)
     cfg = configure(folder(top / "data", request.param, write, channels), channels=channels)
-    experiment.train(cfg, top / "run")
+    train_loop.train(cfg, top / "run")
     return cfg, top / "run"
 
 
@@ -207,8 +208,8 @@ def trained(request, tmp_path_factory):
 def test_a_run_on_such_files_resumes_to_the_same_bits(trained, tmp_path, monkeypatch):
     cfg, workdir = trained
     with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
-        experiment.train(cfg, tmp_path / "run")
-    experiment.train(cfg, tmp_path / "run")
+        train_loop.train(cfg, tmp_path / "run")
+    train_loop.train(cfg, tmp_path / "run")
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
@@ -227,7 +228,7 @@ def test_evaluation_prediction_and_features_are_those_of_the_samples(trained, tm
         features.append(np.asarray(out["pre_logits"])[0])
     labels = [source[index].label for index in range(len(source))]
     right = np.mean(np.argmax(logits, axis=1) == labels)
-    assert experiment.evaluate(workdir, {})["test/top1"] == pytest.approx(right)
+    assert vit_jax.evaluate(workdir, {})["test/top1"] == pytest.approx(right)
     np.testing.assert_allclose(
         opened.embed([source.name(i) for i in range(len(source))]), features, atol=2e-5
     )

@@ -7,8 +7,7 @@ import pytest
 import runs
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluation import classification, runner
-from vit_jax.inference import loading
-from vit_jax.training import normalization, sharding
+from vit_jax.training import build, normalization, sharding
 
 CFG = runs.configure(data={"eval_split": "test[:101]"}, model={"num_classes": 10})
 
@@ -16,7 +15,7 @@ CFG = runs.configure(data={"eval_split": "test[:101]"}, model={"num_classes": 10
 @pytest.fixture(scope="module")
 def parameters():
     """Random parameters with a head that is not zero, so that predictions differ."""
-    params = loading.create_model(CFG).init(jax.random.key(0))
+    params = build.create_model(CFG).init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     return params
 
@@ -27,7 +26,7 @@ def expected(parameters):
     source = sources.open_source(CFG.data, CFG.data.eval_split, train=False)
     images = np.stack([source[i].image for i in range(len(source))])
     labels = np.array([source[i].label for i in range(len(source))])
-    logits, _ = jax.jit(loading.create_model(CFG).apply)(
+    logits, _ = jax.jit(build.create_model(CFG).apply)(
         parameters, normalization.normalize_pixels(images, CFG.data)
     )
     logits = np.asarray(logits, np.float64)
@@ -68,7 +67,7 @@ def test_exact(batch_size, devices, parameters, expected):
         )
 
     split = runner.SplitRunner(mesh, batch_size, batches)
-    evaluator = classification.Classification(loading.create_model(cfg), cfg, split)
+    evaluator = classification.Classification(build.create_model(cfg), cfg, split)
     results = evaluator(jax.device_put(parameters), stop=lambda: False)
     for key in ("top1", "top5", "count"):
         assert results[key] == expected[key]

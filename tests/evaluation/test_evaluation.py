@@ -5,7 +5,7 @@ import pytest
 
 import runs
 from vit_jax.config import ConfigError
-from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.evaluation.evaluation import open_evaluation
 
 SYNTHETIC = {
     "source": "synthetic", "image_size": 8, "num_examples": 12,
@@ -15,18 +15,18 @@ SYNTHETIC = {
 
 def test_a_model_of_so_many_classes_has_them_from_data_that_draws_them():
     cfg = runs.configure(data=SYNTHETIC, model={"num_classes": 5})
-    evaluation = Evaluation(cfg)
+    evaluation = open_evaluation(cfg)
     assert len(evaluation.classes) == evaluation.cfg.model.num_classes == 5
 
 
 def test_a_split_that_is_missing_is_named_by_its_option():
     with pytest.raises(ConfigError, match="^data.eval_split=none:"):
-        Evaluation(runs.configure(data={"eval_split": "none:"}))
+        open_evaluation(runs.configure(data={"eval_split": "none:"}))
 
 
 def test_nearest_neighbors_of_the_own_splits():
     cfg = runs.configure(data=SYNTHETIC, evaluation={"knn": ("self",), "neighbors": (3,)})
-    evaluation = Evaluation(cfg)
+    evaluation = open_evaluation(cfg)
     params = evaluation.model.init(jax.random.key(0))
     (name,) = [name for name in evaluation.evaluators if name == "knn"]
     found = evaluation.evaluators[name](params, stop=lambda: False)

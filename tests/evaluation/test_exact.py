@@ -20,8 +20,7 @@ from vit_jax.evaluation import (
     multilabel,
     probe,
 )
-from vit_jax.inference import loading
-from vit_jax.training import sharding
+from vit_jax.training import build, sharding
 
 OPTIONS = {
     "data": {"train_split": "train[:301]", "eval_split": "test[:101]"},
@@ -41,7 +40,7 @@ class Named(sources.Digits):
 @pytest.fixture(scope="module")
 def parameters():
     """Random parameters with a head that is not zero, so that predictions differ."""
-    params = loading.create_model(runs.configure(**OPTIONS)).init(jax.random.key(0))
+    params = build.create_model(runs.configure(**OPTIONS)).init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     return params
 
@@ -53,7 +52,7 @@ def measure(parameters, batch_size, devices):
         train={"batch_size": batch_size},
         evaluation={"shots": (1, 5), "fewshot_seeds": 2, "fewshot_l2": (1024.0, 1.0)},
     )
-    model, mesh = loading.create_model(cfg), sharding.create_mesh(1, jax.devices()[:devices])
+    model, mesh = build.create_model(cfg), sharding.create_mesh(1, jax.devices()[:devices])
     train, test = (
         toys.passing(sources.open_source(cfg.data, split, train=False), cfg, mesh)
         for split in (cfg.data.train_split, cfg.data.eval_split)

@@ -13,14 +13,15 @@ import pytest
 
 import runs
 import vit_jax
-from vit_jax import cli, config, experiment
+from vit_jax import cli, config
 from vit_jax.checkpoints import manager
 from vit_jax.data import folders
 from vit_jax.data.split_roles import Role
-from vit_jax.evaluation import classification, test_split
+from vit_jax.evaluation import classification
 from vit_jax.inference import loading
+from vit_jax.runs import evaluating
 from vit_jax.runtime import logs, preemption
-from vit_jax.training import inputs
+from vit_jax.training import build
 from vit_jax.training import step as training_step
 from vit_jax.utils import tree_utils
 
@@ -29,10 +30,10 @@ TEST = Role("test", "test[:9]", "test")
 
 def create(evaluator, **changes):
     fields = {
-        "test": TEST, "evaluator": evaluator, "steps": 20, "metric": "validation/top1",
+        "role": TEST, "evaluator": evaluator, "steps": 20, "metric": "validation/top1",
         "load": lambda step: f"parameters of step {step}",
     }  # fmt: skip
-    return test_split.Final(**fields | changes)
+    return evaluating.TestEvaluation(**fields | changes)
 
 
 def measured(one, tmp_path, best, said):
@@ -159,7 +160,7 @@ def test_in_a_folder_validation_chooses_and_test_is_measured_once(run):
     assert (commit["best"], commit["metrics"]["val/top1"]) == ("val/top1", 0.875)
     # The result equals that of evaluating the best checkpoint.
     test = {"data.eval_split": "test", "data.test_split": "none"}
-    again = experiment.evaluate(workdir, test)
+    again = vit_jax.evaluate(workdir, test)
     assert again["step"] == 8
     for key in ("test/top1", "test/count", "test/loss"):
         assert again[key] == pytest.approx(tested[key], rel=1e-6)
@@ -177,7 +178,7 @@ def test_a_finished_run_repeated_does_nothing(run, monkeypatch, capsys):
     before = {p: p.read_bytes() for p in workdir.rglob("*") if p.suffix in (".json", ".jsonl")}
     monkeypatch.setattr(training_step, "compile_step", refuse)
     monkeypatch.setattr(classification.Classification, "__call__", refuse)
-    monkeypatch.setattr(inputs, "create", lambda *_: (refuse, refuse))
+    monkeypatch.setattr(build.Trainer, "load", refuse)
     assert cli.main(["train", f"--workdir={workdir}"]) == 0
     result, said = capsys.readouterr()
     # What is printed is of one checkpoint, and says which.
@@ -200,7 +201,7 @@ def test_the_best_checkpoint_is_what_a_run_begins_with(run, root):
     cfg = vit_jax.get_config("image_folder-32", {**OPTIONS, "data.root": str(root)})
     cfg = dataclasses.replace(cfg, init_from=str(run.workdir), init_head="keep")
     cfg = config.with_classes(cfg, 2)
-    began, _ = loading.initial_params(cfg, loading.create_model(cfg), best.classes)
+    began, _ = loading.initial_params(cfg, build.create_model(cfg), best.classes)
     began, *others = (tree_utils.flatten(one) for one in (began, best.params, newest.params))
     for name, array in began.items():
         np.testing.assert_array_equal(array, others[0][name])

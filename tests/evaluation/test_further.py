@@ -11,7 +11,8 @@ import pytest
 
 import tfds_fakes
 import toys
-from vit_jax import cli, config, experiment
+import vit_jax
+from vit_jax import cli, config, train_loop
 from vit_jax.config import ConfigError
 from vit_jax.data import real_labels
 from vit_jax.data.source import DataError
@@ -61,7 +62,7 @@ def configure(root, *names, **data):
 def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, capsys):
     with caplog.at_level(logging.WARNING, "vit_jax"):
         cfg = configure(root, "imagenet-v2", "imagenet-a", "imagenet-r")
-        results = experiment.train(cfg, tmp_path / "run").results
+        results = train_loop.train(cfg, tmp_path / "run").results
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-r: not in {root}, so it is left out; "
         f"run `vit_jax prepare imagenet-r --data-dir={root}`"
@@ -76,7 +77,7 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
     (file,) = (tmp_path / "run/checkpoints").glob("*2/commit.json")
     assert json.loads(file.read_text())["commit"]["metrics"] == results
     # Each is what it is where it is the main set.
-    alone = experiment.evaluate(
+    alone = vit_jax.evaluate(
         tmp_path / "run",
         {
             "data.name": "imagenet_v2/matched-frequency", "data.eval_split": "test",
@@ -171,14 +172,14 @@ def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
     monkeypatch.setattr(step, "compile_step", compiles)
     only = shutil.copytree(root / "imagenet2012", tmp_path / "data/imagenet2012").parent
     with pytest.raises(DataError) as caught:
-        experiment.train(configure(tmp_path / "nowhere"), tmp_path / "run")
+        train_loop.train(configure(tmp_path / "nowhere"), tmp_path / "run")
     assert str(caught.value) == (
         f"data.name=imagenet2012: not prepared in {tmp_path}/nowhere/imagenet2012/5.1.0; run "
         f"`vit_jax prepare imagenet --from=FOLDER --data-dir={tmp_path}/nowhere`"
     )
     # The evaluation split is there, the one to train on is not.
     with pytest.raises(ConfigError, match=r"^data\.train_split=extra: no such split"):
-        experiment.train(configure(only, train_split="extra"), tmp_path / "run")
+        train_loop.train(configure(only, train_split="extra"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -190,7 +191,7 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
         shutil.copytree(root / name, data / name)
     cfg = configure(data, "imagenet-real", "imagenet-c/fog_1")
     with caplog.at_level(logging.WARNING, "vit_jax"):
-        results = experiment.train(cfg, tmp_path / "run").results
+        results = train_loop.train(cfg, tmp_path / "run").results
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-real: not in {data}, so it is left out; "
         f"run `vit_jax prepare imagenet-real --from=real.json --data-dir={data}`"
@@ -209,9 +210,7 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     def evaluate(right, **overrides):
         labels = [right(number - 101) if number < 200 else [] for number in range(1, 50_001)]
         (data / "imagenet_real/real.json").write_text(json.dumps(labels))
-        return experiment.evaluate(
-            tmp_path / "run", {"evaluation.tasks": "imagenet-real"} | overrides
-        )
+        return vit_jax.evaluate(tmp_path / "run", {"evaluation.tasks": "imagenet-real"} | overrides)
 
     own = evaluate(lambda index: [index % 1000])  # as tfds_fakes labels them
     assert len(passes) == 1
@@ -234,7 +233,7 @@ def test_objectnet_from_its_folders(root, tmp_path, capsys):
         for index in range(2 + number):
             pixels = np.full((8, 8, 3), 40 * number + index, np.uint8)
             cv2.imwrite(str(unpacked / "images" / name / f"{index}.png"), pixels)
-    experiment.train(configure(data), tmp_path / "run")
+    train_loop.train(configure(data), tmp_path / "run")
     prepare = ["prepare", "objectnet", f"--from={unpacked}", f"--data-dir={data}", "--workers=1"]
     evaluate = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
     evaluate.append("--config.evaluation.tasks=objectnet")

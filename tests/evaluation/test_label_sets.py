@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, experiment
+from vit_jax import cli, config, train_loop
 from vit_jax.data import sources
 from vit_jax.evaluation import label_sets
-from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
 from vit_jax.training import losses, normalization, run_config
 from vit_jax.utils.errors import AssumptionWarning
@@ -72,7 +72,7 @@ def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
     cfg = configure(data={"source": "csv", "root": str(tmp_path), "num_examples": 1024})
     head = ("v", "y", "u", "w", "x")
     with pytest.warns(AssumptionWarning, match="has 2 of the head's 5 .* are left out: v, u, w$"):
-        evaluation = Evaluation(cfg, head=head)
+        evaluation = open_evaluation(cfg, head=head)
     params = evaluation.model.init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
     results = evaluation.evaluators["test"](params, stop=lambda: False)
@@ -91,7 +91,7 @@ def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
 @pytest.mark.parametrize("batch_size", [8, 104])
 def test_a_split_counts_every_example_once(batch_size):
     cfg = configure(evaluation={"batch_size": batch_size})
-    evaluation = Evaluation(cfg)
+    evaluation = open_evaluation(cfg)
     params = evaluation.model.init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
     results = evaluation.evaluators["test"](params, stop=lambda: False)
@@ -130,7 +130,7 @@ def test_a_run_learns_and_answers(tmp_path, capsys):
         evaluation={"every": 120},
         checkpoint={"every": 120},
     )
-    found = experiment.train(cfg, tmp_path / "run")
+    found = train_loop.train(cfg, tmp_path / "run")
     assert found.results["validation/map"] > 0.9
     assert found.results["test/map"] > 0.9
     opened = loading.load(tmp_path / "run")

@@ -7,8 +7,7 @@ import runs
 import toys
 from vit_jax.data import sources
 from vit_jax.evaluation import masked_patches
-from vit_jax.inference import loading
-from vit_jax.training import sharding
+from vit_jax.training import build, sharding
 
 
 def measure(params, batch_size, devices, seed=0):
@@ -21,7 +20,7 @@ def measure(params, batch_size, devices, seed=0):
     )
     mesh = sharding.create_mesh(1, jax.devices()[:devices])
     source = sources.Digits("test[:26]", "")
-    model = loading.create_model(cfg)
+    model = build.create_model(cfg)
     evaluator = masked_patches.MaskedPatches(model, cfg, toys.passing(source, cfg, mesh))
     params = random(model) if params is None else params
     return evaluator(jax.device_put(params), stop=lambda: False), params
@@ -64,7 +63,7 @@ def test_it_stops_when_asked():
         model={"num_classes": 10, "unroll": 1}, masked={"target": "pixels"},
         checkpoint={"best": "loss"},
     )  # fmt: skip
-    model = loading.create_model(cfg)
+    model = build.create_model(cfg)
     split = toys.passing(sources.Digits("test[:64]", ""), cfg)
     params = jax.device_put(random(model))
     assert masked_patches.MaskedPatches(model, cfg, split)(params, stop=lambda: True) is None

@@ -14,9 +14,10 @@ import scipy.ndimage
 
 import runs
 import tiffs
-from vit_jax import cli, config, experiment, models
+import vit_jax
+from vit_jax import cli, config, models, train_loop
 from vit_jax.data import decoding, native_aspect, sources
-from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
 from vit_jax.models import variants
 from vit_jax.weights import adapting
@@ -57,7 +58,7 @@ def trained(tmp_path_factory):
         schedule={"warmup": 1},
         optimizer={"lr": 3e-3},
     )  # fmt: skip
-    experiment.train(cfg, top / "run")
+    train_loop.train(cfg, top / "run")
     return top / "run"
 
 
@@ -125,13 +126,13 @@ def test_shapes_are_few_and_have_as_many_patches():
 @pytest.mark.slow
 def test_metrics_are_those_of_each_image_alone(trained, alone):
     logits, _, labels, _ = alone
-    found = experiment.evaluate(trained, NATIVE)
+    found = vit_jax.evaluate(trained, NATIVE)
     shifted = logits - logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
     assert found["test/count"] == len(labels) == 33
     assert found["test/top1"] == pytest.approx(np.mean(logits.argmax(axis=1) == labels))
     assert found["test/loss"] == pytest.approx(losses.mean(), abs=2e-6)
-    fixed = experiment.evaluate(trained, {})
+    fixed = vit_jax.evaluate(trained, {})
     assert fixed["test/loss"] != pytest.approx(found["test/loss"], abs=2e-5)
 
 
@@ -183,7 +184,7 @@ def test_frozen_features_are_in_the_order_of_their_split(trained):
     """Few-shot draws images by their place."""
     overrides = NATIVE | {"evaluation.fewshot": "self", "evaluation.knn": "self"}
     cfg = loading.load(trained, overrides).config
-    evaluation = Evaluation(cfg)
+    evaluation = open_evaluation(cfg)
     (shots,) = [e for n, e in evaluation.evaluators.items() if n == "fewshot"]
     train = shots._pairs["self"].train
     opened = loading.load(trained, overrides)
@@ -191,7 +192,7 @@ def test_frozen_features_are_in_the_order_of_their_split(trained):
     _, features, expected, _ = one_by_one(trained, "train")
     np.testing.assert_array_equal(labels, expected)
     np.testing.assert_allclose(gathered, features, atol=2e-5)
-    found = experiment.evaluate(trained, overrides)
+    found = vit_jax.evaluate(trained, overrides)
     assert "fewshot/self/5shot" in found
     assert "knn/self/20nn/top1" in found
 
@@ -207,8 +208,8 @@ def test_an_unreadable_image_counts_once(trained, tmp_path):
     (tmp_path / "test" / "b" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\nbad")
     overrides = NATIVE | {"data.root": str(tmp_path)}
     with pytest.raises(config.UserError, match=r"b/1.png: is a truncated or damaged PNG; mend"):
-        experiment.evaluate(trained, overrides)
-    found = experiment.evaluate(trained, overrides | {"data.max_bad_examples": 1})
+        vit_jax.evaluate(trained, overrides)
+    found = vit_jax.evaluate(trained, overrides | {"data.max_bad_examples": 1})
     assert found["test/count"] == 8
 
 

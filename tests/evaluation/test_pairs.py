@@ -9,7 +9,8 @@ import pytest
 
 import runs
 import tfds_fakes
-from vit_jax import cli, config, experiment
+import vit_jax
+from vit_jax import cli, config, train_loop
 from vit_jax.config import ConfigError
 from vit_jax.evaluation import linear_data
 from vit_jax.training import sharding
@@ -90,7 +91,7 @@ def test_a_run_and_the_command_line(tmp_path, capsys, monkeypatch, caplog):
         evaluation={"every": 2, "fewshot": ("self",), "shots": (1, 40), "fewshot_seeds": 1},
     )
     with caplog.at_level(logging.WARNING, "vit_jax"):
-        results = experiment.train(cfg, tmp_path / "run").results
+        results = train_loop.train(cfg, tmp_path / "run").results
     assert set(results) == {
         "test/top1", "test/top5", "test/loss", "test/count",
         "fewshot/self/1shot", "fewshot/self/40shot",
@@ -118,7 +119,7 @@ def test_weights_of_others_need_no_images_of_their_own():
         "evaluation.shots": "2",
         "evaluation.batch_size": "64",
     }
-    assert list(experiment.evaluate(TOKEN, options)) == ["fewshot/digits/2shot"]
+    assert list(vit_jax.evaluate(TOKEN, options)) == ["fewshot/digits/2shot"]
     for own in ({"evaluation.probe": "self"}, {"evaluation.tasks": "imagenet-real"}):
         with pytest.raises(ConfigError, match="brings no images; set --config.data.source"):
-            experiment.evaluate(TOKEN, own)
+            vit_jax.evaluate(TOKEN, own)

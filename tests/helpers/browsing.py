@@ -12,6 +12,7 @@ import jax
 
 import runs
 from vit_jax.inference import loading
+from vit_jax.training import build
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 LAYERS, HEADS, TOKENS = 2, 2, 5
@@ -41,7 +42,7 @@ def create():
     """A model of digits with a class token, opened as a checkpoint is."""
     options = {"num_classes": 10, "unroll": 1, "dropout": 0.0, "depth": LAYERS, "heads": HEADS}
     cfg = runs.configure(name="mine", model=options, data={"eval_split": "test[:5]"})
-    params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
+    params = jax.jit(build.create_model(cfg).init)(jax.random.key(0))
     for name in ("query", "key"):
         kernel = params["encoder"]["attention"][name]["kernel"]
         params["encoder"]["attention"][name]["kernel"] = 5 * kernel

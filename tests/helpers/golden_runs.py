@@ -6,6 +6,7 @@
 A difference that was meant shows in the commit that writes a file anew.
 """
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -65,9 +66,8 @@ def losses(name):
     import jax
 
     import runs
-    from vit_jax.data import pipeline, sources, transforms
-    from vit_jax.inference import loading
-    from vit_jax.training import optimizers, schedules, sharding, state, step
+    from vit_jax.data import sources
+    from vit_jax.training.build import build
 
     sections = {key: dict(value) for key, value in RUNS[name].items()}
     base = {
@@ -83,23 +83,12 @@ def losses(name):
         sections["model"] |= dict.fromkeys(("patch_size", "width", "depth", "mlp_dim", "heads"))
         sections["model"]["dropout"] = 0.0
     cfg = runs.configure(**sections)
-    mesh = sharding.create_mesh(cfg.mesh.fsdp)
-    model = loading.create_model(cfg)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=STEPS, warmup=3)
-    target = state.abstract_state(model, tx, cfg, mesh)
-    compiled = step.compile_step(step.create(model, tx, schedule, cfg), target, cfg, mesh)
-    live, found = state.initialize(model, tx, cfg, mesh), []
-    size, rows = cfg.train.batch_size, sharding.host_rows(mesh, cfg.train.batch_size)
     source = sources.open_source(cfg.data, cfg.data.train_split, num_classes=None, train=True)
-    loaded = pipeline.batches(
-        source, transforms.train_transforms(cfg.data), cfg.data,
-        seed=0, batch_size=size, rows=rows, train=True, stop_step=STEPS,
-    )  # fmt: skip
-    with loaded:
-        for batch in loaded:
-            inputs = {"image": batch["image"], "label": batch["label"]}
-            live, metrics = compiled(live, sharding.put_batch(inputs, mesh, size, rows))
+    trainer = build(cfg, len(source))
+    step, live, found = trainer.compile_step(), trainer.init_state(), []
+    with contextlib.closing(trainer.load(source, 0, lambda: False)) as batches:
+        for batch in batches:
+            live, metrics = step(live, trainer.put(batch), None)
             found.append(float(jax.device_get(metrics["loss"])))
     return found
 

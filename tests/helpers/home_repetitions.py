@@ -27,10 +27,9 @@ import runs
 from vit_jax import weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluation import evaluation
-from vit_jax.inference import loading
 from vit_jax.runtime import logs, provenance
 from vit_jax.studies import transfer
-from vit_jax.training import optimizers, run_config, schedules, state, step
+from vit_jax.training import build, run_config, state
 from vit_jax.utils import intervals
 
 RESULTS = runs.ROOT / "docs" / "records" / "home.jsonl"
@@ -134,12 +133,12 @@ def batches(data, seed, size, steps):
 @functools.cache
 def compiled(cfg):
     """Returns model, optimizer and loop of a config, whose seed decides nothing here."""
-    model = loading.create_model(cfg)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    steps, warmup = int(cfg.train.duration.amount), int(cfg.schedule.warmup.amount)
-    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=steps, warmup=warmup)
-    one = step.create(model, tx, schedule, cfg)
-    return model, tx, jax.jit(lambda state, batch: jax.lax.scan(one, state, batch))
+    trainer = build.build(cfg, examples=1, devices=jax.devices()[:1])  # durations are in steps
+
+    def step(state, batch):
+        return trainer.step(state, batch, None)
+
+    return trainer, jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
 
 
 def trained(cfg, start=None):
@@ -149,12 +148,12 @@ def trained(cfg, start=None):
       cfg: of the run, its durations in steps and its classes known.
       start: config and parameters of the run that it begins with.
     """
-    model, tx, loop = compiled(dataclasses.replace(cfg, seed=0))
-    live = jax.jit(lambda: state.create(model, tx, cfg))()
+    trainer, loop = compiled(dataclasses.replace(cfg, seed=0))
+    live = jax.jit(lambda: state.create(trainer.model, trainer.optimizer, cfg))()
     if start is not None:
         cfg_before, params = start
         facts = weights.ModelSpec(model=cfg_before.model, data=cfg_before.data)
-        fitted, _ = weights.fit(params, facts, model, keep_head=False)
+        fitted, _ = weights.fit(params, facts, trainer.model, keep_head=False)
         live = state.begin_with(live, fitted)
     steps = int(cfg.train.duration.amount)
     live, _ = loop(live, batches(cfg.data, cfg.seed, cfg.train.batch_size, steps))
@@ -164,7 +163,7 @@ def trained(cfg, start=None):
 def measured(cfg, params):
     """Returns what evaluation at the end of a run measures."""
     results = {}
-    for name, evaluator in evaluation.Evaluation(cfg).evaluators.items():
+    for name, evaluator in evaluation.open_evaluation(cfg).evaluators.items():
         prefix = "" if name == "test" else f"{name}/"
         found = evaluator(params, stop=lambda: False)
         results |= {f"{prefix}{key}": value for key, value in found.items()}

@@ -457,8 +457,9 @@ def beside_weights():
 
 
 def run_files():
-    from vit_jax import config, run_directory
+    from vit_jax import config
     from vit_jax.inference.inspect import figure_index as inspect_figures
+    from vit_jax.runs import directory
     from vit_jax.runtime import goodput, locking, logs
     from vit_jax.studies.report import run_data
 
@@ -484,7 +485,7 @@ def run_files():
         with contextlib.suppress(limits.LimitError):
             logs.read_metrics(folder / "metrics.jsonl")
         if b'"model"' in data:
-            run_directory.reconcile(folder, None, {})
+            directory.reconcile(folder, None, {})
 
     files = [session], figures, table
     return [settings, lines, *(json.dumps(one).encode() for one in files)], read

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from vit_jax import cli
-from vit_jax.training import hooks
+from vit_jax.runs.run_log import RunLog
 
 
 def command(folder, number, stop):
@@ -27,7 +27,7 @@ def read(folder, number):
 
 def main():
     file, stop = pathlib.Path(sys.argv[1]).open("w"), int(sys.argv[2])  # noqa: SIM115
-    check = hooks.Log._check
+    check = RunLog._check
 
     def recorded(self, step, metrics, ids):
         file.write(json.dumps([step, ids.tolist()]) + "\n")
@@ -36,7 +36,7 @@ def main():
             os.kill(os.getpid(), signal.SIGTERM)
         check(self, step, metrics, ids)
 
-    hooks.Log._check = recorded
+    RunLog._check = recorded
     return cli.main(sys.argv[3:])
 
 

@@ -14,9 +14,9 @@ from unittest import mock
 import jax
 
 from vit_jax import config
+from vit_jax.runs import session as sessions
 from vit_jax.runtime import preemption, watchdog
 from vit_jax.runtime import progress as progress_display
-from vit_jax.runtime import session as sessions
 from vit_jax.training import run_config, sharding
 from vit_jax.utils import storage
 
@@ -67,7 +67,7 @@ def session(workdir, *, stop=None, phases=None, progress=None):
 def on_one_device():
     """Trains on the first device alone: programs for eight take twice as long to compile."""
     create = sharding.create_mesh
-    first = lambda fsdp: create(fsdp, jax.devices()[:1])  # noqa: E731
+    first = lambda fsdp, devices=None: create(fsdp, jax.devices()[:1])  # noqa: E731
     with mock.patch.object(sharding, "create_mesh", first):
         yield
 

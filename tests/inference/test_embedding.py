@@ -15,7 +15,7 @@ from vit_jax import cli, config
 from vit_jax.data import decoding, folders, sources, transforms
 from vit_jax.data.source import DataError
 from vit_jax.inference import embedding, feature_files, loading
-from vit_jax.training import normalization, run_config
+from vit_jax.training import build, normalization, run_config
 
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 
@@ -25,14 +25,14 @@ def opened():
     """A small model of digits whose classes have names, with random parameters."""
     options = {"num_classes": 10, "unroll": 1, "dropout": 0.0}
     cfg = runs.configure(model=options, data={"eval_split": "test[:37]"})
-    params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
+    params = jax.jit(build.create_model(cfg).init)(jax.random.key(0))
     names = ("zero", "one", *map(str, range(2, 10)))
     return loading.LoadedModel(config=cfg, params=params, classes=names, kind="run")
 
 
 def expected(opened, pictures, kind):
     """What the model says of images all at once."""
-    model, data = loading.create_model(opened.config), opened.config.data
+    model, data = build.create_model(opened.config), opened.config.data
     views = []
     for view in pictures:
         for transform in transforms.eval_transforms(data):

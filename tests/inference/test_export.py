@@ -19,7 +19,7 @@ import runs
 from vit_jax import cli, config
 from vit_jax.data import transforms
 from vit_jax.inference import export, export_resizing, loading
-from vit_jax.training import normalization
+from vit_jax.training import build, normalization
 from vit_jax.utils import errors, tree_utils
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
@@ -50,7 +50,7 @@ def rng():
 def digits():
     """A model for gray digits of 8 x 8, as a run of that config would leave it."""
     cfg = runs.configure(model={"num_classes": 10})
-    model, random = loading.create_model(cfg), rng()
+    model, random = build.create_model(cfg), rng()
     params = jax.tree.map(
         lambda leaf: random.normal(0, 0.2, leaf.shape).astype(np.float32), model.shapes()
     )

@@ -9,9 +9,10 @@ import pytest
 import foreign
 import runs
 import vit_jax
-from vit_jax import cli, config, experiment, models, run_directory, weights
+from vit_jax import cli, config, models, train_loop, weights
 from vit_jax.cli import convert as convert_command
 from vit_jax.inference import conversion, loading, prediction
+from vit_jax.runs import directory
 from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
@@ -42,9 +43,9 @@ BEGIN = {
 
 
 def begin(workdir, **more):
-    cfg = run_directory.reconcile(workdir, run_config.resolve("digits", BEGIN | more), BEGIN | more)
+    cfg = directory.reconcile(workdir, run_config.resolve("digits", BEGIN | more), BEGIN | more)
     with runs.on_one_device():
-        return experiment.train(cfg, workdir)
+        return train_loop.train(cfg, workdir)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,7 @@ def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
     for name in before:
         np.testing.assert_array_equal(after[name], before[name])
     with pytest.raises(config.ConfigError, match="holds another run"):
-        run_directory.reconcile(workdir, run_config.resolve("digits", BEGIN), BEGIN)
+        directory.reconcile(workdir, run_config.resolve("digits", BEGIN), BEGIN)
 
 
 @pytest.mark.slow
@@ -131,8 +132,8 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     cfg = run_config.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "describe", lambda reference, wanted: facts)
-        taken = run_directory.as_in_weights(cfg, BEGIN)
-        kept = run_directory.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
+        taken = directory.as_in_weights(cfg, BEGIN)
+        kept = directory.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
     assert (taken.data.mean, taken.data.std) == ((0.3,), (1.0,))
     assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)
@@ -149,7 +150,7 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
                 picture = rng.integers(0, 256, (32, 32, 3), np.uint8)
                 cv2.imwrite(str(folder / f"{index}.png"), picture)
     where = {"data.source": "folder", "data.root": str(tmp_path / "data")}
-    results = experiment.evaluate(TOKEN, where)
+    results = vit_jax.evaluate(TOKEN, where)
     assert results["test/count"] == 21
     predictor = loading.load(TOKEN)
     files = list(prediction.files([tmp_path / "data" / "test"]))
@@ -157,7 +158,7 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
     truth = [pathlib.Path(name).parent.name.removeprefix("c") for name, _, _ in files]
     assert results["test/top1"] == sum(a == b for a, b in zip(top, truth, strict=True)) / 21
     # A size of another number of patches, for which the positions are resized.
-    assert experiment.evaluate(TOKEN, where | {"data.image_size": "48,40"})["test/count"] == 21
+    assert vit_jax.evaluate(TOKEN, where | {"data.image_size": "48,40"})["test/count"] == 21
 
 
 @pytest.mark.parametrize("command", [["evaluate"], ["predict", "--examples=1"]])

@@ -9,8 +9,10 @@ import pytest
 from flax import nnx
 
 import runs
-from vit_jax import cli, config, experiment, models, preflight, run_directory
+import vit_jax
+from vit_jax import cli, config, models, preflight, train_loop
 from vit_jax.config import checks, components
+from vit_jax.runs import directory
 from vit_jax.runtime import preemption
 from vit_jax.training import run_config
 
@@ -54,7 +56,7 @@ def configure(architecture="probe_of_tests(hidden=6)", duration="3 steps"):
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin") / "run"
-    assert experiment.train(configure(), folder).steps == 3
+    assert train_loop.train(configure(), folder).steps == 3
     return folder
 
 
@@ -79,15 +81,15 @@ def test_wrong_names_and_arguments_end_in_one_line(architecture, message):
 @pytest.mark.slow
 def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     with runs.stopping_at(monkeypatch, 2), pytest.raises(preemption.Preempted):
-        experiment.train(configure(), tmp_path / "run")
-    again = run_directory.reconcile(tmp_path / "run", None, {})
-    experiment.train(again, tmp_path / "run")
+        train_loop.train(configure(), tmp_path / "run")
+    again = directory.reconcile(tmp_path / "run", None, {})
+    train_loop.train(again, tmp_path / "run")
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
 @pytest.mark.slow
 def test_it_is_evaluated(workdir):
-    found = experiment.evaluate(workdir, {})
+    found = vit_jax.evaluate(workdir, {})
     assert found["test/count"] == 100
     assert found["test/loss"] == runs.trace(workdir, "test/loss")[3]
 
@@ -100,7 +102,7 @@ def test_uncounted_flops_are_left_out(workdir, tmp_path, caplog):
     counted = models.create(configure("counted_of_tests").model, image_size=(8, 8), channels=1)
     assert counted.flops == 2 * 8 * (64 + 10)
     with caplog.at_level("INFO"):
-        experiment.train(configure(), tmp_path / "run")
+        train_loop.train(configure(), tmp_path / "run")
     lines = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]
     assert lines == ["model.architecture=probe_of_tests(hidden=6): counts no FLOPs; no MFU"]
 
@@ -125,7 +127,7 @@ def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
 def test_smoke_trains_it(tmp_path):
     cfg = run_config.shrink(configure())
     assert cfg.model.architecture == "probe_of_tests(hidden=6)"
-    assert experiment.train(cfg, tmp_path / "run").steps == 2
+    assert train_loop.train(cfg, tmp_path / "run").steps == 2
 
 
 def test_export_writes_it(workdir, tmp_path):

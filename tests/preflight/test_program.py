@@ -1,11 +1,12 @@
 import dataclasses
 
+import jax
 import pytest
 
 import runs
 from vit_jax import config, models, preflight
 from vit_jax.preflight import collectives, program
-from vit_jax.training import plan
+from vit_jax.training.build import build
 
 # Two layers in a loop that turns three times, and one collective outside of it.
 HLO = """\
@@ -225,7 +226,7 @@ def test_flops_of_a_step_do_not_depend_on_loops():
     def count(**sections):
         sections["model"] = {"dtype": "float32", "dropout": 0.0} | sections.get("model", {})
         cfg = tiny(**sections)
-        return program.step_flops(cfg, plan.Plan.of(cfg, 200))
+        return program.step_flops(build(cfg, 200, devices=jax.devices()[:1]))
 
     plain = count()
     assert count(model={"unroll": 2}) == plain

@@ -16,10 +16,10 @@ import pytest
 
 import bucket
 import runs
-from vit_jax import cli, config, experiment
+from vit_jax import cli, config, train_loop
+from vit_jax.runs import saving
 from vit_jax.runtime import locking, logs
 from vit_jax.runtime.locking import Holder
-from vit_jax.training import hooks
 from vit_jax.utils import errors, storage
 
 ELSEWHERE = dataclasses.replace(Holder.current(), host="far", pid=7, machine="another boot")
@@ -308,18 +308,18 @@ def test_a_run_that_was_overtaken_saves_nothing_more(folder, suspended):
     cfg = runs.configure(checkpoint={"every": 5, "keep": 9, "best": None})
     seen = {}
 
-    class Overtaken(hooks.Save):
-        def after(self, moment, *, due):
-            if moment.step == 15:
-                self._saver.wait()
+    class Overtaken(saving.Saver):
+        def due(self, step):
+            if step == 15:
+                self.wait()
                 seen["lock"] = overtake(folder)
                 seen["files"] = contents(folder)
-            super().after(moment, due=due)
+            return super().due(step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hooks, "Save", Overtaken)
+        patch.setattr(saving, "Saver", Overtaken)
         with pytest.raises(errors.LeaseLost):
-            experiment.train(cfg, folder)
+            train_loop.train(cfg, folder)
     assert contents(folder) == seen["files"]
     committed = {name.split("/")[1] for name in seen["files"] if name.endswith("commit.json")}
     assert committed == {"00000005", "00000010"}

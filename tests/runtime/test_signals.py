@@ -11,7 +11,8 @@ from concurrent import futures
 import pytest
 
 import runs
-from vit_jax.runtime import preemption, session, signals
+from vit_jax.runs import session
+from vit_jax.runtime import preemption, signals
 
 # What the main thread does when the signals come, one after each line "now".
 MOMENTS = {

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 import runs
-from vit_jax import config, experiment
+from vit_jax import config, train_loop
 from vit_jax.runtime import logs
 from vit_jax.runtime.logs import trackers
 
@@ -35,7 +35,7 @@ def train(workdir, logger, steps=2):
         checkpoint={"every": 1},
         logging={"every": 1, "tensorboard": False, "loggers": (logger,)},
     )
-    return experiment.train(cfg, workdir)
+    return train_loop.train(cfg, workdir)
 
 
 def stop_and_resume(workdir, logger, monkeypatch):

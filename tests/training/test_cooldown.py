@@ -5,7 +5,7 @@ import json
 import pytest
 
 import runs
-from vit_jax import api, config, experiment
+from vit_jax import api, config, train_loop
 from vit_jax.runtime import preemption
 
 
@@ -24,7 +24,7 @@ def losses(workdir):
 
 def stopped(workdir, monkeypatch, cfg, step=5):
     with runs.stopping_at(monkeypatch, step), pytest.raises(preemption.Preempted):
-        experiment.train(cfg, workdir)
+        train_loop.train(cfg, workdir)
     return workdir
 
 
@@ -35,7 +35,7 @@ def length(steps, cooldown=4):
 @pytest.mark.slow
 def test_steps_before_the_cooldown_do_not_depend_on_the_length(tmp_path):
     for steps in (10, 14):
-        experiment.train(configure(steps), tmp_path / str(steps))
+        train_loop.train(configure(steps), tmp_path / str(steps))
     short, long = losses(tmp_path / "10"), losses(tmp_path / "14")
     # The update of step 8 is the first with a smaller rate.
     assert [step for step in short if short[step] != long[step]] == [9, 10]
@@ -44,7 +44,7 @@ def test_steps_before_the_cooldown_do_not_depend_on_the_length(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [(14, 4), (10, 4), (10, 0)])
 def test_a_run_that_changes_its_length_is_the_one_of_that_length(tmp_path, monkeypatch, before):
-    experiment.train(configure(12), tmp_path / "whole")
+    train_loop.train(configure(12), tmp_path / "whole")
     changed = stopped(tmp_path / "changed", monkeypatch, configure(*before))
     api.train(None, changed, length(12))
     runs.assert_equal_runs(changed, tmp_path / "whole")
@@ -53,8 +53,8 @@ def test_a_run_that_changes_its_length_is_the_one_of_that_length(tmp_path, monke
 
 @pytest.mark.slow
 def test_a_constant_rate_goes_on_after_its_end(tmp_path):
-    experiment.train(configure(12), tmp_path / "whole")
-    experiment.train(configure(8, cooldown=0), tmp_path / "longer")
+    train_loop.train(configure(12), tmp_path / "whole")
+    train_loop.train(configure(8, cooldown=0), tmp_path / "longer")
     api.train(None, tmp_path / "longer", length(12))
     assert losses(tmp_path / "longer") == losses(tmp_path / "whole")
 

@@ -10,17 +10,17 @@ import pytest
 from scipy import special
 
 import runs
-from vit_jax import config, experiment, models, preflight
+from vit_jax import config, models, preflight, train_loop
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
-from vit_jax.training import distillation, optimizers, schedules, sharding, state, step
+from vit_jax.training import build, distillation, optimizers, schedules, sharding, state, step
 
 SIZE = (8, 8)
 
 
 def network(width=16, *, classes=10, depth=1, **options):
     cfg = runs.configure(model={"width": width, "depth": depth, "num_classes": classes, **options})
-    return loading.create_model(cfg), cfg
+    return build.create_model(cfg), cfg
 
 
 def random_outputs(model, seed, batch=6):
@@ -76,13 +76,13 @@ class Distilled:
             distill=options,
         )
         self.mesh = sharding.create_mesh(1, jax.devices()[:devices])
-        self.model = loading.create_model(self.cfg)
+        self.model = build.create_model(self.cfg)
         data = dataclasses.replace(self.cfg.data, image_size=(16, 16), mean=(0.4,), std=(0.2,))
         wide = runs.configure(
             model={"width": 32, "dropout": 0.0, "num_classes": 10, "depth": 1},
             data={"image_size": 16},
         )
-        self.teacher = distillation.Teacher(loading.create_model(wide), data)
+        self.teacher = distillation.Teacher(build.create_model(wide), data)
         self.params = self.teacher.model.init(jax.random.key(5))
         kernel = jax.random.normal(jax.random.key(6), self.params["head"]["kernel"].shape)
         self.params["head"]["kernel"] = kernel
@@ -99,7 +99,7 @@ class Distilled:
         rows, found = sharding.host_rows(self.mesh, 16), []
         for number in range(steps):
             batch = sharding.put_batch(self.batch(number), self.mesh, 16, rows)
-            self.live, one = self.compiled(self.live, {**batch, distillation.KEY: held})
+            self.live, one = self.compiled(self.live, batch, held)
             found.append({key: float(value) for key, value in one.items()})
         return found
 
@@ -154,7 +154,7 @@ def taught(tmp_path_factory):
     """The directory of a run to learn from."""
     folder = tmp_path_factory.mktemp("teacher")
     cfg = runs.configure(train={"duration": "6 steps"}, checkpoint={"every": 3})
-    experiment.train(cfg, folder)
+    train_loop.train(cfg, folder)
     return folder
 
 
@@ -169,7 +169,7 @@ def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
             train={"duration": "8 steps"},
             distill={"teacher": str(teacher), "temperature": 2.0},
         )
-        return experiment.train(cfg, workdir)
+        return train_loop.train(cfg, workdir)
 
     student(tmp_path / "whole")
     with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
@@ -200,7 +200,7 @@ def test_a_teacher_that_cannot_teach(options, reason, taught):
     opened = loading.load(taught)
     teacher = distillation.Teacher(opened.model, opened.config.data)
     with pytest.raises(config.ConfigError, match=reason):
-        distillation.check(cfg, loading.create_model(cfg), teacher)
+        distillation.check(cfg, build.create_model(cfg), teacher)
 
 
 def test_what_does_not_go_with_a_teacher():
@@ -223,7 +223,7 @@ def test_preflight_counts_the_teacher(taught):
     found = preflight.measure(cfg, where, 200, teacher)
     alone = dataclasses.replace(cfg, distill=config.Distill())
     plain = preflight.measure(alone, where, 200)
-    model = loading.create_model(dataclasses.replace(teacher, name="teacher"))
+    model = build.create_model(dataclasses.replace(teacher, name="teacher"))
     assert found.model_flops == pytest.approx(plain.model_flops + model.flops * 32 / 8)
     assert found.params > plain.params
     assert found.peak > plain.peak

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import runs
-from vit_jax import cli, config, experiment
+from vit_jax import cli, config, train_loop
 
 KITS = {
     "muon on blends of altered views": {
@@ -58,12 +58,12 @@ def test_a_run_of_the_kit_resumes_bit_for_bit(name, tmp_path, monkeypatch, capsy
         sections["checkpoint"] = {"best": "map"}
     sections["train"] = {"duration": "24 steps"} | sections.get("train", {})
     cfg = runs.configure(**sections)
-    experiment.train(cfg, tmp_path / "whole")
+    train_loop.train(cfg, tmp_path / "whole")
     with runs.stopping_at(monkeypatch, 2, 13):
         for step in (2, 13):
             with pytest.raises(config.UserError, match=f"saved at step {step}"):
-                experiment.train(cfg, tmp_path / "parts")
-        experiment.train(cfg, tmp_path / "parts")
+                train_loop.train(cfg, tmp_path / "parts")
+        train_loop.train(cfg, tmp_path / "parts")
     runs.assert_equal_runs(tmp_path / "parts", tmp_path / "whole")
     losses = [*runs.trace(tmp_path / "whole").values()]
     assert len(losses) == 24

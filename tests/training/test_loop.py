@@ -1,17 +1,22 @@
 """The loop's decisions: its step, saver and evaluators only note what is asked of them."""
 
+import functools
 import signal
 import time
+import types
 import zlib
 
 import numpy as np
 import pytest
 
 import runs
+from vit_jax import train_loop
 from vit_jax.checkpoints import manager
-from vit_jax.data import prefetch
+from vit_jax.data import prefetch, split_roles
+from vit_jax.evaluation import evaluation
+from vit_jax.runs import evaluating, profiling, resume, run_log, saving
 from vit_jax.runtime import preemption, progress, watchdog
-from vit_jax.training import hooks, loop, plan
+from vit_jax.training import durations
 
 
 class Batches:
@@ -101,37 +106,53 @@ def scores(values, name="top1"):
 class Run:
     """A loop of `steps` with the hooks of a run, whose parts can be replaced before `run`."""
 
-    def __init__(self, cfg, plan, step, evaluators, saver, stop):
-        self.cfg, self.plan, self.step = cfg, plan, step
+    def __init__(self, cfg, durations, step, evaluators, saver, stop):
+        self.cfg, self.durations, self.step = cfg, durations, step
         self.evaluators, self.saver, self.stop = evaluators, saver, stop
         self.batches, self.metrics = Batches, Files()
         self.progress, self.phases = progress.Progress(active=False), None
         self.parameters = lambda state: state
 
     def run(self, state, start, *, evaluated=True):
-        phases, shown, files = self.phases, self.progress, self.metrics
-        session = runs.session(None, stop=self.stop, phases=phases, progress=shown)
-        log = hooks.Log(self.cfg, self.plan, session, files, 200, 1.0)
-        evaluate = hooks.Evaluate(
-            self.plan, session, files, self.evaluators, parameters=self.parameters
+        files = self.metrics
+        session = runs.session(None, stop=self.stop, phases=self.phases, progress=self.progress)
+        trainer = types.SimpleNamespace(
+            cfg=self.cfg, durations=self.durations, examples=200, flops_per_image=1.0,
+            put=lambda batch: batch, eval_params=lambda state: self.parameters(state),
+        )  # fmt: skip
+        log = run_log.RunLog(trainer, session, files)
+        evaluation = evaluating.RunEvaluation(trainer, Evaluation(self.evaluators), session)
+        return train_loop.run_steps(
+            trainer,
+            resume.Start(state, start, {}, restored=start > 0, evaluated=evaluated),
+            None if start == self.durations.steps else self.step,
+            self.durations.steps,
+            load=self.batches,
+            teacher_params="teacher",
+            evaluate=functools.partial(evaluation, log),
+            log=log,
+            saver=saving.Saver(self.saver, trainer, {"examples": 200}, session, files),
+            profiler=profiling.Profiler(None, self.durations.steps, session),
+            session=session,
         )
-        save = hooks.Save(self.cfg, self.plan, session, files, self.saver, {"examples": 200})
-        return loop.train(
-            loop.Moment(state=state, step=start, restored=start > 0, measured=evaluated),
-            steps=self.plan.steps,
-            step=self.step,
-            batches=self.batches,
-            put=lambda batch: batch,
-            hooks=[log, evaluate, save],
-            stop=self.stop,
-            phases=session.phases,
-        )
+
+
+class Evaluation:
+    """Evaluators of a run whose evaluation split is called test."""
+
+    role = split_roles.Role("test", "test[:9]", "test")
+    brief = ()
+    __call__ = evaluation.Evaluation.__call__
+
+    def __init__(self, evaluators):
+        self.evaluators = evaluators
 
 
 def make(*, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad=(), **sections):
     """A loop of 12 steps that evaluates after every second and saves after every fifth."""
 
-    def step(state, batch):
+    def step(state, batch, teacher_params):
+        assert teacher_params == "teacher"
         state += 1
         count = sum(number <= state for number in bad)
         finite = state not in bad
@@ -141,8 +162,8 @@ def make(*, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad
         }  # fmt: skip
 
     cfg = runs.configure(**({"logging": {"every": 4, "tensorboard": False}} | sections))
-    timing = plan.Plan(steps=steps, warmup=0, cooldown=0, evaluate=evaluate, save=save)
-    return Run(cfg, timing, step, evaluators, saver or Saver(), stop or preemption.Stop())
+    found = durations.Durations(steps=steps, warmup=0, cooldown=0, evaluate=evaluate, save=save)
+    return Run(cfg, found, step, evaluators, saver or Saver(), stop or preemption.Stop())
 
 
 def saves(made):
@@ -179,48 +200,10 @@ def test_a_resumed_run_reads_on_where_it_stopped():
     made, opened, seen = make(evaluators={"test": scores([0.5])}, steps=8), [], []
     step = made.step
     made.batches = lambda start: opened.append(Batches(start)) or opened[-1]
-    made.step = lambda state, batch: seen.append(batch["index"].tolist()) or step(state, batch)
+    made.step = lambda *given: seen.append(given[1]["index"].tolist()) or step(*given)
     made.run(6, 6)
     assert seen == [examples(7).tolist(), examples(8).tolist()]
     assert [(one.taken, one.closed) for one in opened] == [(8, True)]
-
-
-def test_hooks_are_called_around_every_step():
-    calls = []
-
-    class Recorder(loop.Hook):
-        def before(self, step):
-            calls.append(("before", step))
-
-        def dispatched(self, step, metrics, batch):
-            calls.append(("dispatched", step, metrics, batch["index"].tolist()))
-
-        def due(self, step):
-            calls.append(("due", step))
-            return step == 2
-
-        def after(self, moment, *, due):
-            calls.append(("after", moment.step, moment.state, due))
-
-        def end(self):
-            calls.append(("end",))
-
-    session = runs.session(None)
-    loop.train(
-        loop.Moment(state=10, step=0),
-        steps=2,
-        step=lambda state, batch: (state + 1, {"before": state}),
-        batches=Batches,
-        put=lambda batch: batch,
-        hooks=[Recorder()],
-        stop=session.stop,
-        phases=session.phases,
-    )
-    assert calls == [
-        ("before", 1), ("dispatched", 1, {"before": 10}, [2, 3]), ("due", 1),
-        ("before", 2), ("dispatched", 2, {"before": 11}, [4, 5]), ("due", 2),
-        ("after", 2, 12, True), ("end",),
-    ]  # fmt: skip
 
 
 def test_the_first_evaluator_chooses_the_best():
@@ -237,10 +220,10 @@ def test_a_save_that_fails_at_a_stop_is_not_reported_as_saved():
     made = make(evaluators={"test": scores([])}, saver=Saver(fails=3), stop=stop, evaluate=None)
     inner = made.step
 
-    def step(state, batch):
+    def step(state, *inputs):
         if state == 2:
             stop.signal = signal.SIGTERM
-        return inner(state, batch)
+        return inner(state, *inputs)
 
     made.step = step
     with pytest.raises(manager.SaveFailed, match="step 3 was not saved"):
@@ -300,7 +283,7 @@ def test_a_restored_state_is_evaluated_if_it_was_not():
 def test_metrics_are_written_by_steps_and_after_the_last():
     made = make(evaluators={"test": scores([0.5])}, steps=10, evaluate=None, save=None)
     made.run(0, 0)
-    assert made.metrics.lines.pop() == (10, {"test/top1": 0.5})
+    assert made.metrics.lines.pop() == (10, {"test/top1": 0.5, "test/split": "test[:9]"})
     written = dict(made.metrics.lines)
     assert list(written) == [4, 8, 10]
     assert written[8]["train/loss"] == 1 / 8
@@ -334,9 +317,9 @@ def test_what_is_shown_by_the_clock_changes_nothing_that_is_written(monkeypatch)
     made = make(evaluators={"test": scores([0.5])}, steps=10, evaluate=None)
     made.progress, inner = Shown(), made.step
 
-    def step(state, batch):  # a second more each time, from 1 s on
+    def step(state, *inputs):  # a second more each time, from 1 s on
         clock.now += state + 1
-        return inner(state, batch)
+        return inner(state, *inputs)
 
     made.step = step
     made.run(0, 0)
@@ -380,9 +363,9 @@ def test_saves_by_the_clock_are_so_long_after_the_save_before(monkeypatch):
     made = make(evaluators={"test": scores([0.5])}, evaluate=None, save=None, checkpoint=checkpoint)
     inner = made.step
 
-    def step(state, batch):
+    def step(state, *inputs):
         clock.now += 25.0
-        return inner(state, batch)
+        return inner(state, *inputs)
 
     made.step = step
     made.run(0, 0)
@@ -423,7 +406,7 @@ def test_a_stop_before_the_first_step():
         made.run(0, 0)
     assert saves(made) == [(0, None)]
     made = make(evaluators={"test": scores([])}, stop=stop)
-    with pytest.raises(preemption.Preempted, match="stopped at step 8, which was saved before;"):
+    with pytest.raises(preemption.Preempted, match="stopped and saved at step 8;"):
         made.run(8, 8)
     assert saves(made) == []
 
@@ -475,7 +458,7 @@ def test_steps_that_are_not_finite_end_the_run_beyond_the_budget(allowed, ends_a
     if ends_at is None:
         made.run(0, 0)
     else:
-        with pytest.raises(hooks.Diverged, match=f"^step {ends_at}: loss nan"):
+        with pytest.raises(run_log.Diverged, match=f"^step {ends_at}: loss nan"):
             made.run(0, 0)
         assert all(step < ends_at for step, _ in made.saver.saved)
     assert sum("update skipped" in message for message in caplog.messages) == allowed

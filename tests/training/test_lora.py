@@ -38,22 +38,22 @@ def created(cfg, devices=1, dtype="float32"):
         return jax.device_put(values.astype(np.float32), leaf.sharding)
 
     live["params"] = tree_utils.map_named(drawn, live["params"])
-    taught = {}
+    teacher_params = None
     if teacher is not None:
         params = jax.device_get(model.init(jax.random.key(5)))
         params["head"]["kernel"] = np.random.default_rng(5).normal(size=(16, 5)).astype(np.float32)
-        taught = {distillation.KEY: teacher.put(params, mesh, cfg.mesh)}
-    return live, step.compile_step(pure, target, cfg, mesh, teacher), mesh, taught
+        teacher_params = teacher.put(params, mesh, cfg.mesh)
+    return live, step.compile_step(pure, target, cfg, mesh, teacher), mesh, teacher_params
 
 
 def trained(cfg, devices, dtype):
     """Losses and norms of gradients of four steps, and the parameters after them."""
-    live, compiled, mesh, taught = created(cfg, devices, dtype)
+    live, compiled, mesh, teacher_params = created(cfg, devices, dtype)
     rows = sharding.host_rows(mesh, test_step.BATCH)
     found = []
     for number in range(4):
         batch = sharding.put_batch(test_step.batch_of(number), mesh, test_step.BATCH, rows)
-        live, metrics = compiled(live, batch | taught)
+        live, metrics = compiled(live, batch, teacher_params)
         found.append([float(metrics["loss"]), float(metrics["grad_norm"])])
     return np.array(found), tree_utils.flatten(jax.device_get(live["params"]))
 
@@ -118,9 +118,9 @@ def test_as_if_added_to_the_matrices(name, monkeypatch):
     cfg = test_step.configure(**sections)
     apart = trained(cfg, CASES[name].get("devices", 1), "float32")
     monkeypatch.setattr(trainables, "Trainable", Merged)
-    trainables._of.cache_clear()
+    trainables._from_options.cache_clear()
     merged = trained(cfg, CASES[name].get("devices", 1), "float32")
-    trainables._of.cache_clear()
+    trainables._from_options.cache_clear()
     assert apart[0][0, 0] != apart[0][-1, 0]
     # 5.3e-6 on a CPU with AVX2 but no AVX-512, below 5e-6 on others: rounding.
     np.testing.assert_allclose(apart[0], merged[0], rtol=1e-5)
@@ -149,7 +149,7 @@ def flops(**sections):
     model = models.create(cfg.model, image_size=(32, 32), channels=1)
     _, compiled, _, _ = created(cfg)
     counted = compiled.cost_analysis()["flops"] / test_step.BATCH / model.flops
-    return counted, trainables.of(model, cfg).passes()
+    return counted, trainables.from_config(model, cfg).passes()
 
 
 @slow

@@ -256,7 +256,7 @@ class Trainer:
             }
             rows = sharding.host_rows(self.mesh, BATCH)
             placed = sharding.put_batch(batch, self.mesh, BATCH, rows)
-            self.state, metrics = self.compiled(self.state, placed)
+            self.state, metrics = self.compiled(self.state, placed, None)
             found.append(jax.device_get(metrics))
         return found
 

@@ -11,7 +11,7 @@ import pytest
 import bit_flips
 import runs
 from test_step import BATCH, Trainer, batch_of, configure
-from vit_jax import config, experiment
+from vit_jax import config, train_loop
 from vit_jax.training import replay, sharding, step
 
 ADAM = {
@@ -44,7 +44,7 @@ class Faulty:
                 chosen = self.rng.integers(len(leaves))
                 leaves[chosen] = bit_flips.flipped(leaves[chosen], device, element, bit)
                 state = state | {"params": jax.tree.unflatten(structure, leaves)}
-        result = self.trainer.compiled(state, batch)
+        result = self.trainer.compiled(state, batch, None)
         self.results.append(bits(result))
         return result
 
@@ -66,7 +66,7 @@ def test_a_sound_run_is_that_without_replay(trainer):
     ours, theirs = (replay._copied(trainer.state) for _ in range(2))
     for number in range(6):
         ours, measured = checked(ours, put(trainer, number))
-        theirs, metrics = trainer.compiled(theirs, put(trainer, number))
+        theirs, metrics = trainer.compiled(theirs, put(trainer, number), None)
         assert bits((ours, measured)) == bits((theirs, metrics))
     assert not lines
 
@@ -108,7 +108,7 @@ def test_it_says_which_device_and_array(trainer):
     device = trainer.mesh.devices.flat[5]
 
     def wrong(state, batch):
-        state, metrics = trainer.compiled(state, batch)
+        state, metrics = trainer.compiled(state, batch, None)
         bias = bit_flips.flipped(state["params"]["head"]["bias"], device, 3, 7)
         head = state["params"]["head"] | {"bias": bias}
         return state | {"params": state["params"] | {"head": head}}, metrics
@@ -174,8 +174,8 @@ def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypa
     def compile_step(*args, **kwargs):
         compiled, count = real(*args, **kwargs), iter(range(10**6))
 
-        def faulty(state, batch):
-            state, metrics = compiled(state, batch)
+        def faulty(*inputs):
+            state, metrics = compiled(*inputs)
             if next(count) >= 6:
                 metrics = metrics | {"loss": metrics["loss"] + next(count)}
             return state, metrics
@@ -187,10 +187,10 @@ def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypa
     )
     monkeypatch.setattr(step, "compile_step", compile_step)
     with pytest.raises(replay.Corrupted, match=r"step 6: repetitions of metrics/loss differ on "):
-        experiment.train(cfg, tmp_path)
+        train_loop.train(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["00000002", "00000004"]
     monkeypatch.undo()
-    assert experiment.train(cfg, tmp_path).steps == 8
+    assert train_loop.train(cfg, tmp_path).steps == 8
 
 
 def test_it_is_no_part_of_a_result():

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import experiment
+from vit_jax import train_loop
 from vit_jax.data import sources
-from vit_jax.training import hooks, loop
+from vit_jax.runs import run_log
+from vit_jax.training.build import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_device")
 DATA = {"threads": 1, "prefetch": 1}
@@ -17,7 +18,7 @@ DATA = {"threads": 1, "prefetch": 1}
 
 @pytest.mark.slow
 def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
-    fast = experiment.train(
+    fast = train_loop.train(
         runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "fast"
     )
     assert fast.steps == 6
@@ -30,7 +31,7 @@ def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
         return original(self, index)
 
     monkeypatch.setattr(sources.Digits, "__getitem__", slow)
-    experiment.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "slow")
+    train_loop.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "slow")
     shares = [runs.trace(tmp_path / name, "data/wait_share") for name in ("fast", "slow")]
     for share in shares:
         assert all(0 <= value <= 1 for value in share.values())
@@ -43,29 +44,27 @@ def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path, monkeypatch):
     events, kinds = [], set()
-    original, check = loop.train, hooks.Log._check
+    compile_step, put, check = Trainer.compile_step, Trainer.put, run_log.RunLog._check
 
     def late(self, number, *arguments):
         events.append(f"look {number}")
         return check(self, number, *arguments)
 
-    def patched(moment, *, step, put, **keywords):
-        def one(state, batch):
-            events.append("step")
-            return step(state, batch)
+    def compiled(self):
+        step = compile_step(self)
+        return lambda *inputs: events.append("step") or step(*inputs)
 
-        def record(batch):
-            sent = put(batch)
-            kinds.update((name, array.dtype.name) for name, array in sent.items())
-            assert all(array.dtype == batch[name].dtype for name, array in sent.items())
-            return sent
+    def record(self, batch):
+        sent = put(self, batch)
+        kinds.update((name, array.dtype.name) for name, array in sent.items())
+        assert all(array.dtype == batch[name].dtype for name, array in sent.items())
+        return sent
 
-        return original(moment, step=one, put=record, **keywords)
-
-    monkeypatch.setattr(loop, "train", patched)
-    monkeypatch.setattr(hooks.Log, "_check", late)
+    monkeypatch.setattr(Trainer, "compile_step", compiled)
+    monkeypatch.setattr(Trainer, "put", record)
+    monkeypatch.setattr(run_log.RunLog, "_check", late)
     quiet = {"evaluation": {"every": None}, "checkpoint": {"every": None}}
-    experiment.train(runs.configure(train={"duration": "5 steps"}, **quiet), tmp_path / "run")
+    train_loop.train(runs.configure(train={"duration": "5 steps"}, **quiet), tmp_path / "run")
     # One step is always under way while the one before it is looked at.
     assert events == ["step", "step", "look 1", "step", "look 2", "step", "look 3", "step",
                       "look 4", "look 5"]  # fmt: skip

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax.inference import loading
-from vit_jax.training import optimizers, sharding, state
+from vit_jax.training import build, optimizers, sharding, state
 from vit_jax.utils import tree_utils
 
 
@@ -17,7 +16,7 @@ from vit_jax.utils import tree_utils
 def test_a_state_begins_with_some_parameters(fsdp):
     cfg = runs.configure(model={"num_classes": 10}, mesh={"fsdp": fsdp, "fsdp_min_size": 0})
     mesh = sharding.create_mesh(fsdp)
-    model = loading.create_model(cfg)
+    model = build.create_model(cfg)
     live = state.initialize(model, optimizers.create(cfg.optimizer, clip_norm=None), cfg, mesh)
     old = tree_utils.flatten(jax.device_get(live["params"]))
     given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
@@ -32,7 +31,7 @@ def test_a_state_begins_with_some_parameters(fsdp):
 
 def test_initial_parameters_are_drawn_from_the_seed():
     cfg = runs.configure(model={"num_classes": 10})
-    model, mesh = loading.create_model(cfg), sharding.create_mesh(1)
+    model, mesh = build.create_model(cfg), sharding.create_mesh(1)
     tx = optimizers.create(cfg.optimizer, clip_norm=None)
     for seed in (0, 3):
         live = state.initialize(model, tx, dataclasses.replace(cfg, seed=seed), mesh)

@@ -70,7 +70,7 @@ class Trainer:
         metrics = []
         for number in range(steps):
             batch = sharding.put_batch(batches(number), self.mesh, BATCH, rows)
-            self.state, one = self.compiled(self.state, batch)
+            self.state, one = self.compiled(self.state, batch, None)
             metrics.append(jax.device_get(one))
         return metrics
 

@@ -10,7 +10,7 @@ import pytest
 
 import runs
 import test_step
-from vit_jax import cli, config, experiment, models, preflight, weights
+from vit_jax import cli, config, models, preflight, train_loop, weights
 from vit_jax.config import patterns
 from vit_jax.inference import loading
 from vit_jax.training import run_config, state, trainable
@@ -68,7 +68,7 @@ def test_mistakes_are_one_line(options, message):
 
     def check():
         cfg = run_config.config_from_values({}, model | data | options)
-        trainable.of(models.create(cfg.model, image_size=(8, 8), channels=1), cfg)
+        trainable.from_config(models.create(cfg.model, image_size=(8, 8), channels=1), cfg)
 
     with pytest.raises(config.ConfigError, match=re.escape(message)):
         check()
@@ -158,7 +158,7 @@ def test_parts_of_an_array_train_at_rates_of_their_own():
     for tree in (averages, {n: m for n, m in moments.items() if n.endswith("fc1/kernel")}):
         assert all(leaf.shape[0] == 2 for name, leaf in tree.items() if "encoder/" in name)
     assert len(moments) == len(averages)
-    chosen = trainable.of(trainer.model, cfg)
+    chosen = trainable.from_config(trainer.model, cfg)
     live = tree_utils.flatten(state.evaluated(trainer.state, cfg.mesh, chosen))
     for name, value in flat.items():
         if name in frozen:
@@ -235,7 +235,7 @@ def test_adapters_by_hand():
         average = 0.5 * old_average[name] + 0.5 * after[name]
         ours = tree_utils.flatten(trainer.state["ema"])[name]
         np.testing.assert_allclose(ours, average, rtol=1e-6, atol=1e-8)
-    chosen = trainable.of(trainer.model, cfg)
+    chosen = trainable.from_config(trainer.model, cfg)
     evaluated = tree_utils.flatten(state.evaluated(trainer.state, cfg.mesh, chosen))
     averaged = before | jax.device_get(trainer.state["ema"])
     for name, value in tree_utils.flatten(merged_by_hand(averaged, 3.0)).items():
@@ -293,10 +293,10 @@ KIT = {
 def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkeypatch, capsys):
     cfg = runs.configure(model=SIZES | {"dropout": 0.0, "num_classes": 10}, **KIT)
     cfg = dataclasses.replace(cfg, init_from=str(base))
-    experiment.train(cfg, tmp_path / "whole")
+    train_loop.train(cfg, tmp_path / "whole")
     with runs.stopping_at(monkeypatch, 5), pytest.raises(config.UserError, match="saved at step 5"):
-        experiment.train(cfg, tmp_path / "parts")
-    experiment.train(cfg, tmp_path / "parts")
+        train_loop.train(cfg, tmp_path / "parts")
+    train_loop.train(cfg, tmp_path / "parts")
     runs.assert_equal_runs(tmp_path / "parts", tmp_path / "whole")
     held = runs.digests(tmp_path / "whole")
     assert "params/lora/encoder/attention/out/kernel/a" in held
@@ -348,7 +348,7 @@ def share_of(name, **options):
     texts |= {"model.pooling": "map", "model.unroll": "3"}
     cfg = config.build(config.override({}, texts | options))
     model = models.create(cfg.model, image_size=(8, 8), channels=1)
-    chosen = trainable.of(model, cfg)
+    chosen = trainable.from_config(model, cfg)
     return chosen.shares[name], chosen
 
 
@@ -408,7 +408,7 @@ def test_arithmetic_of_what_trains(options, passes):
     texts = {f"model.{key}": str(value) for key, value in (SIZES | {"unroll": 3}).items()}
     cfg = config.build(config.override({}, texts | options))
     model = models.create(cfg.model, image_size=(8, 8), channels=1)
-    found = trainable.of(model, cfg).passes()
+    found = trainable.from_config(model, cfg).passes()
     assert found == pytest.approx(passes)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax.inference import loading
-from vit_jax.training import optimizers, plan, schedules, sharding, state, step
+from vit_jax.training import build, durations, optimizers, schedules, sharding, state, step
 
 SECTIONS = {
     "tokens": {
@@ -36,9 +35,9 @@ def test_a_step_has_the_types_it_has_by_default(kind):
         classes = None if kind == "masked" else 10
         sections["model"] = {"num_classes": classes} | sections.get("model", {})
         cfg = runs.configure(**sections)
-        model = loading.create_model(cfg)
+        model = build.create_model(cfg)
         tx = optimizers.create(cfg.optimizer, clip_norm=1.0)
-        schedule = schedules.of(cfg, plan.Plan.of(cfg, 200))
+        schedule = schedules.from_config(cfg, durations.Durations.from_config(cfg, 200))
         mesh = sharding.create_mesh(1, jax.devices()[:1])
         target = state.abstract_state(model, tx, cfg, mesh)
         pure = step.create(model, tx, schedule, cfg)

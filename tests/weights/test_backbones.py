@@ -10,7 +10,8 @@ import pytest
 from safetensors import numpy as safetensors
 
 import foreign
-from vit_jax import cli, config, models, run_directory, weights
+from vit_jax import cli, config, models, weights
+from vit_jax.runs import directory
 from vit_jax.utils import tree_utils
 from vit_jax.weights import exporting, family, importing, mapping, readers
 from vit_jax.weights.families import huggingface
@@ -191,7 +192,7 @@ def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
         model=config.Model(**sizes, num_classes=4),
         data=config.Data(image_size=(21, 21)),
     )
-    cfg = run_directory.as_in_weights(recipe, {})
+    cfg = directory.as_in_weights(recipe, {})
     model = cfg.model
     assert (model.mlp, model.layer_scale, model.registers) == ("swiglu", 1.0, 3)
     assert (model.gelu, model.pooling) == ("tanh", "token")
@@ -223,7 +224,7 @@ def test_a_run_that_starts_from_others_has_their_parts_and_a_head_with_a_bias(
         model=config.Model(**sizes, num_classes=4),
         data=config.Data(image_size=(14, 35)),
     )
-    model = run_directory.as_in_weights(recipe, {}).model
+    model = directory.as_in_weights(recipe, {}).model
     assert {key: getattr(model, key) for key in expected} == expected
     target = models.create(model, image_size=(14, 35))
     _, report = weights.fit(loaded.params, loaded.spec, target, keep_head=False)

@@ -11,9 +11,10 @@ import pytest
 import big_vision_reference
 import foreign
 from containers import FIXTURES, read, refusal, write
-from vit_jax import cli, run_directory, weights
+from vit_jax import cli, weights
 from vit_jax.inference import loading
-from vit_jax.training import run_config
+from vit_jax.runs import directory
+from vit_jax.training import build, run_config
 from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights import exporting, mapping, readers
 
@@ -198,10 +199,10 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong):
         "model.position": "learned_1d", "model.num_classes": "10",
     }  # fmt: skip
     with pytest.warns(AssumptionWarning) as told:
-        cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
+        cfg = directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
     opened = loading.load(str(path), wanted=cfg)
     params, report = weights.fit(
-        opened.params, opened.spec, loading.create_model(cfg), keep_head=False
+        opened.params, opened.spec, build.create_model(cfg), keep_head=False
     )
     assert report.resized == {}
     foreign.equal(
@@ -219,7 +220,7 @@ def test_a_run_tells_the_heads_that_a_file_does_not():
         "init_from": str(path), "data.image_size": "32,32", "data.channels": "3",
         "model.patch_size": "8,8", "model.width": "24", "model.heads": "3",
     }  # fmt: skip
-    cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
+    cfg = directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
     assert (cfg.model.gelu, cfg.model.norm_epsilon) == ("erf", 1e-6)
     found = loading.load(str(path), wanted=cfg)
     foreign.equal(found.params, weights.load(path, HEADS).params)
@@ -282,9 +283,9 @@ def train(forward, params, images, labels):
 def test_a_run_that_begins_with_tok_has_no_position_for_the_class_token():
     overrides = {"init_from": str(TOK), "data.image_size": "32,32"}
     cfg = run_config.resolve("digits", overrides)
-    taken = run_directory.as_in_weights(cfg, overrides)
+    taken = directory.as_in_weights(cfg, overrides)
     assert taken.model.class_position is False
-    kept = run_directory.as_in_weights(cfg, overrides | {"model.class_position": "true"})
+    kept = directory.as_in_weights(cfg, overrides | {"model.class_position": "true"})
     assert kept.model.class_position is cfg.model.class_position is True
 
 

@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp
 from vit_jax import config, models
 from vit_jax.benchmarks import turns
 from vit_jax.checkpoints.manager import Manager
-from vit_jax.training import optimizers, sharding, state
+from vit_jax.training.build import build
 from vit_jax.utils import storage, tree_utils
 
 SIZE = (224, 224)
@@ -169,10 +169,7 @@ def random_state(name: str) -> tuple[State, State]:
     model = models.complete(config.Model(variant=name, num_classes=CLASSES))
     models.check(model, SIZE)
     cfg = config.Config(model=model, data=config.Data(source="synthetic", image_size=SIZE))
-    mesh = sharding.create_mesh(1, jax.devices()[:1])
-    network = models.create(model, image_size=SIZE, dtype="float32")
-    tx = optimizers.create(cfg.optimizer, clip_norm=None)
-    target = state.abstract_state(network, tx, cfg, mesh)
+    target = build(cfg, examples=1_281_167, devices=jax.devices()[:1]).state_shapes
     drawn = np.random.default_rng(0)
 
     def fill(leaf: jax.ShapeDtypeStruct) -> jax.Array:

@@ -1,6 +1,7 @@
-"""Steps so small that the loop shows: a run of digits with its hooks, against its step alone."""
+"""Steps so small that the loop shows: a run of digits as it is, against its step alone."""
 
 import contextlib
+import functools
 import itertools
 import pathlib
 import tempfile
@@ -9,18 +10,21 @@ from typing import Any
 
 import jax
 
-from vit_jax import config
+from vit_jax import config, train_loop
 from vit_jax.benchmarks import turns
-from vit_jax.checkpoints.manager import Manager
 from vit_jax.config import catalog
 from vit_jax.data import prefetch
-from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.data.run_splits import open_splits
+from vit_jax.runs import saving
+from vit_jax.runs.profiling import Profiler
+from vit_jax.runs.resume import Start
+from vit_jax.runs.run_log import RunLog
+from vit_jax.runs.session import Session
 from vit_jax.runtime import device, preemption
 from vit_jax.runtime.progress import Progress
-from vit_jax.runtime.session import Session
 from vit_jax.runtime.watchdog import PhaseTimer
-from vit_jax.training import hooks, inputs, loop, optimizers, run_config, schedules, state, step
-from vit_jax.training.plan import Plan
+from vit_jax.training import run_config
+from vit_jax.training.build import Trainer, build
 
 NAME = "digits"
 ROUNDS = 5
@@ -32,30 +36,15 @@ ALONE = "the compiled step alone"
 class Loop:
     """The training loop of a run, a number of steps at a time."""
 
-    def __init__(
-        self,
-        live: Any,
-        batches: Callable[[int], prefetch.BatchIterator],
-        hooks_: Sequence[loop.Hook],
-        session: Session,
-        **given: Any,
-    ) -> None:
-        self.moment = loop.Moment(state=live, step=0)
-        self._batches, self._hooks, self._session, self._given = batches, hooks_, session, given
+    def __init__(self, trainer: Trainer, **given: Any) -> None:
+        self._trainer, self._given = trainer, given
+        self._start = Start(state=trainer.init_state(), step=0, facts={})
 
     def take(self, steps: int) -> None:
         """Takes steps and waits for the last one."""
-        last = self.moment.step + steps
-        live, _ = loop.train(
-            self.moment,
-            steps=last,
-            batches=self._batches,
-            hooks=self._hooks,
-            stop=self._session.stop,
-            phases=self._session.phases,
-            **self._given,
-        )
-        self.moment = loop.Moment(state=jax.block_until_ready(live), step=last)
+        last = self._start.step + steps
+        live, _ = train_loop.run_steps(self._trainer, self._start, steps=last, **self._given)
+        self._start = Start(state=jax.block_until_ready(live), step=last, facts={})
 
 
 class Held:
@@ -94,44 +83,39 @@ class Programs:
     """
 
     def __init__(self, cfg: config.Config, session: Session, opened: contextlib.ExitStack) -> None:
-        evaluation = Evaluation(cfg, stop=session.stop)
-        cfg, model, mesh = evaluation.cfg, evaluation.model, evaluation.mesh
-        source = evaluation.open_train()
-        plan = Plan.of(cfg, len(source))
-        tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-        schedule = schedules.of(cfg, plan)
-        target = state.abstract_state(model, tx, cfg, mesh)
-        self._step = step.compile_step(step.create(model, tx, schedule, cfg), target, cfg, mesh)
-        files = opened.enter_context(session.open_files(cfg))
-        saver = opened.enter_context(
-            contextlib.closing(Manager(session.workdir / "checkpoints", keep=1, best=None))
-        )
-        session.progress.begin(plan.steps)
+        splits = open_splits(cfg)
+        cfg = config.with_classes(cfg, len(splits.classes))
+        trainer = build(cfg, len(splits.train))
+        self._step = trainer.compile_step()
+        files = opened.enter_context(session.open_files(trainer.cfg))
+        manager = opened.enter_context(saving.open_manager(trainer.cfg, session))
+        session.progress.begin(trainer.durations.steps)
         files.begin(0, age=session.age)
-        batches, put = inputs.create(source, cfg, mesh, plan.steps, session.stop)
-        with contextlib.closing(batches(0)) as loading:
-            epoch = list(itertools.islice(loading, len(source) // cfg.train.batch_size))
-        self._placed = itertools.cycle([put(batch) for batch in epoch])
+        load = functools.partial(trainer.load, splits.train, stop=session.stop)
+        with contextlib.closing(load(0)) as batches:
+            epoch = list(itertools.islice(batches, trainer.examples // cfg.train.batch_size))
+        self._placed = itertools.cycle([trainer.put(batch) for batch in epoch])
 
-        def create(batches: Callable[[int], prefetch.BatchIterator]) -> Loop:
-            flops = None if model.flops is None else 3.0 * model.flops
-            every = [
-                hooks.Log(cfg, plan, session, files, len(source), flops),
-                hooks.Evaluate(
-                    plan, session, files, evaluation.evaluators, parameters=lambda live: live
-                ),
-                hooks.Save(cfg, plan, session, files, saver, record={}),
-            ]
-            live = state.initialize(model, tx, cfg, mesh)
-            return Loop(live, batches, every, session, step=self._step, put=put)
+        def create(load: Callable[[int], prefetch.BatchIterator]) -> Loop:
+            return Loop(
+                trainer,
+                train_step=self._step,
+                load=load,
+                teacher_params=None,
+                evaluate=lambda step, live: None,  # due after the last step alone
+                log=RunLog(trainer, session, files),
+                saver=saving.Saver(manager, trainer, {}, session, files),
+                profiler=Profiler(None, trainer.durations.steps, session),
+                session=session,
+            )
 
-        self.whole, self.held = create(batches), create(lambda first: Held(epoch, first))
-        self.state = state.initialize(model, tx, cfg, mesh)
+        self.whole, self.held = create(load), create(lambda first: Held(epoch, first))
+        self.state = trainer.init_state()
 
     def alone(self, steps: int) -> None:
         """Takes steps without a loop around them and waits for the last one."""
         for _ in range(steps):
-            self.state, _ = self._step(self.state, next(self._placed))
+            self.state, _ = self._step(self.state, next(self._placed), None)
         jax.block_until_ready(self.state)
 
 
@@ -171,7 +155,7 @@ def measure(rounds: int) -> turns.Compared:
 def title() -> list[str]:
     """Returns lines that say what was measured and where."""
     return [
-        f"{STEPS} steps of a run: its loop with loading, augmentation, logs and hooks; the same "
+        f"{STEPS} steps of a run: its loop with loading, augmentation and logs; the same "
         "with images in memory; its compiled step alone with images on the device",
         turns.machine(),
     ]

@@ -10,7 +10,7 @@ import jax
 
 from vit_jax import config, models
 from vit_jax.benchmarks import sample_images, turns
-from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import embedding, loading
 from vit_jax.training import normalization, run_config
 
@@ -61,7 +61,7 @@ class Programs:
 
     def __init__(self, cfg: config.Config, folder: pathlib.Path) -> None:
         """Takes a config and a folder for features."""
-        self._evaluation = Evaluation(cfg)
+        self._evaluation = open_evaluation(cfg)
         cfg, source = self._evaluation.cfg, self._evaluation.source
         assert source is not None
         self.images = len(source)

@@ -20,8 +20,8 @@ from vit_jax import config, models
 from vit_jax.benchmarks import step_timing
 from vit_jax.benchmarks.forward import out_of_memory
 from vit_jax.runtime import device, logs
-from vit_jax.training import optimizers, schedules, sharding, state, step
-from vit_jax.training.plan import Plan
+from vit_jax.training import sharding, step
+from vit_jax.training.build import build
 
 EXAMPLES = 1_281_167  # images of an epoch, for the learning rate's schedule
 
@@ -40,31 +40,24 @@ def config_of(work: dict[str, Any]) -> config.Config:
 
 
 def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Returns a function that takes one step on the first device, and what is known before it."""
+    """A function that takes one step on the first device, and what is known before it."""
     first = jax.devices()[0]
-    mesh = sharding.create_mesh(1, [first])
-    network = models.create(cfg.model, image_size=cfg.data.image_size, dtype=cfg.model.dtype)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    plan = Plan.of(cfg, EXAMPLES)
-    schedule = schedules.of(cfg, plan)
-    target = state.abstract_state(network, tx, cfg, mesh)
-    function = step.create(network, tx, schedule, cfg)
-    program = step.compile_step(function, target, cfg, mesh)
-    carried = [state.initialize(network, tx, cfg, mesh)]
+    trainer = build(cfg, EXAMPLES, devices=[first])
+    program, carried = trainer.compile_step(), [trainer.init_state()]
     drawn = np.random.default_rng(0)
     batch = {
         "image": drawn.integers(0, 256, step.batch_shapes(cfg)["image"].shape, dtype=np.uint8),
         "label": drawn.integers(0, cfg.model.num_classes, cfg.train.batch_size, dtype=np.int32),
     }
-    batch = jax.device_put(batch, NamedSharding(mesh, sharding.BATCH))
+    batch = jax.device_put(batch, NamedSharding(trainer.mesh, sharding.BATCH))
 
     def take() -> Any:
-        carried[0], metrics = program(carried[0], batch)
+        carried[0], metrics = program(carried[0], batch, None)
         return metrics["loss"]
 
     facts = {
-        "params": sum(leaf.size for leaf in jax.tree.leaves(target["params"])),
-        "flops": 3.0 * float(network.flops or 0) * cfg.train.batch_size,
+        "params": sum(leaf.size for leaf in jax.tree.leaves(trainer.state_shapes["params"])),
+        "flops": (trainer.flops_per_image or 0.0) * cfg.train.batch_size,
         "platform": first.platform,
         "device": first.device_kind,
         "peak_flops": logs.peak_flops(first.device_kind),

@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the test; raises Corrupted."""
-    from vit_jax import config, selftest
+    from vit_jax import config
     from vit_jax.runtime import device, distributed, logs
+    from vit_jax.training import selftest
 
     device.keep_freed_memory()
     logs.setup()

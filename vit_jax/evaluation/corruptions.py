@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.datasets import SEVERITIES
-from vit_jax.training.hooks import Evaluator
+from vit_jax.evaluation.runner import Evaluator
 
 # AlexNet's top-1 error on each corruption, averaged over the severities, which normalizes the mean
 # corruption error (Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common

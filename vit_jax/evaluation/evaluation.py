@@ -1,13 +1,14 @@
-"""The evaluation of a config: its data, its model and its evaluators."""
+"""The evaluators of a config, on its own splits and on those that it names besides."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
+from jax.sharding import Mesh
 
-from vit_jax import config
+from vit_jax import config, models
 from vit_jax.config import checks
-from vit_jax.data import class_matching, pipeline, prefetch, sources, split_roles, transforms
+from vit_jax.data import class_matching, pipeline, prefetch, run_splits, split_roles, transforms
 from vit_jax.data.source import Source
 from vit_jax.evaluation import (
     features,
@@ -21,60 +22,78 @@ from vit_jax.evaluation import (
 )
 from vit_jax.evaluation.classification import Classification
 from vit_jax.evaluation.label_sets import LabelSets
-from vit_jax.evaluation.runner import SplitRunner
-from vit_jax.loaded_model import create_model, plan_native
-from vit_jax.training import sharding
-from vit_jax.training.hooks import Evaluator
+from vit_jax.evaluation.runner import Evaluator, SplitRunner, plan_native
+from vit_jax.training import build, sharding
 
 
 class Evaluation:
-    """The live objects that training and evaluation of a config share.
+    """The evaluators of a config, and what they are made from.
 
     Attributes:
-      cfg: the config, with the number of classes and the accumulation that these devices need.
-      role: the evaluation split and the name of its metrics.
-      source: images of that split, or None.
-      classes: names of the classes.
-      mesh: the ('data', 'zero', 'fsdp') mesh over all devices.
+      cfg: the config, with the number of classes.
       model: the model.
+      mesh: the ('data', 'zero', 'fsdp') mesh.
+      classes: names of the head's classes.
+      source: images of the evaluation split, or None.
+      role: that split and the name of its metrics.
       evaluators: by the name of their metrics, the evaluation split first.
     """
 
     def __init__(
         self,
         cfg: config.Config,
+        source: Source | None,
+        classes: Sequence[str],
+        model: models.Classifier,
+        mesh: Mesh,
         *,
-        split: bool = True,
         head: Sequence[str] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Opens the data and builds the model.
+        """Builds the evaluators; raises ConfigError or DataError.
 
         Args:
-          cfg: a complete config.
-          split: whether to evaluate `data.eval_split`; without it and `head`, classes are numbers.
-          head: names of the outputs of a head that exists; the data's classes are matched with
-            them by name. None: the head is made for the data's classes.
+          cfg: a complete config with the number of classes.
+          source: images of the evaluation split; None: it is not evaluated.
+          classes: names of the head's classes.
+          model: the model.
+          mesh: the devices.
+          head: `classes` where the head existed before the data; splits are matched with it.
           stop: evaluators return None when it turns true while they wait for images.
-
-        Raises ConfigError or DataError.
         """
-        cfg = checks.with_accumulation(cfg, jax.device_count())
-        checks.check_devices(cfg, jax.device_count())
-        self.cfg, self._stop, self._head = cfg, stop, head
+        self.cfg, self.source, self.classes = cfg, source, tuple(classes)
+        self.model, self.mesh, self._head, self._stop = model, mesh, head, stop
         self.role = split_roles.evaluation(cfg.data)
-        self.source = self.open_split(cfg.data.eval_split) if split else None
-        numbers = tuple(str(number) for number in range(cfg.model.num_classes or 0))
-        self.classes = tuple(head or (numbers if self.source is None else self.source.classes))
-        self.cfg = config.with_classes(cfg, len(self.classes))
-        self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
-        self.model = create_model(self.cfg)
         self.evaluators = self._evaluators()
 
+    def __call__(
+        self,
+        params: models.Params,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        begin: Callable[[str], None] = lambda _: None,
+    ) -> dict[str, float] | None:
+        """Runs all evaluators; None when `stop()` turned true. `begin` is told each one's name."""
+        results: dict[str, float] = {}
+        for name, evaluator in self.evaluators.items():
+            begin(name)
+            found = evaluator(params, stop=stop)
+            if found is None:
+                return None
+            results |= {f"{name}/{key}": value for key, value in found.items()}
+        return results
+
     @property
-    def named(self) -> list[str]:
-        """Names in `evaluation.evaluators`."""
-        return [one.name for one in self.cfg.evaluation.evaluators]
+    def brief(self) -> list[str]:
+        """Evaluators beside the evaluation split, of whose results only the main ones are shown.
+
+        Those that the config names in `evaluation.evaluators` are shown whole.
+        """
+        return [
+            one
+            for one in list(self.evaluators)[1:]
+            if one not in {one.name for one in self.cfg.evaluation.evaluators}
+        ]
 
     def _evaluators(self) -> dict[str, Evaluator]:
         model, cfg = self.model, self.cfg
@@ -113,52 +132,7 @@ class Evaluation:
 
     def open_split(self, split: str) -> Source:
         """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
-        return sources.open_source(
-            self.cfg.data,
-            split,
-            num_classes=self.cfg.model.num_classes,
-            labels=self.cfg.needs_labels,
-            train=False,
-            head=self._head,
-        )
-
-    def open_train(self) -> Source:
-        """Opens the training split; raises ConfigError if it has other classes."""
-        data = self.cfg.data
-        source = sources.open_source(
-            data,
-            data.train_split,
-            num_classes=self.cfg.model.num_classes,
-            labels=self.cfg.needs_labels,
-            train=True,
-        )
-        if tuple(source.classes) != self.classes:
-            raise config.ConfigError(
-                f"data.eval_split={data.eval_split}: its classes differ from those of "
-                f"{data.train_split}"
-            )
-        return source
-
-    def open_test(self) -> Source | None:
-        """Opens the test split, if there is one, and reads none of its images.
-
-        Raises ConfigError if it has other classes.
-        """
-        data, test = self.cfg.data, split_roles.final(self.cfg.data)
-        if test is None:
-            return None
-        source = sources.open_source(
-            data,
-            test.split,
-            num_classes=self.cfg.model.num_classes,
-            labels=self.cfg.needs_labels,
-            key="data.test_split",
-        )
-        if tuple(source.classes) != self.classes:
-            raise config.ConfigError(
-                f"data.test_split={test.split}: its classes differ from those of {data.train_split}"
-            )
-        return source
+        return run_splits.open_split(self.cfg, split, self._head)
 
     def runner(self, source: Source) -> SplitRunner:
         """Returns the runner that passes every batch of a source to a function."""
@@ -180,3 +154,26 @@ class Evaluation:
             return prefetch.Prefetcher(loaded, self._stop)
 
         return SplitRunner(self.mesh, rows, batches, plan and plan.rows.reshape(-1))
+
+
+def open_evaluation(
+    cfg: config.Config, *, split: bool = True, head: Sequence[str] | None = None
+) -> Evaluation:
+    """The evaluation of a checkpoint: no optimizer, no training images.
+
+    Args:
+      cfg: a complete config.
+      split: whether to evaluate `data.eval_split`; without it and `head`, classes are numbers.
+      head: names of the outputs of a head that exists; the data's classes are matched with them by
+        name. None: the head is made for the data's classes.
+
+    Raises ConfigError or DataError.
+    """
+    cfg = checks.with_accumulation(cfg, jax.device_count())
+    checks.check_devices(cfg, jax.device_count())
+    source = run_splits.open_split(cfg, cfg.data.eval_split, head) if split else None
+    numbers = tuple(str(number) for number in range(cfg.model.num_classes or 0))
+    classes = tuple(head or (numbers if source is None else source.classes))
+    cfg = config.with_classes(cfg, len(classes))
+    mesh = sharding.create_mesh(cfg.mesh.fsdp)
+    return Evaluation(cfg, source, classes, build.create_model(cfg), mesh, head=head)

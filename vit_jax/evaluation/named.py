@@ -14,8 +14,7 @@ from vit_jax.config import ConfigError, components
 from vit_jax.data.source import Source
 from vit_jax.evaluation.classification import Classification
 from vit_jax.evaluation.masked_patches import MaskedPatches
-from vit_jax.evaluation.runner import SplitRunner
-from vit_jax.training.hooks import Evaluator
+from vit_jax.evaluation.runner import Evaluator, SplitRunner
 
 KEY = "evaluation.evaluators"
 

@@ -23,9 +23,8 @@ from vit_jax.evaluation.class_subset import ClassSubset
 from vit_jax.evaluation.classification import Classification
 from vit_jax.evaluation.corruptions import Corruptions
 from vit_jax.evaluation.multilabel import MultiLabel
-from vit_jax.evaluation.runner import SplitRunner
+from vit_jax.evaluation.runner import Evaluator, SplitRunner
 from vit_jax.runtime import collectives, logs
-from vit_jax.training.hooks import Evaluator
 
 KEY = "evaluation.tasks"
 REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"

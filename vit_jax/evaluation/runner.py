@@ -1,18 +1,31 @@
 """One pass over a split: applies a function to every batch on the devices."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax.data import prefetch
+from vit_jax import config, models
+from vit_jax.data import native_aspect, prefetch
+from vit_jax.data.source import Source
+from vit_jax.models import variants
 from vit_jax.training import sharding
 
 Batch = Mapping[str, np.ndarray]
 Inputs = dict[str, np.ndarray]
 T = TypeVar("T")
+
+
+class Evaluator(Protocol):
+    """Measures parameters; returns None when `stop()` turned true before it was done."""
+
+    def __call__(
+        self, params: models.Params, *, stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
+        """Numbers by name, over a whole split."""
+        ...
 
 
 def needed(batch: Batch) -> Inputs:
@@ -80,3 +93,23 @@ def means(
             totals[key] = totals.get(key, 0) + value.item()
     number = totals[count]
     return {key: totals[key] / number for key in of if number} | {count: number}
+
+
+def native_shapes(model: models.Classifier) -> tuple[native_aspect.Shape, ...]:
+    """Returns the heights and widths of views at their own aspect ratio."""
+    rows, columns = models.grid(model.config, model.image_size)
+    height, width = variants.covered(model.config, model.image_size)
+    return native_aspect.shapes((rows, columns), (height // rows, width // columns))
+
+
+def plan_native(
+    model: models.Classifier,
+    source: Source,
+    data: config.Data,
+    rows: int,
+    window: int | None = None,
+) -> native_aspect.Plan | None:
+    """Returns the batches of a pass over a source with `data.aspect=native`, else None."""
+    if data.aspect != "native":
+        return None
+    return native_aspect.plan(source, data, native_shapes(model), rows, window)

@@ -14,7 +14,7 @@ from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import first_line
 from vit_jax.config import checks
 from vit_jax.inference import loading
-from vit_jax.training import run_config, trainable
+from vit_jax.training import build, run_config, trainable
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.errors import NotWritten
 from vit_jax.weights import adapter_file
@@ -90,7 +90,7 @@ def _save_adapter(
             f"init_from={cfg.init_from}: is not the base that {reference} began with any more; "
             "set --config.init_from=PATH to that"
         )
-    split = trainable.of(loading.create_model(cfg), cfg).split
+    split = trainable.from_config(build.create_model(cfg), cfg).split
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
     arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in shapes}
     fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": digest}

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import config, models
 from vit_jax.data import folders, native_aspect, pipeline, sources, transforms
 from vit_jax.evaluation import runner
-from vit_jax.inference import feature_files, loading
+from vit_jax.inference import feature_files, loaded_model, loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
 from vit_jax.utils import messages, storage
@@ -93,10 +93,10 @@ def write(
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
     source = _source(opened, images)
     model = opened.model
-    shape = loading.check_features(model, features)
+    shape = loaded_model.check_features(model, features)
     rows = -(-(batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
     rows *= jax.device_count()
-    plan = loading.plan_native(model, source, cfg.data, rows, WINDOW)
+    plan = runner.plan_native(model, source, cfg.data, rows, WINDOW)
     split = _pass(source, cfg, rows, plan)
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}

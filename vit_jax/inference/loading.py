@@ -14,37 +14,12 @@ from vit_jax import config, models, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints import record as records
 from vit_jax.data import class_matching
-from vit_jax.loaded_model import (
-    LoadedModel,
-    Prediction,
-    check_features,
-    class_names,
-    create_model,
-    plan_native,
-)
+from vit_jax.inference.loaded_model import LoadedModel, class_names
 from vit_jax.runtime import logs
 from vit_jax.training import run_config, sharding, trainable
+from vit_jax.training.build import create_model
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.weights import adapter_file
-
-__all__ = [
-    "LoadedModel",
-    "Prediction",
-    "adapter_base",
-    "check_features",
-    "check_images",
-    "class_names",
-    "create_model",
-    "describe",
-    "find_checkpoint",
-    "has_images",
-    "initial_params",
-    "is_run",
-    "load",
-    "load_held",
-    "load_params",
-    "plan_native",
-]
 
 BATCH_SIZE = 128  # of evaluation, for weights that come without a config
 
@@ -198,7 +173,7 @@ def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -
 
     Adapters are added to their matrices.
     """
-    chosen = trainable.of(create_model(cfg), cfg)
+    chosen = trainable.from_config(create_model(cfg), cfg)
     return chosen.evaluated(load_held(directory, step_number, cfg))
 
 
@@ -208,7 +183,7 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     Only `ema` if it covers all parameters.
     """
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
-    chosen, params = trainable.of(model, cfg), trainable.parameters(model, cfg)
+    chosen, params = trainable.from_config(model, cfg), trainable.parameters(model, cfg)
     averaged = {} if cfg.train.ema is None else {"ema": jax.eval_shape(chosen.split, params)}
     shapes = averaged if averaged and chosen.shares is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
@@ -273,7 +248,7 @@ def adapter_base(
     Raises ConfigError for a run without a base, or in which everything trains.
     """
     model = create_model(cfg)
-    chosen = trainable.of(model, cfg)
+    chosen = trainable.from_config(model, cfg)
     if chosen.shares is None:
         raise config.ConfigError(
             f"{cfg.name}: all of its parameters train, so there is no adapter; "
@@ -302,7 +277,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
             "--config.init_from=PATH to that"
         )
     held = adapter_file.read_arrays(path, shapes, fields)
-    chosen = trainable.of(create_model(cfg), cfg)
+    chosen = trainable.from_config(create_model(cfg), cfg)
     whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
     trained = {name: held[name] for name in chosen.shares or ()}
     params = chosen.evaluated({"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)})

@@ -12,7 +12,7 @@ from vit_jax.data import class_matching, decoding, folders, sampling, sources, s
 from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
 from vit_jax.inference import loading
-from vit_jax.inference.loading import Prediction
+from vit_jax.inference.loaded_model import Prediction
 from vit_jax.runtime import logs
 from vit_jax.utils import messages, storage
 

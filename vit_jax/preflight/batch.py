@@ -14,7 +14,7 @@ from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.topologies import Slice
 from vit_jax.runtime import logs, provenance
-from vit_jax.training.plan import Plan
+from vit_jax.training.durations import Durations
 from vit_jax.utils import limits, storage
 
 PACKAGES = ("jax", "libtpu")  # whose compiler a report comes from
@@ -47,8 +47,8 @@ def measure_all(
         for where in slices:
             key = json.dumps([same_program(cfg), where.name, fit, loops])
             if key in known:
-                plan = Plan.of(cfg, examples)
-                yield dataclasses.replace(known[key], name=cfg.name, steps=plan.steps)
+                steps = Durations.from_config(cfg, examples).steps
+                yield dataclasses.replace(known[key], name=cfg.name, steps=steps)
                 continue
             say(f"{cfg.name} on {where.name}")
             teacher = (teachers or {}).get(cfg.distill.teacher or "")

@@ -10,20 +10,10 @@ from typing import Any
 import jax
 
 from vit_jax import config, models
-from vit_jax.config import checks
 from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
-from vit_jax.training import (
-    distillation,
-    optimizers,
-    run_config,
-    schedules,
-    sharding,
-    state,
-    step,
-    trainable,
-)
-from vit_jax.training.plan import Plan
+from vit_jax.training import build, distillation, run_config, state, step
+from vit_jax.training.build import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +26,8 @@ class Settings:
     fsdp: int
 
     @classmethod
-    def of(cls, cfg: config.Config) -> "Settings":
-        """Returns the settings of a config."""
+    def from_config(cls, cfg: config.Config) -> "Settings":
+        """The settings of a config."""
         return cls(cfg.train.accumulation, cfg.model.remat, cfg.model.unroll, cfg.mesh.fsdp)
 
     def apply(self, cfg: config.Config) -> config.Config:
@@ -178,18 +168,14 @@ def measure(
 
     Raises ConfigError if the batch or the mesh does not divide by the devices.
     """
-    cfg = checks.with_accumulation(_typed(cfg, where), len(where.devices))
-    checks.check_devices(cfg, len(where.devices))
-    plan = Plan.of(cfg, examples)
-    mesh = sharding.create_mesh(cfg.mesh.fsdp, where.devices)
-    model = _model(cfg)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    target = state.abstract_state(model, tx, cfg, mesh)
-    taught = _teacher(cfg, model, teacher and _typed(teacher, where))
+    trainer = build.build(
+        cfg, examples, devices=where.devices, teacher=_teacher(cfg, teacher, where.platform)
+    )
+    cfg, shapes, distilled = trainer.cfg, trainer.state_shapes, trainer.teacher
     began = time.monotonic()
     compiled, exceeds = None, None
     try:
-        compiled = step.compile_step(_step(cfg, model, tx, plan, taught), target, cfg, mesh, taught)
+        compiled = trainer.compile_step()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -204,12 +190,12 @@ def measure(
         peak, arguments = _peak(analysis, where.platform), analysis.argument_size_in_bytes
         costs = compiled.cost_analysis() or {}
         transfers = read_transfers(text)
-    whole = _without_loops(cfg) == cfg
+    whole, flops = _without_loops(cfg) == cfg, trainer.flops_per_image
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
         name=cfg.name,
         topology=where.name,
-        settings=Settings.of(cfg),
+        settings=Settings.from_config(cfg),
         devices=len(where.devices),
         cores=where.cores,
         batch=cfg.train.batch_size // len(where.devices) // cfg.train.accumulation,
@@ -217,16 +203,16 @@ def measure(
         memory=where.memory,
         peak=peak,
         exceeds=exceeds,
-        params=_device_bytes(target["params"])
-        + (0 if taught is None else _device_bytes(taught.shapes(mesh, cfg.mesh))),
-        optimizer=_device_bytes(target["opt"]) + _device_bytes(target.get("ema", {})),
+        params=_device_bytes(shapes["params"])
+        + (0 if distilled is None else _device_bytes(distilled.shapes(trainer.mesh, cfg.mesh))),
+        optimizer=_device_bytes(shapes["opt"]) + _device_bytes(shapes.get("ema", {})),
         activations=None if peak is None else max(peak - arguments, 0),
-        model_flops=_model_flops(cfg, model, taught, len(where.devices)),
-        compiler_flops=step_flops(cfg, plan, taught) / len(where.devices),
+        model_flops=flops and flops * cfg.train.batch_size / len(where.devices),
+        compiler_flops=step_flops(trainer) / len(where.devices),
         bytes_accessed=costs.get("bytes accessed") if whole else None,
         compiler_seconds=costs.get("optimal_seconds") if whole else None,
         collectives=count_collectives(transfers),
-        steps=plan.steps,
+        steps=trainer.durations.steps,
         global_batch=cfg.train.batch_size,
         peak_flops=where.flops,
         bandwidth=where.bandwidth,
@@ -236,47 +222,26 @@ def measure(
     )
 
 
-def step_flops(
-    cfg: config.Config, plan: Plan, teacher: distillation.Teacher | None = None
-) -> float:
-    """Returns XLA's count of the floating-point operations of one step over the whole batch.
+def step_flops(trainer: Trainer) -> float:
+    """XLA's count of the floating-point operations of one step over the whole batch.
 
     Counted before optimization on a program without loops, as XLA counts a loop's body once;
     microbatches are counted as one batch, which is the same arithmetic.
     """
-    cfg = _without_loops(cfg)
-    model = _model(cfg)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    shapes = jax.eval_shape(lambda: state.create(model, tx, cfg))
-    batch: dict[str, Any] = dict(step.batch_shapes(cfg))
-    if teacher is not None:
-        batch[distillation.KEY] = jax.eval_shape(teacher.model.cast, teacher.model.shapes())
-    lowered = jax.jit(_step(cfg, model, tx, plan, teacher)).lower(shapes, batch)
+    cfg = _without_loops(trainer.cfg)
+    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, microbatch=None))
+    devices, teacher = list(trainer.mesh.devices.flat), trainer.teacher
+    whole = build.build(cfg, trainer.examples, devices=devices, teacher=teacher)
+    shapes = jax.eval_shape(lambda: state.create(whole.model, whole.optimizer, cfg))
+    teacher_params = teacher and jax.eval_shape(teacher.model.cast, teacher.model.shapes())
+    lowered = jax.jit(whole.step).lower(shapes, step.batch_shapes(cfg), teacher_params)
     return (lowered.cost_analysis() or {})["flops"]
 
 
-def _typed(cfg: config.Config, where: Slice) -> config.Config:
-    """Resolves the compute type for the devices of the slice."""
-    if cfg.model.dtype != "auto":
-        return cfg
-    dtype = "float32" if where.platform == "cpu" else "bfloat16"
-    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
-
-
-def _model(cfg: config.Config) -> models.Classifier:
-    return models.create(
-        cfg.model,
-        image_size=cfg.data.image_size,
-        channels=cfg.data.channels,
-        dtype=cfg.model.dtype,
-        masked=cfg.masked,
-    )
-
-
 def _teacher(
-    cfg: config.Config, student: models.Classifier, teacher: config.Config | None
+    cfg: config.Config, teacher: config.Config | None, platform: str
 ) -> distillation.Teacher | None:
-    """Returns the teacher of a run, without parameters; raises ConfigError."""
+    """The teacher of a run, without parameters."""
     if cfg.distill.teacher is None:
         return None
     assert teacher is not None
@@ -285,34 +250,7 @@ def _teacher(
         # A run takes its data's classes by name.
         model = dataclasses.replace(teacher.model, num_classes=students)
         teacher = dataclasses.replace(teacher, model=model)
-    found = distillation.Teacher(_model(teacher), teacher.data)
-    distillation.check(cfg, student, found)
-    return found
-
-
-def _step(
-    cfg: config.Config,
-    model: models.Classifier,
-    tx: Any,
-    plan: Plan,
-    teacher: distillation.Teacher | None,
-) -> Any:
-    schedule = schedules.of(cfg, plan)
-    return step.create(model, tx, schedule, cfg, teacher)
-
-
-def _model_flops(
-    cfg: config.Config,
-    model: models.Classifier,
-    teacher: distillation.Teacher | None,
-    devices: int,
-) -> float | None:
-    """Returns the FLOPs of a step on each device: three forward passes where everything trains."""
-    if model.flops is None or (teacher is not None and teacher.model.flops is None):
-        return None
-    passes = trainable.of(model, cfg).passes()
-    each = passes * model.flops + ((teacher.model.flops or 0) if teacher is not None else 0)
-    return each * cfg.train.batch_size / devices
+    return distillation.Teacher(build.create_model(teacher, platform), teacher.data)
 
 
 def deepest(cfg: config.Config) -> int:
@@ -322,7 +260,9 @@ def deepest(cfg: config.Config) -> int:
 
 def _without_loops(cfg: config.Config) -> config.Config:
     """Returns the config whose step loops over neither layers nor microbatches."""
-    return dataclasses.replace(Settings.of(cfg), accumulation=1, unroll=deepest(cfg)).apply(cfg)
+    return dataclasses.replace(
+        Settings.from_config(cfg), accumulation=1, unroll=deepest(cfg)
+    ).apply(cfg)
 
 
 def _device_bytes(tree: Any) -> int:

@@ -17,12 +17,14 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, experiment, run_directory
+from vit_jax import config, train_loop
 from vit_jax.config import components
 from vit_jax.data import split_roles
+from vit_jax.runs.directory import reconcile
+from vit_jax.runs.run_log import Diverged
 from vit_jax.runtime import backend, device, logs, provenance
 from vit_jax.studies.records import DONE, FAILED
-from vit_jax.training import hooks, run_config
+from vit_jax.training import run_config
 
 # Measures a trained network: (run directory, one of `Cell.measurements`) -> results by name.
 Measure = Callable[[pathlib.Path, Mapping[str, Any]], dict[str, float]]
@@ -36,7 +38,7 @@ def train_cell(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dic
       workdir: the directory of the study.
       directory: the directory of the cell, below `workdir`.
 
-    A cell with a non-finite loss returns `failed`. Raises UserError, as `experiment.train` does.
+    A cell with a non-finite loss returns `failed`. Raises UserError, as `train_loop.train` does.
     """
     _check_same_run(cfg, workdir / directory)
     device.cache_programs()
@@ -50,8 +52,8 @@ def train_cell(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dic
     }
     failed: dict[str, Any] = {"state": FAILED, "machine": machine}
     try:
-        outcome = experiment.train(cfg, workdir / directory)
-    except hooks.Diverged as error:
+        outcome = train_loop.train(cfg, workdir / directory)
+    except Diverged as error:
         return failed | {"why": str(error)}
     prefix = f"{split_roles.evaluation(cfg.data).name}/"
     results = {key.removeprefix(prefix): value for key, value in outcome.last.items()}
@@ -65,7 +67,7 @@ def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
     """Raises ConfigError if a cell's directory contains another run."""
     if not (path / "config.json").exists():
         return
-    changed = config.differences(run_directory.reconcile(path, None, {}), run_config.complete(cfg))
+    changed = config.differences(reconcile(path, None, {}), run_config.complete(cfg))
     if cfg.model.num_classes is None:  # the data's, which the stored config knows
         changed.pop("model.num_classes", None)
     if changed:

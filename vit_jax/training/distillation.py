@@ -4,8 +4,8 @@ The teacher sees every image as the student does, after crops, flips, mixup and 
 2022), resized to its own size and normalized as it was trained. What they are compared by fits any
 two widths: logits by the Kullback-Leibler divergence at a temperature (Hinton et al. 2015),
 features by the cosines between the images of a batch (Tung and Mori 2019), tokens by those between
-the patches of an image. The teacher's parameters are an input of the step, split over all devices
-in the compute type, and gathered as those of the student.
+the patches of an image. The teacher's parameters are an argument of the step, split over all
+devices in the compute type, and gathered as those of the student.
 """
 
 import dataclasses
@@ -21,7 +21,6 @@ from vit_jax.models import variants
 from vit_jax.training import mixup, normalization, sharding
 from vit_jax.utils import tree_utils
 
-KEY = "teacher"  # of its parameters, in the batch that a step takes
 MEASURE = "distillation"
 
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from vit_jax import config, models
 from vit_jax.config import patterns
 from vit_jax.models.classifier import LORA
+from vit_jax.training import streams
 from vit_jax.utils import tree_utils
 
 ENCODER = ("encoder/*/kernel",)
-STREAM = 6  # of keys folded into the seed's; see `mixup.STREAM`
 
 
 def shapes(options: config.Lora, model: models.Classifier) -> dict[str, jax.ShapeDtypeStruct]:
@@ -52,7 +52,7 @@ def shapes(options: config.Lora, model: models.Classifier) -> dict[str, jax.Shap
 
 def initial(options: config.Lora, model: models.Classifier, seed: int) -> models.Params:
     """Returns new adapters: `a` random as in peft, `b` zero, so that at first they add nothing."""
-    key = jax.random.fold_in(jax.random.key(seed), STREAM)
+    key = streams.key(seed, streams.LORA)
     flat: dict[str, jax.Array] = {}
     for number, (name, leaf) in enumerate(shapes(options, model).items()):
         bound = 1 / math.sqrt(leaf.shape[-2])

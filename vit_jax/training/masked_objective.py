@@ -18,8 +18,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.models import variants
 from vit_jax.models.layers import constrain_batch, patchify
-
-STREAM = 4  # of keys folded into the seed's; see `mixup.STREAM`
+from vit_jax.training import streams
 
 LEVELS = 2 ** (8 - variants.COLOR_BITS)  # gray levels that are one color
 
@@ -33,7 +32,7 @@ MEASURES = {
 
 def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
     """Returns the keys that the images of a step are corrupted by, (B,)."""
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STREAM), step)
+    key = streams.key(seed, streams.MASKED_PATCHES, step)
     return jax.vmap(jax.random.fold_in, (None, 0))(
         key, constrain_batch(jnp.arange(rows, dtype=jnp.int32))
     )
@@ -41,7 +40,7 @@ def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
 
 def keys_of_examples(index: jax.Array) -> jax.Array:
     """Returns the keys for examples by their number (B,): those of evaluation, always the same."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(STREAM), index)
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(streams.MASKED_PATCHES), index)
 
 
 def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, jax.Array]:

@@ -18,9 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config
-
-STREAM = 3  # of keys folded into the seed's: initialization draws from 0, dropout from 1
-CUT_STREAM = 7
+from vit_jax.training import streams
 
 
 class Mix(NamedTuple):
@@ -46,7 +44,7 @@ def draw(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int])
         blended = Mix(share, share)
     if not train.cutmix:
         return blended
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), CUT_STREAM), step)
+    key = streams.key(seed, streams.CUTMIX, step)
     cut = _cut(key, train.cutmix, size)
     if blended is None:
         return cut
@@ -76,7 +74,7 @@ def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
 
     It is the larger of lambda and 1 - lambda, lambda ~ Beta(p, p): a function of (seed, step) only.
     """
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STREAM), step)
+    key = streams.key(seed, streams.MIXUP, step)
     drawn = jax.random.beta(key, p, p, dtype=jnp.float32)
     return jnp.maximum(drawn, 1 - drawn)
 

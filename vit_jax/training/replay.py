@@ -21,16 +21,17 @@ from vit_jax import config
 from vit_jax.checkpoints import digests
 from vit_jax.runtime import collectives
 from vit_jax.training import sharding
+from vit_jax.training.state import State
+from vit_jax.training.step import Metrics, Step
 from vit_jax.utils import tree_utils
 
-Step = Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
 ATTEMPTS = 2
 
 
 def checked(
     step: Step, cfg: config.Config, mesh: Mesh, first: int, say: Callable[[str], None]
 ) -> Step:
-    """Returns the compiled step, or a `Replay` of it where `train.replay` is set."""
+    """The compiled step, or a `Replay` of it where `train.replay` is set."""
     every = cfg.train.replay
     return step if every is None else Replay(step, mesh, every=every, first=first, say=say)
 
@@ -80,14 +81,14 @@ class Replay:
         self._every, self._number = every, first
         self._hosts = hosts()
 
-    def __call__(self, state: Any, batch: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
-        """Returns the state after a step, and its metrics; raises Corrupted."""
+    def __call__(self, state: State, *inputs: Any) -> tuple[State, Metrics]:
+        """The state after a step, and its metrics; raises Corrupted."""
         self._number += 1
         if self._number % self._every:
-            return self._step(state, batch)
+            return self._step(state, *inputs)
         for attempt in range(1, ATTEMPTS + 1):
-            first = self._digests(self._step(_copied(state), batch))
-            result = self._step(_copied(state), batch)
+            first = self._digests(self._step(_copied(state), *inputs))
+            result = self._step(_copied(state), *inputs)
             found = differences(first, self._digests(result))
             if not found:
                 return result
@@ -99,7 +100,7 @@ class Replay:
             "(`vit_jax selftest` examines one), and resume on another with the same command"
         )
 
-    def _digests(self, result: tuple[Any, dict[str, jax.Array]]) -> "Digests":
+    def _digests(self, result: tuple[State, Metrics]) -> "Digests":
         state, metrics = result
         return Digests.of(tree_utils.flatten({"state": state, "metrics": metrics}), self._mesh)
 

@@ -10,17 +10,17 @@ import optax
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.training.plan import Plan
+from vit_jax.training.durations import Durations
 
 
-def of(cfg: config.Config, plan: Plan) -> optax.Schedule:
-    """Returns `step -> learning rate` of a run."""
+def from_config(cfg: config.Config, durations: Durations) -> optax.Schedule:
+    """`step -> learning rate` of a run."""
     return create(
         cfg.schedule,
         lr=cfg.optimizer.lr,
-        steps=plan.steps,
-        warmup=plan.warmup,
-        cooldown=plan.cooldown,
+        steps=durations.steps,
+        warmup=durations.warmup,
+        cooldown=durations.cooldown,
     )
 
 

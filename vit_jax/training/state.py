@@ -8,8 +8,10 @@ import optax
 from jax.sharding import Mesh
 
 from vit_jax import config, models
-from vit_jax.training import lora, sharding, trainable
+from vit_jax.training import lora, sharding, streams, trainable
 from vit_jax.utils import tree_utils
+
+State = dict[str, Any]
 
 
 def create(
@@ -21,10 +23,10 @@ def create(
     one), `step` and `bad_steps` (int32: steps whose loss or gradient was not finite, and which
     changed nothing else). `opt` and `ema` hold what trains only.
     """
-    params = model.init(jax.random.fold_in(jax.random.key(cfg.seed), 0))
+    params = model.init(streams.key(cfg.seed, streams.INIT))
     if cfg.lora.rank is not None:
         params |= lora.initial(cfg.lora, model, cfg.seed)
-    trained = trainable.of(model, cfg).split(params)
+    trained = trainable.from_config(model, cfg).split(params)
     state = {
         "params": params,
         "opt": tx.init(trained),

@@ -1,4 +1,4 @@
-"""One training step: a pure function of (state, batch), and its compiled form."""
+"""One training step: a pure function of (state, batch, teacher_params), and its compiled form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,18 +15,19 @@ from vit_jax.models.variants import required
 from vit_jax.training import (
     compiler_options,
     distillation,
-    losses,
     masked_objective,
     mixup,
     normalization,
+    objectives,
     sharding,
+    streams,
     trainable,
 )
+from vit_jax.training.state import State
 
-State = dict[str, Any]
 Batch = dict[str, jax.Array]
-Step = Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]
-Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
+Metrics = dict[str, jax.Array]
+Step = Callable[[State, Batch, models.Params | None], tuple[State, Metrics]]
 
 AUGMENTATIONS = "train.augmentations"  # the option
 
@@ -38,34 +39,33 @@ def create(
     cfg: config.Config,
     teacher: distillation.Teacher | None = None,
 ) -> Step:
-    """Returns the pure step; with a teacher, its batch has the teacher's parameters too.
+    """Builds the pure step, (state, batch, teacher's parameters or None) -> (state, metrics).
 
     A step whose loss or gradient is not finite leaves parameters, moments and average as they
     were, counts itself in `bad_steps`, and says so in the metric `finite`.
     """
     train = cfg.train
-    masked = cfg.masked.target is not None
-    objective = _masked_patches(model, cfg) if masked else _classification(model, cfg, teacher)
-    chosen = trainable.of(model, cfg)
-    gradient = _accumulated(_reduced(objective, chosen, cfg), chosen, cfg)
+    objective = objectives.create(model, cfg, teacher)
+    selection = trainable.from_config(model, cfg)
+    gradient = _accumulated(_reduced(objective.loss, selection, cfg), objective, selection, cfg)
     prepare = _preparation(model, cfg)
 
-    def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+    def step(
+        state: State, batch: Batch, teacher_params: models.Params | None = None
+    ) -> tuple[State, Metrics]:
         # Everything random is a function of (seed, step), so that a resumed run repeats it.
         key = _dropout_key(cfg, state["step"])
         mix = mixup.draw(cfg.seed, state["step"], train, cfg.data.image_size)
-        taught = batch.get(distillation.KEY)
-        batch = {name: part for name, part in batch.items() if name != distillation.KEY}
         batch = prepare(batch, state["step"])
         params = _gathered(model, state["params"], cfg)
-        (loss, measured), grads = gradient(params, batch, key, mix, taught)
+        (loss, measured), grads = gradient(params, batch, key, mix, teacher_params)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
 
-        old = state | {"params": chosen.split(state["params"])}
+        old = state | {"params": selection.split(state["params"])}
         updates, opt = tx.update(grads, state["opt"], old["params"])
-        updates = chosen.scale(updates, old["params"], state["step"])
+        updates = selection.scale(updates, old["params"], state["step"])
         params = optax.apply_updates(old["params"], optax.tree.scale(-lr, updates))
         new = {"params": params, "opt": opt}
         if "ema" in state:
@@ -74,7 +74,7 @@ def create(
             name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, old[name])
             for name, tree in new.items()
         }
-        new["params"] = chosen.join(new["params"], state["params"])
+        new["params"] = selection.join(new["params"], state["params"])
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
         metrics = {"loss": loss, "grad_norm": norm, "lr": lr} | measured
@@ -83,8 +83,8 @@ def create(
     return step
 
 
-# Up to so many images a device, its links take long enough to be worth hiding beside arithmetic.
-# That has its price: 9 % more memory and 3 % more bytes for ViT-B/32 on v3-128, with 32 a device.
+# Up to this per-device batch size, overlapping the all-gather with compute pays off. Its price: 9 %
+# more memory and 3 % more bytes for ViT-B/32 on v3-128, with 32 images per device.
 FEW = 16
 
 
@@ -113,18 +113,18 @@ def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
 
 
 def _reduced(
-    objective: Objective, chosen: trainable.Trainable, cfg: config.Config
+    loss: Callable[..., Any], selection: trainable.Trainable, cfg: config.Config
 ) -> Callable[..., Any]:
-    """Returns the objective with float32 gradients of what trains, split as what they update."""
+    """Builds (params, ...) -> (loss, float32 gradients of what trains, sharded like its update)."""
 
-    def of_trained(trained: Any, params: Any, *args: Any) -> Any:
-        return objective(chosen.network(trained, params), *args)
+    def trained_loss(trained: Any, params: Any, *args: Any) -> Any:
+        return loss(selection.network(trained, params), *args)
 
-    gradient = jax.value_and_grad(of_trained, has_aux=True)
+    gradient = jax.value_and_grad(trained_loss, has_aux=True)
 
     def reduced(params: Any, *args: Any) -> Any:
-        values, grads = gradient(chosen.split(params), params, *args)
-        # One ring after the other: to all devices at once, TPUs reduce all of it everywhere.
+        values, grads = gradient(selection.split(params), params, *args)
+        # Reduce one mesh axis at a time; a joint reduction becomes a full all-reduce on TPU.
         for axes in (sharding.REDUCE, sharding.UPDATE):
             grads = sharding.constrain(grads, cfg.mesh, axes)
         return values, jax.tree.map(lambda x: x.astype(jnp.float32), grads)
@@ -133,86 +133,28 @@ def _reduced(
 
 
 def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
-    """Returns the key of dropout and stochastic depth; None without them."""
-    key = jax.random.fold_in(jax.random.key(cfg.seed), 1)
+    """The key of dropout and stochastic depth; None without them."""
     drops = cfg.model.dropout or cfg.model.stochastic_depth
-    return jax.random.fold_in(key, step) if drops else None
-
-
-# Objectives: (params, batch, key, mix, taught) -> (loss, measures); `mix` is that of mixup and
-# CutMix, `taught` the parameters of a teacher.
-
-
-def _classification(
-    model: models.Classifier, cfg: config.Config, teacher: distillation.Teacher | None
-) -> Objective:
-    """Returns the loss of labels, and top-1; with a teacher, the loss of both."""
-    train, distill = cfg.train, cfg.distill
-
-    def classify(
-        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None, taught: Any
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        images, labels = batch["image"], batch["label"]
-        if not train.augmentations:  # else they have normalized the pixels
-            images = normalization.normalize_pixels(images, cfg.data)
-        if mix is not None:
-            images = mixup.blend(images, mix.pixels)
-        logits, out = model.apply(params, images, key=key)
-        classes = logits.shape[-1]
-        targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, classes, dtype=jnp.float32)
-        if mix is not None:
-            targets = mixup.blend(targets, mix.labels)
-        loss = losses.cross_entropy(logits, targets, loss=cfg.loss, smoothing=train.label_smoothing)
-        # Of a blend, the label with the larger part is the row's own; of CutMix, it may be less.
-        correct = losses.best_is_right(logits, labels, several=cfg.data.multilabel)
-        measured = {"top1": jnp.mean(correct, dtype=jnp.float32)}
-        loss = jnp.mean(loss)
-        if teacher is None:
-            return loss, measured
-        theirs = teacher.apply(taught, batch["image"], mix, cfg.mesh)
-        ours = {**out, "logits": logits}
-        apart = distillation.divergence(distill, model, teacher, ours, theirs)
-        loss = (1 - distill.weight) * loss + distill.weight * apart
-        return loss, measured | {distillation.MEASURE: apart}
-
-    return classify
-
-
-def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
-    """Returns the loss of masked patch prediction, and its measures."""
-    target = required(cfg.masked.target)
-
-    def predict(
-        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None, taught: Any
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        images, chosen = batch["image"], batch["chosen"]
-        outputs = model.predict_masked(
-            params,
-            normalization.normalize_pixels(images, cfg.data),
-            batch["source"],
-            chosen,
-            key=key,
-        )
-        patch = required(cfg.model.patch_size)
-        found = masked_objective.measure(outputs, images, chosen, patch, target, cfg.data)
-        means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in found.items()}
-        return means.pop("loss"), means
-
-    return predict
+    return streams.key(cfg.seed, streams.DROPOUT, step) if drops else None
 
 
 def _accumulated(
-    gradient: Callable[..., Any], chosen: trainable.Trainable, cfg: config.Config
+    gradient: Callable[..., Any],
+    objective: objectives.Objective,
+    selection: trainable.Trainable,
+    cfg: config.Config,
 ) -> Callable[..., Any]:
-    """Returns `gradient`, averaged over microbatches taken one after another."""
-    count, target = cfg.train.accumulation, cfg.masked.target
+    """Averages `gradient` over microbatches, computed one after another."""
+    count = cfg.train.accumulation
     if count == 1:
         return gradient
-    measures = ("top1",) if target is None else masked_objective.MEASURES[target]
-    measures += (distillation.MEASURE,) if cfg.distill.teacher else ()
 
     def accumulated(
-        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None, taught: Any
+        params: Any,
+        batch: Batch,
+        key: jax.Array | None,
+        mix: mixup.Mix | None,
+        teacher_params: models.Params | None,
     ) -> Any:
         together = 1 if mix is None else 2
         micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
@@ -220,11 +162,11 @@ def _accumulated(
         def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, part = indexed
             own = None if key is None else jax.random.fold_in(key, index)
-            one = gradient(params, part, own, mix, taught)
+            one = gradient(params, part, own, mix, teacher_params)
             return jax.tree.map(jnp.add, total, one), None
 
-        nothing = {name: jnp.zeros((), jnp.float32) for name in measures}
-        trained = jax.eval_shape(chosen.split, params)
+        nothing = {name: jnp.zeros((), jnp.float32) for name in objective.measures}
+        trained = jax.eval_shape(selection.split, params)
         grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), trained)
         zeros = (
             (jnp.zeros((), jnp.float32), nothing),
@@ -238,13 +180,11 @@ def _accumulated(
 
 # What happens to a batch before its gradient: corruption of patches, augmentations of plug-ins.
 
-AUGMENTATION_STREAM = 5  # of keys folded into the seed's; see `mixup.STREAM`
-
 
 def _preparation(
     model: models.Classifier, cfg: config.Config
 ) -> Callable[[Batch, jax.Array], Batch]:
-    """Returns what a batch of a step becomes on the device: a function of (seed, step)."""
+    """Builds the on-device batch preprocessing, a function of (seed, step)."""
     augmentations = [components.make(one, AUGMENTATIONS) for one in cfg.train.augmentations]
 
     def prepare(batch: Batch, step: jax.Array) -> Batch:
@@ -261,9 +201,9 @@ def _augmented(
 ) -> Batch:
     """Returns the batch with normalized pixels after its augmentations."""
     images, labels = normalization.normalize_pixels(batch["image"], cfg.data), batch["label"]
-    stream = jax.random.fold_in(jax.random.key(cfg.seed), AUGMENTATION_STREAM)
+    step_key = streams.key(cfg.seed, streams.AUGMENTATION, step)
     for index, augment in enumerate(augmentations):
-        key = jax.random.fold_in(jax.random.fold_in(stream, step), index)
+        key = jax.random.fold_in(step_key, index)
         before = images
         images, labels = augment(key, images, labels)
         if (images.shape, images.dtype) != (before.shape, before.dtype) or (
@@ -278,7 +218,7 @@ def _augmented(
 
 
 def batch_shapes(cfg: config.Config) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns what a step takes: images (B, H, W, C), and labels (B,) int32 or (B, K)."""
+    """Shapes of a batch: images (B, H, W, C), labels (B,) int32 or (B, K) float32."""
     rows, data = cfg.train.batch_size, cfg.data
     label = jax.ShapeDtypeStruct((rows,), jnp.int32)
     if cfg.data.multilabel:
@@ -298,7 +238,7 @@ def compile_step(
     mesh: Mesh,
     teacher: distillation.Teacher | None = None,
 ) -> jax.stages.Compiled:
-    """Returns the step compiled for `mesh`, its state donated.
+    """Compiles the step for `mesh`; it donates its state.
 
     Args:
       step: the pure step.
@@ -308,16 +248,15 @@ def compile_step(
       teacher: as in `create`.
     """
     place = NamedSharding(mesh, sharding.BATCH)
-    batch: dict[str, Any] = {
+    batch = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
         for name, leaf in batch_shapes(cfg).items()
     }
-    if teacher is not None:
-        batch[distillation.KEY] = teacher.shapes(mesh, cfg.mesh)
+    teacher_params = None if teacher is None else teacher.shapes(mesh, cfg.mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):
-        lowered = jitted.lower(target, batch)
+        lowered = jitted.lower(target, batch, teacher_params)
         device = mesh.devices.flat[0]
         options = compiler_options.of(device) if _hides_links(cfg, mesh.size) else {}
         if cfg.train.sdc_checker:

@@ -16,6 +16,7 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.config import patterns
+from vit_jax.models.classifier import LORA
 from vit_jax.training import lora, optimizers
 from vit_jax.utils import tree_utils
 from vit_jax.weights.adapting import HEAD
@@ -52,7 +53,7 @@ class Share:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trainable:
-    """What trains of a model; made by `of`.
+    """What trains of a model; made by `from_config`.
 
     Attributes:
       shares: by the names of the parameters that train; None: all, alike.
@@ -143,13 +144,13 @@ class Trainable:
         flat = tree_utils.flatten(self.shapes)
         sizes = {name: leaf.size for name, leaf in flat.items() if lora.is_matrix(name)}
         own = sum(sizes[n] * share.part for n, share in self.shares.items() if n in sizes)
-        own += 3 * sum(leaf.size for name, leaf in flat.items() if name.startswith(f"{lora.LORA}/"))
+        own += 3 * sum(leaf.size for name, leaf in flat.items() if name.startswith(f"{LORA}/"))
         through = max((self._through(*item) for item in self.shares.items()), default=0.0)
         return 1 + through + own / max(sum(sizes.values()), 1)
 
     def _through(self, name: str, share: Share) -> float:
         """Returns the share of the layers that a gradient passes to reach a parameter."""
-        name = name.removeprefix(f"{lora.LORA}/")
+        name = name.removeprefix(f"{LORA}/")
         if name.startswith(AFTER):
             return 0.0
         if name.startswith("encoder/") and self.unrolled and share.layers:
@@ -173,13 +174,13 @@ class Trainable:
 EVERYTHING = Trainable()
 
 
-def of(model: models.Classifier, cfg: config.Config) -> Trainable:
-    """Returns what trains in a run; raises ConfigError for patterns that fit nothing."""
-    chosen = cfg.optimizer
-    asked = (chosen.freeze, chosen.only, chosen.groups, chosen.layer_decay, chosen.head_first)
+def from_config(model: models.Classifier, cfg: config.Config) -> Trainable:
+    """What trains in a run; raises ConfigError for patterns that match nothing."""
+    options = cfg.optimizer
+    asked = (options.freeze, options.only, options.groups, options.layer_decay, options.head_first)
     if not any(asked) and cfg.lora.rank is None:
         return EVERYTHING
-    return _of(model, chosen, cfg.lora)
+    return _from_options(model, options, cfg.lora)
 
 
 def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
@@ -191,7 +192,9 @@ def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
 
 
 @functools.lru_cache(maxsize=16)
-def _of(model: models.Classifier, options: config.Optimizer, adapters: config.Lora) -> Trainable:
+def _from_options(
+    model: models.Classifier, options: config.Optimizer, adapters: config.Lora
+) -> Trainable:
     cfg = config.Config(optimizer=options, lora=adapters)
     shapes = parameters(model, cfg)
     flat = tree_utils.flatten(shapes)
@@ -228,7 +231,7 @@ def _trains(
     only = _parsed(options.only, layers, "optimizer.only")
 
     def allowed(name: str, count: int) -> np.ndarray:
-        if name.startswith(f"{lora.LORA}/"):
+        if name.startswith(f"{LORA}/"):
             return np.full(count, True)
         if only:
             return _mask(only, name, count)
@@ -258,7 +261,7 @@ def _rates(
         found = _first(groups, name, count, np.ones(count))
         if decay is None:
             return found
-        place, last = name.removeprefix(f"{lora.LORA}/"), (depth or 0) + 1
+        place, last = name.removeprefix(f"{LORA}/"), (depth or 0) + 1
         if place.startswith("encoder/"):
             position = np.arange(1, count + 1)
         else:

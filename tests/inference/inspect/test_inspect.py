@@ -13,7 +13,7 @@ from matplotlib.text import Text
 import pages
 import runs
 import vit_reference
-from vit_jax import cli, experiment
+from vit_jax import cli, train_loop
 from vit_jax.cli import inspect as inspect_command
 from vit_jax.data import sampling
 from vit_jax.inference import loading
@@ -161,7 +161,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     cfg = runs.configure(
         model={"dropout": 0.0}, data={"rotation": 0.0}, train=plain, evaluation={"every": None}
     )
-    experiment.train(cfg, workdir)
+    train_loop.train(cfg, workdir)
     capsys.readouterr()
     assert inspect("all", workdir, "--count=5") == 0
     folder = workdir / "inspect"

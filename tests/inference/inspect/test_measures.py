@@ -14,7 +14,7 @@ from vit_jax import cli, config, models
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.inference.inspect.measures import CannotAnswer
-from vit_jax.training import run_config
+from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
 
 ROOT2 = math.sqrt(2)
@@ -120,7 +120,7 @@ def opened(image_size=(8, 12), **options):
     model = dataclasses.replace(config.Config().model, num_classes=3, **tiny | options)
     data = dataclasses.replace(config.Config().data, image_size=image_size)
     cfg = run_config.complete(dataclasses.replace(config.Config(), model=model, data=data))
-    classifier = loading.create_model(cfg)
+    classifier = build.create_model(cfg)
     params = vit_reference.random_parameters(classifier.shapes())
     return loading.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
 

@@ -19,7 +19,7 @@ from vit_jax import cli
 from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import measures, view
 from vit_jax.inference.inspect.measures import CannotAnswer
-from vit_jax.training import run_config
+from vit_jax.training import build, run_config
 from vit_jax.utils import messages
 
 HEADS = browsing.HEADS
@@ -160,7 +160,7 @@ def test_what_a_page_has_no_room_for_is_said(opened, viewer, monkeypatch, caplog
 
 def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classes(opened):
     cfg = runs.configure(model={"position": "none", "pooling": "gap", "num_classes": 10})
-    params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
+    params = jax.jit(build.create_model(cfg).init)(jax.random.key(0))
     bare = loading.LoadedModel(
         config=cfg, params=params, classes=opened.classes, kind="x", fresh={"head/kernel": "none"}
     )

@@ -12,7 +12,7 @@ import pytest
 import browsing
 import pages
 import runs
-from vit_jax import cli, config, experiment
+from vit_jax import cli, config, train_loop
 from vit_jax.pages import html, markdown
 from vit_jax.pages.document import Confusion, Sample
 from vit_jax.runtime.goodput import GoodputLog
@@ -200,7 +200,7 @@ def trained(tmp_path_factory):
     workdir, create = tmp_path_factory.mktemp("runs") / "digits", sharding.create_mesh
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
-        outcome = experiment.train(runs.configure(train={"duration": "10 steps"}), workdir)
+        outcome = train_loop.train(runs.configure(train={"duration": "10 steps"}), workdir)
     return workdir, outcome
 
 

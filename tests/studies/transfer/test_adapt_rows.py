@@ -33,7 +33,7 @@ def test_every_method_of_every_model_can_be_compiled():
         model = models.create(cfg.model, image_size=cfg.data.image_size)
         protocol = catalog.about(name).transfer
         assert cfg.optimizer.lr == protocol.rates[1]
-        text = trainable.of(model, cfg).describe()
+        text = trainable.from_config(model, cfg).describe()
         trained[name] = int(text.split(" of ")[0].replace(",", "")) if text else model.num_params
     assert trained["adapt/ViT-S_16-probe"] == 384 * 102 + 102
     # Of each layer: four matrices of D x D, and two of D x 4 D.

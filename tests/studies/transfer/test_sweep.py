@@ -13,9 +13,11 @@ import sweeps
 from vit_jax import config
 from vit_jax.config import paper
 from vit_jax.data import sources
+from vit_jax.runs import run_log
+from vit_jax.runs.outcome import Outcome
 from vit_jax.studies import transfer, worker
 from vit_jax.studies.transfer import page
-from vit_jax.training import hooks, sharding
+from vit_jax.training import sharding
 
 CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
 FINAL = ("final/seed0", "final/seed1")
@@ -290,16 +292,16 @@ def test_a_cell_is_never_continued_with_other_options(tmp_path):
 
 def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
     def diverge(cfg, workdir):
-        raise hooks.Diverged("step 3: loss nan")
+        raise run_log.Diverged("step 3: loss nan")
 
     cell, _ = sweeps.plan().candidates
     with monkeypatch.context() as patch:
-        patch.setattr(worker.experiment, "train", diverge)
+        patch.setattr(worker.train_loop, "train", diverge)
         answer = worker.train_cell(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "step 3: loss nan")
     # Finite steps, but parameters whose held-out loss is not.
     results = {"validation/loss": float("inf")}
-    outcome = worker.experiment.Outcome(
+    outcome = Outcome(
         workdir=tmp_path,
         steps=3,
         seconds=1.0,
@@ -308,7 +310,7 @@ def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
         checkpoint="",
         files=(),
     )
-    monkeypatch.setattr(worker.experiment, "train", lambda cfg, workdir: outcome)
+    monkeypatch.setattr(worker.train_loop, "train", lambda cfg, workdir: outcome)
     answer = worker.train_cell(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "loss is inf after step 3")
 

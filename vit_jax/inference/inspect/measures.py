@@ -20,7 +20,7 @@ from vit_jax.inference.inspect.inputs import Pictures
 from vit_jax.models import variants
 from vit_jax.models.layers import patchify, unpatchify
 from vit_jax.models.variants import required
-from vit_jax.training import masked_objective, normalization
+from vit_jax.training import build, masked_objective, normalization
 
 FILTERS = 28  # principal components of filters, as many as the paper shows
 BYTES = 2**30  # of attention weights per batch; a batch contains at least one image
@@ -81,7 +81,7 @@ def position_tables(opened: loading.LoadedModel) -> np.ndarray:
     model = opened.config.model
     require(model, "posemb")
     grid = models.grid(model, opened.config.data.image_size)
-    tables = np.asarray(loading.create_model(opened.config).bind(opened.params).position_tables())
+    tables = np.asarray(build.create_model(opened.config).bind(opened.params).position_tables())
     return tables.reshape(tables.shape[0], *grid, tables.shape[2])
 
 
@@ -118,7 +118,7 @@ def attention_weights(
     for start in range(0, len(views), size):
         batch = views[start : start + size]
         margin = [(0, size - len(batch)), (0, 0), (0, 0), (0, 0)]  # one size, one compilation
-        model = loading.create_model(cfg)
+        model = build.create_model(cfg)
         weights = _attention(model, cfg.data, opened.params, np.pad(batch, margin))
         yield np.asarray(weights)[:, : len(batch)]
 
@@ -379,7 +379,7 @@ def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str,
     """
     require_masked(opened)
     cfg = opened.config
-    found = _predict_masked(loading.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
+    found = _predict_masked(build.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     return {"original": images[:, :height, :width]} | {
         name: np.asarray(value) for name, value in found.items()

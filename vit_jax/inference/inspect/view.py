@@ -31,7 +31,7 @@ from vit_jax.models.variants import required
 from vit_jax.pages import html
 from vit_jax.pages.markup import text
 from vit_jax.runtime import logs
-from vit_jax.training import losses, normalization
+from vit_jax.training import build, losses, normalization
 from vit_jax.utils import messages, storage
 
 COUNT = 8  # default number of images in a page
@@ -135,7 +135,7 @@ class Viewer:
         # A loop over the layers needs one copy less of the weights than an unrolled program.
         cfg = self.opened.config
         model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
-        return loading.create_model(dataclasses.replace(cfg, model=model))
+        return build.create_model(dataclasses.replace(cfg, model=model))
 
     def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
         if "head/kernel" in self.opened.fresh:

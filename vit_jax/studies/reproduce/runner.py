@@ -5,8 +5,9 @@ import functools
 import pathlib
 from collections.abc import Mapping
 
-from vit_jax import config, run_directory
+from vit_jax import config
 from vit_jax.config import catalog
+from vit_jax.runs.directory import reconcile
 from vit_jax.runtime import backend, locking, logs
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import processes, runner, transfer
@@ -77,7 +78,7 @@ def _train(
     options = _tiny_options(options) if smoke else options
     directory = workdir / step.directory
     cfg, _ = run_config.start(step.name, options, directory, tiny=smoke)
-    cfg = run_directory.reconcile(directory, cfg, options)
+    cfg = reconcile(directory, cfg, options)
     study = runner.GivenCells([Cell(directory=step.directory, cfg=cfg)])
     runner.perform(study, workdir, run=run)
     for record in study.records:

@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import config, run_directory
+from vit_jax import config
 from vit_jax.config import ConfigError, catalog, checks
 from vit_jax.data import split_roles
+from vit_jax.runs import directory
 from vit_jax.studies.cells import Cell
 from vit_jax.training import run_config
 
@@ -143,7 +144,7 @@ def create(
     def resolve(values: Mapping[str, Any]) -> config.Config:
         cfg = run_config.config_from_values(values, overrides, tiny=tiny)
         checks.check_fixed(cfg, "a run")
-        return run_directory.as_in_weights(cfg, overrides)
+        return directory.as_in_weights(cfg, overrides)
 
     base = resolve(values)
     if base.masked.target is not None:

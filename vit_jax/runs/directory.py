@@ -11,11 +11,12 @@ from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import NEWEST
 from vit_jax.inference import loading
 from vit_jax.runtime import logs
-from vit_jax.training import plan, run_config
+from vit_jax.training import run_config
+from vit_jax.training.durations import Durations
 from vit_jax.utils import limits, storage
 
 LENGTH = {"train.duration", "schedule.cooldown"}
-# What a commit record seals and resuming compares (`starting.restore`), as `--accept` names it.
+# What a commit record seals and resuming compares (`resume.restore`), as `--accept` names it.
 PARTS = ("config", "data", "plugins", "teacher")
 
 
@@ -121,8 +122,8 @@ def _changes(
     """Options that decide the result and differ; a length may, before the cooldowns."""
     changed = config.differences(old, new)
     if record is not None and changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled):
-        plans = [plan.Plan.of(cfg, record["examples"]) for cfg in (old, new)]
-        if all(record["step"] <= one.steps - one.cooldown for one in plans):
+        lengths = [Durations.from_config(cfg, record["examples"]) for cfg in (old, new)]
+        if all(record["step"] <= one.steps - one.cooldown for one in lengths):
             return {}
     return changed
 

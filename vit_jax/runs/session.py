@@ -1,4 +1,4 @@
-"""One process of a run, from its first signal to its last file: everything but the training."""
+"""One process of a run: its locks, signals, peers, time limits and progress."""
 
 import contextlib
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from vit_jax import config
+from vit_jax.config import checks
 from vit_jax.config import components
 from vit_jax.runtime import (
     collectives,
@@ -59,6 +60,17 @@ class Session:
         own = {"host": platform.node(), "seconds": f"{self.age:.1f}"}
         return distributed.check_consistency(self.workdir, own | facts)
 
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Shows and times the compilation of the step."""
+        before = self.age
+        self.progress.doing("compiling the step", slow=0.0)
+        with self.phases("compile"):
+            yield
+        self.progress.say(
+            f"step compiled in {self.age - before:.1f} s, ready after {self.age:.1f} s"
+        )
+
     def open_files(self, cfg: config.Config) -> RunFiles:
         """Opens the files of the run; from now on compiled programs are kept."""
         files = RunFiles(self.workdir, cfg, self.phases, self.check_lease)
@@ -75,6 +87,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
     of devices and processes into one line. Raises InUse or another UserError; Preempted where a
     signal comes while there is nothing to save.
     """
+    checks.check_fixed(cfg, "a run")
     stop = preemption.Stop(holding=False)
     try:
         with _open(cfg, workdir, stop) as session:
@@ -118,5 +131,8 @@ def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> I
         plugins = digest(repr(components.digests(components.plugins())).encode())
         code = distributed.code_digest()
         session.compare(config=whole, code=code, plugins=plugins, jax=jax.__version__)
+        # The devices are known only now; a batch that does not divide ends before data are opened.
+        count = jax.device_count()
+        checks.check_devices(checks.with_accumulation(cfg, count), count)
         with preemption.watch_maintenance():
             yield session

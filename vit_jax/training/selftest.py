@@ -17,10 +17,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.inference import loading
 from vit_jax.runtime import collectives, device
-from vit_jax.training import optimizers, replay, schedules, state, step
-from vit_jax.training.plan import Plan
+from vit_jax.training import replay, state, step
+from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 
 STEPS, EXAMPLES = 4, 1_281_167  # steps of a round; images of an epoch, for the learning rate
@@ -90,13 +89,8 @@ def _config_of(variant: str, batch: int) -> config.Config:
 
 
 def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, Any]:
-    """Returns the program of a round, and what it takes: a state and images for each device."""
-    network = loading.create_model(cfg)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    plan = Plan.of(cfg, EXAMPLES)
-    schedule = schedules.of(cfg, plan)
-    one = step.create(network, tx, schedule, cfg)
-
+    """The program of a round, and its arguments: a state and images for each device."""
+    trainer = build(cfg, EXAMPLES, devices=jax.devices()[:1])
     drawn = np.random.default_rng(0)
     shape = (STEPS, *step.batch_shapes(cfg)["image"].shape)
     batches = {
@@ -106,13 +100,18 @@ def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, A
     split = NamedSharding(mesh, P("device"))
 
     def copies(tree: Any) -> Any:
-        """Returns a copy for each device."""
+        """A copy for each device."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (mesh.size, *x.shape)), tree)
 
-    live = jax.jit(lambda: copies(state.create(network, tx, cfg)), out_shardings=split)()
+    init = lambda: copies(state.create(trainer.model, trainer.optimizer, cfg))  # noqa: E731
+    live = jax.jit(init, out_shardings=split)()
     images = jax.jit(copies, out_shardings=split)(batches)
-    each = jax.vmap(lambda live, batches: jax.lax.scan(one, live, batches))
-    return jax.jit(each, out_shardings=split).lower(live, images), live, images
+
+    def steps(live: Any, batches: Any) -> tuple[Any, Any]:
+        return jax.lax.scan(lambda live, batch: trainer.step(live, batch, None), live, batches)
+
+    lowered = jax.jit(jax.vmap(steps), out_shardings=split).lower(live, images)
+    return lowered, live, images
 
 
 def _compare_programs(program: jax.stages.Lowered, names: list[str]) -> None:

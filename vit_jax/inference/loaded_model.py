@@ -12,9 +12,8 @@ import numpy as np
 from vit_jax import config, models, weights
 from vit_jax.config import Config
 from vit_jax.data import decoding, image_inputs, native_aspect, transforms
-from vit_jax.data.source import Source
-from vit_jax.models import variants
-from vit_jax.training import losses, normalization
+from vit_jax.evaluation import runner
+from vit_jax.training import build, losses, normalization
 from vit_jax.utils import messages, tree_utils
 from vit_jax.weights import adapting
 
@@ -74,7 +73,7 @@ class LoadedModel:
     @functools.cached_property
     def model(self) -> models.Classifier:
         """The network as functions of its parameters."""
-        return create_model(self.config)
+        return build.create_model(self.config)
 
     def preprocess(self, images: Any) -> jax.Array:
         """Returns images as `apply` takes them: resized, cropped and normalized as in evaluation.
@@ -215,7 +214,7 @@ class LoadedModel:
         if data.aspect == "native":
             return (
                 native_aspect.FitNearest(
-                    native_shapes(self.model), transforms.eval_resampling(data)
+                    runner.native_shapes(self.model), transforms.eval_resampling(data)
                 ),
             )
         return transforms.eval_transforms(data)
@@ -295,54 +294,6 @@ class LoadedModel:
                 f"{self.config.name}: learned to fill in masked patches, so it knows no classes; "
                 "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
             )
-
-
-def create_model(cfg: config.Config) -> models.Classifier:
-    """Returns the model of a config in the compute type of this backend.
-
-    Args:
-      cfg: a complete config, such as that of `get_config`; `model.num_classes` must be set.
-
-    Examples:
-        >>> import jax
-        >>> import vit_jax
-        >>> model = vit_jax.create_model(vit_jax.get_config("digits"))
-        >>> params = model.init(jax.random.key(0))
-        >>> logits, out = model.apply(params, jax.numpy.zeros((1, 8, 8, 1)))
-        >>> logits.shape
-        (1, 10)
-    """
-    dtype = cfg.model.dtype
-    if dtype == "auto":
-        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    model = models.create(
-        cfg.model,
-        image_size=cfg.data.image_size,
-        channels=cfg.data.channels,
-        dtype=dtype,
-        masked=cfg.masked,
-    )
-    return adapting.any_size(model) if cfg.data.aspect == "native" else model
-
-
-def native_shapes(model: models.Classifier) -> tuple[native_aspect.Shape, ...]:
-    """Returns the heights and widths of views at their own aspect ratio."""
-    rows, columns = models.grid(model.config, model.image_size)
-    height, width = variants.covered(model.config, model.image_size)
-    return native_aspect.shapes((rows, columns), (height // rows, width // columns))
-
-
-def plan_native(
-    model: models.Classifier,
-    source: Source,
-    data: config.Data,
-    rows: int,
-    window: int | None = None,
-) -> native_aspect.Plan | None:
-    """Returns the batches of a pass over a source with `data.aspect=native`, else None."""
-    if data.aspect != "native":
-        return None
-    return native_aspect.plan(source, data, native_shapes(model), rows, window)
 
 
 def _alike(views: Sequence[np.ndarray]) -> Iterator[tuple[list[int], np.ndarray]]:

@@ -1,0 +1,160 @@
+"""Evaluations of a run: while it trains, and once at its end, on the test split."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Self
+
+from vit_jax import models
+from vit_jax.checkpoints.manager import Manager
+from vit_jax.data import split_roles
+from vit_jax.data.run_splits import RunSplits
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.evaluation.runner import Evaluator
+from vit_jax.inference import loading
+from vit_jax.runs.run_log import RunLog
+from vit_jax.runs.session import Session
+from vit_jax.runtime import collectives, logs
+from vit_jax.runtime.preemption import Preempted
+from vit_jax.runtime.progress import Progress
+from vit_jax.runtime.run_files import RunFiles
+from vit_jax.training.build import Trainer
+from vit_jax.training.state import State
+
+
+@dataclasses.dataclass(frozen=True)
+class RunEvaluation:
+    """The evaluators of a run.
+
+    Attributes:
+      trainer: what is trained.
+      evaluation: its evaluators while it trains.
+      session: the process.
+      at_end: of the test split, if there is one.
+    """
+
+    trainer: Trainer
+    evaluation: Evaluation
+    session: Session
+    at_end: "TestEvaluation | None" = None
+
+    @classmethod
+    def from_splits(cls, trainer: Trainer, splits: RunSplits, session: Session) -> Self:
+        """Makes all evaluators, before training: a mistake in one ends the run at once."""
+        cfg, role = trainer.cfg, split_roles.final(trainer.cfg.data)
+        evaluation = Evaluation(
+            cfg,
+            splits.evaluation,
+            splits.classes,
+            trainer.model,
+            trainer.mesh,
+            stop=session.stop,
+        )
+        if role is None or splits.test is None:
+            return cls(trainer, evaluation, session)
+        at_end = TestEvaluation(
+            role=role,
+            evaluator=evaluation.of_split(splits.test, real=True),
+            steps=trainer.durations.steps,
+            metric=split_roles.best_metric(cfg),
+            load=lambda step: loading.load_params(session.workdir / "checkpoints", step, cfg),
+        )
+        return cls(trainer, evaluation, session, at_end)
+
+    def __call__(self, log: RunLog, step: int, live: State) -> dict[str, float] | None:
+        """Runs all evaluators, shows and writes their results; None if a stop cut them short."""
+        progress, phases = self.session.progress, self.session.phases
+
+        def begin(name: str) -> None:
+            phases.beat()
+            progress.doing(f"evaluating {name}", slow=Progress.MOST_SECONDS)
+
+        def stop() -> bool:  # asked after every batch
+            phases.beat()
+            return self.session.stop()
+
+        with phases("evaluate"):
+            params = self.trainer.eval_params(live)
+            results = self.evaluation(params, stop=stop, begin=begin)
+        if results is not None:
+            progress.doing("")
+            log.results(step, results, self.evaluation)
+        return results
+
+    def recorded_test(self, files: RunFiles) -> dict[str, float] | None:
+        """What an earlier process has written of the test split; None without such a split."""
+        return self.at_end and self.at_end.recorded(files)
+
+    def test(self, live: State, manager: Manager, files: RunFiles) -> dict[str, float]:
+        """Evaluates the test split on the best checkpoint, or on the last state."""
+        assert self.at_end is not None
+        return self.at_end(self.trainer.eval_params(live), manager, self.session, files)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TestEvaluation:
+    """The test split, evaluated once, after training, on the run's last or best state.
+
+    Attributes:
+      role: the split and the name of its metrics.
+      evaluator: evaluates parameters on it.
+      steps: total steps of the run.
+      metric: chooses the best checkpoint, such as `validation/top1`; None: the last state stands.
+      load: loads the parameters of a checkpoint by its step.
+    """
+
+    role: split_roles.Role
+    evaluator: Evaluator
+    steps: int
+    metric: str | None
+    load: Callable[[int], models.Params]
+
+    def __call__(
+        self, params: models.Params, manager: Manager, session: Session, files: RunFiles
+    ) -> dict[str, float]:
+        """Metrics such as `test/top1`, and the step of the evaluated state, `test/step`.
+
+        All processes call this; `recorded` tells whether it was done before.
+
+        Args:
+          params: those after the last step.
+          manager: the run's checkpoints, with no save pending.
+          session: the process; it may ask to stop.
+          files: those of the run, which receive the numbers.
+
+        Raises Preempted if asked to stop meanwhile.
+        """
+        step, chosen = self.steps, "the last one"
+        best = None if self.metric is None else collectives.broadcast_from_main(manager.best_step)
+        if best is not None:
+            chosen = f"the best by {self.metric}"
+            if best != step:
+                step, params = best, self.load(best)
+        with session.phases("evaluate"):
+            found = self.evaluator(params, stop=lambda: session.phases.beat() or session.stop())
+        if found is None:
+            raise Preempted(
+                f"stopped before the test split was measured, all saved at step {self.steps}; "
+                "resume with the same command"
+            )
+        name = self.role.name
+        results = {f"{name}/{key}": value for key, value in found.items()} | {f"{name}/step": step}
+        files.write(self.steps, {**results, f"{name}/split": self.role.split})
+        files.spent(self.steps)
+        shown = "  ".join(f"{name}/{k} {v:.4f}" for k, v in found.items() if "count" not in k)
+        session.progress.say(
+            f"test split {self.role.shown}, measured once, at step {step}, {chosen}: {shown}"
+        )
+        return results
+
+    def recorded(self, files: RunFiles) -> dict[str, float]:
+        """The results that an earlier process has written, or none; all processes call this."""
+        return collectives.broadcast_from_main(lambda: self._recorded(files))
+
+    def _recorded(self, files: RunFiles) -> dict[str, float]:
+        assert files.folder is not None  # in process 0
+        file = files.folder / "metrics.jsonl"
+        prefix, found = f"{self.role.name}/", {}
+        for line in logs.read_metrics(file) if file.exists() else ():
+            if line["step"] == self.steps and line.get(f"{prefix}split") == self.role.split:
+                found = {k: v for k, v in line.items() if k.startswith(prefix)}
+        return {k: v for k, v in found.items() if isinstance(v, int | float)}

@@ -1,0 +1,125 @@
+"""What a training run will do: as shown before it starts, and as it tells when it starts."""
+
+import math
+import pathlib
+
+import jax
+
+from vit_jax import config
+from vit_jax.config import checks
+from vit_jax.checkpoints import record
+from vit_jax.data import split_roles
+from vit_jax.data.run_splits import RunSplits, open_splits
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.inference import loading
+from vit_jax.runs.session import Session
+from vit_jax.training.build import Trainer, build
+from vit_jax.utils.messages import size_text
+
+
+def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
+    """The facts of a run, each with its label; opens the data and writes nothing.
+
+    Raises ConfigError, DataError or WeightsError, as training would.
+    """
+    count = jax.device_count()
+    checks.check_devices(checks.with_accumulation(cfg, count), count)
+    splits = open_splits(cfg)
+    trainer = build(config.with_classes(cfg, len(splits.classes)), len(splits.train))
+    cfg, model = trainer.cfg, trainer.model
+    evaluation = Evaluation(cfg, splits.evaluation, splits.classes, model, trainer.mesh)
+    done, evaluations = _steps_done(workdir), trainer.durations.evaluations
+    times = f"{evaluations:,} times" if evaluations > 1 else "once"
+    rows = [
+        ("config", cfg.name),
+        ("run directory", f"{workdir}, {_progress(done, trainer.durations.steps)}"),
+        ("starts from", _start(trainer, splits, begun=done is not None)),
+        *([("teacher", cfg.distill.teacher)] if cfg.distill.teacher else []),
+        ("training", _images(cfg.data.train_split, len(splits.train), len(splits.train.classes))),
+        ("evaluation", f"{_images(evaluation.role.split, len(splits.evaluation))}, {times}"),
+    ]
+    if splits.test is not None:
+        images = _images(cfg.data.test_split or "", len(splits.test))
+        rows.append(("test", images + ", once, at the end"))
+    if splits.files:
+        rows.append(("files", splits.files))
+    flops = "" if model.flops is None else f", {model.flops / 1e9:.3g} GFLOPs per image (forward)"
+    rows.append(("model", f"{model.num_params:,} parameters{flops}"))
+    if trained := trainer.trainable.describe():
+        rows.append(("trains", trained))
+    return rows + _steps(trainer)
+
+
+def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
+    """The lines that a run begins with; raises ConfigError if processes have different data."""
+    cfg, model = trainer.cfg, trainer.model
+    hosts = session.compare(data=splits.train.fingerprint())
+    devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+    if jax.process_count() > 1:
+        devices += f" in {jax.process_count()} processes"
+    trained = trainer.trainable.describe()
+    return [
+        f"{cfg.name}: {model.num_params:,} parameters{trained and f' ({trained})'}, "
+        f"{len(splits.train):,} examples, {trainer.durations.steps:,} steps of "
+        f"{cfg.train.batch_size:,} images on {devices}, in {session.workdir}",
+        *hosts,
+        *([splits.files] if splits.files else []),
+        *split_roles.notes(cfg, trainer.durations.evaluations),
+        *checks.large_batch(cfg, len(splits.train), jax.device_count()),
+    ]
+
+
+def _start(trainer: Trainer, splits: RunSplits, *, begun: bool) -> str:
+    """What a run starts from; raises WeightsError for weights that do not fit."""
+    cfg = trainer.cfg
+    if cfg.init_from is None:
+        return f"random weights, seed {cfg.seed}"
+    if not begun:
+        loading.initial_params(cfg, trainer.model, splits.classes)
+    return cfg.init_from
+
+
+def _steps(trainer: Trainer) -> list[tuple[str, str]]:
+    cfg, durations = trainer.cfg, trainer.durations
+    rows, devices = cfg.train.batch_size, jax.device_count()
+    at_once = rows // devices // cfg.train.accumulation
+    leaves = jax.tree.leaves(trainer.state_shapes)
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    cooldown = f", {durations.cooldown:,} cooldown" if durations.cooldown else ""
+    often = "after the last step" if durations.save is None else f"every {durations.save:,} steps"
+    return [
+        *(("note", line) for line in checks.large_batch(cfg, trainer.examples, devices)),
+        (
+            "steps",
+            f"{durations.steps:,} of {rows:,} images, {durations.warmup:,} of them "
+            f"warm-up{cooldown}",
+        ),
+        (
+            "devices",
+            f"{devices:,} x {jax.devices()[0].device_kind}, {at_once:,} images each at a time",
+        ),
+        (
+            "checkpoints",
+            f"{size_text(size)} each, {often}; {cfg.checkpoint.keep:,} and the best are kept",
+        ),
+    ]
+
+
+def _steps_done(workdir: pathlib.Path) -> int | None:
+    """Returns the step of the newest checkpoint; None if there is none."""
+    directory = workdir / "checkpoints"
+    steps = record.steps(record.absolute(directory)) if directory.is_dir() else []
+    return steps[-1] if steps else None
+
+
+def _progress(done: int | None, steps: int) -> str:
+    if done is None:
+        return "new"
+    return "complete" if done >= steps else f"resumes after step {done:,}"
+
+
+def _images(split: str, count: int, classes: int | None = None) -> str:
+    text = f"{split}: {count:,} images"
+    if classes is None:
+        return text
+    return f"{text} of {classes:,} classes" if classes else f"{text} without labels"

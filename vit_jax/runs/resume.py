@@ -1,0 +1,210 @@
+"""Where a run starts: at its newest sound checkpoint, or with new parameters.
+
+Every commit record holds the facts that decide how the run goes on: config, data, classes, teacher,
+plug-ins. Resuming compares all of them, here alone.
+"""
+
+import platform
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from vit_jax import __version__, config
+from vit_jax.checkpoints.manager import CheckpointError, Manager
+from vit_jax.config import components
+from vit_jax.data import class_matching, split_roles
+from vit_jax.data.run_splits import RunSplits
+from vit_jax.inference import loading
+from vit_jax.runs import directory
+from vit_jax.runs.session import Session
+from vit_jax.runs.teacher import LoadedTeacher
+from vit_jax.runtime import collectives
+from vit_jax.runtime.run_files import RunFiles
+from vit_jax.training import state
+from vit_jax.training.build import Trainer
+from vit_jax.training.state import State
+
+
+class Start(NamedTuple):
+    """Where a run starts or goes on.
+
+    Attributes:
+      state: the training state.
+      step: its step; 0: new.
+      facts: what every commit record of this process holds, besides step and digests.
+      restored: whether the state comes from a checkpoint.
+      evaluated: whether that checkpoint has the results of all of today's evaluators.
+    """
+
+    state: State
+    step: int
+    facts: Mapping[str, Any]
+    restored: bool = False
+    evaluated: bool = False
+
+
+def start(
+    trainer: Trainer,
+    splits: RunSplits,
+    teacher: LoadedTeacher | None,
+    manager: Manager,
+    session: Session,
+    files: RunFiles,
+    accept: Collection[str],
+) -> Start:
+    """Restores the run's newest sound checkpoint, else begins it; raises as both do."""
+    own = facts(trainer, splits, teacher)
+    shapes = trainer.state_shapes
+    restored = restore(manager, shapes, own, session, files, accept=accept)
+    return restored or begin(trainer, splits.classes, own, session)
+
+
+def restore(
+    manager: Manager,
+    shapes: State,
+    facts: Mapping[str, Any],
+    session: Session,
+    files: RunFiles,
+    *,
+    accept: Collection[str] = (),
+) -> Start | None:
+    """Restores the newest sound checkpoint; None if there is none.
+
+    Args:
+      manager: the checkpoints.
+      shapes: of the state, with shardings.
+      facts: this run's, from `facts`.
+      session: this process.
+      files: the run's.
+      accept: parts of the facts that may differ (`directory.PARTS`), which is recorded.
+
+    Raises ConfigError for any other difference.
+    """
+    avoid = collectives.broadcast_from_main(files.suspects)
+    for number in avoid:
+        session.progress.say(f"from step {number} this run has failed twice; trying an older one")
+    session.progress.doing("looking for a checkpoint")
+    restored = manager.restore(shapes, avoid=avoid)
+    if restored is None:
+        return None
+    live, record = restored
+    if missing := {"config", "classes", "data", "examples"} - record.keys():
+        raise CheckpointError(
+            f"{session.workdir}: the record of step {record['step']} has no {min(missing)}, so "
+            "that is no checkpoint of a run; choose another --workdir"
+        )
+    changed = class_matching.differences(record["classes"], facts["classes"])
+    if changed:  # which nobody can accept: the rows of the head mean what they meant
+        raise config.ConfigError(
+            f"data.train_split: the classes are not those this run began with: {changed}; restore "
+            "them, or choose another --workdir"
+        )
+    changes = list(record.get("changes", ()))
+    for part, line in _differences(record, facts):
+        if part not in accept:
+            raise config.ConfigError(
+                f"{line}, or choose another --workdir; --accept={part} resumes with the change"
+            )
+        changes.append(f"step {record['step']}: {line.partition(';')[0]}")
+        session.progress.say(f"accepted: {line.partition(';')[0]}")
+    for name, version in facts["versions"].items():
+        if (old := record.get("versions", {}).get(name, version)) != version:
+            session.progress.say(f"the run so far had {name} {old}, this is {version}")
+    session.progress.say(f"resuming from step {record['step']}")
+    same = record["config"]["evaluation"] == facts["config"]["evaluation"]
+    return Start(
+        state=live,
+        step=record["step"],
+        facts={**facts, "changes": changes} if changes else facts,
+        restored=True,
+        evaluated=bool(record["metrics"]) and same,
+    )
+
+
+def begin(
+    trainer: Trainer, classes: Collection[str], facts: Mapping[str, Any], session: Session
+) -> Start:
+    """Makes a new state for data of these classes, with the weights of `init_from` if set."""
+    session.progress.doing("making the parameters")
+    live, cfg = trainer.init_state(), trainer.cfg
+    if cfg.init_from is not None:
+        params, notes = loading.initial_params(cfg, trainer.model, tuple(classes))
+        live = state.begin_with(live, params, trainer.trainable)
+        session.progress.say(f"begins with {cfg.init_from}")
+        for line in notes:
+            session.progress.say(f"  {line}")
+    return Start(state=live, step=0, facts=facts)
+
+
+def facts(trainer: Trainer, splits: RunSplits, teacher: LoadedTeacher | None) -> dict[str, Any]:
+    """What every commit record holds, besides its step and the digests of its arrays."""
+    cfg = trainer.cfg
+    values, final = config.to_dict(cfg), split_roles.final(cfg.data)
+    evaluated = {split_roles.evaluation(cfg.data).name: splits.evaluation.fingerprint()}
+    if final is not None and splits.test is not None:
+        evaluated[final.name] = splits.test.fingerprint()
+    found = {
+        "config": values,
+        "fingerprint": config.fingerprint(cfg),
+        "data": splits.train.fingerprint(),
+        "measured": evaluated,
+        "examples": len(splits.train),
+        "classes": list(splits.classes),
+        "mesh": dict(trainer.mesh.shape),
+        "device": jax.devices()[0].device_kind,
+        "host": platform.node(),
+        "versions": {
+            "vit_jax": __version__,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    if teacher is not None:
+        found |= {"teacher": teacher.digest, "teacher_model": teacher.model_digest}
+    if config.PLUGINS in values:
+        found["plugins"] = components.digests(values[config.PLUGINS])
+    return found
+
+
+def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each part that differs, and a line that says how, with a remedy.
+
+    A checkpoint of an older version lacks some facts; those are not compared.
+    """
+    new = config.build(now["config"])
+    if changed := directory.changes(record, new):
+        yield "config", f"the options are not those of step {record['step']} ({changed}); undo that"
+    if record["data"] != now["data"]:
+        yield (
+            "data",
+            (
+                f"data.root: the training examples (fingerprint {now['data']}) are not those "
+                f"this run began with ({record['data']}); restore them"
+            ),
+        )
+    for name, fingerprint in now["measured"].items():
+        if (old := record.get("measured", {}).get(name, fingerprint)) != fingerprint:
+            yield (
+                "data",
+                (
+                    f"data.root: the examples of {name} (fingerprint {fingerprint}) are not those "
+                    f"measured so far ({old}); restore them"
+                ),
+            )
+    for key, what in (("teacher", "parameters"), ("teacher_model", "model or preprocessing")):
+        if key in now and record.get(key, now[key]) != now[key]:
+            yield (
+                "teacher",
+                (f"distill.teacher: its {what} are not those this run began with; restore them"),
+            )
+    old, plugins = record.get("plugins"), now.get("plugins", {})
+    if old is not None and old != plugins:
+        names = sorted(name for name in {*old, *plugins} if old.get(name) != plugins.get(name))
+        yield (
+            "plugins",
+            (
+                f"--plugins: {', '.join(names)} changed since step {record['step']}; restore "
+                f"{'it' if len(names) == 1 else 'them'}"
+            ),
+        )

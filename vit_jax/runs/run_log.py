@@ -1,0 +1,204 @@
+"""What a run shows and writes: metrics of its steps, results of its evaluations."""
+
+import contextlib
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from vit_jax import config
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.runs.session import Session
+from vit_jax.runtime import goodput, logs
+from vit_jax.runtime.progress import Field
+from vit_jax.runtime.run_files import RunFiles
+from vit_jax.training.build import Trainer
+
+# Step metrics written to the logs.
+LOGGED = ("loss", "top1", "accuracy", "error", "distillation", "grad_norm", "lr")
+
+
+class Diverged(config.UserError):
+    """The loss or gradient was not finite more often than the config allows."""
+
+    exit_code = 70
+    from_state = True
+
+
+class RunLog:
+    """Shows and writes metrics, and ends a run that diverges.
+
+    The metrics of a step are read after the next one has been dispatched: reading waits for the
+    devices, which would then have nothing to do.
+    """
+
+    def __init__(self, trainer: Trainer, session: Session, files: RunFiles) -> None:
+        self._trainer, self._session, self._files = trainer, session, files
+        self._cfg, self._durations = trainer.cfg, trainer.durations
+        self._progress, self._phases = session.progress, session.phases
+        self._flops = trainer.flops_per_image
+        if self._flops is None:
+            name = self._cfg.model.architecture
+            logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", name)
+        self._pending: tuple[int, Mapping[str, jax.Array], np.ndarray] | None = None
+        self._first = 0
+        self.start()
+
+    def begin(self, step: int, *, complete: bool) -> None:
+        """Shows the run from a step on; one that is complete counts as no further session."""
+        self._first = step
+        self._progress.begin(self._durations.steps, step)
+        if complete:
+            self._progress.say("nothing is left to train or to measure")
+        else:
+            self._files.begin(step, age=self._session.age)
+
+    def start(self) -> None:
+        """Starts measuring throughput."""
+        self._timer, self._waited = logs.Timer(), self._phases.seconds["data"]
+
+    def dispatched(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
+        """Takes the metrics of a step that may still run; raises Diverged for the one before."""
+        waited = self._phases.seconds["data"]
+        self._timer.wait(waited - self._waited)
+        self._waited = waited
+        self.flush()
+        self._pending = step, metrics, ids
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Flushes, and excludes the time in the `with` statement from throughput."""
+        self.flush()
+        began = time.monotonic()
+        yield
+        self._timer.pause(time.monotonic() - began)
+
+    def flush(self) -> None:
+        """Waits for the last step, shows and writes its metrics; raises Diverged."""
+        if self._pending is None:
+            return
+        (step, metrics, ids), self._pending = self._pending, None
+        self._timer.steps += 1
+        self._check(step, metrics, ids)
+        logged = self._durations.logs(step, self._cfg.logging.every)
+        # The clock decides only what is shown: what is written is that of an unbroken run.
+        if not (logged or self._progress.due(step)):
+            return
+        rows, steps = self._cfg.train.batch_size, self._timer.steps
+        rate, waiting = self._timer.lap() if logged else self._timer.now()
+        speed = Speed.measured(rate * rows, waiting, self._flops)
+        loss, epoch = float(metrics["loss"]), step * rows / self._trainer.examples
+        if logged:
+            self._write(step, metrics, {"train/epoch": epoch, **speed.metrics()}, ids)
+        fields = [Field(4, f"epoch {epoch:.1f}"), Field(0, f"loss {loss:.4f}")]
+        if logged or steps > 1:  # the first step alone would say how long a start takes
+            fields += speed.fields((self._durations.steps - step) * rows)
+        self._progress.update(step, fields, final=step == self._durations.steps)
+
+    def results(
+        self, step: int, results: Mapping[str, float], evaluation: Evaluation
+    ) -> None:
+        """Shows and writes the results of an evaluation, by `evaluator/measure`."""
+        role = evaluation.role
+        self._files.write(step, {**results, f"{role.name}/split": role.split})
+        beside = tuple(f"{name}/" for name in evaluation.brief)
+        shown = "  ".join(
+            f"{key} {value:.4f}"
+            for key, value in results.items()
+            if "count" not in key
+            and (key.endswith(("top1", "shot", "mce")) or not key.startswith(beside))
+        )
+        self._progress.say(f"step {step}/{self._durations.steps}  {shown}")
+
+    def stop(self, step: int) -> None:
+        """Writes what the time of a run that stops early went into, if it took any step."""
+        if step > self._first:
+            self._files.spent(step)
+
+    def end(self) -> None:
+        """Shows and writes what the time of the whole run went into."""
+        if spent := self._files.spent(self._durations.steps):
+            self._progress.say(goodput.describe(spent))
+
+    def _check(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
+        """Waits for a step; warns of one that is not finite, and raises Diverged at the limit."""
+        if bool(metrics["finite"]):
+            return
+        bad, allowed = int(metrics["bad_steps"]), self._cfg.train.max_bad_steps
+        few = f"{', '.join(map(str, ids[:16]))}{', ...' if len(ids) > 16 else ''}"
+        where = (
+            f"step {step}: loss {float(metrics['loss']):g}, gradient norm "
+            f"{float(metrics['grad_norm']):g} not finite; examples [{few}]"
+        )
+        if bad > allowed:
+            raise Diverged(
+                f"{where}; parameters kept as they were before it; stopped after {bad} such "
+                f"steps, train.max_bad_steps={allowed}. Lower optimizer.lr, clip gradients "
+                "with train.clip_norm=1, or look at these examples"
+            )
+        logs.log.warning("%s; update skipped (%d of %d allowed)", where, bad, allowed)
+
+    def _write(
+        self,
+        step: int,
+        metrics: Mapping[str, jax.Array],
+        others: Mapping[str, float],
+        ids: np.ndarray,
+    ) -> None:
+        values = {f"train/{name}": float(metrics[name]) for name in LOGGED if name in metrics}
+        values |= {
+            "train/bad_steps": int(metrics["bad_steps"]),
+            # Equal numbers mean that the same images were seen in the same order.
+            "data/batch_crc": zlib.crc32(ids.tobytes()),
+            **others,
+        }
+        spent = self._files.spent(step)
+        if spent is not None:
+            values["speed/goodput"] = spent.goodput
+        self._files.write(step, values)
+        self._files.sync()
+
+
+class Speed(NamedTuple):
+    """Throughput of a stretch of steps.
+
+    Attributes:
+      images: per second, on all devices.
+      devices: their number.
+      waiting: share of time spent waiting for data.
+      mfu: FLOP/s as a share of the devices' peak; None if either is unknown.
+    """
+
+    images: float
+    devices: int
+    waiting: float
+    mfu: float | None
+
+    @classmethod
+    def measured(cls, images: float, waiting: float, flops_per_image: float | None) -> "Speed":
+        """The speed of so many images a second on this run's devices."""
+        devices, peak = jax.device_count(), logs.peak_flops(jax.devices()[0].device_kind)
+        mfu = images * flops_per_image / (peak * devices) if peak and flops_per_image else None
+        return cls(images, devices, waiting, mfu)
+
+    def metrics(self) -> dict[str, float]:
+        """As written to metrics.jsonl."""
+        values = {
+            "data/wait_share": self.waiting,
+            "speed/images_per_second": self.images,
+            "speed/images_per_second_per_device": self.images / self.devices,
+        }
+        return values if self.mfu is None else values | {"speed/mfu": self.mfu}
+
+    def fields(self, images_left: float) -> list[Field]:
+        """As shown, with the time that the rest of the run will take."""
+        return [
+            Field(2, f"{self.images:,.0f} img/s"),
+            Field(7, f"{self.images / self.devices:,.0f}/device"),
+            Field(6, f"data wait {self.waiting:.0%}"),
+            *([] if self.mfu is None else [Field(5, f"MFU {self.mfu:.1%}")]),
+            Field(1, f"ETA {logs.duration(images_left / self.images)}"),
+        ]

@@ -1,0 +1,77 @@
+"""The teacher of a run with distillation, loaded and matched with the classes of the data."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax import config, models
+from vit_jax.data import class_matching
+from vit_jax.inference import loading
+from vit_jax.runtime import logs
+from vit_jax.training import distillation
+from vit_jax.utils import tree_utils
+from vit_jax.weights import adapter_file
+
+
+class LoadedTeacher(NamedTuple):
+    """A teacher with its parameters.
+
+    Attributes:
+      teacher: the model.
+      params: its parameters, numpy arrays.
+      digest: of the parameters; a resumed run compares it.
+      model_digest: of its model and preprocessing, likewise.
+    """
+
+    teacher: distillation.Teacher
+    params: models.Params
+    digest: str
+    model_digest: str
+
+    def put(self, mesh: Mesh, options: config.Mesh) -> models.Params:
+        """Moves the parameters to the devices of a mesh, split over all of them."""
+        return self.teacher.put(self.params, mesh, options)
+
+
+def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | None:
+    """Loads `distill.teacher`, if a config has one; raises ConfigError.
+
+    Args:
+      cfg: the run, with the number of classes.
+      classes: names of the data's classes, which a teacher's logits are matched with.
+    """
+    if cfg.distill.teacher is None:
+        return None
+    # Whole on every device: each process needs all of it.
+    opened = loading.load(cfg.distill.teacher, {"mesh.fsdp": "1"})
+    if cfg.distill.target == "logits":
+        opened = _match_classes(opened, cfg, loading.class_names(classes, cfg))
+    teacher = distillation.Teacher(opened.model, opened.config.data)
+    flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
+    kept = {key: getattr(opened.config.data, key) for key in ("channels", "mean", "std")}
+    described = config.Config(model=opened.config.model, data=config.Data(**kept))
+    return LoadedTeacher(
+        teacher=teacher,
+        params=tree_utils.nest(flat),
+        digest=adapter_file.digest(flat),
+        model_digest=config.fingerprint(described),
+    )
+
+
+def _match_classes(
+    opened: loading.LoadedModel, cfg: config.Config, classes: Sequence[str]
+) -> loading.LoadedModel:
+    """The teacher with the outputs of these classes, by name; raises ConfigError."""
+    where = f"distill.teacher={cfg.distill.teacher}"
+    opened.check_head()
+    remedy = "name one of the same classes, or set distill.target=features or tokens"
+    outputs = class_matching.match(opened.classes, classes, where, remedy=remedy)
+    notes, before, loss = [], len(opened.classes), opened.config.loss.name
+    if len(outputs) < before:
+        notes.append(f"teaches {len(outputs)} of its {before} classes, those of the data")
+    if loss != "softmax":
+        notes.append(f"was trained with loss.name={loss}; its logits are taken by softmax")
+    logs.warn_of_assumptions(where, notes)
+    return opened.with_outputs(outputs)

@@ -1,0 +1,176 @@
+"""What a config makes: its model, and everything that trains it, as one object."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from vit_jax import config, models
+from vit_jax.config import checks
+from vit_jax.data import pipeline, prefetch, transforms
+from vit_jax.data.source import Source
+from vit_jax.training import (
+    distillation,
+    optimizers,
+    schedules,
+    sharding,
+    state,
+    step,
+    trainable,
+)
+from vit_jax.training.durations import Durations
+from vit_jax.training.step import Step
+from vit_jax.weights import adapting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """The parts of a training run; made by `build`.
+
+    Attributes:
+      cfg: the config, with the accumulation that these devices need.
+      examples: images of an epoch.
+      durations: the config's, in steps.
+      model: the network.
+      mesh: the ('data', 'zero', 'fsdp') mesh.
+      optimizer: the update rule, without learning rate.
+      schedule: step -> learning rate.
+      trainable: which parameters train.
+      teacher: the model to distill from, or None.
+    """
+
+    cfg: config.Config
+    examples: int
+    durations: Durations
+    model: models.Classifier
+    mesh: Mesh
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    trainable: trainable.Trainable
+    teacher: distillation.Teacher | None = None
+
+    @functools.cached_property
+    def state_shapes(self) -> state.State:
+        """ShapeDtypeStructs of the training state, with shardings; nothing is allocated."""
+        return state.abstract_state(self.model, self.optimizer, self.cfg, self.mesh)
+
+    def init_state(self) -> state.State:
+        """A new training state, each shard created on its device."""
+        return state.initialize(self.model, self.optimizer, self.cfg, self.mesh)
+
+    @functools.cached_property
+    def step(self) -> Step:
+        """The pure step, (state, batch, teacher_params) -> (state, metrics)."""
+        return step.create(self.model, self.optimizer, self.schedule, self.cfg, self.teacher)
+
+    def compile_step(self) -> Step:
+        """The step compiled for the mesh; it donates its state."""
+        return step.compile_step(self.step, self.state_shapes, self.cfg, self.mesh, self.teacher)
+
+    def eval_params(self, live: state.State) -> models.Params:
+        """The parameters of a state to evaluate: the average where there is one."""
+        return state.evaluated(live, self.cfg.mesh, self.trainable)
+
+    @property
+    def flops_per_image(self) -> float | None:
+        """FLOPs of training on one image, a teacher's included; None if not counted."""
+        counted = [self.model.flops, 0.0 if self.teacher is None else self.teacher.model.flops]
+        if counted[0] is None or counted[1] is None:
+            return None
+        return self.trainable.passes() * counted[0] + counted[1]
+
+    @functools.cached_property
+    def _rows(self) -> np.ndarray:
+        return sharding.host_rows(self.mesh, self.cfg.train.batch_size)
+
+    def load(self, source: Source, first: int, stop: Callable[[], bool]) -> prefetch.BatchIterator:
+        """Starts loading this host's rows of the batches after step `first`."""
+        batches = pipeline.batches(
+            source,
+            transforms.train_transforms(self.cfg.data),
+            self.cfg.data,
+            seed=self.cfg.seed,
+            batch_size=self.cfg.train.batch_size,
+            rows=self._rows,
+            train=True,
+            start_step=first,
+            stop_step=self.durations.steps,
+        )
+        return prefetch.Prefetcher(batches, stop)
+
+    def put(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Moves this host's rows of a batch to the devices: `image` and `label`, global arrays."""
+        inputs = {"image": batch["image"], "label": batch["label"]}
+        return sharding.put_batch(inputs, self.mesh, self.cfg.train.batch_size, self._rows)
+
+
+def build(
+    cfg: config.Config,
+    examples: int,
+    *,
+    devices: Sequence[Any] | None = None,
+    teacher: distillation.Teacher | None = None,
+) -> Trainer:
+    """Builds everything that trains a config; allocates no array and reads no data.
+
+    Args:
+      cfg: a complete config whose `model.num_classes` is known, if it has any.
+      examples: images of an epoch.
+      devices: to train on, also those of a slice that is not here; None: all of this process's run.
+      teacher: that of `distill.teacher`.
+
+    Raises ConfigError for a batch or mesh that does not divide over the devices, conflicting
+    durations, or a teacher that does not fit.
+    """
+    devices = jax.devices() if devices is None else devices
+    cfg = checks.with_accumulation(cfg, len(devices))
+    checks.check_devices(cfg, len(devices))
+    durations = Durations.from_config(cfg, examples)
+    model = create_model(cfg, devices[0].platform)
+    if teacher is not None:
+        distillation.check(cfg, model, teacher)
+    return Trainer(
+        cfg=cfg,
+        examples=examples,
+        durations=durations,
+        model=model,
+        mesh=sharding.create_mesh(cfg.mesh.fsdp, devices),
+        optimizer=optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm),
+        schedule=schedules.from_config(cfg, durations),
+        trainable=trainable.from_config(model, cfg),
+        teacher=teacher,
+    )
+
+
+def create_model(cfg: config.Config, platform: str | None = None) -> models.Classifier:
+    """The model of a config.
+
+    Args:
+      cfg: a complete config, such as that of `get_config`; `model.num_classes` must be set.
+      platform: which `model.dtype=auto` is for; by default, that of this process.
+
+    Examples:
+        >>> import jax
+        >>> import vit_jax
+        >>> model = vit_jax.create_model(vit_jax.get_config("digits"))
+        >>> params = model.init(jax.random.key(0))
+        >>> logits, out = model.apply(params, jax.numpy.zeros((1, 8, 8, 1)))
+        >>> logits.shape
+        (1, 10)
+    """
+    dtype: Any = cfg.model.dtype
+    if dtype == "auto":
+        dtype = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
+    model = models.create(
+        cfg.model,
+        image_size=cfg.data.image_size,
+        channels=cfg.data.channels,
+        dtype=dtype,
+        masked=cfg.masked,
+    )
+    return adapting.any_size(model) if cfg.data.aspect == "native" else model
