@@ -137,8 +137,8 @@ def restored(record, seal, accept=()):
     session = mock.Mock(progress=mock.Mock(say=said.append))
     saver = mock.Mock(restore=lambda target, avoid: ({}, record))
     files = mock.Mock(suspects=list)
-    resume.restore(saver, {}, seal, session, files, accept=accept)
-    return said
+    start = resume.restore(saver, {}, seal, session, files, accept=accept)
+    return said, start.facts
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     record = facts | {"step": 20, "metrics": {}, "examples": 200}
     other = config.to_dict(runs.configure(optimizer={"lr": 0.1}))
     changed = {"config": other, "plugins": {"mine": "b"}, "measured": {"test": "b"}}.get(key, "b")
-    assert restored(record, dict(facts)) == ["resuming from step 20"]
+    assert restored(record, facts) == (["resuming from step 20"], facts)
     with pytest.raises(config.ConfigError, match=line) as caught:
         restored(record, facts | {key: changed})
     assert f"; --accept={part} resumes with the change" in str(caught.value)
     accepted = facts | {key: changed, "versions": {"jax": "2"}}
-    first, second, _ = restored(record, accepted, accept=[part])
+    (first, second, _), kept = restored(record, accepted, accept=[part])
     assert first.startswith("accepted: ")
     assert second == "the run so far had jax 1, this is 2"
-    assert [text.partition(":")[0] for text in accepted["changes"]] == ["step 20"]
+    assert [text.partition(":")[0] for text in kept["changes"]] == ["step 20"]
     # A checkpoint of a version that recorded less.
     kept = ("config", "data", "classes", "step", "metrics", "examples")
     older = {name: record[name] for name in kept}

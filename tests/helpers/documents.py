@@ -30,7 +30,7 @@ NOT_RUN = {
     r"^vit_jax train cifar10/": "needs CIFAR-10, and an hour",
     r"^vit_jax (train|transfer) adapt/": "downloads; tests/studies/transfer/test_adapt_rows.py",
     r"^vit_jax segment": "needs masks; tests/inference/segmentation",
-    r"^vit_jax selftest": "tests/test_selftest.py",
+    r"^vit_jax selftest": "tests/training/test_selftest.py",
     r"^vit_jax prepare (?!.*--dry-run)": "needs downloads; tests/data/prepare",
     r"^vit_jax reproduce (?!table)": "hours; tests/studies/reproduce",
     r"^vit_jax transfer (?!.*(--dry-run|image_folder))": "the paper's run; tests/studies/transfer",

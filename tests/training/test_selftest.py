@@ -7,8 +7,8 @@ import pytest
 
 import bit_flips
 import runs
-from vit_jax import cli, selftest
-from vit_jax.training import replay
+from vit_jax import cli
+from vit_jax.training import replay, selftest
 
 
 @pytest.fixture
