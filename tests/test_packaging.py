@@ -63,7 +63,7 @@ esac
 @pytest.mark.parametrize("kept", [True, False])
 def test_launchers_leave_byte_code_to_the_first_import_that_keeps_it(tmp_path, kept):
     (tmp_path / "launch").mkdir()
-    (tmp_path / "vit_jax" / "data").mkdir(parents=True)
+    (tmp_path / "vit_jax" / "data" / "jpeg").mkdir(parents=True)
     for name in ("pyproject.toml", "setup.py", "launch/setup.sh", "vit_jax/data/jpeg/_jpeg.c"):
         (tmp_path / name).write_text((runs.ROOT / name).read_text())
     python = tmp_path / "python"

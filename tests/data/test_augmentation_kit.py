@@ -8,6 +8,7 @@ import pytest
 import test_pipeline
 from PIL import Image, ImageFilter
 
+from vit_jax import config
 from vit_jax.data import transforms
 
 SEEDS = range(300)
@@ -66,7 +67,8 @@ def test_jitter_multiplies_what_it_is_called():
 
 
 def test_three_augment_is_an_option():
-    data = dataclasses.replace(test_pipeline.DATA, transforms=("three_augment(jitter=0.1)",))
+    chosen = config.build({"data": {"transforms": [{"name": "three_augment", "jitter": 0.1}]}})
+    data = dataclasses.replace(test_pipeline.DATA, transforms=chosen.data.transforms)
     last = transforms.train_transforms(data)[-1]
     image = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
     ours = last(image, np.random.default_rng(4))

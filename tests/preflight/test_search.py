@@ -14,7 +14,7 @@ def compiler(needs, tried):
     """Returns a stand-in that says how much memory, in GiB, the settings of a config need."""
 
     def compile_(cfg, where, examples):
-        settings = program.Settings.of(cfg)
+        settings = program.Settings.from_config(cfg)
         tried.append(settings)
         peak = needs(settings) * 2**30
         return report_of(settings=settings, peak=peak, fits=peak <= where.memory)

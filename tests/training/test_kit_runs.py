@@ -11,7 +11,7 @@ from vit_jax import cli, config, train_loop
 
 KITS = {
     "muon on blends of altered views": {
-        "data": {"transforms": ["three_augment(jitter=0.2)"], "repeats": 2},
+        "data": {"transforms": [{"name": "three_augment", "jitter": 0.2}], "repeats": 2},
         "train": {"mixup": 0.5, "cutmix": 1.0, "ema": 0.8},
         "optimizer": {"name": "muon", "consistent_rms": 0.2, "lr": 2e-3},
     },

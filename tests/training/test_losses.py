@@ -1,3 +1,5 @@
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from vit_jax.training import losses
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32) * 3
 LABELS = np.array([0, 6, 3, 3, 1], np.int32)
+MINE = types.SimpleNamespace(name="mine")  # the section of a plug-in's loss
 
 
 def targets(smoothing):
@@ -18,7 +21,7 @@ def test_a_loss_of_ones_own_gets_targets(monkeypatch):
         return (logits * targets).sum(-1)
 
     monkeypatch.setattr(losses.components, "make", lambda *names: mine)
-    found = losses.cross_entropy(LOGITS, LABELS, kind="mine")
+    found = losses.cross_entropy(LOGITS, LABELS, loss=MINE)
     np.testing.assert_allclose(found, LOGITS[np.arange(5), LABELS], rtol=1e-6)
 
 
@@ -28,7 +31,7 @@ def test_a_loss_of_ones_own_gets_targets(monkeypatch):
 def test_a_loss_that_is_none_of_each_example(returned, monkeypatch):
     monkeypatch.setattr(losses.components, "make", lambda *names: lambda *given: returned)
     with pytest.raises(config.ConfigError, match=r"must return the loss of each example, floats"):
-        losses.cross_entropy(LOGITS, LABELS, kind="mine")
+        losses.cross_entropy(LOGITS, LABELS, loss=MINE)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -36,7 +39,9 @@ def test_softmax_against_float64(smoothing):
     x = LOGITS.astype(np.float64)
     log_p = x - np.log(np.exp(x).sum(-1, keepdims=True))
     expected = -(targets(smoothing) * log_p).sum(-1)
-    ours = losses.cross_entropy(LOGITS, LABELS, kind="softmax", smoothing=smoothing)
+    ours = losses.cross_entropy(
+        LOGITS, LABELS, loss=config.Loss(name="softmax"), smoothing=smoothing
+    )
     np.testing.assert_allclose(ours, expected, rtol=2e-6)
 
 
@@ -45,13 +50,16 @@ def test_sigmoid_against_float64(smoothing):
     p = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
     t = targets(smoothing)
     expected = -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum(-1)
-    ours = losses.cross_entropy(LOGITS, LABELS, kind="sigmoid", smoothing=smoothing)
+    ours = losses.cross_entropy(
+        LOGITS, LABELS, loss=config.Loss(name="sigmoid"), smoothing=smoothing
+    )
     np.testing.assert_allclose(ours, expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 def test_shares_of_classes_against_float64(kind, smoothing):
+    loss = config.Loss(name=kind)
     labels = np.random.default_rng(1).dirichlet(np.full(7, 0.3), size=5).astype(np.float32)
     t = labels * (1 - smoothing) + smoothing / 7
     x = LOGITS.astype(np.float64)
@@ -60,12 +68,12 @@ def test_shares_of_classes_against_float64(kind, smoothing):
     else:
         p = 1 / (1 + np.exp(-x))
         expected = -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum(-1)
-    ours = losses.cross_entropy(LOGITS, labels, kind=kind, smoothing=smoothing)
+    ours = losses.cross_entropy(LOGITS, labels, loss=loss, smoothing=smoothing)
     np.testing.assert_allclose(ours, expected, rtol=2e-6)
     certain = np.eye(7, dtype=np.float32)[LABELS]
     np.testing.assert_array_equal(
-        losses.cross_entropy(LOGITS, certain, kind=kind, smoothing=smoothing),
-        losses.cross_entropy(LOGITS, LABELS, kind=kind, smoothing=smoothing),
+        losses.cross_entropy(LOGITS, certain, loss=loss, smoothing=smoothing),
+        losses.cross_entropy(LOGITS, LABELS, loss=loss, smoothing=smoothing),
     )
 
 

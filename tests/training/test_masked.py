@@ -87,7 +87,7 @@ def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
     found = masked_objective.corrupt(
         masked_objective.keys(seed, jnp.asarray(number), rows), patches, cfg
     )
-    return np.asarray(found["source"]), np.asarray(found["chosen"])
+    return np.asarray(found["source"]), np.asarray(found["masked"])
 
 
 @pytest.mark.slow
@@ -314,8 +314,8 @@ def test_a_new_head_knows_nothing():
     corruption = masked_objective.corrupt(
         masked_objective.keys(0, jnp.asarray(0), 2), 4, cfg.masked
     )
-    outputs = model.predict_masked(params, images, corruption["source"], corruption["chosen"])
+    outputs = model.predict_masked(params, images, corruption["source"], corruption["masked"])
     found = masked_objective.measure(
-        outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["chosen"], (4, 4), "color", RGB
+        outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["masked"], (4, 4), "color", RGB
     )
     np.testing.assert_allclose(found["loss"], math.log(512), rtol=1e-6)

@@ -35,9 +35,11 @@ class TwoLayers:
 class Trainer(test_step.Trainer):
     """That of `test_step`, around TwoLayers."""
 
-    def __init__(self, devices=8, *, fsdp=1, **train):
+    def __init__(self, devices=8, *, fsdp=1, loss="softmax", **train):
         self.cfg = cfg = test_step.configure(
-            train={"mixup": 0.8} | train, mesh={"fsdp": fsdp, "zero": False}
+            train={"mixup": 0.8} | train,
+            loss={"name": loss},
+            mesh={"fsdp": fsdp, "zero": False},
         )
         self.mesh = sharding.create_mesh(fsdp, jax.devices()[:devices])
         self.model: Any = TwoLayers()

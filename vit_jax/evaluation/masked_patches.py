@@ -57,7 +57,7 @@ def _sums(
         params, normalization.normalize_pixels(images, data), **corruption
     )
     patch, target = required(model.config.patch_size), required(model.masked.target)
-    found = masked_objective.measure(outputs, images, corruption["chosen"], patch, target, data)
+    found = masked_objective.measure(outputs, images, corruption["masked"], patch, target, data)
     sums = {key: jnp.sum(jnp.where(mask, found[key], 0.0)) for key in ("loss", "error")}
     sums["count"] = jnp.sum(mask)
     if "accuracy" in found:

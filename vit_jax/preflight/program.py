@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from vit_jax import config, models
+from vit_jax.config import options
 from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
 from vit_jax.training import build, distillation, run_config, state, step
@@ -135,7 +136,7 @@ def same_program(cfg: config.Config) -> str:
     change the texts of earlier results.
     """
     values: dict[str, Any] = {
-        key: config.to_dict(value)
+        key: options.to_dict(value)
         for key, value in config.changed(cfg).items()
         if not CONSTANTS.fullmatch(key)
     }

@@ -6,8 +6,8 @@ import pathlib
 import jax
 
 from vit_jax import config
-from vit_jax.config import checks
 from vit_jax.checkpoints import record
+from vit_jax.config import checks
 from vit_jax.data import split_roles
 from vit_jax.data.run_splits import RunSplits, open_splits
 from vit_jax.evaluation.evaluation import Evaluation

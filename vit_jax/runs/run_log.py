@@ -98,9 +98,7 @@ class RunLog:
             fields += speed.fields((self._durations.steps - step) * rows)
         self._progress.update(step, fields, final=step == self._durations.steps)
 
-    def results(
-        self, step: int, results: Mapping[str, float], evaluation: Evaluation
-    ) -> None:
+    def results(self, step: int, results: Mapping[str, float], evaluation: Evaluation) -> None:
         """Shows and writes the results of an evaluation, by `evaluator/measure`."""
         role = evaluation.role
         self._files.write(step, {**results, f"{role.name}/split": role.split})

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from vit_jax import config
-from vit_jax.config import checks
-from vit_jax.config import components
+from vit_jax.config import checks, components
 from vit_jax.runtime import (
     collectives,
     device,

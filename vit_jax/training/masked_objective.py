@@ -67,7 +67,7 @@ def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, j
         replaced = chosen[token : token + other]
         source = jnp.arange(patches, dtype=jnp.int32).at[chosen[:token]].set(patches)
         source = source.at[replaced].set((replaced + away) % patches)
-        return {"source": source, "chosen": chosen}
+        return {"source": source, "masked": chosen}
 
     return jax.vmap(one)(keys)
 

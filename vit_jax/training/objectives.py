@@ -90,7 +90,7 @@ def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
         mix: mixup.Mix | None,
         teacher_params: models.Params | None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        images, chosen = batch["image"], batch["chosen"]
+        images, chosen = batch["image"], batch["masked"]
         outputs = model.predict_masked(
             params,
             normalization.normalize_pixels(images, cfg.data),

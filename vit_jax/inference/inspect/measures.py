@@ -405,11 +405,11 @@ def _predict_masked(
         params,
         normalization.normalize_pixels(images, data),
         corruption["source"],
-        corruption["chosen"],
+        corruption["masked"],
     )
     patches, rows = patchify(images, patch), jnp.arange(len(images))[:, None]
     guess = jnp.round(jnp.clip(masked_objective.predictions(outputs, patch, target, data), 0, 255))
-    filled = patches.at[rows, corruption["chosen"]].set(guess.astype(jnp.uint8))
+    filled = patches.at[rows, corruption["masked"]].set(guess.astype(jnp.uint8))
     token = jnp.full_like(patches[:, :1], 127)
     pool = jnp.concatenate([patches, token], axis=1)
     where = corruption["source"] == model.patches
@@ -422,5 +422,5 @@ def _predict_masked(
         "corrupted": whole(pool[rows, corruption["source"]]),
         "predicted": whole(filled),
         "masked": whole(shown)[..., 0],
-        "indices": corruption["chosen"],
+        "indices": corruption["masked"],
     }
