@@ -70,7 +70,7 @@ def test_arguments_reach_the_model():
     ("architecture", "arguments", "message"),
     [
         ("prob_of_tests", {"hidden": 6}, "architecture=prob_of_tests: no such .*probe_of_tests"),
-        ("probe_of_tests", {"hiden": 2}, "hiden: .*did you mean .*hidden"),
+        ("probe_of_tests", {"hiden": 2}, "hiden=2: probe_of_tests does not take it; .*hidden"),
     ],
 )
 def test_wrong_names_and_arguments_end_in_one_line(architecture, arguments, message):
@@ -153,6 +153,8 @@ def test_preflight_measures_it():
 
 
 def test_masked_prediction_is_refused():
-    cfg = dataclasses.replace(configure(), masked=config.Masked(target="color"))
+    own = configure()
+    best = dataclasses.replace(own.checkpoint, best="auto")
+    cfg = dataclasses.replace(own, masked=config.Masked(target="color"), checkpoint=best)
     with pytest.raises(config.ConfigError, match="has no patches to mask"):
         checks.check_options(cfg)
