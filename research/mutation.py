@@ -31,7 +31,9 @@ TRAINING = ("schedules", "cooldown", "losses", "optimizer", "state", "step", "lo
             "sessions", "trainable", "masked", "mixup")  # fmt: skip
 # Modules of vit_jax, and the files of tests that have to notice a fault in them.
 TARGETS = {
-    ("training", "step objectives state schedules"): [f"training/test_{one}.py" for one in TRAINING],
+    ("training", "step objectives state schedules"): [
+        f"training/test_{one}.py" for one in TRAINING
+    ],
     ("models", "vit layers positions"): [
         f"models/test_{one}.py"
         for one in ("positions", "layers", "vit", "variants", "backbone_parts", "macs")

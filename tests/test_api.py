@@ -16,6 +16,7 @@ from vit_jax import api, config
 from vit_jax.config import components
 from vit_jax.data import decoding
 from vit_jax.inference import conversion, embedding, loaded_model, loading, prediction
+from vit_jax.training import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPTIONS = {
@@ -47,6 +48,7 @@ def find_examples():
     modules = (
         vit_jax,
         api,
+        build,
         components,
         conversion,
         embedding,

@@ -1,7 +1,5 @@
 """A model from outside the package: what needs only its network works, the rest is one line."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ from flax import nnx
 import runs
 import vit_jax
 from vit_jax import cli, config, models, preflight, train_loop
-from vit_jax.config import checks, components
+from vit_jax.config import components
 from vit_jax.runs import directory
 from vit_jax.runtime import preemption
 from vit_jax.training import run_config
@@ -153,8 +151,9 @@ def test_preflight_measures_it():
 
 
 def test_masked_prediction_is_refused():
-    own = configure()
-    best = dataclasses.replace(own.checkpoint, best="auto")
-    cfg = dataclasses.replace(own, masked=config.Masked(target="color"), checkpoint=best)
     with pytest.raises(config.ConfigError, match="has no patches to mask"):
-        checks.check_options(cfg)
+        runs.configure(
+            model={"architecture": "probe_of_tests", "dropout": 0.0},
+            masked={"target": "color"},
+            checkpoint={"best": "auto"},
+        )
