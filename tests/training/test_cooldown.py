@@ -12,7 +12,7 @@ from vit_jax.runtime import preemption
 def configure(steps, cooldown=4, decay="constant"):
     return runs.configure(
         train={"duration": f"{steps} steps"},
-        schedule={"decay": decay} | ({"cooldown": f"{cooldown} steps"} if cooldown else {}),
+        schedule={"name": decay} | ({"cooldown": f"{cooldown} steps"} if cooldown else {}),
         evaluation={"every": None},
     )
 

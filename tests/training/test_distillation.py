@@ -72,7 +72,7 @@ class Distilled:
         self.cfg = runs.configure(
             model={"dropout": 0.0, "num_classes": 10, "depth": 1},
             train=values | more,
-            schedule={"warmup": 0, "decay": "constant"},
+            schedule={"name": "constant", "warmup": 0},
             distill=options,
         )
         self.mesh = sharding.create_mesh(1, jax.devices()[:devices])
