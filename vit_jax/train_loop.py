@@ -33,9 +33,8 @@ def train(
 ) -> outcome.Outcome:
     """Trains to the end, resuming where `workdir` left off.
 
-    `profile` names the first and last step to trace, `accept` what may have changed since the run
-    stopped (`runs.directory.PARTS`). Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse
-    (2) where another process trains in `workdir`, or another UserError.
+    `profile`: first and last step to trace; `accept`: changes to resume with (`directory.PARTS`).
+    Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2), or another UserError.
     """
     # Locks the directory, joins the other processes, hears signals, watches for hangs.
     with open_session(cfg, workdir) as session:
