@@ -60,7 +60,7 @@ def world(tmp_path_factory):
     for split in ("train", "val", "test"):
         lines = [f"{split}/{kind}/{number}.jpg,{kind}" for number in range(8) for kind in KNOWN]
         (folder / "photos" / f"{split}.csv").write_text("\n".join(["image,class", *lines]) + "\n")
-    for name in ("cat.jpg", "a.png", "b.png"):
+    for name in ("cat.jpg", "docs/pictures/cat.jpg", "a.png", "b.png"):
         picture(folder / name, rng)
     shutil.copy(WEIGHTS, folder / "weights.npz")
     arrays = dict(np.load(WEIGHTS))

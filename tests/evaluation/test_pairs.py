@@ -85,7 +85,7 @@ def test_shots_that_are_none():
 @pytest.mark.slow
 def test_a_run_and_the_command_line(tmp_path, capsys, monkeypatch, caplog):
     create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:2]))
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:2]))
     cfg = runs.configure(
         train={"duration": "4 steps"},
         evaluation={"every": 2, "fewshot": ("self",), "shots": (1, 40), "fewshot_seeds": 1},

@@ -199,7 +199,7 @@ def trained(tmp_path_factory):
     """A short run on one device: programs for eight compile slowly."""
     workdir, create = tmp_path_factory.mktemp("runs") / "digits", sharding.create_mesh
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+        patch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:1]))
         outcome = train_loop.train(runs.configure(train={"duration": "10 steps"}), workdir)
     return workdir, outcome
 

@@ -25,7 +25,7 @@ def cut(name, keep):
 def here(monkeypatch):
     """Runs cells in this process, on the first device alone: that is quicker to compile."""
     create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:1]))
     perform = functools.partial(reproduce.perform, run=sweeps.here)
     monkeypatch.setattr(reproduce, "perform", perform)
 

@@ -348,7 +348,7 @@ def test_vtab_means():
 @pytest.mark.slow
 def test_a_tiny_copy_of_a_whole_transfer(tmp_path, monkeypatch):
     create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:1]))
     plan = transfer.create(
         "finetune/ViT-H_14-jft-imagenet-518", {}, rates=(0.003, 0.06), seeds=(0,), tiny=True
     )
