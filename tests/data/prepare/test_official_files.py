@@ -498,8 +498,8 @@ def test_dsprites_of_hdf5_are_those_of_numpy(tmp_path):
         (split,) = looked(
             tmp_path / name, array_sets.find_dsprites, patterns=("*.npz", "a.tar")
         ).splits.values()
-        places = [example.places[0] for example in split]
-        pixels = [pathlib.Path(p.file).read_bytes()[p.offset :][: p.size] for p in places]
+        locations = [example.locations[0] for example in split]
+        pixels = [pathlib.Path(p.file).read_bytes()[p.offset :][: p.size] for p in locations]
         found.append(([example.values for example in split], pixels))
     assert found[0] == found[1] == found[2]
     assert found[0][1] == [image.tobytes() for image in official_fakes.sprites()["imgs"]]
