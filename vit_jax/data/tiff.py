@@ -255,7 +255,7 @@ def _block(packed: memoryview, compression: int, rows: int, across: int) -> byte
         if compression == NONE:
             plain = packed[: rows * across]
         elif compression == PACKBITS:
-            plain = Image.frombytes("L", (across, rows), packed, "packbits", "L").tobytes()
+            plain = Image.frombytes("L", (across, rows), bytes(packed), "packbits", "L").tobytes()
         else:
             plain = zlib.decompressobj().decompress(packed, rows * across)
     except (zlib.error, ValueError, OSError, SyntaxError):
