@@ -101,33 +101,36 @@ def divergence(
     options: config.Distill,
     student: models.Classifier,
     teacher: Teacher,
-    ours: dict[str, jax.Array],
-    theirs: dict[str, jax.Array],
+    student_out: dict[str, jax.Array],
+    teacher_out: dict[str, jax.Array],
 ) -> jax.Array:
-    """Returns how far the student is from the teacher, the mean over images, float32.
+    """The distance of the student's outputs from the teacher's, the mean over images, float32.
 
     Args:
       options: of the run.
       student: the student.
       teacher: the teacher.
-      ours: what the student computed, `logits` among it.
-      theirs: what the teacher computed, likewise.
+      student_out: outputs of the student, `logits` among them.
+      teacher_out: outputs of the teacher, likewise.
     """
     if options.target == "logits":
-        return _of_logits(ours["logits"], theirs["logits"], options.temperature)
+        return _kl_divergence(student_out["logits"], teacher_out["logits"], options.temperature)
     if options.target == "features":
-        own, wanted = (_cosines(out["pre_logits"][None]) for out in (ours, theirs))
+        own, wanted = (_cosines(out["pre_logits"][None]) for out in (student_out, teacher_out))
     else:
         grid = _grid(student)
-        own = _cosines(_patches(student, ours["tokens"], grid))
-        wanted = _cosines(_patches(teacher.model, theirs["tokens"], grid))
+        own = _cosines(_patches(student, student_out["tokens"], grid))
+        wanted = _cosines(_patches(teacher.model, teacher_out["tokens"], grid))
     return jnp.mean(jnp.square(own - wanted))
 
 
-def _of_logits(ours: jax.Array, theirs: jax.Array, temperature: float) -> jax.Array:
-    """Returns KL(teacher, student), times the temperature squared, by which gradients shrink."""
-    log_ours, log_theirs = (jax.nn.log_softmax(x / temperature) for x in (ours, theirs))
-    each = jnp.sum(jnp.exp(log_theirs) * (log_theirs - log_ours), axis=-1)
+def _kl_divergence(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    """KL(teacher, student) of logits (B, K), times the temperature squared.
+
+    Gradients shrink by that square.
+    """
+    log_p, log_q = (jax.nn.log_softmax(x / temperature) for x in (teacher, student))
+    each = jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
     return temperature**2 * jnp.mean(each)
 
 
