@@ -107,7 +107,6 @@ class Section(metaclass=_Choosing):
     """
 
     kind_of_component: ClassVar[Kind]
-    from_signature: ClassVar[Callable[[type["Section"], str, str], type["Section"]]]
 
     def __init_subclass__(
         cls, *, kind: str = "", chooser: str = "name", components: Sequence[str] = ()
@@ -129,6 +128,13 @@ class Section(metaclass=_Choosing):
         if not isinstance(name, str):  # none; other types are refused as values of the option
             return kind.section
         return kind.classes.get(name) or cls.from_signature(kind.section, name, key or kind.chooser)
+
+    # A method, as `components` above this module replaces it; an annotated attribute would have its
+    # text compiled for every class that is made at run time.
+    @staticmethod
+    def from_signature(base: "type[Section]", name: str, key: str) -> "type[Section]":
+        """The section of a component that the schema does not declare."""
+        raise NotImplementedError(f"{key}={name}: no {base.kind_of_component.name}")
 
     @property
     def component(self) -> str | None:
