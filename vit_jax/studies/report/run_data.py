@@ -228,7 +228,11 @@ def transfer(directory: pathlib.Path) -> Transfer:
     problems: list[str] = []
     try:
         values = unsealed(limits.read_json(directory / TRANSFER, limits.TABLE))
-        values["cells"] = cells = [c for c in values.get("cells", ()) if set(c) >= NEEDED]
+        values["cells"] = cells = [
+            cell
+            for cell in values.get("cells", ())
+            if isinstance(cell, dict) and set(cell) >= NEEDED
+        ]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         values, cells = {}, []
         problems.append(f"{TRANSFER}: cannot be read ({records.first_line(error)})")
