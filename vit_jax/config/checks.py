@@ -97,9 +97,10 @@ def _check_crops(data: config.Data) -> None:
     small = any(n < side for n, side in zip(data.before_crop, data.image_size, strict=True))
     if small and (data.train_crop == "random" or whole):
         if data.crop_pct is not None:
+            bordered = ", or set data.fill=0 for a black border around evaluation views"
             raise config.ConfigError(
-                f"data.crop_pct={data.crop_pct:g}: a crop of more than there is; at most 1, or set "
-                "data.fill=0 for a black border around evaluation views"
+                f"data.crop_pct={data.crop_pct:g}: a crop of more than there is; at most 1"
+                f"{bordered if data.train_crop != 'random' else ''}"
             )
         raise config.ConfigError(
             f"data.resize_to={data.resize_to}: smaller than data.image_size "
@@ -138,21 +139,39 @@ def _check_batch(cfg: config.Config, devices: int) -> None:
     train, parts = cfg.train, _parts(cfg, devices)
     if train.batch_size % parts == 0:
         return
-    mixing = "mixup" if train.mixup else "cutmix"
-    together = train.accumulation * _mixed(train)
-    why = f"not a multiple of train.accumulation {train.accumulation}"
-    if devices > 1:
-        why = f"not a multiple of {devices} devices x train.accumulation {train.accumulation}"
-    if not train.batch_size % train.accumulation and train.batch_size % together:
+    # A microbatch chooses the accumulation among those that divide the batch.
+    accumulation = 1 if train.microbatch else train.accumulation
+    together = accumulation * _mixed(train)
+    divisors = [f"{devices} devices"] * (devices > 1)
+    divisors += [f"train.accumulation {accumulation}"] * (not train.microbatch)
+    why = f"not a multiple of {' x '.join(divisors)}"
+    if not train.batch_size % accumulation and train.batch_size % together:
+        mixing = "mixup" if train.mixup else "cutmix"
         why = f"train.{mixing} needs pairs, a multiple of {together}"
+    # The batch may stay where another accumulation divides it, of no larger microbatches.
+    counts = [n for n in _accumulations(train, devices) if n >= train.accumulation]
+    instead = ""
+    if counts and not train.microbatch:
+        instead = f", or set train.microbatch={train.batch_size // devices // counts[0]}"
     raise config.ConfigError(
-        f"train.batch_size={train.batch_size}: {why}; nearest: {_multiple(train.batch_size, parts)}"
+        f"train.batch_size={train.batch_size}: {why}; nearest: "
+        f"{_multiple(train.batch_size, parts)}{instead}"
     )
 
 
 def _parts(cfg: config.Config, devices: int) -> int:
     """The number that a batch must be a multiple of."""
-    return cfg.train.accumulation * math.lcm(devices, _mixed(cfg.train))
+    accumulation = 1 if cfg.train.microbatch else cfg.train.accumulation
+    return accumulation * math.lcm(devices, _mixed(cfg.train))
+
+
+def _accumulations(train: config.Train, devices: int) -> list[int]:
+    """Counts of microbatches, each whole on every device and of whole pairs; ascending."""
+    rows, left = divmod(train.batch_size, devices)
+    mixed = _mixed(train)
+    return [
+        n for n in range(1, rows + 1) if not (left or rows % n or train.batch_size // n % mixed)
+    ]
 
 
 def _mixed(train: config.Train) -> int:
@@ -163,13 +182,9 @@ def _mixed(train: config.Train) -> int:
 def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
     """Returns the config with the accumulation that train.microbatch asks for on `devices`."""
     train = cfg.train
-    rows, left = divmod(train.batch_size, devices)
-    if train.microbatch is None or left:
-        return cfg
-    mixed = _mixed(train)
-    counts = [n for n in range(1, rows + 1) if not (rows % n or train.batch_size // n % mixed)]
-    if not counts:
-        return cfg  # `check_devices` refuses the batch itself
+    rows, counts = train.batch_size // devices, _accumulations(train, devices)
+    if train.microbatch is None or not counts:
+        return cfg  # `check_devices` refuses a batch that does not divide
     fits = [n for n in counts if rows // n <= train.microbatch]
     if not fits:
         raise config.ConfigError(
@@ -282,7 +297,7 @@ def _check_masked(cfg: config.Config) -> None:
     if model.resnet_units is not None:
         raise config.ConfigError(
             f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
-            "around it; set none, or model.resnet_units=none"
+            "around it; set none"
         )
     unused = {  # of a model or a loss of classes: which value means that there is none
         "model.representation_size": (None, "no layer before a head of classes"),
