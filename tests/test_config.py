@@ -211,7 +211,8 @@ def test_config_dict_with_unknown_key():
         (
             12,
             4,
-            "train.batch_size=12: train.mixup needs pairs, a multiple of 8; nearest: 16, or set train.microbatch=2",
+            "train.batch_size=12: train.mixup needs pairs, a multiple of 8; nearest: 16, or "
+            "set train.microbatch=2",
         ),
         (12, 2, None),
     ],
