@@ -10,12 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vit_jax.api import evaluate, get_config, list_configs, preview, train, transfer
+    from vit_jax.api import evaluate, get_config, list_configs, preview, train
     from vit_jax.config.components import register
     from vit_jax.inference.conversion import convert
     from vit_jax.inference.embedding import embed
     from vit_jax.inference.loading import load
     from vit_jax.inference.prediction import predict
+    from vit_jax.studies.transfer import transfer
     from vit_jax.training.build import create_model
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _MODULES = {  # imported on first use: jax takes a second
     "load": "inference.loading",
     "predict": "inference.prediction",
     "register": "config.components",
+    "transfer": "studies.transfer",
 }
 
 

@@ -1,9 +1,9 @@
-"""Functions of the Python API that build on whole runs: configs, training, evaluation, transfer."""
+"""Functions of the Python API that build on whole runs: configs, training, evaluation."""
 
 import fnmatch
 import os
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import config
@@ -14,7 +14,6 @@ from vit_jax.utils import storage
 
 if TYPE_CHECKING:
     from vit_jax.runs.outcome import Outcome
-    from vit_jax.studies.transfer import Plan
 
 Overrides = Mapping[str, Any] | None
 
@@ -155,45 +154,3 @@ def evaluate(
     from vit_jax.inference import evaluation
 
     return evaluation.evaluate(reference, overrides or {}, step=step)
-
-
-def transfer(
-    name_or_plan: "str | Plan",
-    workdir: str | os.PathLike[str],
-    overrides: Overrides = None,
-    *,
-    rates: Sequence[float] = (),
-    choose_seeds: Sequence[int] = (),
-    seeds: Sequence[int] = (),
-    parallel: int = 1,
-    smoke: bool = False,
-) -> dict[str, Any]:
-    """Fine-tunes by the paper's protocol; returns the content of `transfer.json`.
-
-    Args:
-      name_or_plan: a config name, or a plan; the options below are for names.
-      workdir: directory of the runs; the same call continues there.
-      overrides: options of every run, as in `get_config`.
-      rates: learning rates to choose among; (): the config's.
-      choose_seeds: seeds to try each learning rate with; (): the config's.
-      seeds: seeds of the final runs; (): the config's.
-      parallel: runs at a time, each on its share of the devices.
-      smoke: tiny copies on random pixels.
-
-    Raises a UserError.
-
-    Examples:
-        >>> import vit_jax
-        >>> vit_jax.transfer("digits", "transfer")
-        Traceback (most recent call last):
-        vit_jax.utils.errors.ConfigError: transfer: digits names no learning rates to try; set \
---rates=0.003,0.01,0.03
-    """
-    from vit_jax.studies import transfer
-    from vit_jax.studies.devices import shares
-
-    plan = name_or_plan
-    if isinstance(plan, str):
-        choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}
-        plan = transfer.create(plan, overrides or {}, **choices)
-    return transfer.perform(plan, storage.given_path("workdir", workdir), shares(parallel))

@@ -88,7 +88,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
         starts.append((name, run_config.start(name, overrides, given, tiny=args.smoke)[1]))
-    from vit_jax import api
     from vit_jax.runtime import logs
     from vit_jax.studies import transfer
 
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         return 0
     finished = []
     for plan, workdir in plans:
-        finished.append(api.transfer(plan, workdir, parallel=args.parallel))
+        finished.append(transfer.transfer(plan, workdir, parallel=args.parallel))
         if args.json:
             print(json.dumps(finished[-1]), flush=True)
         else:

@@ -7,7 +7,7 @@ stage repeat the best one on the whole training set, each with a different seed.
 
 from vit_jax.studies.transfer.page import preview_table, spreads, table, time_left, vtab_means
 from vit_jax.studies.transfer.plan import Plan, create
-from vit_jax.studies.transfer.study import Failed, perform, preview
+from vit_jax.studies.transfer.study import Failed, perform, preview, transfer
 
 __all__ = [
     "Failed",
@@ -19,5 +19,6 @@ __all__ = [
     "spreads",
     "table",
     "time_left",
+    "transfer",
     "vtab_means",
 ]

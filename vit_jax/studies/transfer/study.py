@@ -6,8 +6,9 @@
 
 import datetime
 import json
+import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import config
@@ -15,10 +16,10 @@ from vit_jax.config import ConfigError
 from vit_jax.runtime import locking
 from vit_jax.studies import processes, runner
 from vit_jax.studies.cells import Cell
-from vit_jax.studies.devices import Environment
+from vit_jax.studies.devices import Environment, shares
 from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
 from vit_jax.studies.transfer import page
-from vit_jax.studies.transfer.plan import CHOSEN_BY, FINAL, Candidate, Plan, Ranked
+from vit_jax.studies.transfer.plan import CHOSEN_BY, FINAL, Candidate, Plan, Ranked, create
 from vit_jax.utils import intervals, limits, storage
 
 FILE, CELLS = "transfer.json", "cells.jsonl"
@@ -32,6 +33,45 @@ class Failed(config.UserError):
     """No cell of a stage has a finite result."""
 
     exit_code = 70
+
+
+def transfer(
+    name_or_plan: str | Plan,
+    workdir: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    rates: Sequence[float] = (),
+    choose_seeds: Sequence[int] = (),
+    seeds: Sequence[int] = (),
+    parallel: int = 1,
+    smoke: bool = False,
+) -> dict[str, Any]:
+    """Fine-tunes by the paper's protocol; the result is the content of `transfer.json`.
+
+    Args:
+      name_or_plan: a config name, or a plan; the options below are for names.
+      workdir: directory of the runs; the same call continues there.
+      overrides: options of every run, as in `get_config`.
+      rates: learning rates to choose among; (): the config's.
+      choose_seeds: seeds to try each learning rate with; (): the config's.
+      seeds: seeds of the final runs; (): the config's.
+      parallel: runs at a time, each on its share of the devices.
+      smoke: tiny copies on random pixels.
+
+    Raises a UserError.
+
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.transfer("digits", "transfer")
+        Traceback (most recent call last):
+        vit_jax.utils.errors.ConfigError: transfer: digits names no learning rates to try; set \
+--rates=0.003,0.01,0.03
+    """
+    plan = name_or_plan
+    if isinstance(plan, str):
+        choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}
+        plan = create(plan, overrides or {}, **choices)
+    return perform(plan, storage.given_path("workdir", workdir), shares(parallel))
 
 
 def perform(
