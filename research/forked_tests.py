@@ -13,36 +13,35 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "build/mutation"  # what a later run need not do again; remove it to do so
 # Of one test, beyond ten times what it takes without a fault: what a loop without end takes, and
 # one that waits for ever.
 CPU_SECONDS, SECONDS = 60, 600
-COPIED = (
-    "vit_jax",
-    "research",
-    "tests",
-    "configs",
-    "docs",
-    "launch",
-    "pyproject.toml",
-    "setup.py",
-    "README.md",
-)
+NOTHING_COLLECTED = 5  # pytest's exit code, such as of a file of slow tests alone
+FAILED = 70  # pytest itself
+CHANGED = ("vit_jax", "research")  # where faults are made
+COPIED = (*CHANGED, "tests", "configs", "docs", "launch",
+          "pyproject.toml", "setup.py", "README.md")  # fmt: skip
+# What most tests import, so that forks have jax and the like already.
+IMPORTED = ("pytest", "vit_jax.api", "vit_jax.train_loop", "vit_jax.cli")
 
 
 class Recorder:
     """A pytest plugin: chooses tests, and notes which passed in how long, calling what.
 
     Attributes:
+      root: the copy of the repository.
       order: the tests to run, in this order; None for all.
       durations: seconds of each test without a fault.
       functions: whether to note what each test calls.
       budget: CPU seconds after which no further test begins; None for any.
     """
 
-    def __init__(self, order, durations, functions, budget, report):
+    def __init__(self, root, order, durations, functions, budget, report):
+        self.root, self.sources = root, tuple(f"{root}/{name}/" for name in CHANGED)
         self.order, self.durations, self.functions = order, durations, functions
         self.budget = budget
         self.report, self.began, self.called = report, {}, set()
@@ -83,9 +82,9 @@ class Recorder:
 
     def _trace(self, frame, event, arg):
         name = frame.f_code.co_filename
-        if "/vit_jax/" in name:
+        if name.startswith(self.sources):
             function = frame.f_code.co_qualname.replace("<locals>.", "")
-            self.called.add(f"{name[name.index('/vit_jax/') + 1 :]}:{function}")
+            self.called.add(f"{name.removeprefix(f'{self.root}/')}:{function}")
 
     def _say(self, *words):
         self.report.write(json.dumps(words) + "\n")
@@ -100,8 +99,8 @@ class Copy:
 
     @classmethod
     @contextlib.contextmanager
-    def made(cls, modules):
-        """Makes a copy, and imports what modules of vit_jax import, but for vit_jax itself."""
+    def made(cls):
+        """Makes a copy, and imports what its code imports, but not the code itself."""
         with tempfile.TemporaryDirectory(prefix="mutation_") as folder:
             root = pathlib.Path(folder) / "copy"
             WORK.mkdir(parents=True, exist_ok=True)
@@ -116,10 +115,11 @@ class Copy:
                 [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
             sys.path.insert(0, str(root))
-            importlib.import_module("pytest")
-            for module in modules:
+            for module in IMPORTED:
                 importlib.import_module(module)
-            for name in [one for one in sys.modules if one.partition(".")[0] == "vit_jax"]:
+            for name in [
+                one for one in sys.modules if one.partition(".")[0] in (*CHANGED, "tests")
+            ]:
                 del sys.modules[name]
             yield cls(root)
 
@@ -136,7 +136,7 @@ class Copy:
             os.killpg(child, signal.SIGKILL)
         events = [json.loads(line) for line in report.read_text().splitlines()]
         seconds = round(used.ru_utime + used.ru_stime, 1)
-        if os.waitstatus_to_exitcode(status) < 0:  # hangs, or crashes
+        if os.waitstatus_to_exitcode(status) not in (0, 1, NOTHING_COLLECTED):  # hangs, or crashes
             events.append(["failed", events[-1][1] if events else "import"])
         return events, seconds
 
@@ -149,16 +149,17 @@ class Copy:
         os.dup2(output, 1)
         os.dup2(output, 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        code = 1
+        code = FAILED
         try:
             with report.open("a") as stream:
-                plugin = Recorder(order, durations, functions, budget, stream)
+                plugin = Recorder(self.root, order, durations, functions, budget, stream)
                 stop = [] if functions else ["-x"]
                 arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", *stop, *files]
                 code = pytest.main(arguments, [plugin])
-                if code not in (0, 1) and order is None:
-                    plugin._say("failed", "collection")
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
 
     @contextlib.contextmanager

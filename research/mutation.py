@@ -1,21 +1,26 @@
 """Mutation testing: which test notices a small fault of the code?
 
-    python -m research.mutation draw --each=10              mends the table, and adds faults
-    python -m research.mutation run [--until=18:30] [WORD]  finds their killers, resuming
+    python -m research.mutation draw --each=10 utils        adds faults of vit_jax/utils/
+    python -m research.mutation run [--until=18:30] [WORD]  finds their killers; resumes
     python -m research.mutation check [--share=50]          do they still kill them?
-    python -m research.mutation table                       counts by module
+    python -m research.mutation table                       counts by package
 
-tests/mutation/faults.jsonl has one fault a line, with the test that kills it, the CPU seconds that
-this took from the start of the tests, imports included, or why no test can. Faults are made one at
-a time in a copy of the repository. Its tests run in forks of a process that has imported jax and
-the like: the tests of its module's files that call the function, the quickest first.
+tests/mutation/faults.jsonl has one fault a line: the test that kills it with the CPU seconds from
+the start of the tests, imports included, or why no test can. Rows may be written by hand.
+
+A fault of vit_jax/<package>/ has to be noticed by tests/<package>/, one of a package without such a
+folder by the files of tests/ itself. Those of its tests that call the changed function run, the
+quickest first, in a copy of the repository and in forks of a process that has imported jax and the
+like. Which test calls what is measured once for each file of tests, and kept in build/mutation/.
 """
 
 import argparse
 import dataclasses
 import fcntl
+import hashlib
 import itertools
 import json
+import os
 import pathlib
 import random
 import statistics
@@ -27,87 +32,7 @@ from tests.helpers import rotation
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests/mutation/faults.jsonl"
-TRAINING = ("schedules", "cooldown", "losses", "optimizer", "state", "step", "loop", "notices",
-            "sessions", "trainable", "masked", "mixup")  # fmt: skip
-# Modules of vit_jax, and the files of tests that have to notice a fault in them.
-TARGETS = {
-    ("training", "step objectives state schedules"): [
-        f"training/test_{one}.py" for one in TRAINING
-    ],
-    ("models", "vit layers positions"): [
-        f"models/test_{one}.py"
-        for one in ("positions", "layers", "vit", "variants", "backbone_parts", "macs")
-    ],
-    ("data", "pipeline sampling"): [
-        f"data/test_{one}.py" for one in ("sampling", "feed", "subset", "pipeline", "csv_source")
-    ],
-    ("checkpoints", "record manager digests reader"): [
-        f"checkpoints/test_{one}.py" for one in ("record", "digests", "manager", "faults")
-    ],
-    ("evaluation", "evaluation classification fewshot knn probe"): [
-        f"evaluation/test_{one}.py"
-        for one in ("evaluation", "classification", "exact", "fewshot", "knn", "probe", "several",
-                    "further", "final")
-    ],
-    ("weights", "mapping readers families/google families/timm_vit families/hf_vit "
-     "families/huggingface families/hf_towers families/bit families/torch_rules"): [
-        f"weights/test_{one}.py"
-        for one in ("files", "layout", "bit", "google", "timm", "huggingface", "targets", "unsaid",
-                    "backbones")
-    ],
-}  # fmt: skip
-# Modules outside of that core, and the few files whose tests are theirs.
-OTHERS = {
-    "train_loop": "training/loop",
-    "runs/evaluating": "evaluation/final",
-    "data/run_splits": "evaluation/evaluation evaluation/final",
-    "training/lora": "training/lora training/trainable",
-    "training/trainable": "training/trainable training/lora",
-    "training/optimizers": "training/optimizer training/trainable",
-    "training/losses": "training/losses training/mixup",
-    "training/mixup": "training/mixup",
-    "training/distillation": "training/distillation",
-    "training/masked_objective": "training/masked",
-    "training/replay": "training/replay",
-    "training/normalization": "training/step data/depth",
-    "data/csv_source": "data/csv_source",
-    "data/tiff": "data/tiff",
-    "data/transforms": "data/transforms data/erasing data/augmentation_kit",
-    "data/randaugment": "data/augment",
-    "data/folders": "data/folders",
-    "data/split_roles": "data/split_roles",
-    "data/image_headers": "data/images",
-    "data/decoding": "data/images data/depth",
-    "data/native_aspect": "evaluation/native_aspect",
-    "data/example_lists": "data/splits",
-    "data/labels": "data/labels data/real",
-    "evaluation/multilabel": "evaluation/exact evaluation/several",
-    "evaluation/label_sets": "evaluation/label_sets",
-    "evaluation/class_subset": "evaluation/exact evaluation/several",
-    "evaluation/corruptions": "evaluation/corruptions",
-    "evaluation/linear_data": "evaluation/pairs evaluation/fewshot",
-    "inference/segmentation_masks": "inference/segmentation",
-    "inference/segmentation": "inference/segmentation",
-    "research/findings/verdicts": "research/findings/findings_verdicts",
-    "research/findings/measures": "research/findings/findings_declarations "
-    "research/findings/findings_protocol",
-    "studies/records": "studies/study_records",
-    "research/findings/verification": "research/findings/findings_verification",
-}
-# The files of tests that have to notice a fault, by module.
-GROUPS = {
-    f"vit_jax/{folder}/{module}.py": tuple(f"tests/{file}" for file in files)
-    for (folder, modules), files in TARGETS.items()
-    for module in modules.split()
-} | {
-    f"{'' if module.startswith('research/') else 'vit_jax/'}{module}.py": tuple(
-        f"tests/{'/'.join([*file.split('/')[:-1], 'test_' + file.split('/')[-1]])}.py"
-        for file in files.split()
-    )
-    for module, files in OTHERS.items()
-}
 BY_HAND = "by hand"  # the operator of a fault that somebody wrote
-MODULES = [file.removesuffix(".py").replace("/", ".") for file in GROUPS]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,111 +68,164 @@ def read(path=TABLE):
 
 
 def write(rows, path=TABLE):
-    order = list(GROUPS)
-    rows = sorted(rows, key=lambda row: order.index(row.fault.file))  # stable
     part = path.with_suffix(".part")
     part.write_text("".join(json.dumps(row.line()) + "\n" for row in rows))
     part.replace(path)
 
 
-def draw(rows, each, seed):
-    """Returns the rows that still fit the code, and new ones of modules with fewer than `each`.
+def modules(words):
+    """Yields the modules whose path has one of the words, relative to the repository."""
+    for folder in ("vit_jax", "research"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            file = path.relative_to(ROOT).as_posix()
+            if any(word in file for word in words):
+                yield file
 
-    Of every operator as many as there are; faults written by hand do not count.
+
+def package(file):
+    """The package of a module: `utils` of vit_jax/utils/limits.py; empty for vit_jax/api.py."""
+    top, *folders = pathlib.PurePosixPath(file).parts[:-1]
+    return top if top == "research" else "".join(folders[:1])
+
+
+def room(file, root=ROOT):
+    """The files of tests that have to notice a fault of a module."""
+    tests, own = root / "tests", package(file)
+    own_files = sorted((tests / own).rglob("test_*.py")) if own else []
+    return [str(path.relative_to(root)) for path in own_files or sorted(tests.glob("test_*.py"))]
+
+
+def draw(rows, words, each, seed):
+    """Returns the rows with new ones, up to `each` for every module that a word names.
+
+    Rows of these modules that no longer fit the code are dropped. Operators take turns, so that
+    rare ones are drawn as often as comparisons and constants. Faults written by hand do not count.
     """
-    texts = {file: (ROOT / file).read_text() for file in GROUPS}
-    kept = [row for row in rows if _fits(row.fault, texts)]
-    known = {row.fault for row in kept}
-    for file, text in texts.items():
+    for file in modules(words):
+        text = (ROOT / file).read_text()
+        for row in [row for row in rows if row.fault.file == file and not _fits(row.fault, text)]:
+            print(f"dropped, as it no longer fits: {row.fault}")
+            rows.remove(row)
+        known = {row.fault for row in rows if row.fault.file == file}
         rng = random.Random(f"{seed} {file}")
         faults = list(fault_operators.generate(file, text))
         rng.shuffle(faults)
-        kinds = sorted({fault.operator for fault in faults})
-        rng.shuffle(kinds)
-        turns = [[one for one in faults if one.operator == kind] for kind in kinds]
+        operators = sorted({fault.operator for fault in faults})
+        rng.shuffle(operators)
+        turns = [[one for one in faults if one.operator == operator] for operator in operators]
         drawn = [one for turn in itertools.zip_longest(*turns) for one in turn if one is not None]
-        left = each - sum(one.file == file and one.operator != BY_HAND for one in known)
-        kept += [Row(fault=fault) for fault in drawn if fault not in known][: max(left, 0)]
-    return kept
+        left = each - sum(fault.operator != BY_HAND for fault in known)
+        new = [Row(fault=fault) for fault in drawn if fault not in known][: max(left, 0)]
+        rows = _inserted(rows, file, new)
+    return rows
 
 
-def _fits(fault, texts):
+def _fits(fault, text):
     try:
-        return bool(fault.applied(texts[fault.file]))
-    except (KeyError, ValueError):
+        return bool(fault.applied(text))
+    except ValueError:
         return False
 
 
-def baseline(copy, files, measure):
-    """Returns the seconds of a group's tests, and what each of them calls.
+def _inserted(rows, file, new):
+    """Rows with new ones behind the last of the module, or else of its package, or else of all.
 
-    A test that fails while its calls are traced is left out. Files that were never measured are
-    run if `measure` says so.
+    Rows never change their order: several people edit the table at once.
     """
-    known = {"seconds": {}, "calls": {}, "missing": False}
-    for file in files:
-        kept = forked_tests.WORK / f"{file.replace('/', '.')}.json"
-        if not kept.exists() and not measure:
-            known["missing"] = True
-            continue
+    own = [at for at, row in enumerate(rows) if row.fault.file == file]
+    near = [at for at, row in enumerate(rows) if package(row.fault.file) == package(file)]
+    end = 1 + (own or near or [len(rows) - 1])[-1]
+    return rows[:end] + new + rows[end:]
+
+
+def baseline(copy, file, files):
+    """Yields (test, seconds, the functions of `file` it calls) of files of tests without a fault.
+
+    Measured anew when the tests or the package of `file` have changed. A test that fails while its
+    calls are traced is left out.
+    """
+    sources = copy.root.joinpath(file).parts[: len(copy.root.parts) + 2]  # the package or module
+    folder = pathlib.Path(*sources)
+    paths = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]
+    state = hashlib.sha256(b"".join(path.read_bytes() for path in paths))
+    for tests in files:
+        own = state.copy()
+        own.update((copy.root / tests).read_bytes())
+        name = f"{tests.replace('/', '.')}.{folder.stem}.{own.hexdigest()[:16]}.json"
+        kept = forked_tests.WORK / name
         if not kept.exists():
-            events, _ = copy.tests([file], functions=True)
+            events, seconds = copy.tests([tests], functions=True)
             failed = [event[1] for event in events if event[0] == "failed"]
-            print(*(f"left out: {test}" for test in failed), sep="\n")
-            ended = [event for event in events if event[0] == "end" and event[1] not in failed]
-            assert ended, f"{file}: {(copy.root.parent / 'output').read_text()[-2000:]}"
-            kept.write_text(json.dumps([event[1:] for event in ended]))
+            if "import" in failed:
+                raise RuntimeError((copy.root.parent / "output").read_text()[-2000:])
+            print(f"traced {tests} in {seconds} s", *(f"left out: {x}" for x in failed), sep="\n")
+            ended = [event[1:] for event in events if event[0] == "end" and event[1] not in failed]
+            part = kept.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(ended))
+            part.replace(kept)  # whole or not at all: several campaigns may run side by side
         for test, seconds, calls in json.loads(kept.read_text()):
-            known["seconds"][test], known["calls"][test] = seconds, calls
-    return known
+            yield test, seconds, [call for call in calls if call.startswith(f"{file}:")]
 
 
-def killer(copy, fault, known, budget):
+def killer(copy, fault, known, budget=None):
     """Returns the first test that fails with a fault, and CPU seconds; "" for none.
 
-    None instead of a test: the CPU seconds of `budget` were too few to tell. Tests that call the
-    function run, the quickest first; all of the group if none does.
+    None instead of a test: the CPU seconds of `budget` were too few to tell.
+
+    Args:
+      copy: where the tests run.
+      fault: the fault.
+      known: what `baseline` yields of the tests.
+      budget: CPU seconds.
     """
-    files, seconds = GROUPS[fault.file], known["seconds"]
-    place = f"{fault.file}:{fault.function}"
-    concerned = [
-        test
-        for test, calls in known["calls"].items()
-        if any(call == place or call.startswith(f"{place}.") for call in calls)
-    ]
-    order = sorted(concerned or seconds, key=lambda test: seconds[test])
-    named = [file for file in files if any(test.startswith(file) for test in order)]
+    called = f"{fault.file}:{fault.function}"
+    calling = {
+        test: seconds
+        for test, seconds, calls in known
+        if any(call == called or call.startswith(f"{called}.") for call in calls)
+        or (calls and not fault.function)
+    }
+    # Without such a test it may be one that runs the code in another process.
+    seconds = calling or {test: seconds for test, seconds, _ in known}
+    order = sorted(seconds, key=seconds.__getitem__)
     if not order:
-        return None, 0.0
+        return "", 0.0
     with copy.with_fault(fault):
-        events, spent = copy.tests(named, order, seconds, budget=budget)
+        files = sorted({test.partition("::")[0] for test in order})
+        events, spent = copy.tests(files, order, seconds, budget=budget)
     failed = [event[1] for event in events if event[0] == "failed"]
-    if not failed and (known["missing"] or ["unfinished"] in events):
+    if not failed and ["unfinished"] in events:
         return None, spent
+    if failed == ["import"]:  # before any test began
+        failed = order
     return (failed or [""])[0], spent
 
 
 def search(rows, *, until=None, budget=None, say=print):
     """Yields rows with the tests that kill them."""
-    known = {}
-    with forked_tests.Copy.made(MODULES) as copy:
+    measured, known = "", []
+    with forked_tests.Copy.made() as copy:
         for row in rows:
             if until is not None and time.strftime("%H:%M") >= until:
                 break
-            files = GROUPS[row.fault.file]
-            if files not in known:
-                known[files] = baseline(copy, files, measure=budget is None)
-                say(f"{len(known[files]['seconds'])} tests of {' '.join(files)}")
-            test, seconds = killer(copy, row.fault, known[files], budget)
+            file = row.fault.file
+            if file != measured:
+                # With files that notice other faults of the module, wherever they are.
+                others = {
+                    one.killed_by.partition("::")[0] for one in read() if one.fault.file == file
+                }
+                files = sorted({*room(file, copy.root), *others} - {""})
+                measured, known = file, list(baseline(copy, file, files))
+            test, seconds = killer(copy, row.fault, known, budget)
             outcome = "not noticed so far" if test is None else test or "SURVIVED"
-            say(f"{outcome} {seconds} s: {row.fault.file} {row.fault.after!r}")
+            say(f"{outcome} {seconds} s: {file} {row.fault.function}: {row.fault.after!r}")
             if test is not None:
                 yield dataclasses.replace(row, killed_by=test, seconds=seconds)
 
 
 def unnoticed(rows):
     """Yields rows whose recorded test no longer fails."""
-    with forked_tests.Copy.made(MODULES) as copy:
+    with forked_tests.Copy.made() as copy:
         for row in rows:
             with copy.with_fault(row.fault):
                 file = row.killed_by.partition("::")[0]
@@ -264,20 +242,20 @@ def record(found, path=TABLE):
         write([found if row.fault == found.fault else row for row in rows], path)
 
 
-HEADER = ("module", "faults", "tried", "killed", "explained", "left", "CPU s, median", "most")
+HEADER = ("package", "faults", "tried", "killed", "explained", "left", "CPU s, median", "most")
 
 
 def markdown(rows):
-    """Returns the lines of a table of counts by module."""
+    """Returns the lines of a table of counts by package."""
     lines = [HEADER, ["---"] * len(HEADER)]
-    for file in [*GROUPS, ""]:
-        own = [row for row in rows if row.fault.file == file or not file]
-        tried = [row for row in own if row.seconds is not None or row.why]
+    packages = {row: package(row.fault.file) or pathlib.Path(row.fault.file).stem for row in rows}
+    for name in [*sorted(set(packages.values())), "all"]:
+        own = [row for row in rows if name in ("all", packages[row])]
+        tried = sum(row.seconds is not None or bool(row.why) for row in own)
         seconds = [row.seconds for row in own if row.killed_by]
         explained = sum(bool(row.why) for row in own)
         lines.append((
-            f"`{file.removeprefix('vit_jax/').removesuffix('.py')}`" if file else "all",
-            len(own), len(tried), len(seconds), explained, len(tried) - len(seconds) - explained,
+            name, len(own), tried, len(seconds), explained, tried - len(seconds) - explained,
             f"{statistics.median(seconds or [0]):.0f}", f"{max(seconds, default=0):.0f}",
         ))  # fmt: skip
     return [f"| {' | '.join(map(str, line))} |" for line in lines]
@@ -290,27 +268,28 @@ def _named(row, words):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("command", choices=("draw", "run", "check", "table"))
-    parser.add_argument("words", nargs="*", help="modules to run, by part of their path")
+    parser.add_argument("words", nargs="*", help="modules, by part of their path")
     parser.add_argument("--each", type=int, default=10, help="faults to draw of each module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--until", help="begin with no fault after this time of day, HH:MM")
     parser.add_argument("--share", type=int, default=50, help="check each so-manieth fault")
-    parser.add_argument(
-        "--budget", type=float, help="CPU seconds of tests for a fault; of measured files alone"
-    )
+    parser.add_argument("--budget", type=float, help="CPU seconds of tests for a fault")
     parser.add_argument("--survivors", action="store_true", help="run those that survived again")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     rows = read()
     if options.command == "draw":
-        write(draw(rows, options.each, options.seed))
+        if not options.words:
+            parser.error("which modules? by part of their path: preflight/, vit_jax for all")
+        write(draw(rows, options.words, options.each, options.seed))
     elif options.command == "run":
 
         def waiting():
             for fault in [row.fault for row in rows if _named(row, options.words)]:
-                row = next(row for row in read() if row.fault == fault)  # others may be at work
-                survived = row.seconds is not None and not row.killed_by
-                if not row.why and (row.seconds is None or (options.survivors and survived)):
-                    yield row
+                for row in read():  # again: others may be at work
+                    survived = row.seconds is not None and not row.killed_by
+                    untried = row.seconds is None or (options.survivors and survived)
+                    if row.fault == fault and untried and not row.why:
+                        yield row
 
         for found in search(waiting(), until=options.until, budget=options.budget):
             record(found)
