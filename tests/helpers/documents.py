@@ -26,7 +26,7 @@ NOT_RUN = {
     r"launch/tpu": "needs Google Cloud; tests/launch has a stand-in for it",
     r"gs://": "needs a bucket; tests/checkpoints/test_bucket_runs.py has one",
     r"^vit_jax preflight": "compiles for minutes; tests/preflight",
-    r"^vit_jax bench ": "measures for minutes; tests/bench",
+    r"^vit_jax bench ": "measures for minutes; tests/benchmarks",
     r"^vit_jax train cifar10/": "needs CIFAR-10, and an hour",
     r"^vit_jax (train|transfer) adapt/": "downloads; tests/studies/transfer/test_adapt_rows.py",
     r"^vit_jax segment": "needs masks; tests/inference/segmentation",
