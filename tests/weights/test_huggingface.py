@@ -6,7 +6,7 @@ from safetensors import numpy as safetensors
 
 import foreign
 from containers import refusal
-from vit_jax import weights
+from vit_jax import config, weights
 from vit_jax.weights import family
 from vit_jax.weights.families import huggingface
 
@@ -164,19 +164,12 @@ def test_preprocessing_of_a_bit(tmp_path):
          {"mean": (0.5,), "std": (0.5,)}, set()),
         ({"rescale_factor": 1 / 127.5, "image_mean": [1], "image_std": [1]},
          {"mean": (0.5,), "std": (0.5,)}, set()),
-        ({"do_resize": False}, {"eval_crop": "resize"}, {"data.eval_crop"}),
         ({"resample": 0}, {"resampling": "nearest"}, set()),
         ({"resample": 1}, {"resampling": "lanczos"}, set()),
-        ({"resample": 9}, {"resampling": "antialiased_bilinear"}, {"data.resampling"}),
-        ({"size": {"shortest_edge": 36}}, {"eval_crop": "resize"}, {"data.eval_crop"}),
         ({"size": {"shortest_edge": 36}, "do_center_crop": True, "crop_size": 32},
          {"eval_crop": "central", "resize_to": 36}, set()),
         ({"size": {"height": 40, "width": 40}, "do_center_crop": True, "crop_size": 32},
          {"eval_crop": "squash", "resize_to": 40, "crop_rounding": "down"}, set()),
-        ({"size": {"height": 40, "width": 44}, "do_center_crop": True, "crop_size": 32},
-         {"eval_crop": "resize"}, {"data.eval_crop"}),
-        ({"size": {"shortest_edge": 400}, "do_center_crop": True, "crop_size": 32},
-         {"eval_crop": "resize"}, {"data.eval_crop"}),
         ({"size": {"shortest_edge": 30}, "do_center_crop": True, "crop_size": 32},
          {"eval_crop": "central", "resize_to": 30, "fill": (0.0,)}, set()),
         # As DINOv2, of 518 pixels, whose processor makes 224: the same part of the image.
@@ -185,9 +178,6 @@ def test_preprocessing_of_a_bit(tmp_path):
         ({"size": 20, "do_center_crop": True, "crop_size": 16},
          {"eval_crop": "squash", "resize_to": 40}, {huggingface.OWN_SIZE}),
         ({"size": 36}, {"eval_crop": "resize"}, {huggingface.OWN_SIZE}),
-        ({"size": {"longest_edge": 32}}, {"eval_crop": "resize"}, {"data.eval_crop"}),
-        ({"size": {"max_height": 32, "max_width": 32}}, {}, {"data.eval_crop"}),
-        ({"size": {"height": 32}}, {}, {"data.eval_crop"}),
         ({"size": {"height": 32, "width": 32, "shortest_edge": None}}, {}, set()),
         ({"crop_size": 16}, {"eval_crop": "resize"}, set()),  # ViT's crops only when told to
         ({"size": 36, "default_to_square": False, "do_center_crop": True, "crop_size": 32},
@@ -205,6 +195,35 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
             pytest.approx(value, rel=1e-12) if key in ("mean", "std") else value
         )
     assert set(facts.assumed) == assumed
+
+
+@pytest.mark.parametrize(
+    ("fields", "option"),
+    [
+        # transformers makes views of an image's own shape, which its models refuse too.
+        ({"size": {"shortest_edge": 36}}, "data.eval_crop"),
+        ({"size": {"shortest_edge": 36}, "do_center_crop": False}, "data.eval_crop"),
+        ({"size": {"shortest_edge": 24, "longest_edge": 36}}, "data.eval_crop"),
+        ({"size": {"longest_edge": 32}}, "data.eval_crop"),
+        ({"size": {"max_height": 32, "max_width": 32}}, "data.eval_crop"),
+        ({"size": {"height": 32}}, "data.eval_crop"),
+        ({"do_pad": True}, "data.eval_crop"),
+        ({"do_resize": False}, "data.eval_crop"),
+        ({"do_resize": False, "do_center_crop": True, "crop_size": 32}, "data.eval_crop"),
+        ({"size": {"height": 40, "width": 44}, "do_center_crop": True, "crop_size": 32},
+         "data.eval_crop"),
+        ({"size": {"shortest_edge": 400}, "do_center_crop": True, "crop_size": 32},
+         "data.eval_crop"),
+        ({"resample": 9}, "data.resampling"),
+    ],
+)  # fmt: skip
+def test_views_that_nothing_here_makes_are_refused_unless_another_is_set(tmp_path, fields, option):
+    path = foreign.write(tmp_path, foreign.record("hf_sharded"), preprocessor_config=fields)
+    with pytest.raises(weights.WeightsError, match=f"there are no such views here; .*{option}="):
+        weights.load(path)
+    value = {"data.eval_crop": "resize", "data.resampling": "antialiased_bicubic"}[option]
+    assert weights.load(path, {option: value}).assumed == ()
+    assert weights.load(path, wanted=config.build({})).assumed == ()  # which has its own views
 
 
 def test_processors_have_the_defaults_of_their_class():

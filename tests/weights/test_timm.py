@@ -174,33 +174,47 @@ def test_a_folder_tells_heads_pixels_and_classes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected", "assumed"),
+    ("fields", "expected"),
     [
-        ({"crop_pct": 1.0}, {"eval_crop": "central", "before_crop": (32, 32)}, set()),
-        ({"crop_pct": 0.875}, {"crop_rounding": "even", "before_crop": (36, 36)}, set()),
-        ({"crop_pct": 1.1}, {"fill": (0.0,), "before_crop": (29, 29)}, set()),
-        ({"crop_pct": 1.0, "crop_mode": "squash"}, {"eval_crop": "resize"}, set()),
-        ({"crop_pct": 0.8, "crop_mode": "squash"}, {"eval_crop": "squash"}, set()),
-        ({"crop_mode": "border"}, {"eval_crop": "border", "fill": None}, set()),
-        ({"crop_mode": "circle"}, {"eval_crop": "central"}, {"data.eval_crop"}),
-        ({"interpolation": "bilinear"}, {"resampling": "antialiased_bilinear"}, set()),
-        ({"interpolation": "lanczos"}, {"resampling": "lanczos"}, set()),
-        ({"interpolation": "random"}, {"resampling": "antialiased_bicubic"}, {"data.resampling"}),
+        ({"crop_pct": 1.0}, {"eval_crop": "central", "before_crop": (32, 32)}),
+        ({"crop_pct": 0.875}, {"crop_rounding": "even", "before_crop": (36, 36)}),
+        ({"crop_pct": 1.1}, {"fill": (0.0,), "before_crop": (29, 29)}),
+        ({"crop_pct": 1.0, "crop_mode": "squash"}, {"eval_crop": "resize"}),
+        ({"crop_pct": 0.8, "crop_mode": "squash"}, {"eval_crop": "squash"}),
+        ({"crop_mode": "border"}, {"eval_crop": "border", "fill": None}),
+        ({"interpolation": "bilinear"}, {"resampling": "antialiased_bilinear"}),
+        ({"interpolation": "lanczos"}, {"resampling": "lanczos"}),
         (
             {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
             {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
-            set(),
         ),
     ],
 )
-def test_preprocessing(tmp_path, fields, expected, assumed):
+def test_preprocessing(tmp_path, fields, expected):
     given = foreign.record("timm_folder")["files"]["config.json"]["pretrained_cfg"]
     facts = load(tmp_path, "timm_folder", config={"pretrained_cfg": {**given, **fields}}).spec
     assert {key: getattr(facts.data, key) for key in expected} == expected
-    assert set(facts.assumed) == assumed
+    assert facts.assumed == {}
 
 
 # Refusals
+
+
+@pytest.mark.parametrize(
+    ("fields", "option"),
+    [
+        ({"crop_mode": "circle"}, "data.eval_crop=central"),
+        ({"interpolation": "random"}, "data.resampling=antialiased_bicubic"),
+        ({"crop_pct": 20.0}, "data.crop_pct=1"),
+    ],
+)
+def test_views_that_nothing_here_makes_are_refused_unless_another_is_set(tmp_path, fields, option):
+    given = foreign.record("timm_folder")["files"]["config.json"]["pretrained_cfg"]
+    changed = {"pretrained_cfg": {**given, **fields}}
+    folder = foreign.write(tmp_path, foreign.record("timm_folder"), config=changed)
+    with pytest.raises(weights.WeightsError, match=f"no such views here; .*set {option}$"):
+        weights.load(folder)
+    assert weights.load(folder, dict([option.split("=")])).assumed == ()
 
 
 @pytest.mark.parametrize(

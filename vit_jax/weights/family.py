@@ -30,6 +30,9 @@ FILTERS = {
 }
 HEADLESS = "the file contains no head; it starts at zero"
 NO_HEAD: Mapping[str, str] = {"head/kernel": HEADLESS, "head/bias": HEADLESS}
+# How the reason begins where a file names pixels that nothing here makes: refused unless the user
+# says what to do in their place.
+NOT_OFFERED = "not offered: "
 ANY_SIZE = {"data.image_size": "as in training; a ResNet takes any"}  # as an assumption
 
 

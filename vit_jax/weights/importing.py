@@ -17,7 +17,7 @@ from typing import NamedTuple
 from vit_jax import config, models
 from vit_jax.weights import adapting, json_fields, mapping, readers
 from vit_jax.weights.families import google, huggingface, timm
-from vit_jax.weights.family import FAMILIES, Family, Files, Hints
+from vit_jax.weights.family import FAMILIES, NOT_OFFERED, Family, Files, Hints
 from vit_jax.weights.readers import Arrays, WeightsError
 
 BESIDE = ("config.json", huggingface.PREPROCESSOR, huggingface.PROCESSOR, timm.OPEN_CLIP)
@@ -70,6 +70,7 @@ def load(
     overrides = overrides or {}
     try:
         found, inferred = _recognize(path, overrides, wanted)
+        _check_offered(inferred, _settled(inferred, overrides, wanted))
         sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
         spec = _override(inferred, sizeless)
         rules = found.family.rules(found.arrays.specs, spec)
@@ -118,6 +119,17 @@ def assumptions(
             value = f"={config.show(config.get(inferred, key))}" if _is_option(key) else ""
             reasons.setdefault(why, []).append(f"{key}{value}")
     return tuple(f"assumed {', '.join(set_)}: {why}" for why, set_ in reasons.items())
+
+
+def _check_offered(inferred: mapping.ModelSpec, settled: set[str]) -> None:
+    """Raises WeightsError for pixels of the authors that nothing here makes."""
+    for key, why in inferred.assumed.items():
+        if key not in settled and why.startswith(NOT_OFFERED):
+            other = f"{key}={config.show(config.get(inferred, key))}"
+            raise WeightsError(
+                f"{why.removeprefix(NOT_OFFERED)}: there are no such views here; to go on with "
+                f"others, set {other}"
+            )
 
 
 def _is_option(key: str) -> bool:

@@ -10,7 +10,16 @@ from typing import Any, ClassVar
 
 from vit_jax import config, models
 from vit_jax.weights import family, json_fields
-from vit_jax.weights.family import ANY_SIZE, FAMILIES, NO_HEAD, Family, Fields, Files, Hints
+from vit_jax.weights.family import (
+    ANY_SIZE,
+    FAMILIES,
+    NO_HEAD,
+    NOT_OFFERED,
+    Family,
+    Fields,
+    Files,
+    Hints,
+)
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size, array_shape
 from vit_jax.weights.readers import WeightsError
 
@@ -357,13 +366,13 @@ def read_data(hints: Hints, size: Size, channels: int) -> tuple[config.Data, dic
             "the processor makes"
         )
     if view is None:
-        unread = ("do_resize", "size", "do_center_crop", "crop_size", "do_pad")
+        unread = ("size", "do_center_crop", "crop_size", "do_pad")
         said = ", ".join(f"{k}={json_fields.shown(given[k])}" for k in unread if given.get(k))
         said = "do_resize=false" if given.get("do_resize") is False else said
-        assumed["data.eval_crop"] = f"not {said}: such views have sizes of their own"
+        assumed["data.eval_crop"] = f"{NOT_OFFERED}{said}"
     resample = given.get("resample", 2)
     if type(resample) is not int or resample not in RESAMPLING:
-        assumed["data.resampling"] = f"not resample={json_fields.shown(resample)}"
+        assumed["data.resampling"] = f"{NOT_OFFERED}resample={json_fields.shown(resample)}"
         resample = 2
     if not _written(hints) and channels != 3:  # nobody says three means
         given = {**given, "image_mean": 0.5, "image_std": 0.5}

@@ -13,7 +13,7 @@ from vit_jax.weights import family, json_fields
 from vit_jax.weights.families.timm import OPEN_CLIP as CONFIG
 from vit_jax.weights.families.timm import UNKNOWN_HEADS
 from vit_jax.weights.families.torch_rules import dense, norm, parts
-from vit_jax.weights.family import FILTERS, NO_HEAD, Family, Fields, Files, Hints
+from vit_jax.weights.family import FILTERS, NO_HEAD, NOT_OFFERED, Family, Fields, Files, Hints
 from vit_jax.weights.mapping import (
     CONVOLUTION,
     FLAT,
@@ -134,9 +134,9 @@ def _data(given: Fields, size: Size, channels: int) -> tuple[config.Data, dict[s
         keys = ("mean", "std", "resampling", "eval_crop")
         assumed = {f"data.{key}": OPENAI for key in keys}
     if kind not in FILTERS:
-        assumed["data.resampling"] = f"not interpolation={json_fields.shown(kind)}"
+        assumed["data.resampling"] = f"{NOT_OFFERED}interpolation={json_fields.shown(kind)}"
     if mode not in CROPS:
-        assumed["data.eval_crop"] = f"not resize_mode={json_fields.shown(mode)}"
+        assumed["data.eval_crop"] = f"{NOT_OFFERED}resize_mode={json_fields.shown(mode)}"
     mean, std = (
         json_fields.reals(said, key, default)
         for key, default in zip(("mean", "std"), family.CLIP, strict=True)

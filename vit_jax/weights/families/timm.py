@@ -10,6 +10,7 @@ from vit_jax import config
 from vit_jax.weights import json_fields
 from vit_jax.weights.families.torch_rules import norm, resnet_units
 from vit_jax.weights.family import (
+    NOT_OFFERED,
     CLIP,
     FILTERS,
     HALF,
@@ -228,11 +229,11 @@ def data(
     share = json_fields.real(said, "crop_pct", 0.875) or 0.875
     assumed = {}
     if filter_ not in FILTERS:
-        assumed["data.resampling"] = f"not interpolation={filter_}"
+        assumed["data.resampling"] = f"{NOT_OFFERED}interpolation={filter_}"
     if mode not in CROPS:
-        assumed["data.eval_crop"] = f"not crop_mode={mode}"
+        assumed["data.eval_crop"] = f"{NOT_OFFERED}crop_mode={mode}"
     if not 0.1 < share <= 10:
-        assumed["data.crop_pct"] = f"not crop_pct={share:g}"
+        assumed["data.crop_pct"] = f"{NOT_OFFERED}crop_pct={share:g}"
         share = 1.0
     return config.Data(
         image_size=size,
