@@ -24,7 +24,7 @@ BAD = [
     ("--config.model.dropuot=0.1", "model.dropuot: unknown key; did you mean model.dropout?"),
     (
         "--config.optimizer=adam",
-        "optimizer: is a section; set one of its options, such as optimizer.name",
+        "optimizer=adam: is a section; set one of its options, such as optimizer.name",
     ),
     (
         "--config.optimizer.lr",
@@ -116,7 +116,7 @@ BAD = [
     ),
     (
         "--config.data.image_size=8x8x8",
-        "data.image_size=8,8,8: must be two whole numbers (or one for both)",
+        "data.image_size=8x8x8: must be two whole numbers (or one for both)",
     ),
     (
         "--config.data.image_size=9",
@@ -185,7 +185,7 @@ def test_config_file_values_are_checked_like_overrides():
             {"model": {"patch_size": (2, 2, 2)}},
             "model.patch_size=2,2,2: must be two whole numbers (or one for both), or none",
         ),
-        ({"model": 3}, "model=3: is a section and needs named options"),
+        ({"model": 3}, "model=3: is a section; set one of its options, such as model.variant"),
         ({"optimizer": {"lr": "1e-3"}}, "optimizer.lr=1e-3: must be a number"),
         ({"optimizer": {"lr": 10**400}}, None),
         ({"data": {"flip": 1}}, "data.flip=1: must be true or false"),

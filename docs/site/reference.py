@@ -4,6 +4,7 @@ python docs/site/reference.py DIR      writes them to DIR; `mkdocs build` does s
 """
 
 import ast
+import dataclasses
 import os
 import pathlib
 import re
@@ -77,10 +78,8 @@ def _takers(key: str) -> list[str]:
 
 
 def _type(hint: Any) -> str:
-    if getattr(hint, "__args__", ()) and hint.__args__[0] in {
-        kind.section for kind in config.KINDS.values()
-    }:
-        return "components"
+    if dataclasses.is_dataclass(next(iter(getattr(hint, "__args__", ())), None)):
+        return "sections by name"
     parts = [part for part in getattr(hint, "__args__", ()) if part is not type(None)]
     optional = ", or none" * (type(None) in getattr(hint, "__args__", ()))
     if hint in TYPES:

@@ -54,8 +54,7 @@ def flags(options):
 def forgotten():
     """Makes a process that has imported no plug-in, and undoes what is imported inside."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(components, "_TABLES", built_in())
-        patch.setattr(components, "_MODULES", dict(components._MODULES))
+        patch.setattr(components, "_REGISTERED", built_in())
         patch.setattr(components, "_PLUGINS", [])
         for name in [n for n in sys.modules if n.partition(".")[0] in MODULES]:
             patch.delitem(sys.modules, name)
@@ -69,14 +68,11 @@ def forgotten():
 
 
 def built_in():
-    """Returns the table of components without those of plug-ins."""
+    """The registered components without those of plug-ins."""
     return {
-        kind: {
-            name: component
-            for name, component in table.items()
-            if (component.__module__ or "").startswith("vit_jax.")
-        }
-        for kind, table in components._TABLES.items()
+        key: (component, module)
+        for key, (component, module) in components._REGISTERED.items()
+        if (component.__module__ or "").startswith("vit_jax.")
     }
 
 

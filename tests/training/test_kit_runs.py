@@ -17,7 +17,7 @@ KITS = {
     },
     "rates of their own": {
         "optimizer": {
-            "freeze": ["embedding"], "layer_decay": 0.7, "groups": ["head(lr=2,decay=0)"],
+            "freeze": ["embedding"], "layer_decay": 0.7, "groups": {"head": {"lr": 2, "decay": 0}},
             "head_first": 3, "weight_decay": 0.1,
         },
     },

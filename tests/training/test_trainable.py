@@ -53,9 +53,10 @@ def test_patterns_take_parameters_and_layers(text, taken):
         ({"optimizer.only": "head[0]"}, "optimizer.only=head[0]: has no layers; leave out the"),
         ({"optimizer.freeze": "*"}, "optimizer.freeze=*: leaves no parameter to train"),
         ({"optimizer.freeze": "a b"}, "must be a path of parameters, such as head, */bias or"),
-        ({"optimizer.groups": "head"}, "optimizer.groups=head: must be PATTERN(lr=FACTOR,decay="),
-        ({"optimizer.groups": "head(lr=-1)"}, "must be PATTERN(lr=FACTOR,decay=FACTOR), such as"),
-        ({"optimizer.groups": "hed(lr=2)"}, "matches no parameter; close: head"),
+        ({"optimizer.groups": "head"}, "optimizer.groups=head: sets nothing; set optimizer.gro"),
+        ({"optimizer.groups.head.lr": "-1"}, "optimizer.groups.head.lr=-1: must be at least 0"),
+        ({"optimizer.groups.head.lrr": "2"}, "did you mean optimizer.groups.head.lr?"),
+        ({"optimizer.groups.hed.lr": "2"}, "optimizer.groups=hed: matches no parameter; close: he"),
         ({"optimizer.head_first": "3", "optimizer.freeze": "head"}, "the head is frozen; set 0"),
         ({"lora.rank": "2", "lora.where": "*norm*"}, "lora.where=*norm*: matches no parameter"),
         ({"lora.rank": "2", "lora.where": "encoder[1]"}, "adapters are for all layers"),
@@ -120,7 +121,11 @@ def test_parts_of_an_array_train_at_rates_of_their_own():
         | {
             "freeze": ["embedding", "encoder[:1]", "*/out/bias"],
             "layer_decay": 0.5,
-            "groups": ["head(lr=10)", "encoder[2]/mlp/fc1(lr=3,decay=2)", "*norm*(decay=0.5)"],
+            "groups": {
+                "head": {"lr": 10.0},
+                "encoder[2]/mlp/fc1": {"lr": 3.0, "decay": 2.0},
+                "*norm*": {"decay": 0.5},
+            },
         },
     )
     trainer = test_step.Trainer(cfg, devices=2)
@@ -366,8 +371,12 @@ def test_what_follows_the_layers_trains_at_the_full_rate():
 
 
 def test_the_first_group_that_fits_counts():
-    groups = "encoder[1](lr=2),encoder/mlp(lr=3,decay=0),encoder(lr=5,decay=7)"
-    options = {"optimizer.groups": groups, "optimizer.weight_decay": "0.1"}
+    given = {
+        "encoder[1].lr": "2", "encoder/mlp.lr": "3", "encoder/mlp.decay": "0",
+        "encoder.lr": "5", "encoder.decay": "7",
+    }  # fmt: skip
+    options = {f"optimizer.groups.{key}": value for key, value in given.items()}
+    options["optimizer.weight_decay"] = "0.1"
     share, _ = share_of("encoder/mlp/fc1/kernel", **options)
     assert share.rate.tolist() == [3, 2, 3]
     assert share.decay.tolist() == [0]

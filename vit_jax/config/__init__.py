@@ -11,6 +11,8 @@ from typing import Any
 
 from vit_jax.config import components
 from vit_jax.config import options as _options
+from vit_jax.config.components import KINDS as KINDS
+from vit_jax.config.components import suggest as suggest
 from vit_jax.config.data import Data as Data
 from vit_jax.config.data import Synthetic as Synthetic
 from vit_jax.config.data import Tfds as Tfds
@@ -23,7 +25,6 @@ from vit_jax.config.measuring import Logging as Logging
 from vit_jax.config.measuring import Watchdog as Watchdog
 from vit_jax.config.model import Model as Model
 from vit_jax.config.options import GIVEN, option
-from vit_jax.config.options import KINDS as KINDS
 from vit_jax.config.options import Section as Section
 from vit_jax.config.options import arguments as arguments
 from vit_jax.config.options import changed as changed
@@ -31,11 +32,11 @@ from vit_jax.config.options import differences as differences
 from vit_jax.config.options import fingerprint as fingerprint
 from vit_jax.config.options import get as get
 from vit_jax.config.options import show as show
-from vit_jax.config.options import suggest as suggest
 from vit_jax.config.training import Adam as Adam
 from vit_jax.config.training import Cooled as Cooled
 from vit_jax.config.training import Distill as Distill
 from vit_jax.config.training import Falling as Falling
+from vit_jax.config.training import Group as Group
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Loss as Loss
 from vit_jax.config.training import Masked as Masked

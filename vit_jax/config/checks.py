@@ -19,7 +19,7 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
     model of a plug-in may read every option of its section. `models.check_read` has more.
     """
     fields = {key: field for key, field, _ in config.fields(cfg)}
-    own = not components.is_built_in("model", cfg.model.architecture or "vit")
+    own = (cfg.model.architecture or "vit") not in components.built_in("model")
     for key in keys:
         if key not in fields:
             continue  # an argument of a component in a list
@@ -46,6 +46,12 @@ def check_options(cfg: config.Config) -> None:
             )
     if data.aspect == "native" and cfg.masked.target is not None:
         raise config.ConfigError("data.aspect=native: is not for masked.target; set fixed")
+    for group in cfg.optimizer.groups:
+        if group.lr is None and group.decay is None:
+            key = f"optimizer.groups.{group.pattern}"
+            raise config.ConfigError(
+                f"optimizer.groups={group.pattern}: sets nothing; set {key}.lr or {key}.decay"
+            )
     if data.randaugment is not None:
         _check_randaugment(data.randaugment)
     if data.source == "digits" and data.channels not in (1, 3):

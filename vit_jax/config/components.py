@@ -9,71 +9,58 @@ components come from, so that a message can name them.
 
 import ast
 import dataclasses
-import functools
+import difflib
 import hashlib
 import importlib
-import inspect
 import pathlib
 import re
 import sys
 import traceback
-import types
-import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from vit_jax.config import options
-from vit_jax.config.options import Section, arguments, option, suggest
 from vit_jax.utils.errors import NO_ROOM, ConfigError, UserError
-
-# What the framework passes to a component of each kind: so many by position, and these by name.
-PASSED: dict[str, tuple[int, tuple[str, ...]]] = {
-    "model": (0, ()),
-    "source": (2, ("train",)),  # data, split
-    "transform": (0, ()),
-    "batch_augmentation": (0, ()),
-    "loss": (0, ()),
-    "optimizer": (0, ("learning_rate",)),
-    "schedule": (0, ("lr", "steps", "warmup")),
-    "evaluator": (1, ()),  # run
-    "logger": (1, ()),  # directory
-}
-KINDS = tuple(PASSED)
 
 # Optimizers of optax and optax.contrib that a config may name. Others need more than gradients, or
 # choose the learning rate themselves.
 OPTAX_OPTIMIZERS = (
-    "adabelief",
-    "adadelta",
-    "adafactor",
-    "adagrad",
-    "adamax",
-    "adan",
-    "ademamix",
-    "amsgrad",
-    "fromage",
-    "lamb",
-    "lars",
-    "lion",
-    "nadam",
-    "novograd",
-    "radam",
-    "rmsprop",
-    "sign_sgd",
-    "signum",
-    "sm3",
-    "yogi",
-)
+    "adabelief", "adadelta", "adafactor", "adagrad", "adamax", "adan", "ademamix", "amsgrad",
+    "fromage", "lamb", "lars", "lion", "nadam", "novograd", "radam", "rmsprop", "sign_sgd",
+    "signum", "sm3", "yogi",
+)  # fmt: skip
 # Direction of descent in optax, where it is not called scale_by_NAME.
-_SCALES = {
-    "adabelief": "scale_by_belief",
-    "adagrad": "scale_by_rss",
-    "rmsprop": "scale_by_rms",
-}
+_SCALES = {"adabelief": "belief", "adagrad": "rss", "rmsprop": "rms"}
 
 C = TypeVar("C", bound=Callable[..., Any])
-_TABLES: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
-_MODULES: dict[tuple[str, str], str] = {}  # what to import for a component of a plug-in
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of component, and the section of the schema that names one.
+
+    Attributes:
+      name: such as `optimizer`.
+      chooser: the option that names the component.
+      section: the class without arguments of a component.
+      given: number of arguments that the framework passes by position.
+      given_by_name: those that it passes by name.
+      classes: subclasses by the names of the components whose arguments they declare.
+    """
+
+    name: str
+    chooser: str
+    section: Any
+    given: int = 0
+    given_by_name: tuple[str, ...] = ()
+    classes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        KINDS[self.name] = self
+
+
+KINDS: dict[str, Kind] = {}  # as the schema declares them
+# By kind and name: the component, and the module whose import registers it.
+_REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], str]] = {}
 _PLUGINS: list[str] = []  # modules that `load_plugins` has imported
 _importing: list[str] = []  # those that it is importing
 
@@ -82,8 +69,15 @@ class UnknownComponent(ConfigError):
     """A component that is neither built in nor registered."""
 
 
+def suggest(word: str, known: Sequence[Any]) -> str:
+    """`; did you mean X?` for the nearest of `known`, or a list of all of them."""
+    names = [str(one) for one in known]
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
+
+
 def register(kind: str, name: str) -> Callable[[C], C]:
-    """Returns a decorator that makes a class or function a component.
+    """Makes a class or function a component, as a decorator.
 
     Raises ValueError for an unknown kind, and for a name that another component has.
 
@@ -96,53 +90,39 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         >>> cfg.schedule.name
         'example_constant'
     """
-    if kind not in _TABLES:
-        raise ValueError(f"{kind}: no such kind of component{suggest(kind, KINDS)}")
+    if kind not in KINDS:
+        raise ValueError(f"{kind}: no such kind of component{suggest(kind, [*KINDS])}")
     if not re.fullmatch(r"\w+", name):
         raise ValueError(f"{name!r}: a component's name has only letters, digits and _")
 
     def add(component: C) -> C:
-        if is_built_in(kind, name) and not _is_ours(component):
+        module = component.__module__ or ""  # None in some REPLs
+        if name in built_in(kind) and module.partition(".")[0] != "vit_jax":
             raise ValueError(f"{kind} {name}: vit_jax has one; register yours by another name")
-        other = _TABLES[kind].get(name)
-        if other is not None and (other.__module__, other.__qualname__) != (
-            component.__module__,
-            component.__qualname__,
-        ):
-            raise ValueError(
-                f"{kind} {name}: {component.__module__} and {other.__module__} both register it"
-            )
-        _TABLES[kind][name] = component
-        _MODULES[kind, name] = _importing[-1] if _importing else component.__module__
+        other, _ = _REGISTERED.get((kind, name), (component, ""))
+        # A reload registers the same name of the same module again.
+        if (other.__module__, other.__qualname__) != (component.__module__, component.__qualname__):
+            raise ValueError(f"{kind} {name}: {module} and {other.__module__} both register it")
+        _REGISTERED[kind, name] = component, _importing[-1] if _importing else module
         return component
 
     return add
 
 
-def names(kind: str) -> tuple[str, ...]:
-    """Returns the names of the registered components of a kind."""
-    return tuple(_TABLES[kind])
-
-
 def built_in(kind: str) -> tuple[str, ...]:
     """The names of the components of a kind that this package has; they need no plug-in."""
-    return (*options.KINDS[kind].classes, *(OPTAX_OPTIMIZERS if kind == "optimizer" else ()))
-
-
-def is_built_in(kind: str, name: str) -> bool:
-    """Whether this package has a component of that name."""
-    return name in built_in(kind)
+    return (*KINDS[kind].classes, *(OPTAX_OPTIMIZERS if kind == "optimizer" else ()))
 
 
 def find(kind: str, name: str, key: str) -> Callable[..., Any]:
-    """Returns a component; raises ConfigError, with the option `key` that names it, if unknown."""
-    if name in _TABLES[kind]:
-        return _TABLES[kind][name]
+    """The component called `name`; raises ConfigError, with its option `key`, if there is none."""
+    if (kind, name) in _REGISTERED:
+        return _REGISTERED[kind, name][0]
     if kind == "optimizer" and name in OPTAX_OPTIMIZERS:
         import optax.contrib  # imports jax
 
         return getattr(optax, _in_optax(name), None) or getattr(optax.contrib, name)
-    known = dict.fromkeys((*built_in(kind), *_TABLES[kind]))
+    known = dict.fromkeys((*built_in(kind), *(one for k, one in _REGISTERED if k == kind)))
     nearest = suggest(name, list(known)) if known else ""
     hint = "" if "did you mean" in nearest else "; --plugins=MODULE adds those of a plug-in"
     raise UnknownComponent(f"{key}={name}: no such {kind.replace('_', ' ')}{nearest}{hint}")
@@ -156,125 +136,32 @@ def descends(name: str) -> bool:
 def _in_optax(name: str) -> str:
     import optax
 
-    scale = _SCALES.get(name, f"scale_by_{name}")
+    scale = f"scale_by_{_SCALES.get(name, name)}"
     return scale if hasattr(optax, scale) else name
 
 
 def modules(kind: str, name: str | None) -> set[str]:
-    """Returns the module to import for a component: none for built-in ones."""
-    module = _MODULES.get((kind, name or ""))
+    """The module to import for a component: none for built-in ones."""
+    _, module = _REGISTERED.get((kind, name or ""), (None, ""))
     return {module} if module and module.partition(".")[0] != "vit_jax" else set()
 
 
-def _section(base: type[Section], name: str, key: str) -> type[Section]:
-    """The class of a section with the arguments of a component; raises ConfigError if unknown."""
-    component = find(base.kind_of_component.name, name, key)
-    for argument in _arguments(base, component):
-        shared = argument in (field.name for field in dataclasses.fields(base))
-        if shared and name not in OPTAX_OPTIMIZERS:
-            raise ConfigError(
-                f"{key}={name}: its argument {argument} is an option of every "
-                f"{base.kind_of_component.name}; rename it"
-            )
-    return _from_signature(base, name, component)
-
-
-Section.from_signature = staticmethod(_section)
-
-
-def _arguments(base: type[Section], component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a component that a config can set, by name."""
-    positional, passed = PASSED[base.kind_of_component.name]
-    try:
-        signature = inspect.signature(component, eval_str=True)
-    except (NameError, TypeError):  # annotations that only a type checker can resolve
-        signature = inspect.signature(component)
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {
-        one.name: one
-        for one in [*signature.parameters.values()][positional:]
-        if one.name not in passed and one.kind not in several and _is_simple(one.default)
-    }
-
-
-@functools.cache
-def _from_signature(base: type[Section], name: str, component: Callable[..., Any]) -> type[Section]:
-    fields, shared = [], {field.name for field in dataclasses.fields(base)}
-    for argument, parameter in _arguments(base, component).items():
-        if argument in shared:
-            continue  # optax's own weight decay: that of the section is decoupled
-        default = parameter.default
-        if default is inspect.Parameter.empty:
-            default = dataclasses.MISSING
-        elif isinstance(default, list):
-            default = tuple(default)
-        declared = option(default, f"Argument of {name}.")
-        fields.append((argument, _hint(parameter.annotation), declared))
-    made = dataclasses.make_dataclass(
-        f"{base.__name__}_{name}",
-        fields,
-        bases=(base,),
-        namespace={"__reduce__": lambda section: _reduced(section, component)},
-        frozen=True,
-        kw_only=True,
-    )
-    return made
-
-
-def _reduced(section: Section, component: Callable[..., Any]) -> Any:
-    """Pickles a section whose class has no name to import: with the component, which has one."""
-    options = {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}  # pyright: ignore[reportArgumentType]
-    return _restored, (component, section.kind_of_component.section, options)
-
-
-def _restored(component: Callable[..., Any], base: type[Section], options: Any) -> Section:
-    return base(**options)  # unpickling `component` has imported its plug-in
-
-
-def _is_simple(value: Any) -> bool:
-    """Whether a config can write a default; a function or an array it cannot."""
-    members = value if isinstance(value, tuple | list) else (value,)
-    simple = (None, inspect.Parameter.empty)
-    return all(
-        any(one is known for known in simple) or isinstance(one, bool | int | float | str)
-        for one in members
-    )
-
-
-def _hint(annotation: Any) -> Any:
-    """The type of an argument, where options have such; else any plain value."""
-    scalars = (bool, int, float, str)
-    members = typing.get_args(annotation)
-    if annotation in scalars:
-        return annotation
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        inner = [one for one in members if one is not type(None)]
-        return annotation if len(inner) == 1 and inner[0] in scalars else Any
-    if typing.get_origin(annotation) is tuple and len(members) == 2 and members[1] is ...:
-        return annotation if members[0] in scalars else Any
-    return Any
-
-
-def _is_ours(component: Callable[..., Any]) -> bool:
-    """Returns whether a component is defined in this package; in a REPL its module may be None."""
-    return (component.__module__ or "").partition(".")[0] == "vit_jax"
-
-
-def make(section: Section, key: str, /, *given: Any, **named: Any) -> Any:
-    """Returns what the component of a section makes of its arguments and of what it is given.
+def make(section: Any, key: str, /, *given: Any, **named: Any) -> Any:
+    """Calls the component that a section names, with its arguments and what it is given.
 
     Raises ConfigError, with the option `key` that names it, where it fails.
     """
-    name, kind = str(section.component), section.kind_of_component.name
-    own = {argument: getattr(section, argument) for argument in arguments(type(section))}
+    kind = section.kind_of_component
+    shared = {field.name for field in dataclasses.fields(kind.section)}
+    own = {name: value for name, value in vars(section).items() if name not in shared}
     try:
-        return find(kind, name, key)(*given, **named, **own)
+        return find(kind.name, section.component, key)(*given, **named, **own)
     except (UserError, MemoryError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
-        raise ConfigError(f"{key}={name}: {_described(error)}") from error
+        raise ConfigError(f"{key}={section.component}: {_described(error)}") from error
 
 
 def load_plugins(modules: Iterable[str]) -> None:

@@ -29,7 +29,14 @@ class ThreeAugment(Transform, components=("three_augment",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data(Section, kind="source", chooser="source", components=("digits",)):
+class Data(
+    Section,
+    kind="source",
+    chooser="source",
+    given=2,  # these options and the split
+    given_by_name=("train",),
+    components=("digits",),
+):
     """Where images come from and what happens to their pixels before the model."""
 
     # What a source has that takes no such argument.

@@ -29,7 +29,7 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluator(Section, kind="evaluator"):
+class Evaluator(Section, kind="evaluator", given=1):  # what it measures
     """An evaluator, whose results have its name."""
 
     name: str = option("", "Evaluator.", free=True, kind="evaluator")
@@ -109,7 +109,12 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Logger(Section, kind="logger", components=("jsonl", "tensorboard")):
+class Logger(
+    Section,
+    kind="logger",
+    given=1,  # the run directory
+    components=("jsonl", "tensorboard"),
+):
     """A writer of metrics."""
 
     name: str = option("", "Writer.", free=True, kind="logger")

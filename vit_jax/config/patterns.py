@@ -16,7 +16,6 @@ _NUMBER = r"-?\d{1,6}"
 _PATTERN = re.compile(
     rf"([\w*?.][\w*?./]*)(?:\[({_NUMBER}|(?=:))(:?)((?:{_NUMBER})?)\])?((?:/[\w*?./]*)?)"
 )
-_GROUP = re.compile(r"(.+)\(([^()]*)\)")
 STACKED = re.compile(r"(.*/)?(encoder|rest)/.*")  # whose first axis counts layers
 
 
@@ -50,21 +49,6 @@ class Pattern:
         return range(layers)[self.layers or slice(None)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Parameters with a learning rate or weight decay of their own.
-
-    Attributes:
-      pattern: of the parameters.
-      lr: a factor on the learning rate; None: not said.
-      decay: a factor on the weight decay, also of parameters that would have none.
-    """
-
-    pattern: Pattern
-    lr: float | None = None
-    decay: float | None = None
-
-
 def parse(text: str, key: str) -> Pattern:
     """Reads a pattern; raises ConfigError."""
     match = _PATTERN.fullmatch(text)
@@ -80,33 +64,9 @@ def parse(text: str, key: str) -> Pattern:
     return Pattern(text, match[1] + match[5], layers)
 
 
-def parse_group(text: str, key: str) -> Group:
-    """Reads `PATTERN(lr=0.1)`, `PATTERN(decay=0)` or both; raises ConfigError."""
-    match, values = _GROUP.fullmatch(text), dict[str, float]()
-    for word in match[2].split(",") if match else ():
-        name, _, value = word.strip().partition("=")
-        try:
-            values[name.strip()] = float(value)
-        except ValueError:
-            values = {}
-            break
-    sound = values and values.keys() <= {"lr", "decay"}
-    if match is None or not sound or not all(0 <= one < 1e6 for one in values.values()):
-        raise ConfigError(
-            f"{key}={text}: must be PATTERN(lr=FACTOR,decay=FACTOR), such as head(lr=10) or "
-            "*/bias(decay=0)"
-        )
-    return Group(parse(match[1].strip(), key), **values)
-
-
 def check(text: str, key: str) -> None:
     """Raises ConfigError unless `text` is a pattern."""
     parse(text, key)
-
-
-def check_group(text: str, key: str) -> None:
-    """Raises ConfigError unless `text` is a group."""
-    parse_group(text, key)
 
 
 def check_matches(patterns: Iterable[Pattern], layers: Mapping[str, int], key: str) -> None:

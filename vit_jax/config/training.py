@@ -107,7 +107,21 @@ class Masked:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Optimizer(Section, kind="optimizer"):
+class Group:
+    """Parameters with a learning rate or weight decay of their own."""
+
+    pattern: str = option("", "Parameters, by pattern: head, */bias.", check=patterns.check)
+    lr: float | None = option(None, "Factor on the learning rate; none: 1.", at_least=0, below=1e6)
+    decay: float | None = option(
+        None,
+        "Factor on the weight decay, also of parameters that would have none; none: as decayed.",
+        at_least=0,
+        below=1e6,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     """The update rule."""
 
     name: str = option(
@@ -136,10 +150,8 @@ class Optimizer(Section, kind="optimizer"):
         above=0,
         at_most=1,
     )
-    groups: tuple[str, ...] = option(
-        (),
-        "Factors on rate and weight decay by pattern: head(lr=10), */bias(lr=2,decay=0).",
-        check=patterns.check_group,
+    groups: tuple[Group, ...] = option(
+        (), "Factors on learning rate (lr), weight decay (decay) by pattern: groups.head.lr=10."
     )
     head_first: int = option(0, "Steps at first in which the head alone trains.", at_least=0)
 
@@ -232,7 +244,7 @@ class Distill:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule(Section, kind="schedule"):
+class Schedule(Section, kind="schedule", given_by_name=("lr", "steps", "warmup")):
     """The learning rate over the run, relative to optimizer.lr."""
 
     cooldown: ClassVar[Duration] = Duration(0, "steps")  # of schedules that end by themselves

@@ -69,7 +69,7 @@ def open_source(
             return Folder(data, split, key, labels=labels)
         if data.source == "csv":
             return CsvImages(data, split, key, labels=labels)
-        if not components.is_built_in("source", data.source):
+        if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
             _check_plugged_in(made, data, labels=labels)
             return made

@@ -34,7 +34,7 @@ def cross_entropy(
         labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1], dtype=jnp.float32)
     )
     targets = optax.smooth_labels(targets, smoothing)
-    if not components.is_built_in("loss", loss.name):
+    if loss.name not in components.built_in("loss"):
         each = components.make(loss, "loss.name")(logits, targets)
         if each.shape != logits.shape[:1] or not jnp.issubdtype(each.dtype, jnp.floating):
             raise config.ConfigError(

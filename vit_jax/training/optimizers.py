@@ -9,7 +9,7 @@ import optax
 import optax.contrib
 
 from vit_jax import config
-from vit_jax.config import components, patterns
+from vit_jax.config import components
 from vit_jax.utils import tree_utils
 
 # Which parameters decay, by name; the first match decides.
@@ -55,8 +55,7 @@ def decays(optimizer: config.Optimizer, name: str) -> bool:
 
 def decays_in_groups(optimizer: config.Optimizer) -> bool:
     """Returns whether groups of parameters have a weight decay of their own."""
-    groups = [patterns.parse_group(text, "optimizer.groups") for text in optimizer.groups]
-    return any(group.decay is not None for group in groups)
+    return any(group.decay is not None for group in optimizer.groups)
 
 
 @components.register("optimizer", "adam")

@@ -34,7 +34,7 @@ def create(
     `step` are at shares of the whole run. Step 0 is the first update; a run without warm-up starts
     at `lr`.
     """
-    if not components.is_built_in("schedule", schedule.name):
+    if schedule.name not in components.built_in("schedule"):
         own: Any = components.make(schedule, "schedule.name", lr=lr, steps=steps, warmup=warmup)
         rate = jax.eval_shape(own, jnp.float32(0)) if callable(own) else None
         if getattr(rate, "shape", None) != ():

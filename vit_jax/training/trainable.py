@@ -284,9 +284,8 @@ def _grouped(
     options: config.Optimizer, layers: Mapping[str, int], what: str
 ) -> list[tuple[patterns.Pattern, float]]:
     """Returns the groups that name a factor on `what`, with it."""
-    groups = [patterns.parse_group(text, "optimizer.groups") for text in options.groups]
-    patterns.check_matches((group.pattern for group in groups), layers, "optimizer.groups")
-    factors = [(group.pattern, getattr(group, what)) for group in groups]
+    parsed = _parsed((group.pattern for group in options.groups), layers, "optimizer.groups")
+    factors = zip(parsed, (getattr(group, what) for group in options.groups), strict=True)
     return [(pattern, factor) for pattern, factor in factors if factor is not None]
 
 

@@ -77,7 +77,7 @@ def first_upper(text: str) -> str:
 def model(cfg: config.Config) -> str:
     """Returns the network in a few words."""
     one = cfg.model
-    if not components.is_built_in("model", one.architecture or "vit"):
+    if (one.architecture or "vit") not in components.built_in("model"):
         return f"a {one.architecture}"
     if one.variant is not None:
         return one.variant
