@@ -10,11 +10,11 @@ from vit_jax import config
 from vit_jax.weights import json_fields
 from vit_jax.weights.families.torch_rules import norm, resnet_units
 from vit_jax.weights.family import (
-    NOT_OFFERED,
     CLIP,
     FILTERS,
     HALF,
     IMAGENET,
+    NOT_OFFERED,
     Family,
     Fields,
     Files,
