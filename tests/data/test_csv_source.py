@@ -147,7 +147,13 @@ def test_lists_are_checked_before_a_run(tmp_path):
          "image and classes"),
         ("image;class\na.png;x\n",
          "ROOT/train.csv: needs a header and at least 2 columns with commas between, "
-         "image and classes"),
+         "image and classes; it has semicolons"),
+        ("image,labels\na.png;x\n", "ROOT/train.csv, line 2: 1 columns; the header has 2"),
+        ('i,l\n"a.png","x\n;y"\nb.png\n',
+         "ROOT/train.csv, line 4: 1 columns; the header has 2"),  # of the file, not of the table
+        ("i,l\ndogs\\a.png,x\n", "ROOT/train.csv, line 2: dogs\\a.png: write / between folders"),
+        ("image,l\n".encode("utf-16-le"),
+         "ROOT/train.csv: is text of another encoding; save it as UTF-8"),
         ("a.PNG,x\nb.png,y\n",
          "ROOT/train.csv: begins with an image, not with a header: image,class"),
         ("image,labels\n", "ROOT/train.csv: lists no image"),
@@ -156,8 +162,9 @@ def test_lists_are_checked_before_a_run(tmp_path):
         ("i,l\na\0.png,x\n", "ROOT/train.csv, line 2: a\\x00.png: must be a path below data.root"),
         ("i,l\n/etc/x,x\n", "ROOT/train.csv, line 2: /etc/x: must be a path below data.root"),
         ("i,l\na/../../x,x\n", "ROOT/train.csv, line 2: a/../../x: must be a path below data.root"),
-        ("i,l\na.png,x\na.png,y\n",
-         "ROOT/train.csv, line 3: a.png is listed twice; an image has one line"),
+        ("i,l\na.png,x\nb.png,x\n./a.png,y\n",
+         "ROOT/train.csv, line 4: ./a.png is listed in line 2 too; an image has one line, with "
+         "several classes image,class;class"),
         ("i,l\na.png,x;x\n", "ROOT/train.csv, line 2: a class is named twice"),
         ("i,l\na.png,x\x1b[2J\n",
          "ROOT/train.csv, line 2: class 'x\\\\x1b[2J': is empty, or cannot be shown; rename it"),
@@ -165,7 +172,8 @@ def test_lists_are_checked_before_a_run(tmp_path):
          "data.root=ROOT: train.csv has 1 classes; at least 2 are needed"),
         ("i,x,y\na.png,1,2\n", "ROOT/train.csv, line 2: y is 2; with more than two columns each is "
          "a class, 0 or 1; remove columns that are none, or keep image and class"),
-        ("i,x,\na.png,1,0\n",
+        ("i,x,\na.png,1,0\n", "ROOT/train.csv, line 2: 0: its column has no name"),
+        ("i,,x\na.png,1,0\n",
          "ROOT/train.csv, line 1: class '': is empty, or cannot be shown; rename it"),
         ("i,x,x\na.png,1,0\n", "ROOT/train.csv: two columns have the same name"),
         ('i,l\n"a.png,x\n', "ROOT/train.csv, line 2: unexpected end of data"),
@@ -198,7 +206,12 @@ def test_other_mistakes_are_one_line(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        TRAIN.encode("utf-16"),  # Excel's "Unicode text"
+        TRAIN.encode("utf-16"),
+        TRAIN.replace(",", "\t").encode("utf-16"),  # Excel's "Unicode text"
+        TRAIN.replace("\n", "\r\n").encode("utf-8-sig"),
+        TRAIN.replace("\n", ",\n").replace("labels", " labels ").encode(),
+        b"image,bird,cat,dog\na.png,False,True,True\nsub/b.png,0.0,0,1.0\nc.png,false,0,0\n"
+        b"d.png,TRUE,1,0\n",
         b",image,labels\n0,a.png,cat;dog\n1,sub/b.png,dog\n2,c.png,\n3,d.png,cat;bird\n",
         b'image,labels\na.png, "cat;dog"\nsub/b.png, "dog"\nc.png,\nd.png, "cat;bird"\n',
     ],

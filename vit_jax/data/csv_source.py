@@ -2,18 +2,16 @@
 
 import codecs
 import csv
-import hashlib
 import io
 import logging
 import pathlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_jax import config
 from vit_jax.data import decoding, splits
-from vit_jax.data.folders import SUFFIXES, shown
+from vit_jax.data.folders import SUFFIXES, hash64, shown
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.utils import limits, messages, storage
@@ -22,9 +20,9 @@ from vit_jax.utils.digests import digest
 SEPARATOR = ";"  # between the classes of an image
 SUFFIX = ".csv"
 STATED = 1000  # files whose size is part of the fingerprint
-
-
 INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
+# What programs write for 0 and 1 in the column of a class.
+BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 
 log = logging.getLogger("vit_jax")
 
@@ -54,11 +52,8 @@ class CsvImages:
         """Raises DataError for files that are missing or malformed, in one line."""
         self._root, self._multilabel = pathlib.Path(data.root or ""), data.multilabel
         if not self._root.is_dir():
-            what = (
-                "not a folder, such as that of train.csv"
-                if self._root.exists()
-                else "no such folder"
-            )
+            what = "not a folder, such as that of train.csv"
+            what = what if self._root.exists() else "no such folder"
             raise DataError(f"data.root={self._root}: {what}")
         requested = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
@@ -68,25 +63,21 @@ class CsvImages:
         if requested.name != train and labels:
             named, others = _read_table(_file(self._root, train, "data.train_split"))
         self.classes = _classes(named, others) if labels else ()
-        if len(self.classes) < 2 and labels:
-            raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
-                            "classes; at least 2 are needed")  # fmt: skip
-        _check_header(path, header, self.classes)
-        places = {name: place for place, name in enumerate(self.classes)}
+        if labels:
+            if len(self.classes) < 2:
+                raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
+                                "classes; at least 2 are needed")  # fmt: skip
+            if len(header) > 2 and set(header[1:]) != set(self.classes):
+                odd = min(set(header[1:]) ^ set(self.classes))
+                raise DataError(
+                    f"{path}: its columns are not the classes of the training split: {odd}"
+                )
         if requested.low or requested.high:
             part = requested.select(len(rows), key)
-            kept = sorted(rows, key=lambda row: _hash(row.image))[part.start : part.stop]
-            rows = sorted(kept)
-        if (
-            data.multilabel
-            and labels
-            and len(header) == 2
-            and max(len(r.classes) for r in rows) < 2
-        ):
-            log.warning(
-                "%s: no image has several classes, such as %s; `%s` separates them, no space",
-                path, shown(rows[0].classes[0] if rows[0].classes else ""), SEPARATOR,
-            )  # fmt: skip
+            rows = sorted(sorted(rows, key=lambda row: hash64(row.image))[part.start : part.stop])
+        if labels and data.multilabel and len(header) == 2:
+            _warn_of_other_separators(path, rows)
+        places = {name: place for place, name in enumerate(self.classes)}
         found = [self._label(path, row, places) if labels else (UNKNOWN,) for row in rows]
         # Blocks of bytes and numbers, because unpickling a list of a million strings is slow.
         names = [row.image.encode() for row in rows]
@@ -95,12 +86,12 @@ class CsvImages:
         self._label_ends = _ends(found)
 
     def _label(self, path: pathlib.Path, row: Row, places: dict[str, int]) -> tuple[int, ...]:
-        unknown = [name for name in row.classes if name not in places]
-        if unknown:
-            raise DataError(
-                f"{path}, line {row.line}: class {unknown[0]} is not in the training split"
-                f"{config.suggest(unknown[0], self.classes)}"
-            )
+        for name in row.classes:
+            if name not in places:
+                raise DataError(
+                    f"{path}, line {row.line}: class {name} is not in the training split"
+                    f"{config.suggest(name, self.classes)}"
+                )
         if not self._multilabel and len(row.classes) != 1:
             raise DataError(
                 f"{path}, line {row.line}: {len(row.classes)} classes; for images of any number "
@@ -172,21 +163,58 @@ def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], 
             raise DataError(f"{path}: {error}") from None
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: byte {error.start} is not {error.encoding.upper()}") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    if "\0" in text[:2]:
+        raise DataError(f"{path}: is text of another encoding; save it as UTF-8")
+    first = text.partition("\n")[0]
+    tabs = "\t" in first and "," not in first  # a spreadsheet's "Unicode text"
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter="\t" if tabs else ",",
+        strict=True,
+        skipinitialspace=not tabs,
+    )
+    least = 2 if labels else 1
     try:
-        header = next(reader, [])
-        skipped = int(len(header) > (2 if labels else 1) and header[0] in INDEX)
-        header = header[skipped:]
-        if len(header) < (2 if labels else 1):
-            columns = "at least 2 columns with commas between, image and classes"
-            columns = columns if labels else "a column, image"
-            raise DataError(f"{path}: needs a header and {columns}")
-        if pathlib.PurePosixPath(header[0].strip().lower()).suffix in SUFFIXES:
+        header = [name.strip() for name in next(reader, [])]
+        skipped = int(len(header) > least and header[0] in INDEX)
+        kept = slice(skipped, None)
+        if len(header) > 2 and not header[-1]:  # every line ends in a separator
+            kept = slice(skipped, -1)
+        columns, header = len(header), header[kept]
+        if len(header) < least:
+            wanted = "a column, image"
+            if labels:
+                wanted = "at least 2 columns with commas between, image and classes"
+                wanted += "; it has semicolons" * (";" in first)
+            raise DataError(f"{path}: needs a header and {wanted}")
+        if pathlib.PurePosixPath(header[0].lower()).suffix in SUFFIXES:
             raise DataError(f"{path}: begins with an image, not with a header: image,class")
         if labels:
             for name in header[1:]:
-                _check_name(path, 1, name)
-        rows = list(_rows(path, (cells[skipped:] for cells in reader), header, labels=labels))
+                _check_name(f"{path}, line 1", name)
+            if len(set(header[1:])) < len(header) - 1:
+                raise DataError(f"{path}: two columns have the same name")
+        rows: list[Row] = []
+        seen: dict[str, int] = {}
+        for cells in reader:
+            if not cells:
+                continue
+            where = f"{path}, line {reader.line_num}"
+            if len(cells) != columns:
+                raise DataError(f"{where}: {len(cells)} columns; the header has {columns}")
+            if kept.stop and cells[-1].strip():
+                raise DataError(f"{where}: {shown(cells[-1])}: its column has no name")
+            cells = [cell.strip() for cell in cells[kept]]
+            image = _image(where, cells[0])
+            # Two spellings of one path, such as ./a.png, are one image.
+            earlier = seen.setdefault(str(pathlib.PurePosixPath(image)), reader.line_num)
+            if earlier != reader.line_num:
+                joined = f"image,{'class;class' if len(header) == 2 else '1,1'}"
+                raise DataError(
+                    f"{where}: {shown(image)} is listed in line {earlier} too; an image has one "
+                    f"line, with several classes {joined}"
+                )
+            rows.append(Row(reader.line_num, image, _names(where, cells, header, labels=labels)))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if not rows:
@@ -194,74 +222,56 @@ def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], 
     return header, rows
 
 
-def _rows(
-    path: pathlib.Path, reader: Iterator[list[str]], header: list[str], *, labels: bool
-) -> Iterator[Row]:
-    seen: set[str] = set()
-    for number, cells in enumerate(reader, start=2):
-        if not cells:
-            continue
-        where = f"{path}, line {number}"
-        if len(cells) != len(header):
-            raise DataError(f"{where}: {len(cells)} columns; the header has {len(header)}")
-        image = cells[0].strip()
-        parts = pathlib.PurePosixPath(image).parts
-        if not parts or parts[0] == "/" or ".." in parts or "\0" in image:
-            raise DataError(
-                f"{where}: {shown(image) or 'no image'}: must be a path below data.root"
-            )
-        if image in seen:
-            raise DataError(f"{where}: {shown(image)} is listed twice; an image has one line")
-        seen.add(image)
-        yield Row(number, image, _names(where, cells, header) if labels else ())
+def _image(where: str, image: str) -> str:
+    parts = pathlib.PurePosixPath(image).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in image:
+        raise DataError(f"{where}: {shown(image) or 'no image'}: must be a path below data.root")
+    if "\\" in image:
+        raise DataError(f"{where}: {shown(image)}: write / between folders")
+    return image
 
 
-def _names(where: str, cells: list[str], header: list[str]) -> tuple[str, ...]:
+def _names(where: str, cells: list[str], header: list[str], *, labels: bool) -> tuple[str, ...]:
     """The classes of a line."""
+    if not labels:
+        return ()
     if len(header) == 2:
-        names = [name.strip() for name in cells[1].split(SEPARATOR)]
-        names = tuple(name for name in names if name)
+        names = tuple(name for part in cells[1].split(SEPARATOR) if (name := part.strip()))
         for name in names:
-            _check_name(where, None, name)
+            _check_name(where, name)
             if "|" in name:
                 raise DataError(f"{where}: class {shown(name)}: write ; between classes, not |")
         if len(set(names)) < len(names):
             raise DataError(f"{where}: a class is named twice")
         return names
     for name, cell in zip(header[1:], cells[1:], strict=True):
-        if cell.strip() not in ("0", "1"):
+        if cell.lower() not in BITS:
             raise DataError(
                 f"{where}: {shown(name)} is {shown(cell)}; with more than two columns each is a "
                 "class, 0 or 1; remove columns that are none, or keep image and class"
             )
-    return tuple(n for n, cell in zip(header[1:], cells[1:], strict=True) if cell.strip() == "1")
+    return tuple(n for n, cell in zip(header[1:], cells[1:], strict=True) if BITS[cell.lower()])
 
 
-def _check_name(where: object, line: int | None, name: str) -> None:
+def _check_name(where: str, name: str) -> None:
     """Raises DataError for a name of a class that reports or terminals cannot show unchanged."""
     if not name or messages.printable(name) != name:
-        place = f"{where}" if line is None else f"{where}, line {line}"
-        raise DataError(f"{place}: class {shown(name)!r}: is empty, or cannot be shown; rename it")
+        raise DataError(f"{where}: class {shown(name)!r}: is empty, or cannot be shown; rename it")
+
+
+def _warn_of_other_separators(path: pathlib.Path, rows: list[Row]) -> None:
+    if max(len(row.classes) for row in rows) < 2:
+        example = next((shown(row.classes[0]) for row in rows if row.classes), "")
+        log.warning(
+            "%s: no image has several classes, such as %s; `%s` separates them, no space",
+            path, example, SEPARATOR,
+        )  # fmt: skip
 
 
 def _classes(header: list[str], rows: list[Row]) -> tuple[str, ...]:
     if len(header) > 2:
         return tuple(header[1:])
     return tuple(sorted({name for row in rows for name in row.classes}))
-
-
-def _check_header(path: pathlib.Path, header: list[str], classes: tuple[str, ...]) -> None:
-    named = header[1:] if len(header) > 2 and classes else []
-    if len(set(named)) < len(named):
-        raise DataError(f"{path}: two columns have the same name")
-    if named and set(named) != set(classes):
-        odd = sorted(set(named) ^ set(classes))[0]
-        raise DataError(f"{path}: its columns are not the classes of the training split: {odd}")
-
-
-def _hash(image: str) -> int:
-    """64 bits that depend on the path only."""
-    return int.from_bytes(hashlib.sha256(image.encode()).digest()[:8], "big")
 
 
 def _ends(parts: list[bytes] | list[tuple[int, ...]]) -> np.ndarray:

@@ -29,6 +29,9 @@ BRANDS = {b"avif": "an AVIF image", b"avis": "an AVIF image"} | dict.fromkeys(
 )
 CONTAINERS = (
     (b"\0\0\0\x0cJXL ", "a JPEG XL image"),
+    (b"\0\0\0\x0cjP  ", "a JPEG 2000 image"),
+    (b"II+\0", "a BigTIFF"),
+    (b"MM\0+", "a BigTIFF"),
     (b"\xff\x0a", "a JPEG XL image"),
     (b"<", "a page or SVG"),
     (b"{", "JSON"),

@@ -384,9 +384,13 @@ def _list(
     return files
 
 
+def hash64(path: str) -> int:
+    """64 bits that depend on the path below the root only."""
+    return int.from_bytes(hashlib.sha256(os.fsencode(path)).digest()[:8], "big")
+
+
 def _hash(file: File) -> int:
-    """64 bits that depend on the path only."""
-    return int.from_bytes(hashlib.sha256(os.fsencode(file[1])).digest()[:8], "big")
+    return hash64(file[1])
 
 
 def _side(files: list[File], data: config.Data, name: str, split: str, key: str) -> list[File]:
