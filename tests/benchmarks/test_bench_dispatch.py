@@ -18,8 +18,8 @@ def test_all_ways_take_the_steps_of_a_run():
             found.whole.take(steps)
             found.held.take(steps)
             found.alone(steps)
-        states = [found.whole.moment.state, found.held.moment.state, found.state]
-        assert found.whole.moment.step == found.held.moment.step == 7
+        states = [found.whole.state, found.held.state, found.state]
+        assert found.whole.step == found.held.step == 7
     for state in states:
         assert int(state["step"]) == 7
         for ours, theirs in zip(jax.tree.leaves(states[0]), jax.tree.leaves(state), strict=True):

@@ -69,7 +69,9 @@ def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
         assert cv2.imwrite(str(tmp_path / "a" / name), np.full((8, 8), 80 * index, np.uint8))
     for split in ("train", "test"):
         (tmp_path / f"{split}.csv").write_text("image,tags\na/0.png,x;y\na/1.png,y\na/2.png,\n")
-    cfg = configure(data={"source": "csv", "root": str(tmp_path), "num_examples": 1024})
+    data = {"source": "csv", "root": str(tmp_path), "multilabel": True}
+    data |= {"train_split": "train", "eval_split": "test"}
+    cfg = runs.configure(**OPTIONS | {"data": data})
     head = ("v", "y", "u", "w", "x")
     with pytest.warns(AssumptionWarning, match="has 2 of the head's 5 .* are left out: v, u, w$"):
         evaluation = open_evaluation(cfg, head=head)

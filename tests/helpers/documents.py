@@ -40,7 +40,7 @@ NOT_RUN = {
     r"--serve": "waits for a browser; tests/inference/inspect",
     r"--config=my_configs": "names a file of the reader",
     r"\bNAME\b": "names what the reader has",
-    r"loggers=.?(wandb|mlflow)": "needs an extra; tests/runtime/test_trackers.py",
+    r"loggers[=.](wandb|mlflow)": "needs an extra; tests/runtime/test_trackers.py",
 }
 # Python blocks that need what no environment of the tests has.
 NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch", "jax2onnx": "onnx"}

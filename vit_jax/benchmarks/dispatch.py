@@ -38,13 +38,14 @@ class Loop:
 
     def __init__(self, trainer: Trainer, **given: Any) -> None:
         self._trainer, self._given = trainer, given
-        self._start = Start(state=trainer.init_state(), step=0, facts={})
+        self.state, self.step = trainer.init_state(), 0
 
     def take(self, steps: int) -> None:
         """Takes steps and waits for the last one."""
-        last = self._start.step + steps
-        live, _ = train_loop.run_steps(self._trainer, self._start, steps=last, **self._given)
-        self._start = Start(state=jax.block_until_ready(live), step=last, facts={})
+        start = Start(state=self.state, step=self.step, facts={})
+        self.step += steps
+        live, _ = train_loop.run_steps(self._trainer, start, steps=self.step, **self._given)
+        self.state = jax.block_until_ready(live)
 
 
 class Held:

@@ -320,7 +320,7 @@ import test_imagenet
 
 def slowly(data, values):
     time.sleep(0.2)
-    return test_imagenet.imagenet.encode(data, values)
+    return test_imagenet.imagenet.encode_imagenet(data, values)
 
 test_imagenet.build.build(test_imagenet.job(pathlib.Path(sys.argv[1]), "killed", slowly))
 """
