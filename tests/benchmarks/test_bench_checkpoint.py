@@ -7,7 +7,6 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import cli
 from vit_jax.benchmarks import checkpoint
 from vit_jax.training import sharding
 
@@ -42,16 +41,17 @@ def test_a_program_restores_what_it_saved(tmp_path, state, name):
         checkpoint.remove(program.path(2))
         assert not program.path(2).exists()
     assert jax.tree.structure(restored) == jax.tree.structure(live)
-    for ours, theirs in zip(jax.tree.leaves(live), jax.tree.leaves(restored), strict=True):
-        assert ours.dtype == theirs.dtype
-        assert ours.sharding == theirs.sharding
-        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+    for ours, other in zip(jax.tree.leaves(live), jax.tree.leaves(restored), strict=True):
+        assert ours.dtype == other.dtype
+        assert ours.sharding == other.sharding
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(other))
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_saving_and_restoring_are_compared(tmp_path, state):
-    found = checkpoint.measure("tiny", *state, rounds=2, where=tmp_path)
-    assert [one.what for one in found] == [
+    found = checkpoint.compare("tiny", *state, rounds=2, where=tmp_path)
+    assert [one.work for one in found] == [
         "save, tiny", "begin to save, tiny", "restore, tiny",
     ]  # fmt: skip
     for one in found:
@@ -61,6 +61,7 @@ def test_saving_and_restoring_are_compared(tmp_path, state):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_state_is_that_of_a_run_and_not_of_zeros():
     live, target = checkpoint.random_state("ViT-Ti/16")
     assert live.keys() == {"params", "opt", "step", "bad_steps"}
@@ -78,17 +79,3 @@ def test_the_file_system_is_named():
     assert checkpoint.file_system(None) in checkpoint.title(None)[-1]
     with open("/proc/mounts") as mounts:  # noqa: PTH123
         assert checkpoint.file_system(None) in {line.split()[2] for line in mounts}
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--models=ViT-Q/16"], "ViT-Q/16: no size Q"),
-        (["--workdir=/gone"], "--workdir=/gone: no such folder"),
-        (["--batch=4"], "--batch=4: is a flag of bench train, bench evaluate only"),
-    ],
-)
-def test_mistakes_are_one_line(flags, message, capsys):
-    assert cli.main(["bench", "checkpoint", *flags]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert message in line

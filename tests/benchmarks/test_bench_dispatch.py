@@ -13,27 +13,23 @@ from vit_jax.benchmarks import dispatch
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_all_ways_take_the_steps_of_a_run():
-    with dispatch.programs(100) as found:
-        for steps in (4, 3):  # a turn goes on where the last one ended
-            found.whole.take(steps)
-            found.held.take(steps)
-            found.alone(steps)
-        states = [found.whole.state, found.held.state, found.state]
-        assert found.whole.step == found.held.step == 7
+    with dispatch.programs(100) as ways:
+        # A turn goes on where the last one ended.
+        states = [[take(steps) for steps in (4, 3)][-1] for take in ways.values()]
     for state in states:
         assert int(state["step"]) == 7
-        for ours, theirs in zip(jax.tree.leaves(states[0]), jax.tree.leaves(state), strict=True):
-            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+        for ours, other in zip(jax.tree.leaves(states[0]), jax.tree.leaves(state), strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), np.asarray(other))
 
 
 def test_images_in_memory_come_again_and_again():
     batches = [{"image": np.full(1, number)} for number in range(3)]
-    held = dispatch.Held(batches, 4)
+    held = dispatch.HeldBatches(batches, 4)
     assert [int(next(held)["image"][0]) for _ in range(5)] == [1, 2, 0, 1, 2]
 
 
 def test_no_turn_evaluates_or_saves():
-    cfg = dispatch.config_of(50)
+    cfg = dispatch.create_config(50)
     assert cfg.evaluation.every is cfg.checkpoint.every is cfg.checkpoint.minutes is None
     assert str(cfg.train.duration) == "50 steps"
 

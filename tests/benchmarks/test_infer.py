@@ -2,12 +2,13 @@
 
 import csv
 import importlib.util
+import types
 
 import jax
 import numpy as np
 import pytest
 
-from vit_jax import cli, config, models, preflight
+from vit_jax import config, models, preflight
 from vit_jax.benchmarks import forward, infer, infer_files, max_batch
 
 GIB = 2**30
@@ -15,8 +16,10 @@ GIB = 2**30
 
 def measured(model, side, rates, limit="memory: batch 8 does not fit"):
     """Batches of 1, 2, 4, ... with so many images per second."""
-    timed = [infer.Timed(batch=2**i, seconds=2**i / rate) for i, rate in enumerate(rates)]
-    return infer.Measured(model=model, size=side, side=side, flops=2e9, timed=timed, limit=limit)
+    timed = [infer.TimedBatch(batch=2**i, seconds=2**i / rate) for i, rate in enumerate(rates)]
+    network = types.SimpleNamespace(flops=2e9)
+    one = forward.Forward(model=model, size=side, side=side, network=network)
+    return infer.Measured(forward=one, timed=timed, limit=limit)
 
 
 def test_an_input_size_becomes_the_nearest_that_a_model_takes():
@@ -41,9 +44,9 @@ def test_the_largest_batch_is_found_in_few_compilations(fixed, each, memory):
     def use(batch):
         tried.append(batch)
         peak = fixed + each * batch
-        return max_batch.Use(peak, peak <= memory, memory)
+        return max_batch.MemoryUse(peak, peak <= memory, memory)
 
-    batch, peak = max_batch.largest(use)
+    batch, peak = max_batch.find_largest(use)
     exact = int((memory - fixed) / each)
     assert peak == fixed + each * batch <= memory
     assert exact / 1.06 <= batch <= exact
@@ -55,19 +58,19 @@ def test_a_compiler_that_allows_less_than_there_is_is_believed():
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
         "temporaries (16.01G) exceeds available HBM (15.48G)."
     )
-    assert max_batch._refused(said, 16.0 * GIB) == (16.01 * GIB, False, 15.48 * GIB)
+    assert max_batch.parse_refusal(said, 16.0 * GIB) == (16.01 * GIB, False, 15.48 * GIB)
     tried = []
 
     def use(batch):
         tried.append(batch)
         peak = GIB + 1e7 * batch
         return (
-            max_batch._refused(said, 16 * GIB)
+            max_batch.parse_refusal(said, 16 * GIB)
             if peak > 15.48 * GIB
-            else max_batch.Use(peak, True, 16 * GIB)
+            else max_batch.MemoryUse(peak, True, 16 * GIB)
         )
 
-    batch, _ = max_batch.largest(use)
+    batch, _ = max_batch.find_largest(use)
     exact = int(14.48 * GIB / 1e7)
     assert exact / 1.06 <= batch <= exact
     assert len(tried) <= 4
@@ -80,16 +83,16 @@ def test_memory_that_bends_takes_a_few_more(bend):
     def use(batch):
         tried.append(batch)
         peak = 1e8 + 1e6 * batch + 2e6 * max(batch - bend, 0)
-        return max_batch.Use(peak, peak <= 16e9, 16e9)
+        return max_batch.MemoryUse(peak, peak <= 16e9, 16e9)
 
-    batch, _ = max_batch.largest(use)
+    batch, _ = max_batch.find_largest(use)
     exact = next(b for b in range(16000, 0, -1) if 1e8 + 1e6 * b + 2e6 * max(b - bend, 0) <= 16e9)
     assert exact / 1.06 <= batch <= exact
     assert len(tried) == len(set(tried)) <= 6
 
 
 def test_where_not_one_image_fits_the_answer_is_none():
-    assert max_batch.largest(lambda batch: max_batch.Use(2.0, False, 1.0)) == (0, 0.0)
+    assert max_batch.find_largest(lambda batch: max_batch.MemoryUse(2.0, False, 1.0)) == (0, 0.0)
 
 
 @pytest.mark.slow
@@ -100,7 +103,7 @@ def test_the_batch_doubles_until_memory_ends(monkeypatch):
     place = jax.devices()[0]
     program = one.compile(2, place)
     params = jax.jit(one.network.init)(jax.random.key(0))
-    found = np.asarray(program(params, infer._images(2, 16)))
+    found = np.asarray(program(params, infer.pixels(2, 16)))
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-5)
 
     def compile_(self, batch, device):
@@ -109,17 +112,21 @@ def test_the_batch_doubles_until_memory_ends(monkeypatch):
         return batch
 
     monkeypatch.setattr(forward.Forward, "compile", compile_)
-    monkeypatch.setattr(infer, "_peak", lambda program: 1.0)
-    monkeypatch.setattr(infer, "_time", lambda program, params, images, rounds: program**0.5 / 9)
+    monkeypatch.setattr(infer, "peak_memory", lambda program: 1.0)
+    monkeypatch.setattr(
+        infer, "time_passes", lambda program, params, images, rounds: program**0.5 / 9
+    )
     (result,) = infer.measure([one], rounds=2, say=lambda text: None)
     assert [timed.batch for timed in result.timed] == [1, 2, 4]
     assert result.limit == "memory: batch 8 does not fit"
     assert result.best.batch == result.batch == 4
-    monkeypatch.setattr(infer, "_time", lambda program, params, images, rounds: float(program))
+    monkeypatch.setattr(
+        infer, "time_passes", lambda program, params, images, rounds: float(program)
+    )
     monkeypatch.setattr(infer, "SECONDS", 1.5)
     (result,) = infer.measure([one], rounds=2, say=lambda text: None)
     assert result.limit == "time: batch 2 takes 2.0 s"
-    monkeypatch.setattr(infer, "_peak", lambda program: 1e18)
+    monkeypatch.setattr(infer, "peak_memory", lambda program: 1e18)
     (result,) = infer.measure([one], rounds=2, say=lambda text: None)
     assert result.timed == []
     assert "half of the free memory" in result.limit
@@ -139,7 +146,7 @@ def test_tables_and_files_say_what_was_found(tmp_path):
     )  # fmt: skip
     assert rows[2][2:5] == ("150", "2", "0.50x")
     assert rows[3][2:7] == ("-", "-", "-", "-", "0")
-    table, picture = infer_files.write_measured(results, tmp_path, "a machine")
+    table, picture = infer_files.write(tmp_path, "a machine", *infer.files(results))
     lines = list(csv.DictReader(table.read_text().splitlines()))
     assert len(lines) == 6
     assert lines[1] == {
@@ -154,27 +161,10 @@ def test_batches_that_were_compiled_are_written_too(tmp_path):
         max_batch.Largest(model=name, size=64, side=64, batch=batch, peak=GIB * 15.0, compiled=3)
         for name, batch in (("ViT-B/16", 4096), ("ViT-H/14", 0))
     ]
-    assert infer.table_of_fits(found)[1][0] == ("ViT-B/16", "64", "4,096", "15.00", "3")
-    table, _ = infer_files.write_fits(found, tmp_path, "v3-8")
+    assert max_batch.table(found)[1][0] == ("ViT-B/16", "64", "4,096", "15.00", "3")
+    table, _ = infer_files.write(tmp_path, "v3-8", *max_batch.files(found))
     rows = csv.DictReader(table.read_text().splitlines())
     assert [row["largest_batch_per_device"] for row in rows] == ["4096", "0"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--models=ViT-Q/32"], "ViT-Q/32: no size Q"),
-        (["--threads", "2"], "--threads=2: is a flag of bench input only"),
-        (["--topology=v9-8"], "--topology=v9-8: no such slice"),
-        (["--topology=cpu"], "--topology=cpu: name a TPU slice"),
-        (["--topology=v3-8", "--rounds=2"], "--rounds=2: nothing runs"),
-    ],
-)
-def test_mistakes_of_infer_are_one_line(flags, message, capsys):
-    assert cli.main(["bench", "infer", *flags]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -185,9 +175,9 @@ def test_mistakes_of_infer_are_one_line(flags, message, capsys):
 def test_a_tpu_compiler_says_what_fits_and_what_not():
     (one,) = forward.create(["ViT-Ti/16"], [32], "tpu")
     where = preflight.open_slice("v3:2x2")
-    small = max_batch._use(one, 8, where)
+    small = max_batch.compile_use(one, 8, where)
     assert small.fits
     assert small.peak > 4 * one.network.num_params
-    large = max_batch._use(one, 2**24, where)  # 48 GiB of pixels
+    large = max_batch.compile_use(one, 2**24, where)  # 48 GiB of pixels
     assert not large.fits
     assert 15 * GIB < large.memory < 16 * GIB < large.peak

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import cli, config
-from vit_jax.benchmarks import host_cores, input, sample_images, worker
+from vit_jax import config
+from vit_jax.benchmarks import input, input_worker, sample_images, turns
 from vit_jax.data import pipeline, transforms
 
 
@@ -38,8 +38,8 @@ def test_files_come_from_a_folder_or_a_tar(tmp_path):
 
 def test_a_worker_loads_what_it_is_asked_for(tmp_path):
     files = sample_images.make(tmp_path, 2)
-    source = worker.Files([str(file) for file in files])
-    answer = worker.load(source, config.Data(train_crop="inception", threads=1), count=1)
+    source = input_worker.Files([str(file) for file in files])
+    answer = input_worker.load(source, config.Data(train_crop="inception", threads=1), count=1)
     assert answer["images"] == 256
     assert answer["seconds"] > 0
     assert answer["cpu"] > 0
@@ -78,92 +78,46 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
         data=tmp_path / "jpegs", peer_python=python, peer_path=tmp_path, randaugment="2,10",
         rounds=2,
     )  # fmt: skip
-    results = input.measure(options)
-    names = {one.name for one in results}
-    assert names == {input.OURS, input.WHOLE, *input.PEERS}
-    assert all(one.rate == pytest.approx(100) for one in results)
-    line = input.record(options, results, "vit_jax bench input")
-    assert line["work"]["randaugment"] == "2,10"
-    assert line["versions"]["tensorflow"] == "9.9"
-    assert line["results"][0]["ratio"] == pytest.approx((1, 1, 1))
+    compared = list(input.measure(options))
+    for one in compared:
+        names = [result.name for result in one.results]
+        assert names == [input.OURS, input.WHOLE, *input.PEERS]
+        assert all(one.rate(result) == pytest.approx(100) for result in one.results)
+        assert turns.ratios(*one.results[:2]) == pytest.approx((1, 1, 1))
     assert "RandAugment 2,10" in input.title(options)[0]
     # Without a checkout tf.data cannot do the same work.
     alone = dataclasses.replace(options, peer_path=None)
-    assert {one.name for one in input.measure(alone)} == {input.OURS, input.WHOLE}
+    (*_, one) = input.measure(alone)
+    assert {result.name for result in one.results} == {input.OURS, input.WHOLE}
     assert "no big_vision's RandAugment (--peer-path=CHECKOUT)" in input.title(alone)[-1]
-
-
-def test_a_pipeline_that_ends_is_named_with_its_last_words(tmp_path, monkeypatch):
-    python = str(stand_in(tmp_path / "python", tmp_path))
-    sample_images.make(tmp_path, 1)
-    monkeypatch.setattr(sys, "executable", python)
-    options = input.Input(data=tmp_path, peer_python=python, randaugment="1,10")
-    with pytest.raises(config.ConfigError, match="bench input: vit_jax ended early: no such arg"):
-        input.measure(options)
 
 
 def test_the_worker_augments(tmp_path):
     files = [str(file) for file in sample_images.make(tmp_path, 2)]
+    settings = [input_worker.settings(1, "parts", augment) for augment in ("", "2,10")]
     plain, augmented = (
         next(
             pipeline.batches(
-                worker.Files(files), transforms.train_transforms(data), data, seed=0, batch_size=4,
-                rows=range(4), train=True, stop_step=1,
+                input_worker.Files(files),
+                transforms.train_transforms(data),
+                data,
+                seed=0,
+                batch_size=4,
+                rows=range(4),
+                train=True,
+                stop_step=1,
             )
         )["image"]
-        for data in (worker.settings(1, "parts", ""), worker.settings(1, "parts", "2,10"))
-    )  # fmt: skip
-    assert worker.settings(1, "whole", "2,10").randaugment == (2, 10)
-    assert not worker.settings(1, "whole", "").partial_decoding
+        for data in settings
+    )
+    assert input_worker.settings(1, "whole", "2,10").randaugment == (2, 10)
+    assert not input_worker.settings(1, "whole", "").partial_decoding
     assert (plain != augmented).any(axis=(1, 2, 3)).sum() >= 3
 
 
-def test_ratios_are_to_the_peer_on_as_many_cores():
-    results = [
-        input.Result(1, input.OURS, [1 / 900, 1 / 1000, 1 / 800], [0.001], 300.4),
-        input.Result(1, input.WHOLE, [1 / 600] * 3, [0.0016], 200.0),
-        input.Result(1, input.PEER, [1 / 450, 1 / 600, 1 / 400], [0.002], 500.0),
-    ]
-    header, rows = input.table(results)
-    assert header[4] == header[6] == "vs tf.data"
-    assert rows[0] == (
-        "1", "vit_jax", "900", "900", "2.00x (1.67 to 2.00)", "1.00", "2.00x", "300"
-    )  # fmt: skip
-    assert rows[2][4] == "1.00x"
-    header, rows = input.table(results[:2])
-    assert header[4] == "vs whole images"
-    assert rows[0][4] == "1.50x (1.33 to 1.67)"
-
-
 def test_what_a_slice_eats():
-    lines = dict(host_cores.needs("ViT-B/32", "v3:2x2", per_core=1000.0))
+    lines = dict(input.host_cores("ViT-B/32", "v3:2x2", per_core=1000.0))
     # 4 chips of 123 TFLOP/s; a forward pass is 4.41 G multiply-accumulates.
     rate = 4 * 123e12 / (3 * 2 * 4.41e9)
     assert abs(float(lines["at the roofline"].split()[0].replace(",", "")) / rate - 1) < 0.01
     assert lines["at 40% of it"].endswith("cores")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["attention", "--rounds=3"],
-            "--rounds=3: is a flag of bench input, bench infer, bench train, bench checkpoint, "
-            "bench evaluate, bench dispatch only",
-        ),
-        (["input", "--feed=ViT-B/32"], "--topology=SLICE go together"),
-        (["input", "--feed=ViT-Q/32", "--topology=v3:2x2"], "ViT-Q/32"),
-        (["input", "--feed=ViT-B/32", "--topology=v9:2x2"], "--topology=v9:2x2"),
-        (["input", "--data=/gone"], "--data=/gone: no such folder or tar"),
-        (["input", "--peer-python=/no/python"], "--peer-python=/no/python: does not run"),
-        (["input", "--randaugment=2"], "data.randaugment=2: needs two numbers"),
-        (["input", "--randaugment=2,31"], "magnitude 31 is more than 30"),
-        (["input", "--peer-path=/gone"], "--peer-path=/gone: is for --randaugment"),
-        (["input", "--peer-path=/gone", "--randaugment=2,10"], "/gone: no checkout of big_vision"),
-    ],
-)
-def test_mistakes_are_one_line(arguments, message, capsys):
-    assert cli.main(["bench", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1

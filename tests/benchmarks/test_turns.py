@@ -1,11 +1,14 @@
 """How turns are taken, compared, shown and kept; no time is asserted."""
 
+import sys
+
 import pytest
 
+from vit_jax import config
 from vit_jax.benchmarks import turns
 
 COMPARED = turns.Compared(
-    what="save",
+    work="save",
     unit="MB",
     amount=100.0,
     results=[
@@ -24,24 +27,35 @@ def test_programs_take_turns_in_alternating_order_between_what_is_not_timed():
         after=lambda name: said.append(f"{name})"),
     )
     assert "".join(said) == "(aaa)(bbb)(bbb)(aaa)(aaa)(bbb)"
-    assert [one.name for one in found] == ["a", "b"]
-    assert all(len(one.seconds) == len(one.cpu) == 3 for one in found)
+    assert [(one.name, len(one.seconds), len(one.cpu)) for one in found] == [
+        ("a", 3, 3),
+        ("b", 3, 3),
+    ]
 
 
-def test_ratios_are_those_of_each_turn():
+def test_the_ratio_is_the_median_over_turns_and_its_range():
     assert turns.ratios(*COMPARED.results) == (1.5, 1.0, 2.0)
     with pytest.raises(ValueError, match="shorter"):
         turns.ratios(COMPARED.results[0], turns.Turns(name="b", seconds=[1.0], cpu=[1.0]))
 
 
-def test_the_table_shows_rates_and_ratios():
+@pytest.mark.parametrize(("peak", "shown"), [(None, "0.5"), (2e12, "0.5 (25%)")])
+def test_the_table_shows_rates_ratios_and_what_else_is_known(peak, shown):
     header, rows = turns.table([COMPARED])
-    ours, theirs = (dict(zip(header, row, strict=True)) for row in rows)
-    assert ours["per second"] == "50 MB"
-    assert ours["CPU seconds"] == "0.500"
-    assert ours["vit_jax's speed over it"] == "-"
-    assert theirs["per second"] == "50 MB"
-    assert theirs["vit_jax's speed over it"] == "1.50x (1.00 to 2.00)"
+    ours, other = (dict(zip(header, row, strict=True)) for row in rows)
+    assert ours == {
+        "work": "save", "program": "vit_jax", "per second": "50 MB", "seconds": "2",
+        "CPU seconds": "0.5", "vit_jax's speed over it": "-",
+    }  # fmt: skip
+    assert other["vit_jax's speed over it"] == "1.50x (1.00 to 2.00)"
+    known = turns.Turns(name="a", seconds=[2.0], cpu=[1.0], facts={"peak": 2**30, "start": 5.0})
+    one = turns.Compared(
+        work="w", unit="images", amount=1, results=[known], flops=1e12, peak_flops=peak
+    )
+    header, (row,) = turns.table([one])
+    cells = dict(zip(header, row, strict=True))
+    assert cells["TFLOP/s (MFU)"] == shown
+    assert (cells["peak GiB"], cells["first step, s"]) == ("1.00", "5.0")
 
 
 def test_a_record_has_every_turn_and_its_origin():
@@ -52,7 +66,35 @@ def test_a_record_has_every_turn_and_its_origin():
     assert line["versions"].keys() == {"jax", "jaxlib", "optax", "vit_jax"}
     (one,) = line["compared"]
     assert (one["what"], one["unit"], one["amount"]) == ("save", "MB", 100.0)
-    ours, theirs = one["results"]
+    ours, other = one["results"]
     assert "ratio" not in ours
-    assert theirs["seconds"] == [2.0, 2.0, 6.0]
-    assert theirs["ratio"] == (1.5, 1.0, 2.0)
+    assert other["seconds"] == [2.0, 2.0, 6.0]
+    assert other["ratio"] == (1.5, 1.0, 2.0)
+
+
+def worker(code):
+    return turns.Worker("train", "timm", [sys.executable, "-c", f"import sys\n{code}"])
+
+
+def test_a_worker_answers_in_json_among_what_libraries_print():
+    code = """
+for line in sys.stdin:
+    print("a library"); print(5)
+    print('{"seconds": %d, "cpu": 1, "peak": 7}' % (3 * int(line)), flush=True)"""
+    with worker(code) as one:
+        assert one.take(4) == turns.Turn(seconds=3.0, cpu=0.25, peak=7)
+        assert one.take(1) == turns.Turn(seconds=3.0, cpu=1.0, peak=7)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "line"),
+    [
+        ("""print('{"memory": "too large"}')""", turns.DoesNotFit, "too large"),
+        ("""print('{"error": "no such"}')""", config.ConfigError, "bench train: timm: no such"),
+        ("sys.exit('no room')", config.ConfigError, "bench train: timm ended early: no room"),
+        ("sys.exit(3)", config.ConfigError, "bench train: timm ended early: exit code 3"),
+    ],
+)
+def test_a_worker_that_cannot_is_named_with_its_last_words(code, error, line):
+    with worker(code) as one, pytest.raises(error, match=line):
+        one.take(1)

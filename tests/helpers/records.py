@@ -53,9 +53,11 @@ def compared(name):
     """Yields a row of records/README.md and its ratio for every comparison in a record."""
     for line in lines(name):
         work = line["work"]
-        for one in line.get("compared", [line]):
+        for one in line["compared"]:
             ours, *others = one["results"]
-            what = one.get("what") or "{model}, {batch}, {dtype}".format_map(work)
+            what = one["what"]
+            if name == "train":
+                what = "{model}, {batch}, {dtype}".format_map(work)
             for other in others:
                 row = f"| {what} | {other['name']} {cells(ours, other, line['load'])}"
                 yield what, other["name"], row, turns(ours, other)[0]
@@ -65,9 +67,9 @@ def pipelines():
     """Yields a row of records/README.md for our pipeline on one core and on two, and its ratio."""
     for line in lines("input"):
         augment = line["work"]["randaugment"]
-        found = {(one["name"], one["cores"]): one for one in line["results"]}
-        for cores in (1, 2):
-            ours, other = found["vit_jax", cores], found["tf.data", cores]
+        for cores, one in enumerate(line["compared"], start=1):
+            found = {result["name"]: result for result in one["results"]}
+            ours, other = found["vit_jax"], found["tf.data"]
             speed = 1 / statistics.median(ours["seconds"])
             work = f"RandAugment {augment}" if augment else "no augmentation"
             row = f"| {work}, {cores} core{'s' * (cores > 1)} | {speed:.0f} "

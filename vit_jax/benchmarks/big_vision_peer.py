@@ -5,14 +5,13 @@ step is that of big_vision's trainer with Adam: no norms are logged, the state i
 """
 
 import json
-import resource
 import sys
 
 import step_timing
 
 
 def prepare(work):
-    """Returns a function that takes one step, and facts about it."""
+    """A function that takes one step, and facts about it."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -61,23 +60,9 @@ def prepare(work):
     return take, {"params": sum(leaf.size for leaf in jax.tree.leaves(carried[0][0]))}
 
 
-def peak():
-    """Returns the most bytes the device has held; on a CPU, the process."""
-    import jax
-
-    process = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", process)
-
-
 def load():
     """Imports the model."""
     from big_vision.models import vit  # noqa: F401  # pyright: ignore[reportMissingImports]
-
-
-def describe(error):
-    """Returns the kind of a failure and its line."""
-    first = str(error).strip().partition("\n")[0]
-    return step_timing.describe(error, memory="RESOURCE_EXHAUSTED" in first)
 
 
 if __name__ == "__main__":
@@ -85,9 +70,9 @@ if __name__ == "__main__":
     sys.path.insert(0, checkout)
     step_timing.serve(
         lambda: prepare(json.loads(work)),
-        peak=peak,
+        peak=step_timing.jax_peak,
         packages=("jax", "flax", "optax"),
         failures=(Exception,),
-        describe=describe,
+        out_of_memory=step_timing.jax_out_of_memory,
         load=load,
     )

@@ -16,8 +16,8 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,45 +36,17 @@ ROUNDS = 5
 State = dict[str, Any]
 
 
-class Program(Protocol):
-    """Saves states under numbers, and restores them."""
-
-    def begin(self, number: int, live: State) -> None:
-        """Returns once training may go on."""
-        ...
-
-    def end(self) -> None:
-        """Returns once the state is on the disk."""
-        ...
-
-    def restore(self, number: int) -> State:
-        """Returns the state."""
-        ...
-
-    def path(self, number: int) -> pathlib.Path:
-        """Returns the file or folder."""
-        ...
-
-    def close(self) -> None:
-        """Frees threads."""
-        ...
-
-
 class Ours:
     """The checkpoints of a run."""
 
     def __init__(self, folder: pathlib.Path, target: State) -> None:
         self._folder, self._target = folder / "vit_jax", target
         self._manager = Manager(self._folder, keep=1, best=None)
-        self.close = self._manager.close
+        self.end, self.close = self._manager.wait, self._manager.close
 
     def begin(self, number: int, live: State) -> None:
-        """Starts a save."""
+        """Starts a save; `end` waits for its record."""
         self._manager.save(number, live, record={}, metrics=None)
-
-    def end(self) -> None:
-        """Waits for its record."""
-        self._manager.wait()
 
     def restore(self, number: int) -> State:
         """Restores and verifies."""
@@ -83,7 +55,7 @@ class Ours:
         return found[0]
 
     def path(self, number: int) -> pathlib.Path:
-        """Returns the folder of a step."""
+        """The folder of a step."""
         return self._folder / f"{number:08d}"
 
 
@@ -104,17 +76,15 @@ class Orbax:
     def end(self) -> None:
         """Waits for it, and flushes its files."""
         self._checkpointer.wait_until_finished()
-        for file in _files(self._last):
-            storage.sync(file)
-        storage.sync(self._last)
-        storage.sync(self._folder)
+        for path in (*_files(self._last), self._last, self._folder):
+            storage.sync(path)
 
     def restore(self, number: int) -> State:
         """Restores to the same devices."""
         return self._checkpointer.restore(self.path(number), self._target)
 
     def path(self, number: int) -> pathlib.Path:
-        """Returns a folder."""
+        """A folder."""
         return self._folder / f"orbax-{number}"
 
 
@@ -136,32 +106,27 @@ class Safetensors:
     def end(self) -> None:
         """Has nothing left to do."""
 
+    close = end
+
     def restore(self, number: int) -> State:
         """Restores to the same devices."""
         from safetensors import numpy as safetensors
 
-        read = safetensors.load_file(self.path(number))
+        arrays = safetensors.load_file(self.path(number))
         return tree_utils.map_named(
-            lambda name, leaf: jax.device_put(read[name], leaf.sharding), self._target
+            lambda name, leaf: jax.device_put(arrays[name], leaf.sharding), self._target
         )
 
     def path(self, number: int) -> pathlib.Path:
-        """Returns the file."""
+        """A file."""
         return self._folder / f"{number}.safetensors"
 
-    def close(self) -> None:
-        """Has nothing open."""
 
-
-KINDS: Mapping[str, Callable[[pathlib.Path, State], Program]] = {
-    turns.OURS: Ours,
-    "orbax": Orbax,
-    "safetensors": Safetensors,
-}
+KINDS = {turns.OURS: Ours, "orbax": Orbax, "safetensors": Safetensors}
 
 
 def random_state(name: str) -> tuple[State, State]:
-    """Returns a model's training state with Adam on the first device, and its shapes.
+    """A model's training state with Adam on the first device, and its shapes.
 
     All numbers are random: zeros, as Adam's moments begin, would compress to nothing. Raises
     ConfigError for an unknown model.
@@ -179,8 +144,23 @@ def random_state(name: str) -> tuple[State, State]:
     return jax.block_until_ready(jax.tree.map(fill, target)), target
 
 
-def check(where: pathlib.Path | None) -> None:
-    """Raises ConfigError where safetensors or the folder is missing."""
+@contextlib.contextmanager
+def programs(target: State, where: pathlib.Path | None) -> Iterator[dict[str, Any]]:
+    """Opens all programs in a temporary folder below `where`."""
+    with (
+        tempfile.TemporaryDirectory(dir=where, prefix="vit_jax_bench_") as folder,
+        contextlib.ExitStack() as opened,
+    ):
+        yield {
+            name: opened.enter_context(contextlib.closing(kind(pathlib.Path(folder), target)))
+            for name, kind in KINDS.items()
+        }
+
+
+def measure(
+    names: Sequence[str], where: pathlib.Path | None, *, rounds: int, say: Callable[[str], None]
+) -> Iterator[list[turns.Compared]]:
+    """Yields for every model what saving and restoring its state takes; raises ConfigError."""
     if where is not None and not where.is_dir():
         raise config.ConfigError(f"--workdir={where}: no such folder")
     try:
@@ -189,33 +169,18 @@ def check(where: pathlib.Path | None) -> None:
         raise config.ConfigError(
             "bench checkpoint: needs safetensors: pip install safetensors"
         ) from None
+    for name in names:
+        say(name)
+        yield compare(name, *random_state(name), rounds=rounds, where=where)
 
 
-@contextlib.contextmanager
-def programs(target: State, where: pathlib.Path | None) -> Iterator[dict[str, Program]]:
-    """Opens all programs in a temporary folder below `where`."""
-    with (
-        tempfile.TemporaryDirectory(dir=where, prefix="vit_jax_bench_") as folder,
-        contextlib.ExitStack() as opened,
-    ):
-        found = {}
-        for name, kind in KINDS.items():
-            found[name] = opened.enter_context(
-                contextlib.closing(kind(pathlib.Path(folder), target))
-            )
-        yield found
-
-
-def measure(
+def compare(
     model: str, live: State, target: State, *, rounds: int, where: pathlib.Path | None = None
 ) -> list[turns.Compared]:
-    """Returns what saving and restoring takes, and how long a save keeps training waiting."""
+    """Times saving and restoring, and how long a save keeps training waiting."""
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(live)) / 1e6
     with programs(target, where) as found:
         numbers = dict.fromkeys(found, 0)
-
-        def each(action: Callable[[str], Any]) -> dict[str, Callable[[], Any]]:
-            return {name: functools.partial(action, name) for name in found}
 
         def prepare(name: str) -> None:
             remove(found[name].path(numbers[name]))
@@ -231,22 +196,21 @@ def measure(
         def restore(name: str) -> None:
             jax.block_until_ready(found[name].restore(numbers[name]))
 
+        def take(action: Callable[[str], None], **untimed: Any) -> list[turns.Turns]:
+            each = {name: functools.partial(action, name) for name in found}
+            return turns.take(each, rounds=rounds, **untimed)
+
         for name in found:  # threads and compiled programs
             prepare(name)
             save(name)
             restore(name)
-        saves = turns.take(each(save), rounds=rounds, before=prepare)
-        begins = turns.take(
-            each(begin), rounds=rounds, before=prepare, after=lambda name: found[name].end()
-        )
-        restores = turns.take(
-            each(restore),
-            rounds=rounds,
-            before=lambda name: forget(found[name].path(numbers[name])),
-        )
-    works = {"save": saves, "begin to save": begins, "restore": restores}
+        works = {
+            "save": take(save, before=prepare),
+            "begin to save": take(begin, before=prepare, after=lambda name: found[name].end()),
+            "restore": take(restore, before=lambda name: forget(found[name].path(numbers[name]))),
+        }
     return [
-        turns.Compared(what=f"{what}, {model}", unit="MB", amount=size, results=results)
+        turns.Compared(work=f"{what}, {model}", unit="MB", amount=size, results=results)
         for what, results in works.items()
     ]
 
@@ -267,7 +231,7 @@ def remove(path: pathlib.Path) -> None:
 
 
 def file_system(where: pathlib.Path | None) -> str:
-    """Returns the kind of file system of a folder, such as ext4."""
+    """The kind of file system of a folder, such as ext4."""
     folder = pathlib.Path(where or tempfile.gettempdir()).resolve()
     lines = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
     mounted = {mount: kind for _, mount, kind, *_ in lines}  # the last one hides those before
@@ -275,7 +239,7 @@ def file_system(where: pathlib.Path | None) -> str:
 
 
 def title(where: pathlib.Path | None) -> list[str]:
-    """Returns lines that say what was measured and where."""
+    """Lines that say what was measured and where."""
     return [
         "a training state with Adam, random numbers: from the device to the disk, flushed, and "
         "back, not from the page cache; begin to save: until training may go on",

@@ -1,96 +1,62 @@
 """Benchmarks of attention implementations and of start-up time."""
 
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from vit_jax import config, models
-from vit_jax.benchmarks import Table
+from vit_jax.benchmarks import turns
 
 
-def attention() -> Table:
-    """Times a training pass of ViT-Ti/16 for every `model.attention` that runs on this backend."""
-    kinds = ["explicit", "xla"] + (["cudnn"] if jax.default_backend() == "gpu" else [])
-    dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    size, batch = (112, 8) if jax.default_backend() == "cpu" else (224, 256)
+def attention() -> turns.Compared:
+    """A training pass of ViT-Ti/16 with every `model.attention` that runs on this backend."""
+    backend = jax.default_backend()
+    kinds = ["explicit", "xla"] + (["cudnn"] if backend == "gpu" else [])
+    dtype, size, batch = ("float32", 112, 8) if backend == "cpu" else ("bfloat16", 224, 256)
     images = jax.random.uniform(jax.random.key(1), (batch, size, size, 3), minval=-1.0)
 
     def make(kind: str) -> Callable[[], Any]:
-        cfg = config.Model(
-            patch_size=(16, 16),
-            width=192,
-            depth=12,
-            mlp_dim=768,
-            heads=3,
-            num_classes=1000,
-            unroll=12,
-            attention=kind,
-        )
-        model = models.create(cfg, image_size=(size, size), channels=3, dtype=dtype)
-        params = jax.jit(model.init)(jax.random.key(0))
-        grad = jax.jit(jax.grad(lambda p: jnp.mean(model.apply(p, images)[1]["tokens"] ** 2)))
-        return lambda: grad(params)
+        cfg = config.Model(variant="ViT-Ti/16", num_classes=1000, unroll=12, attention=kind)
+        model = models.complete(cfg)
+        network = models.create(model, image_size=(size, size), channels=3, dtype=dtype)
+        params = jax.jit(network.init)(jax.random.key(0))
+        grad = jax.jit(jax.grad(lambda p: jnp.mean(network.apply(p, images)[1]["tokens"] ** 2)))
+        return lambda: jax.block_until_ready(grad(params))
 
-    times = interleaved({kind: make(kind) for kind in kinds}, rounds=15)
-    base = times["explicit"]
-    rows = [(kind, f"{1000 * t:.1f}", f"{base / t:.2f}x") for kind, t in times.items()]
-    return (
-        "attention",
-        f"ms/step (ViT-Ti/16, {size} px, batch {batch}, {dtype})",
-        "vs explicit",
-    ), rows
+    passes = {kind: make(kind) for kind in kinds}
+    for one in passes.values():
+        one()
+    what = f"ViT-Ti/16, {size} px, batch {batch}, {dtype}"
+    results = turns.take(passes, rounds=15)
+    return turns.Compared(work=what, unit="images", amount=batch, results=results)
 
 
-def startup() -> Table:
-    """Times start-up: import, --help, and the first training step on digits."""
+def startup() -> turns.Compared:
+    """Import, --help, and the first training step on digits, beside a bare Python."""
     python = [sys.executable]
     with tempfile.TemporaryDirectory() as folder:
-        first_step = [
-            *python,
-            "-m",
-            "vit_jax",
-            "train",
-            "digits",
-            f"--workdir={pathlib.Path(folder) / 'run'}",
-            "--config.train.duration=1 steps",
-            "--config.schedule.warmup=0 steps",
-        ]
+        first_step = (
+            "-m", "vit_jax", "train", "digits", f"--workdir={pathlib.Path(folder) / 'run'}",
+            "--config.train.duration=1 steps", "--config.schedule.warmup=0 steps",
+        )  # fmt: skip
         commands = {
-            "python (bare)": [*python, "-c", ""],
-            "import vit_jax": [*python, "-c", "import vit_jax"],
-            "vit_jax --help": [*python, "-m", "vit_jax", "--help"],
-            "import jax": [*python, "-c", "import jax"],
             "vit_jax train digits, one step": first_step,
+            "import vit_jax": ("-c", "import vit_jax"),
+            "vit_jax --help": ("-m", "vit_jax", "--help"),
+            "import jax": ("-c", "import jax"),
+            "python (bare)": ("-c", ""),
         }
-        times = {name: _seconds(command) for name, command in commands.items()}
-    base = times["python (bare)"]
-    return ("what", "seconds", "vs bare python"), [
-        (name, f"{t:.2f}", f"{t / base:.1f}x") for name, t in times.items()
-    ]
-
-
-def interleaved(functions: Mapping[str, Callable[[], Any]], *, rounds: int) -> dict[str, float]:
-    """Returns median seconds per call, interleaved so that noise affects all alike."""
-    for function in functions.values():
-        jax.block_until_ready(function())
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            began = time.perf_counter()
-            jax.block_until_ready(function())
-            times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def _seconds(command: list[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - began
+        programs = {
+            name: lambda command=command: subprocess.run(
+                [*python, *command], check=True, capture_output=True
+            )
+            for name, command in commands.items()
+        }
+        results = turns.take(programs, rounds=1)
+    return turns.Compared(work="start", unit="starts", amount=1, results=results)

@@ -6,7 +6,6 @@ import itertools
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 
@@ -24,7 +23,8 @@ from vit_jax.runtime import device, preemption
 from vit_jax.runtime.progress import Progress
 from vit_jax.runtime.watchdog import PhaseTimer
 from vit_jax.training import run_config
-from vit_jax.training.build import Trainer, build
+from vit_jax.training.build import build
+from vit_jax.training.state import State
 
 NAME = "digits"
 ROUNDS = 5
@@ -32,23 +32,10 @@ STEPS = 110  # of a turn: 5 epochs
 IN_MEMORY = "vit_jax, images in memory"
 ALONE = "the compiled step alone"
 
-
-class Loop:
-    """The training loop of a run, a number of steps at a time."""
-
-    def __init__(self, trainer: Trainer, **given: Any) -> None:
-        self._trainer, self._given = trainer, given
-        self.state, self.step = trainer.init_state(), 0
-
-    def take(self, steps: int) -> None:
-        """Takes steps and waits for the last one."""
-        start = Start(state=self.state, step=self.step, facts={})
-        self.step += steps
-        live, _ = train_loop.run_steps(self._trainer, start, steps=self.step, **self._given)
-        self.state = jax.block_until_ready(live)
+Take = Callable[[int], State]  # takes steps, waits for the last one, and goes on there next time
 
 
-class Held:
+class HeldBatches:
     """Batches in memory, again and again."""
 
     def __init__(self, batches: Sequence[prefetch.Batch], first: int) -> None:
@@ -58,15 +45,15 @@ class Held:
         return self
 
     def __next__(self) -> prefetch.Batch:
-        """Returns the next batch."""
+        """The next batch."""
         return next(self._batches)
 
     def close(self) -> None:
         """Has nothing to stop."""
 
 
-def config_of(steps: int) -> config.Config:
-    """Returns the config `digits` with so many steps, which saves and evaluates after the last."""
+def create_config(steps: int) -> config.Config:
+    """The config `digits` with so many steps, which saves and evaluates after the last."""
     overrides = {"train.duration": f"{steps} steps", "schedule.warmup": "0 steps"}
     overrides |= dict.fromkeys(
         ("evaluation.every", "checkpoint.every", "checkpoint.minutes"), "none"
@@ -74,20 +61,24 @@ def config_of(steps: int) -> config.Config:
     return run_config.config_from_values(catalog.load(NAME), overrides)
 
 
-class Programs:
-    """Three ways to take the same steps, each with a state of its own.
+@contextlib.contextmanager
+def programs(steps: int) -> Iterator[dict[str, Take]]:
+    """Opens three ways to take the steps of a run of at most so many, each with its own state.
 
-    Attributes:
-      whole: the loop of a run.
-      held: the same with the images of the first epoch in memory.
-      state: that of the step alone.
+    The loop of a run, the same with the images of the first epoch in memory, and the step alone.
     """
-
-    def __init__(self, cfg: config.Config, session: Session, opened: contextlib.ExitStack) -> None:
+    device.keep_freed_memory()
+    with contextlib.ExitStack() as opened:
+        session = Session(
+            workdir=pathlib.Path(opened.enter_context(tempfile.TemporaryDirectory())),
+            stop=preemption.Stop(),  # not entered: Ctrl-C ends a measurement at once
+            phases=PhaseTimer("start"),
+            progress=opened.enter_context(contextlib.closing(Progress())),
+        )
+        cfg = create_config(steps)
         splits = open_splits(cfg)
-        cfg = config.with_classes(cfg, len(splits.classes))
-        trainer = build(cfg, len(splits.train))
-        self._step = trainer.compile_step()
+        trainer = build(config.with_classes(cfg, len(splits.classes)), len(splits.train))
+        step = trainer.compile_step()
         files = opened.enter_context(session.open_files(trainer.cfg))
         manager = opened.enter_context(saving.open_manager(trainer.cfg, session))
         session.progress.begin(trainer.durations.steps)
@@ -95,66 +86,61 @@ class Programs:
         load = functools.partial(trainer.load, splits.train, stop=session.stop)
         with contextlib.closing(load(0)) as batches:
             epoch = list(itertools.islice(batches, trainer.examples // cfg.train.batch_size))
-        self._placed = itertools.cycle([trainer.put(batch) for batch in epoch])
 
-        def create(load: Callable[[int], prefetch.BatchIterator]) -> Loop:
-            return Loop(
-                trainer,
-                train_step=self._step,
-                load=load,
-                teacher_params=None,
-                evaluate=lambda step, live: None,  # due after the last step alone
-                log=RunLog(trainer, session, files),
-                saver=saving.Saver(manager, trainer, {}, session, files),
-                profiler=Profiler(None, trainer.durations.steps, session),
-                session=session,
+        def loop(load: Callable[[int], prefetch.BatchIterator]) -> Take:
+            start = Start(state=trainer.init_state(), step=0, facts={})
+            log, saver = (
+                RunLog(trainer, session, files),
+                saving.Saver(manager, trainer, {}, session, files),
             )
 
-        self.whole, self.held = create(load), create(lambda first: Held(epoch, first))
-        self.state = trainer.init_state()
+            def take(steps: int) -> State:
+                nonlocal start
+                live, _ = train_loop.run_steps(
+                    trainer,
+                    start,
+                    step,
+                    start.step + steps,
+                    load=load,
+                    teacher_params=None,
+                    evaluate=lambda step, live: None,  # due after the last step alone
+                    log=log,
+                    saver=saver,
+                    profiler=Profiler(None, trainer.durations.steps, session),
+                    session=session,
+                )
+                live = jax.block_until_ready(live)
+                start = Start(state=live, step=start.step + steps, facts={})
+                return live
 
-    def alone(self, steps: int) -> None:
-        """Takes steps without a loop around them and waits for the last one."""
-        for _ in range(steps):
-            self.state, _ = self._step(self.state, next(self._placed), None)
-        jax.block_until_ready(self.state)
+            return take
 
+        placed = itertools.cycle([trainer.put(batch) for batch in epoch])
+        state = trainer.init_state()
 
-@contextlib.contextmanager
-def programs(steps: int) -> Iterator[Programs]:
-    """Opens a run of digits in a temporary folder, of at most so many steps."""
-    device.keep_freed_memory()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.closing(Progress()) as progress,
-        contextlib.ExitStack() as opened,
-    ):
-        session = Session(
-            workdir=pathlib.Path(folder),
-            stop=preemption.Stop(),  # not entered: Ctrl-C ends a measurement at once
-            phases=PhaseTimer("start"),
-            progress=progress,
-        )
-        yield Programs(config_of(steps), session, opened)
+        def alone(steps: int) -> State:
+            nonlocal state
+            for _ in range(steps):
+                state, _ = step(state, next(placed), None)
+            return jax.block_until_ready(state)
+
+        held = loop(lambda first: HeldBatches(epoch, first))
+        yield {turns.OURS: loop(load), IN_MEMORY: held, ALONE: alone}
 
 
 def measure(rounds: int) -> turns.Compared:
-    """Returns the turns of the loop, of the loop without loading, and of its step alone."""
-    steps = STEPS
-    with programs((rounds + 1) * steps + 1) as found:
-        ways = {
-            turns.OURS: lambda: found.whole.take(steps),
-            IN_MEMORY: lambda: found.held.take(steps),
-            ALONE: lambda: found.alone(steps),
-        }
-        for way in ways.values():
-            way()
-        results = turns.take(ways, rounds=rounds)
-    return turns.Compared(what=f"train {NAME}", unit="steps", amount=steps, results=results)
+    """Times the loop, the loop without loading, and its step alone."""
+    with programs((rounds + 1) * STEPS + 1) as ways:
+        for take in ways.values():
+            take(STEPS)
+        results = turns.take(
+            {name: functools.partial(take, STEPS) for name, take in ways.items()}, rounds=rounds
+        )
+    return turns.Compared(work=f"train {NAME}", unit="steps", amount=STEPS, results=results)
 
 
 def title() -> list[str]:
-    """Returns lines that say what was measured and where."""
+    """Lines that say what was measured and where."""
     return [
         f"{STEPS} steps of a run: its loop with loading, augmentation and logs; the same "
         "with images in memory; its compiled step alone with images on the device",

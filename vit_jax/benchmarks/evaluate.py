@@ -1,5 +1,6 @@
 """Evaluation and features of image files, against the forward pass alone on the same batches."""
 
+import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -21,7 +22,7 @@ ALONE = "the forward pass alone"
 
 
 def arrange(data: pathlib.Path | None, folder: pathlib.Path) -> pathlib.Path:
-    """Returns a folder of images in class folders: links to those of `data`, or generated ones.
+    """A folder of images in class folders: links to those of `data`, or generated ones.
 
     Raises ConfigError if there are none.
     """
@@ -35,8 +36,8 @@ def arrange(data: pathlib.Path | None, folder: pathlib.Path) -> pathlib.Path:
     return top
 
 
-def config_of(name: str, size: int, batch: int, images: pathlib.Path) -> config.Config:
-    """Returns the config of a run whose evaluation split is the images; raises ConfigError."""
+def create_config(name: str, size: int, batch: int, images: pathlib.Path) -> config.Config:
+    """The config of a run whose evaluation split is the images; raises ConfigError."""
     return run_config.complete(
         config.Config(
             model=config.Model(variant=name, num_classes=CLASSES),
@@ -57,17 +58,18 @@ class Programs:
 
     Attributes:
       images: how many there are.
+      opened: the model; its head starts at zero.
     """
 
     def __init__(self, cfg: config.Config, folder: pathlib.Path) -> None:
         """Takes a config and a folder for features."""
         self._evaluation = open_evaluation(cfg)
-        cfg, source = self._evaluation.cfg, self._evaluation.source
+        source = self._evaluation.source
         assert source is not None
         self.images = len(source)
         self._features = folder / "features.npz"
-        self._opened = loading.LoadedModel(
-            config=cfg,
+        self.opened = loading.LoadedModel(
+            config=self._evaluation.cfg,
             params=jax.jit(self._evaluation.model.init)(jax.random.key(0)),
             classes=self._evaluation.classes,
             kind="run",
@@ -78,25 +80,23 @@ class Programs:
         self._held = held
 
     def evaluate(self) -> dict[str, float]:
-        """Returns what `vit_jax evaluate` prints of the split."""
+        """The metrics that `vit_jax evaluate` prints of the split."""
         evaluator = self._evaluation.evaluators[self._evaluation.role.name]
-        results = evaluator(self._opened.params, stop=lambda: False)
+        results = evaluator(self.opened.params, stop=lambda: False)
         assert results is not None
         return results
 
     def embed(self) -> pathlib.Path:
-        """Writes the file of `vit_jax embed`, and returns its path."""
+        """Writes the file of `vit_jax embed`."""
         self._features.unlink(missing_ok=True)
-        batch = self._opened.config.evaluation.batch_size
-        embedding.write(self._opened, self._features, batch_size=batch)
+        batch = self.opened.config.evaluation.batch_size
+        embedding.write(self.opened, self._features, batch_size=batch)
         return self._features
 
     def forward(self) -> list[jax.Array]:
-        """Returns the logits of every batch, which are on the device before."""
-        model, cfg, params = self._evaluation.model, self._opened.config, self._opened.params
-        return jax.block_until_ready(
-            [_logits(model, cfg.data, params, images) for images in self._held]
-        )
+        """The logits of every batch, which are on the device before."""
+        model, data, params = self._evaluation.model, self.opened.config.data, self.opened.params
+        return jax.block_until_ready([_logits(model, data, params, one) for one in self._held])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -123,8 +123,7 @@ def measure(
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         images = arrange(data, folder)
-        cfgs = [config_of(model, size, batch, images) for model in names for size in sizes]
-        for cfg in cfgs:
+        for cfg in [create_config(model, size, batch, images) for model in names for size in sizes]:
             what = f"{cfg.model.variant} at {cfg.data.image_size[0]}"
             say(what)
             yield _compare(Programs(cfg, folder), what, rounds)
@@ -137,17 +136,17 @@ def _compare(programs: Programs, what: str, rounds: int) -> list[turns.Compared]
     evaluated, embedded, alone = turns.take(ways, rounds=rounds)
     return [
         turns.Compared(
-            what=f"{one.name} {what}",
+            work=f"{one.name} {what}",
             unit="images",
             amount=programs.images,
-            results=[turns.Turns(name=turns.OURS, seconds=one.seconds, cpu=one.cpu), alone],
+            results=[dataclasses.replace(one, name=turns.OURS), alone],
         )
         for one in (evaluated, embedded)
     ]
 
 
 def title(batch: int) -> list[str]:
-    """Returns lines that say what was measured and where."""
+    """Lines that say what was measured and where."""
     return [
         f"from JPEG files to metrics, and to a file of features, in batches of {batch}; the "
         "forward pass alone: from the same uint8 images on the device to logits",

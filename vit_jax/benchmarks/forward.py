@@ -43,7 +43,7 @@ class Forward:
         return f"{self.model} at {self.side}"
 
     def compile(self, batch: int, device: Any) -> Any:
-        """Returns the program from uint8 images (B, H, W, 3) to probabilities (B, 1000).
+        """The program from uint8 images (B, H, W, 3) to probabilities (B, 1000).
 
         Raises JaxRuntimeError if the compiler finds that it does not fit the device.
         """
@@ -58,7 +58,7 @@ class Forward:
 
 
 def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Forward]:
-    """Returns every model at every size, in the compute type of a platform.
+    """Every model at every size, in the compute type of a platform.
 
     Layers run in a loop, which compiles several times faster. Raises ConfigError for an unknown
     name.
@@ -67,23 +67,14 @@ def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Fo
     found = []
     for name in names:
         model = models.complete(config.Model(variant=name, num_classes=CLASSES))
+        patch = max(models.family(model).multiple(model))
         for size in sizes:
-            side = _side(model, size)
+            side = max(1, round(size / patch)) * patch
             network = models.create(model, image_size=(side, side), dtype=dtype)
             found.append(Forward(model=name, size=size, side=side, network=network))
     return found
 
 
-def _side(model: config.Model, size: int) -> int:
-    patch = max(models.family(model).multiple(model))
-    return max(1, round(size / patch)) * patch
-
-
 def _probabilities(network: models.Classifier, params: Any, images: jax.Array) -> jax.Array:
     logits, _ = network.apply(params, normalization.normalize_pixels(images, PIXELS))
     return jax.nn.softmax(logits)
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Returns whether an error says that a program does not fit its device."""
-    return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)

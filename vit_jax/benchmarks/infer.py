@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.benchmarks import Table
-from vit_jax.benchmarks.forward import Forward, out_of_memory
-from vit_jax.benchmarks.max_batch import Largest
+from vit_jax.benchmarks.forward import Forward
+from vit_jax.benchmarks.infer_files import Panel
+from vit_jax.benchmarks.step_timing import jax_out_of_memory
 from vit_jax.runtime import logs
 
 ROUNDS = 5
@@ -23,7 +24,7 @@ SHARE = 0.5  # of a host's free memory, at which it ends too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Timed:
+class TimedBatch:
     """A batch of a model at an input size: median seconds of a pass."""
 
     batch: int
@@ -37,22 +38,18 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """All measured batches of a model at an input size, and why they end.
+    """All measured batches of a forward pass, and why they end.
 
     Attributes:
-      flops: of one image, two for each multiply-accumulate.
       limit: why no larger batch was measured.
     """
 
-    model: str
-    size: int
-    side: int
-    flops: float
-    timed: Sequence[Timed]
+    forward: Forward
+    timed: Sequence[TimedBatch]
     limit: str
 
     @property
-    def best(self) -> Timed | None:
+    def best(self) -> TimedBatch | None:
         """The batch with the most images per second, if any fits."""
         return max(self.timed, key=lambda one: one.rate, default=None)
 
@@ -69,19 +66,12 @@ def measure(
     device = jax.devices()[0]
     for forward in forwards:
         say(forward.name)
-        timed: list[Timed] = []
+        timed: list[TimedBatch] = []
         limit = _double(forward, device, rounds, timed)
-        yield Measured(
-            model=forward.model,
-            size=forward.size,
-            side=forward.side,
-            flops=float(forward.network.flops or 0),
-            timed=timed,
-            limit=limit,
-        )
+        yield Measured(forward=forward, timed=timed, limit=limit)
 
 
-def _double(forward: Forward, device: Any, rounds: int, timed: list[Timed]) -> str:
+def _double(forward: Forward, device: Any, rounds: int, timed: list[TimedBatch]) -> str:
     """Appends batches of 1, 2, 4, ... until one fails; returns the reason."""
     host = device.platform == "cpu"
     batch = 1
@@ -89,21 +79,21 @@ def _double(forward: Forward, device: Any, rounds: int, timed: list[Timed]) -> s
         params = jax.jit(forward.network.init)(jax.random.key(0))
         while True:
             program = forward.compile(batch, device)
-            if host and _peak(program) > SHARE * _free():
+            if host and peak_memory(program) > SHARE * _free_memory():
                 return f"memory: batch {batch} takes over half of the free memory"
-            seconds = _time(program, params, _images(batch, forward.side), rounds)
-            timed.append(Timed(batch=batch, seconds=seconds))
+            seconds = time_passes(program, params, pixels(batch, forward.side), rounds)
+            timed.append(TimedBatch(batch=batch, seconds=seconds))
             if host and seconds > SECONDS:
                 return f"time: batch {batch} takes {seconds:.1f} s"
             batch *= 2
     except jax.errors.JaxRuntimeError as error:
-        if not out_of_memory(error):
+        if not jax_out_of_memory(error):
             raise
         return f"memory: batch {batch} does not fit"
 
 
-def _time(program: Any, params: Any, images: jax.Array, rounds: int) -> float:
-    """Returns the median seconds of `rounds` passes, after one that is not counted."""
+def time_passes(program: Any, params: Any, images: jax.Array, rounds: int) -> float:
+    """Median seconds of `rounds` passes, after one that is not counted."""
     jax.block_until_ready(program(params, images))
     times = []
     for _ in range(rounds):
@@ -114,22 +104,24 @@ def _time(program: Any, params: Any, images: jax.Array, rounds: int) -> float:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _images(batch: int, side: int) -> jax.Array:
+def pixels(batch: int, side: int) -> jax.Array:
+    """Random uint8 images (B, H, W, 3)."""
     return jax.random.bits(jax.random.key(1), (batch, side, side, 3), jnp.uint8)
 
 
-def _peak(program: Any) -> float:
+def peak_memory(program: Any) -> float:
+    """Peak memory of a compiled program in bytes."""
     return float(program.memory_analysis().peak_memory_in_bytes)
 
 
-def _free() -> float:
-    """Returns the memory available to new programs in bytes, as reported by Linux."""
+def _free_memory() -> float:
+    """Bytes available to new programs, as Linux reports them."""
     lines = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
     return 1024 * float(lines["MemAvailable"].split()[0])
 
 
 def title(rounds: int) -> list[str]:
-    """Returns lines that describe the measurement and the device."""
+    """Lines that describe the measurement and the device."""
     device = jax.devices()[0]
     host = device.platform == "cpu"
     ends = (
@@ -147,36 +139,39 @@ def title(rounds: int) -> list[str]:
 
 
 def table(results: Sequence[Measured]) -> Table:
-    """Returns rows for people; ratios are to the first model at the same input size."""
+    """Rows for people; ratios are to the first model at the same input size."""
     peak = logs.peak_flops(jax.devices()[0].device_kind)
-    first = {one.size: one for one in reversed(results)}
+    first = {one.forward.size: one for one in reversed(results)}
     rows = []
     for one in results:
-        best, base = one.best, first[one.size].best
+        best, base = one.best, first[one.forward.size].best
         rate = ("-", "-", "-", "-")
         if best is not None:
-            speed = best.rate * one.flops
+            speed = best.rate * (one.forward.network.flops or 0)
             rate = (
-                _short(best.rate),
+                f"{best.rate:,.0f}" if best.rate >= 100 else f"{best.rate:.3g}",
                 f"{best.batch}",
                 f"{best.rate / base.rate:.2f}x" if base else "-",
                 f"{speed / 1e12:.3g}" + (f" ({speed / peak:.0%})" if peak else ""),
             )
-        rows.append((one.model, str(one.side), *rate, str(one.batch), one.limit))
-    against = f"vs {results[0].model}"
+        rows.append((one.forward.model, str(one.forward.side), *rate, str(one.batch), one.limit))
+    against = f"vs {results[0].forward.model}"
     return (
         "model", "pixels", "images/s", "at batch", against, "TFLOP/s", "largest batch", "then",
     ), rows  # fmt: skip
 
 
-def table_of_fits(found: Sequence[Largest]) -> Table:
-    """Returns rows for people about batches that were only compiled."""
-    rows = [
-        (one.model, str(one.side), f"{one.batch:,}", f"{one.peak / 2**30:.2f}", str(one.compiled))
-        for one in found
-    ]
-    return ("model", "pixels", "largest batch per device", "GiB", "compilations"), rows
-
-
-def _short(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+def files(results: Sequence[Measured]) -> tuple[Table, list[Panel]]:
+    """The rows of infer.csv, and the two panels of figure 12."""
+    rows = []
+    rates, batches = Panel("images/s, best batch", []), Panel("largest batch that ran", [])
+    for one in results:
+        model, size, side = one.forward.model, one.forward.size, one.forward.side
+        for timed in one.timed:
+            numbers = (str(timed.batch), f"{timed.seconds:.6g}", f"{timed.rate:.6g}")
+            rows.append((model, str(size), str(side), *numbers))
+        if one.best:
+            rates.points.append((model, side, one.best.rate))
+            batches.points.append((model, side, float(one.batch)))
+    header = ("model", "size", "pixels", "batch", "seconds", "images_per_second")
+    return (header, rows), [rates, batches]

@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 import jax
 
-from vit_jax.benchmarks.forward import Forward, out_of_memory
+from vit_jax.benchmarks import Table
+from vit_jax.benchmarks.forward import Forward
+from vit_jax.benchmarks.infer_files import Panel
+from vit_jax.benchmarks.step_timing import jax_out_of_memory
 from vit_jax.preflight.topologies import Slice
 
 FIRST, SECOND = 8, 64  # batches for the first linear fit: bytes are nearly linear in the batch
@@ -17,7 +20,7 @@ MOST = 7  # compilations
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-class Use(NamedTuple):
+class MemoryUse(NamedTuple):
     """Memory that a batch takes on a device, in bytes."""
 
     peak: float
@@ -50,12 +53,12 @@ def search(
     for forward in forwards:
         tried: list[int] = []
 
-        def use(batch: int, forward: Forward = forward, tried: list[int] = tried) -> Use:
+        def use(batch: int, forward: Forward = forward, tried: list[int] = tried) -> MemoryUse:
             say(f"{forward.name} for {where.name}: compiling a batch of {batch:,}")
             tried.append(batch)
-            return _use(forward, batch, where)
+            return compile_use(forward, batch, where)
 
-        batch, peak = largest(use)
+        batch, peak = find_largest(use)
         yield Largest(
             model=forward.model,
             size=forward.size,
@@ -66,14 +69,14 @@ def search(
         )
 
 
-def largest(use: Callable[[int], Use]) -> tuple[int, float]:
-    """Returns the largest batch that fits and its bytes; (0, 0.0) if not one image does.
+def find_largest(use: Callable[[int], MemoryUse]) -> tuple[int, float]:
+    """The largest batch that fits and its bytes; (0, 0.0) if not one image does.
 
     It is within 5 % of a batch that does not fit, according to the compiler or to a linear fit of
     the nearest batches, unless that takes more than MOST compilations. Above 8 it is a multiple of
     8, because TPUs pad batches to that.
     """
-    tried: dict[int, Use] = {}
+    tried: dict[int, MemoryUse] = {}
     guess: int | None = FIRST
     while guess is not None and len(tried) < MOST:
         tried[guess] = use(guess)
@@ -82,8 +85,8 @@ def largest(use: Callable[[int], Use]) -> tuple[int, float]:
     return best, tried[best].peak if best else 0.0
 
 
-def _next(tried: dict[int, Use]) -> int | None:
-    """Returns the batch to try next, or None if the largest that fits is close enough."""
+def _next(tried: dict[int, MemoryUse]) -> int | None:
+    """The batch to try next, or None if the largest that fits is close enough."""
     low = max((batch for batch, found in tried.items() if found.fits), default=0)
     high = min((batch for batch, found in tried.items() if not found.fits), default=None)
     if high is None and len(tried) == 1:
@@ -97,8 +100,8 @@ def _next(tried: dict[int, Use]) -> int | None:
     return guess if guess > CLOSE * low else None
 
 
-def _on_line(tried: dict[int, Use], low: int, high: int | None) -> int | None:
-    """Returns the batch that would just fit by a linear fit; None if it is known not to."""
+def _on_line(tried: dict[int, MemoryUse], low: int, high: int | None) -> int | None:
+    """The batch that would just fit by a linear fit; None if it is known not to."""
     other = high
     if other is None or math.isinf(tried[other].peak):
         other = max((batch for batch in tried if batch < low), default=None)
@@ -110,24 +113,44 @@ def _on_line(tried: dict[int, Use], low: int, high: int | None) -> int | None:
     return guess if high is None or guess < high else None
 
 
-def _use(forward: Forward, batch: int, where: Slice) -> Use:
-    """Returns the compiler's memory report for a batch on the first device of a slice."""
+def compile_use(forward: Forward, batch: int, where: Slice) -> MemoryUse:
+    """The compiler's memory report for a batch on the first device of a slice."""
     assert where.memory is not None
     try:
         compiled = forward.compile(batch, where.devices[0])
     except jax.errors.JaxRuntimeError as error:
-        if not out_of_memory(error):
+        if not jax_out_of_memory(error):
             raise
-        return _refused(str(error), where.memory)
+        return parse_refusal(str(error), where.memory)
     peak = float(compiled.memory_analysis().peak_memory_in_bytes)
-    return Use(peak, peak <= where.memory, where.memory)
+    return MemoryUse(peak, peak <= where.memory, where.memory)
 
 
-def _refused(message: str, memory: float) -> Use:
+def parse_refusal(message: str, memory: float) -> MemoryUse:
     """Parses the needed and the available memory from the error message of a compiler.
 
     The compiler reserves some memory: it allows 15.48 of the 16 GiB of a v3 core.
     """
     said = [float(n) * UNITS[u] for n, u in re.findall(r"([\d.]+)([KMG])\b", message)[:2]]
     peak, available = said if len(said) == 2 else (math.inf, memory)
-    return Use(peak, False, min(available, memory))
+    return MemoryUse(peak, False, min(available, memory))
+
+
+def table(found: Sequence[Largest]) -> Table:
+    """Rows for people."""
+    rows = [
+        (one.model, str(one.side), f"{one.batch:,}", f"{one.peak / 2**30:.2f}", str(one.compiled))
+        for one in found
+    ]
+    return ("model", "pixels", "largest batch per device", "GiB", "compilations"), rows
+
+
+def files(found: Sequence[Largest]) -> tuple[Table, list[Panel]]:
+    """The rows of infer.csv and the panel of infer.png."""
+    rows = [
+        (one.model, str(one.size), str(one.side), str(one.batch), f"{one.peak:.0f}")
+        for one in found
+    ]
+    header = ("model", "size", "pixels", "largest_batch_per_device", "peak_bytes")
+    points = [(one.model, one.side, float(one.batch)) for one in found if one.batch]
+    return (header, rows), [Panel("largest batch per device", points)]

@@ -13,7 +13,7 @@ QUALITY = 91  # about 110 kB at 500 x 375, as in ImageNet
 
 
 def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns JPEG files: those below a folder, those of a tar unpacked to `folder`, or new ones.
+    """JPEG files: those below a folder, those of a tar unpacked to `folder`, or new ones.
 
     Raises ConfigError if there are none; `data` must exist.
     """
@@ -26,10 +26,10 @@ def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path
         except (tarfile.TarError, ValueError, RecursionError, EOFError) as error:
             raise config.ConfigError(f"--data={data}: no folder and no tar: {error}") from None
     files = sorted((folder if data.is_file() else data).rglob("*"))
-    chosen = [file for file in files if file.suffix.lower() in (".jpg", ".jpeg")]
-    if not chosen:
+    jpegs = [file for file in files if file.suffix.lower() in (".jpg", ".jpeg")]
+    if not jpegs:
         raise config.ConfigError(f"--data={data}: has no .jpg or .jpeg file")
-    return chosen
+    return jpegs
 
 
 def make(folder: pathlib.Path, count: int) -> list[pathlib.Path]:

@@ -4,6 +4,7 @@ It needs only the standard library: a peer's Python imports it from beside its o
 """
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 
 
 def answer(take: Callable[[], Any], steps: int, peak: Callable[[], int]) -> dict[str, float]:
-    """Takes steps and returns their seconds, CPU seconds, last loss and the peak memory."""
+    """Takes steps; the answer has their seconds, CPU seconds, last loss and the peak memory."""
     began, busy = time.perf_counter(), time.process_time()
     for _ in range(steps):
         loss = take()
@@ -27,17 +28,17 @@ def serve(
     peak: Callable[[], int],
     packages: tuple[str, ...],
     failures: tuple[type[Exception], ...],
-    describe: Callable[[Exception], tuple[str, str]],
+    out_of_memory: Callable[[Exception], bool],
     load: Callable[[], Any] = lambda: None,
 ) -> None:
     """Prepares, takes a step and prints facts about both, then answers until standard input ends.
 
     Args:
-      prepare: returns a function that takes one step, and facts to print.
-      peak: returns the most bytes that were used.
+      prepare: makes a function that takes one step, and facts to print.
+      peak: the most bytes that were used.
       packages: distributions whose versions are facts.
-      failures: exceptions that are printed instead of facts.
-      describe: returns the kind of a failure, `memory` or `error`, and its line.
+      failures: exceptions that are printed, as `memory` or `error`, instead of facts.
+      out_of_memory: whether one of them says that the work does not fit.
       load: imports libraries, before the time is taken.
     """
     try:
@@ -46,8 +47,8 @@ def serve(
         take, facts = prepare()
         first = answer(take, 1, peak)
     except failures as error:
-        kind, line = describe(error)
-        _print({kind: line})
+        line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        _print({"memory" if out_of_memory(error) else "error": line})
         return
     versions = {name: metadata.version(name) for name in packages}
     _print(facts | first | {"start": time.perf_counter() - began, "versions": versions})
@@ -55,10 +56,22 @@ def serve(
         _print(answer(take, int(line), peak))
 
 
-def describe(error: Exception, *, memory: bool) -> tuple[str, str]:
-    """Returns the kind of a peer's failure, and the type and first line of its message."""
-    text = str(error).strip().partition("\n")[0]
-    return "memory" if memory else "error", f"{type(error).__name__}: {text}"
+def jax_peak() -> int:
+    """The most bytes that jax's device has held; on a CPU, the process."""
+    import jax
+
+    found = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    return process_peak() if found is None else found
+
+
+def process_peak() -> int:
+    """The most bytes that this process has held."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def jax_out_of_memory(error: Exception) -> bool:
+    """Whether an error of jax says that a program does not fit its device."""
+    return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
 
 
 def _print(answered: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Counterpart of `worker` that loads the same batches with tf.data, in a Python with TensorFlow.
+"""Counterpart of `input_worker`: the same batches by tf.data, in a Python with TensorFlow.
 
 It imports nothing from this package and uses the same line protocol. RandAugment, where it is asked
 for, is big_vision's, from a checkout; that takes TensorFlow Addons.
@@ -15,7 +15,7 @@ BATCH = 256
 
 
 def randaugment(operations: int, magnitude: int, checkout: str):
-    """Returns big_vision's RandAugment, a function of a uint8 image."""
+    """big_vision's RandAugment, a function of a uint8 image."""
     sys.path.insert(0, checkout)
     from big_vision.pp.archive import autoaugment  # pyright: ignore[reportMissingImports]
 
@@ -23,7 +23,7 @@ def randaugment(operations: int, magnitude: int, checkout: str):
 
 
 def dataset(names: str, dct: str, augment):
-    """Returns an endless tf.data.Dataset of uint8 batches.
+    """An endless tf.data.Dataset of uint8 batches.
 
     Args:
       names: a file with the paths of images.
@@ -71,7 +71,7 @@ def main(cores: str, names: str, dct: str, augment: str, checkout: str) -> None:
         images = sum(len(next(iterator)) for _ in range(int(line)))
         seconds, cpu = time.perf_counter() - began, time.process_time() - busy
         del iterator
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         answer = {"images": images, "seconds": seconds, "cpu": cpu, "peak": peak}
         print(json.dumps(answer), flush=True)
 

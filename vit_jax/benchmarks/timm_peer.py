@@ -5,14 +5,13 @@ work and `eager` or `compiled` (torch.compile).
 """
 
 import json
-import resource
 import sys
 
 import step_timing
 
 
 def prepare(work, kind):
-    """Returns a function that takes one step, and facts about it."""
+    """A function that takes one step, and facts about it."""
     import timm  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -50,23 +49,18 @@ def prepare(work, kind):
 
 
 def peak():
-    """Returns the most bytes the device has held; on a CPU, the process."""
+    """The most bytes that the device has held; on a CPU, the process."""
     import torch  # pyright: ignore[reportMissingImports]
 
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return step_timing.process_peak()
 
 
 def load():
     """Imports the libraries."""
     import timm  # noqa: F401  # pyright: ignore[reportMissingImports]
     import torch  # noqa: F401  # pyright: ignore[reportMissingImports]
-
-
-def describe(error):
-    """Returns the kind of a failure and its line."""
-    return step_timing.describe(error, memory=type(error).__name__ == "OutOfMemoryError")
 
 
 if __name__ == "__main__":
@@ -76,6 +70,6 @@ if __name__ == "__main__":
         peak=peak,
         packages=("torch", "timm"),
         failures=(Exception,),
-        describe=describe,
+        out_of_memory=lambda error: type(error).__name__ == "OutOfMemoryError",
         load=load,
     )

@@ -3,23 +3,20 @@
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from vit_jax import config, models
-from vit_jax.benchmarks import train_results
-from vit_jax.benchmarks.processes import DoesNotFit, Worker
-from vit_jax.benchmarks.train_results import Measured, Result, Work
+from vit_jax.benchmarks import turns
+from vit_jax.benchmarks.turns import OURS, Compared, DoesNotFit, Worker
 from vit_jax.runtime import backend
 
-OURS = "vit_jax"
-PEERS = ("timm", "big_vision")
 ROUNDS = 5
-LARGEST = 1024  # the first batch to try on an accelerator
-ON_CPU = 16
+TURN = 1.0  # seconds that a turn takes at least
+CLASSES = 1000
+LARGEST, ON_CPU = 1024, 16  # the first batch to try
 HERE = pathlib.Path(__file__).parent
 WORKER = (sys.executable, "-m", "vit_jax.benchmarks.train_worker")
 # What a peer imports, and what to install where it is missing. TensorFlow is big_vision's file
@@ -30,8 +27,36 @@ PACKAGES = {"absl": "absl-py"}  # whose name is not that of the module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Work:
+    """A step to take: the sizes of a plain ViT, a batch, and how to compute.
+
+    Attributes:
+      batch: images of a step; None: the largest power of two that fits, 16 on a CPU.
+      dtype: float32 or bfloat16.
+      attention: our `model.attention`; peers have their own.
+    """
+
+    model: str
+    size: int
+    patch: int
+    width: int
+    depth: int
+    mlp_dim: int
+    heads: int
+    dtype: str
+    attention: str
+    batch: int | None
+    classes: int = CLASSES
+
+    @property
+    def name(self) -> str:
+        """What a line about it begins with."""
+        return f"{self.model} at {self.size}, batch {self.batch}, {self.dtype}, {self.attention}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Whom to compare with: nobody, timm in an interpreter, or a checkout of big_vision."""
+    """The program to compare with: none, timm in an interpreter, or a checkout of big_vision."""
 
     name: str | None = None
     python: str = sys.executable
@@ -44,21 +69,12 @@ class Peer:
             )
         if self.path is not None and not (self.path / "big_vision" / "models" / "vit.py").is_file():
             raise config.ConfigError(f"--peer-path={self.path}: no checkout of big_vision")
-        if self.name is not None:
-            self._check(NEEDS[self.name])
-
-    def _check(self, packages: Sequence[str]) -> None:
-        """Raises ConfigError where the interpreter lacks a package, before anything compiles."""
-        code = f"import importlib.util as u; print(*(n for n in {packages} if not u.find_spec(n)))"
-        try:
-            done = subprocess.run(
-                [self.python, "-c", code], capture_output=True, text=True, check=True
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise config.ConfigError(
-                f"--peer-python={self.python}: does not run: {error}"
-            ) from None
-        if missing := done.stdout.split():
+        if self.name is None:
+            return
+        # Before anything compiles.
+        needs = NEEDS[self.name]
+        code = f"import importlib.util as u; print(*(n for n in {needs} if not u.find_spec(n)))"
+        if missing := output(self.python, code).split():
             raise config.ConfigError(
                 f"--peer={self.name}: {self.python} has no {' and no '.join(missing)}: install "
                 f"{' '.join(PACKAGES.get(name, name) for name in missing)} there, or name another "
@@ -66,7 +82,7 @@ class Peer:
             )
 
     def commands(self, work: str) -> dict[str, list[str]]:
-        """Returns the command lines of the peer's workers by name."""
+        """The command lines of the peer's workers by name."""
         if self.name == "timm":
             script = [self.python, str(HERE / "timm_peer.py"), work]
             return {f"timm, {kind}": [*script, kind] for kind in ("eager", "compiled")}
@@ -74,6 +90,16 @@ class Peer:
             script = [self.python, str(HERE / "big_vision_peer.py"), work, str(self.path)]
             return {"big_vision": script}
         return {}
+
+
+def output(python: str, code: str) -> str:
+    """What a program prints in a peer's interpreter; raises ConfigError where that does not run."""
+    try:
+        return subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise config.ConfigError(f"--peer-python={python}: does not run: {error}") from None
 
 
 def works(
@@ -84,11 +110,10 @@ def works(
     dtype: str | None,
     attentions: Sequence[str],
 ) -> list[Work]:
-    """Returns every model at every size with every kind of attention.
+    """Every model at every size with every kind of attention.
 
-    The type is bfloat16, on a CPU float32, where none is given.
-
-    Raises ConfigError for a name that is not of a plain ViT, and for sizes that do not divide.
+    The type is bfloat16, on a CPU float32, where none is given. Raises ConfigError for a name that
+    is not of a plain ViT, and for sizes that do not divide.
     """
     kinds = {one.name: one for one in dataclasses.fields(config.Model)}["attention"].metadata
     for attention in attentions:
@@ -98,7 +123,7 @@ def works(
     dtype = dtype or ("float32" if backend.is_cpu_only() else "bfloat16")
     found = []
     for name in names:
-        model = models.complete(config.Model(variant=name, num_classes=train_results.CLASSES))
+        model = models.complete(config.Model(variant=name, num_classes=CLASSES))
         if not name.startswith("ViT-") or model.patch_size is None:
             raise config.ConfigError(f"--models={name}: must be a ViT, such as ViT-S/16")
         for size in sizes:
@@ -123,15 +148,15 @@ def works(
 
 def measure(
     every: Sequence[Work], peer: Peer, *, rounds: int, say: Callable[[str], None]
-) -> Iterator[Measured]:
-    """Yields the measurements of every work; halves its batch, if none is set, until it fits."""
+) -> Iterator[tuple[Work, Compared]]:
+    """Yields each work and its comparison; halves the batch, if none is set, until it fits."""
     for work in every:
-        batch = work.batch or _first_batch()
+        batch = work.batch or (ON_CPU if backend.is_cpu_only() else LARGEST)
         while True:
             tried = dataclasses.replace(work, batch=batch)
-            say(f"{tried.name}, batch {batch}")
+            say(tried.name)
             try:
-                yield _compare(tried, peer, rounds)
+                yield tried, _compare(tried, peer, rounds)
                 break
             except DoesNotFit as error:
                 if work.batch is not None or batch == 1:
@@ -139,44 +164,50 @@ def measure(
                 batch //= 2
 
 
-def _first_batch() -> int:
-    return ON_CPU if backend.is_cpu_only() else LARGEST
-
-
-def _compare(work: Work, peer: Peer, rounds: int) -> Measured:
-    """Takes turns with all workers, each round in another order."""
+def _compare(work: Work, peer: Peer, rounds: int) -> Compared:
     given = json.dumps(dataclasses.asdict(work))
     commands = {OURS: [*WORKER, given]} | peer.commands(given)
-    seconds: dict[str, list[float]] = {name: [] for name in commands}
-    cpu: dict[str, list[float]] = {name: [] for name in commands}
     with contextlib.ExitStack() as stack:
         workers, facts = {}, {}
         for name, command in commands.items():  # one compiles at a time
             worker = workers[name] = stack.enter_context(Worker("train", name, command))
-            facts[name] = worker.read()
+            facts[name] = worker.answer()
             if facts[OURS]["platform"] == "tpu" and peer.name is not None:
                 raise config.ConfigError(
                     f"--peer={peer.name}: a TPU serves one process at a time; measure without it"
                 )
-        for name in commands:  # two trained-in steps: allocators and caches settle
-            warm = workers[name].take(2)
-            if name == OURS:
-                steps = max(1, round(train_results.TURN / (warm["seconds"] / 2)))
-        for turn in range(rounds):
-            for name in list(workers) if turn % 2 else list(reversed(workers)):
-                took = workers[name].take(steps)
-                seconds[name].append(took["seconds"] / steps)
-                cpu[name].append(took["cpu"] / steps)
-                facts[name]["peak"] = max(facts[name]["peak"], took["peak"])
-        load = os.getloadavg()[0]
-    results = [
-        Result(
-            name=name,
-            seconds=seconds[name],
-            cpu=cpu[name],
-            **{key: fact[key] for key in ("peak", "start", "params", "versions")},
-        )
-        for name, fact in facts.items()
+        # Two steps that do not count: allocators and caches settle.
+        warm = {name: worker.take(2).seconds for name, worker in workers.items()}
+        steps = max(1, round(TURN / warm[OURS]))
+        programs = {name: lambda one=one: one.take(steps) for name, one in workers.items()}
+        results = [
+            dataclasses.replace(
+                one,
+                facts={
+                    **one.facts,
+                    **{k: facts[one.name][k] for k in ("start", "params", "versions")},
+                },
+            )
+            for one in turns.take(programs, rounds=rounds)
+        ]
+    ours = facts[OURS]
+    return Compared(
+        work=work.name,
+        unit="images",
+        amount=work.batch or 0,
+        results=results,
+        flops=ours["flops"],
+        peak_flops=ours["peak_flops"],
+        device=ours["device"],
+    )
+
+
+def title(device: str | None, rounds: int) -> list[str]:
+    """Lines that say what was measured and where."""
+    return [
+        "one step: uint8 images on the device -> loss, gradient, Adam; parameters float32; "
+        f"{rounds} turns of at least {TURN:g} s; medians over the turns; ratios within each turn",
+        "MFU: three forward passes of the images (two FLOPs for each multiply-accumulate) per "
+        "second and per dense bfloat16 peak of the device",
+        turns.machine(device),
     ]
-    device = {key: facts[OURS][key] for key in ("platform", "device", "flops", "peak_flops")}
-    return Measured(work=work, results=results, load=load, **device)

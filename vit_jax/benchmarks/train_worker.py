@@ -7,7 +7,6 @@ of steps, with their seconds, seconds of CPU time and the most memory used so fa
 
 import dataclasses
 import json
-import resource
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,6 @@ from jax.sharding import NamedSharding
 
 from vit_jax import config, models
 from vit_jax.benchmarks import step_timing
-from vit_jax.benchmarks.forward import out_of_memory
 from vit_jax.runtime import device, logs
 from vit_jax.training import sharding, step
 from vit_jax.training.build import build
@@ -26,10 +24,11 @@ from vit_jax.training.build import build
 EXAMPLES = 1_281_167  # images of an epoch, for the learning rate's schedule
 
 
-def config_of(work: dict[str, Any]) -> config.Config:
-    """Returns the config of a run that does the work, its layers unrolled."""
-    chosen = config.Model(variant=work["model"], num_classes=work["classes"], dtype=work["dtype"])
-    model = models.complete(chosen)
+def config_from_work(work: dict[str, Any]) -> config.Config:
+    """The config of a run that does the work, its layers unrolled."""
+    model = models.complete(
+        config.Model(variant=work["model"], num_classes=work["classes"], dtype=work["dtype"])
+    )
     depth = model.depth or 1
     model = dataclasses.replace(model, attention=work["attention"], unroll=depth)
     return config.Config(
@@ -65,23 +64,12 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     return take, facts
 
 
-def peak_memory() -> int:
-    """Returns the most bytes the device has held; on a CPU, the process."""
-    found = jax.devices()[0].memory_stats() or {}
-    return found.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-def describe(error: Exception) -> tuple[str, str]:
-    """Returns the kind of a failure and its line."""
-    return "memory" if out_of_memory(error) else "error", str(error).splitlines()[0]
-
-
 if __name__ == "__main__":
     device.keep_freed_memory()
     step_timing.serve(
-        lambda: prepare(config_of(json.loads(sys.argv[1]))),
-        peak=peak_memory,
+        lambda: prepare(config_from_work(json.loads(sys.argv[1]))),
+        peak=step_timing.jax_peak,
         packages=("jax", "jaxlib", "flax", "optax"),
         failures=(config.UserError, jax.errors.JaxRuntimeError),
-        describe=describe,
+        out_of_memory=step_timing.jax_out_of_memory,
     )

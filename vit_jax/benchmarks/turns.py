@@ -1,28 +1,36 @@
-"""Programs that do the same work in this process, timed in turns."""
+"""Programs that do the same work, timed in turns, and how the comparison is shown and kept."""
 
+import contextlib
 import dataclasses
+import json
 import os
 import statistics
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any
 
-import jax
-
+from vit_jax import config
 from vit_jax.benchmarks import Table
 from vit_jax.runtime import provenance
 
 OURS = "vit_jax"
 
 
-class Timed(Protocol):
-    """Turns of one program."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What one turn took.
 
-    @property
-    def seconds(self) -> Sequence[float]:
-        """Of every turn."""
-        ...
+    Attributes:
+      cpu: CPU seconds of the process, which other programs disturb less than `seconds`.
+      peak: most bytes used so far; None: not measured.
+    """
+
+    seconds: float
+    cpu: float
+    peak: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,13 +38,14 @@ class Turns:
     """All turns of one program.
 
     Attributes:
-      seconds: of every turn.
-      cpu: CPU seconds of this process, likewise, which other programs disturb less.
+      facts: what else is known: `peak` bytes, `start`, the seconds to the end of the first step
+        with compilation, `params`, `versions`.
     """
 
     name: str
     seconds: Sequence[float]
     cpu: Sequence[float]
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,119 +53,210 @@ class Compared:
     """One piece of work and the programs that did it, ours first.
 
     Attributes:
-      what: the work.
+      work: the work, in a few words.
       unit: what it is counted in, such as images.
       amount: how many of them a turn has.
+      flops: of a turn, two for each multiply-accumulate; None: not counted.
+      peak_flops: of the device in bfloat16, if known.
+      device: what computed; None: the first device of jax in this process.
     """
 
-    what: str
+    work: str
     unit: str
     amount: float
     results: Sequence[Turns]
+    flops: float | None = None
+    peak_flops: float | None = None
+    device: str | None = None
 
     def rate(self, one: Turns) -> float:
-        """Returns the units per second of a program, the median of its turns."""
+        """The units per second of a program, by the median of its turns."""
         return self.amount / statistics.median(one.seconds)
+
+
+class DoesNotFit(Exception):
+    """A worker's device has too little memory."""
+
+
+class Worker:
+    """A process that takes steps, or loads batches, on command and answers in lines of JSON."""
+
+    def __init__(self, bench: str, name: str, command: Sequence[str]) -> None:
+        """Takes the measurement and the program, for messages, and the command line."""
+        self._what, self._command = f"bench {bench}: {name}", command
+
+    def __enter__(self) -> "Worker":
+        # On a GPU each worker takes the memory it needs, so that several fit beside each other.
+        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        self._errors = tempfile.TemporaryFile()  # a pipe would block the process once it is full
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.__exit__(None, None, None)  # closes the pipes and waits
+        self._errors.close()
+
+    def answer(self) -> dict[str, Any]:
+        """The next answer; raises DoesNotFit, or ConfigError where there is none."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                found = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # a library that prints
+            if not isinstance(found, dict):
+                continue
+            if "memory" in found:
+                raise DoesNotFit(found["memory"])
+            if "error" in found:
+                raise config.ConfigError(f"{self._what}: {found['error']}")
+            return found
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        last = said[-1] if said else f"exit code {code}"
+        raise config.ConfigError(f"{self._what} ended early: {last}")
+
+    def take(self, count: int) -> Turn:
+        """Takes steps, or loads batches; the turn is that of one step, or of one image."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{count}\n")
+            self._process.stdin.flush()
+        found = self.answer()
+        each = found.get("images", count)
+        return Turn(seconds=found["seconds"] / each, cpu=found["cpu"] / each, peak=found["peak"])
 
 
 def take(
     programs: Mapping[str, Callable[[], Any]],
     *,
     rounds: int,
-    before: Callable[[str], None] = lambda name: None,
-    after: Callable[[str], None] = lambda name: None,
+    before: Callable[[str], object] = lambda name: None,
+    after: Callable[[str], object] = lambda name: None,
 ) -> list[Turns]:
-    """Returns the turns of programs that return once their work is done.
+    """Takes turns with programs, each of which has run once before, so that it is compiled.
 
     Args:
-      programs: by name; each has run once before, so that it is compiled.
+      programs: by name; a program ends once its work is done, or times itself and returns a Turn.
       rounds: turns of each; every second round goes backwards.
-      before: prepares the turn of a program; it is not timed.
-      after: ends it; not timed either.
+      before: prepares the turn of a program, untimed.
+      after: ends it, untimed.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    cpu: dict[str, list[float]] = {name: [] for name in programs}
+    taken: dict[str, list[Turn]] = {name: [] for name in programs}
     for turn in range(rounds):
-        for name in reversed(list(programs)) if turn % 2 else list(programs):
+        for name in reversed(taken) if turn % 2 else taken:
             before(name)
             began, busy = time.perf_counter(), time.process_time()
-            programs[name]()
-            seconds[name].append(time.perf_counter() - began)
-            cpu[name].append(time.process_time() - busy)
+            found = programs[name]()
+            seconds, cpu = time.perf_counter() - began, time.process_time() - busy
             after(name)
-    return [Turns(name=name, seconds=seconds[name], cpu=cpu[name]) for name in programs]
+            taken[name].append(found if isinstance(found, Turn) else Turn(seconds=seconds, cpu=cpu))
+    return [
+        Turns(
+            name=name,
+            seconds=[one.seconds for one in turns],
+            cpu=[one.cpu for one in turns],
+            facts={"peak": max(one.peak or 0 for one in turns)} if turns[0].peak else {},
+        )
+        for name, turns in taken.items()
+    ]
 
 
-def ratios(ours: Timed, other: Timed) -> tuple[float, float, float]:
-    """Returns how many times faster we are than another: the median of the turns and its range."""
-    found = [theirs / own for own, theirs in zip(ours.seconds, other.seconds, strict=True)]
+def ratios(ours: Turns, other: Turns) -> tuple[float, float, float]:
+    """How many times faster we are than another program: the median of the turns and its range."""
+    pairs = zip(ours.seconds, other.seconds, strict=True)
+    found = [peer / own for own, peer in pairs]
     return statistics.median(found), min(found), max(found)
 
 
 def table(compared: Sequence[Compared]) -> Table:
-    """Returns rows for people."""
+    """Rows for people; a column that no program has a value for is left out."""
     rows = []
     for one in compared:
         ours = one.results[0]
         for result in one.results:
-            against = "-"
-            if result is not ours:
-                against = "{:.2f}x ({:.2f} to {:.2f})".format(*ratios(ours, result))
+            peak, start = result.facts.get("peak"), result.facts.get("start")
+            speed = (one.flops or 0) / statistics.median(result.seconds)
+            share = f" ({speed / one.peak_flops:.0%})" if one.peak_flops else ""
+            against = "{:.2f}x ({:.2f} to {:.2f})".format(*ratios(ours, result))
             rows.append(
-                (
-                    one.what,
-                    result.name,
-                    f"{one.rate(result):,.4g} {one.unit}",
-                    f"{statistics.median(result.seconds):.3f}",
-                    f"{statistics.median(result.cpu):.3f}",
-                    against,
-                )
+                {
+                    "work": one.work,
+                    "program": result.name,
+                    "per second": f"{one.rate(result):,.4g} {one.unit}",
+                    "seconds": f"{statistics.median(result.seconds):.3g}",
+                    "CPU seconds": f"{statistics.median(result.cpu):.3g}",
+                    "TFLOP/s (MFU)": f"{speed / 1e12:.3g}{share}" if one.flops else "",
+                    "peak GiB": "" if peak is None else f"{peak / 2**30:.2f}",
+                    "first step, s": "" if start is None else f"{start:.1f}",
+                    "vit_jax's speed over it": "-" if result is ours else against,
+                }
             )
-    header = ("work", "program", "per second", "seconds", "CPU seconds", "vit_jax's speed over it")
-    return header, rows
+    header = tuple(key for key in rows[0] if any(row[key] for row in rows))
+    return header, [tuple(row[key] for key in header) for row in rows]
 
 
 def machine(device: str | None = None) -> str:
-    """Returns where, and beside how much else, something was measured; by default with jax."""
-    device = device or jax.devices()[0].device_kind
-    return f"{device}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}"
+    """The device, by default jax's, the cores and the load of this machine."""
+    return f"{device or _device()}, {len(os.sched_getaffinity(0))} cores, load {_load():.1f}"
 
 
 def record(
     compared: Sequence[Compared],
     work: Mapping[str, Any],
     command: str,
-    packages: Sequence[str] = (),
+    versions: Mapping[str, str] | Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Returns a measurement as it is kept: what, by which code, when and where.
+    """A measurement as it is kept: what, by which code, when and where.
 
     Args:
-      compared: what was measured, by `take` in this process.
+      compared: what was measured.
       work: what it was measured on.
       command: repeats it.
-      packages: distributions that matter beside jax.
+      versions: of the packages that matter, or names of those to add to jax.
     """
-    versions = {name: metadata.version(name) for name in ("jax", "jaxlib", *packages)}
-    device = jax.devices()[0].device_kind
+    if not isinstance(versions, Mapping):
+        versions = {name: metadata.version(name) for name in ("jax", "jaxlib", *versions)}
 
     def line(one: Compared, result: Turns) -> dict[str, Any]:
         ours = one.results[0]
-        return dataclasses.asdict(result) | (
-            {} if result is ours else {"ratio": ratios(ours, result)}
-        )
+        ratio = {} if result is ours else {"ratio": ratios(ours, result)}
+        values = {"name": result.name, "seconds": result.seconds, "cpu": result.cpu}
+        return {**values, **result.facts, **ratio}
 
     return {
         "command": command,
-        **provenance.fields(device, versions),
-        "load": round(os.getloadavg()[0], 2),
+        **provenance.fields(compared[0].device or _device(), versions),
+        "load": round(_load(), 2),
         "work": dict(work),
         "compared": [
             {
-                "what": one.what,
+                "what": one.work,
                 "unit": one.unit,
                 "amount": one.amount,
+                **({"flops": one.flops, "peak_flops": one.peak_flops} if one.flops else {}),
                 "results": [line(one, result) for result in one.results],
             }
             for one in compared
         ],
     }
+
+
+def _device() -> str:
+    import jax  # `bench input` measures without it
+
+    return jax.devices()[0].device_kind
+
+
+def _load() -> float:
+    return os.getloadavg()[0]

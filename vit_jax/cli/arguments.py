@@ -4,7 +4,8 @@ import argparse
 import fnmatch
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from vit_jax import config
 from vit_jax.config import catalog
@@ -14,6 +15,8 @@ CHECKPOINT = (
     "run directory or one of its checkpoints; weights of Google, Big Transfer, timm or Hugging "
     "Face (.npz, .safetensors, folder); or a published name, see `vit_jax list --weights`"
 )
+
+Number = TypeVar("Number", int, float)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -118,54 +121,48 @@ def step(text: str) -> int | str:
 
 def positive(text: str) -> int:
     """A number that is at least 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be a number, at least 1")
-    return int(text)
+    return _number(text, int, lambda value: value >= 1, "a number, at least 1")
 
 
 def holdout(text: str) -> float:
     """A fraction to hold out: at least 0, below 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be at least 0 and below 1, such as 0.1")
-    return value
+    return _number(text, float, lambda value: 0 <= value < 1, "at least 0 and below 1, such as 0.1")
 
 
 def port(text: str) -> int:
     """The number of a TCP port."""
-    if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text}: must be a port, 1 to 65535")
-    return int(text)
+    return _number(text, int, lambda value: 0 <= value < 2**16, "a port, 1 to 65535")
 
 
-def learning_rates(text: str) -> tuple[float, ...]:
-    """Learning rates, each once."""
-    try:
-        found = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(0 < rate < float("inf") for rate in found):
-        raise argparse.ArgumentTypeError(f"{text}: must be learning rates, such as 0.003,0.01")
-    return tuple(dict.fromkeys(found))
+def fraction(text: str) -> float:
+    """A number above 0 and at most 1."""
+    return _number(text, float, lambda value: 0 < value <= 1, "a share of peak such as 0.4")
 
 
-def seeds(text: str) -> tuple[int, ...]:
-    """Seeds, each once."""
-    words = text.split(",")
-    if not all(word.isdigit() and int(word) < 2**32 for word in words):
-        raise argparse.ArgumentTypeError(f"{text}: must be seeds, such as 0,1,2")
-    return tuple(dict.fromkeys(int(word) for word in words))
+def amount(text: str) -> float:
+    """A finite number above 0, such as a price or hours."""
+    return _number(text, float, lambda value: 0 < value < math.inf, "a number above 0, such as 1.5")
 
 
 def seed(text: str) -> int:
     """One seed."""
-    found = seeds(text)
-    if len(found) != 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be one seed, such as 0")
-    return found[0]
+    return _number(text, int, lambda value: 0 <= value < 2**32, "one seed, such as 0")
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """Seeds, each once."""
+    return _numbers(text, int, lambda value: 0 <= value < 2**32, "seeds, such as 0,1,2")
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Sides of images in pixels, or counts of threads, each once."""
+    return _numbers(text, int, lambda value: 0 < value <= 4096, "numbers, such as 64,224")
+
+
+def learning_rates(text: str) -> tuple[float, ...]:
+    """Learning rates, each once."""
+    fits = lambda value: 0 < value < math.inf  # noqa: E731
+    return _numbers(text, float, fits, "learning rates, such as 0.003,0.01")
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -173,31 +170,22 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in text.split(",") if word))
 
 
-def image_sizes(text: str) -> tuple[int, ...]:
-    """Sides of square images in pixels, each once."""
-    words = text.split(",")
-    if not all(word.isdigit() and 0 < int(word) <= 4096 for word in words):
-        raise argparse.ArgumentTypeError(f"{text}: must be sides in pixels, such as 64,224")
-    return tuple(dict.fromkeys(int(word) for word in words))
-
-
-def fraction(text: str) -> float:
-    """A number above 0 and at most 1."""
+def _numbers(
+    text: str, kind: type[Number], fits: Callable[[Number], bool], what: str
+) -> tuple[Number, ...]:
+    """Numbers between commas, each once; raises ArgumentTypeError unless all of them fit."""
     try:
-        value = float(text)
+        found = tuple(kind(word) for word in text.split(","))
     except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be a share of peak such as 0.4")
-    return value
+        found = ()
+    # int() also takes signs, spaces, underscores and the digits of other scripts.
+    plain = kind is float or (text.replace(",", "").isdecimal() and text.isascii())
+    if not (found and plain and all(map(fits, found))):
+        raise argparse.ArgumentTypeError(f"{text}: must be {what}")
+    return tuple(dict.fromkeys(found))
 
 
-def amount(text: str) -> float:
-    """A finite number above 0, such as a price or hours."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, such as 1.5")
-    return value
+def _number(text: str, kind: type[Number], fits: Callable[[Number], bool], what: str) -> Number:
+    if "," in text:
+        raise argparse.ArgumentTypeError(f"{text}: must be {what}")
+    return _numbers(text, kind, fits, what)[0]

@@ -1,7 +1,7 @@
-"""Loads batches on command, in a process of its own: `python -m vit_jax.benchmarks.worker`.
+"""Loads batches on command, in a process of its own: `python -m vit_jax.benchmarks.input_worker`.
 
 Each line on standard input is a number of batches to load; the reply is one line of JSON: images,
-seconds, CPU seconds, and peak memory in MiB. The arguments are the cores to run on, threads, the
+seconds, CPU seconds, and peak memory in bytes. The arguments are the cores to run on, threads, the
 decoder (parts, whole), a file with the image paths, and those of RandAugment, as in 2,10, or none.
 """
 
@@ -36,16 +36,16 @@ class Files:
             return Record(file.readall(), index % 2)
 
     def name(self, index: int) -> str:
-        """Returns the path of the file."""
+        """The path of the file."""
         return self._paths[index]
 
     def fingerprint(self) -> str:
-        """Returns an empty description: this is not training data."""
+        """Empty: this is not training data."""
         return ""
 
 
 def load(source: Source, data: config.Data, count: int) -> dict[str, float]:
-    """Returns images, seconds and CPU seconds of `count` batches, after one that is not counted."""
+    """Images, seconds and CPU seconds of `count` batches, after one that is not counted."""
     with pipeline.batches(
         source,
         transforms.train_transforms(data),
@@ -64,7 +64,7 @@ def load(source: Source, data: config.Data, count: int) -> dict[str, float]:
 
 
 def settings(threads: int, decoder: str, augment: str) -> config.Data:
-    """Returns the options of the pipeline."""
+    """The options of the pipeline."""
     return config.Data(
         train_crop="inception",
         flip=False,
@@ -81,7 +81,7 @@ def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> No
     source = Files(os.fsdecode(pathlib.Path(names).read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
         answer = load(source, data, int(line))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps(answer | {"peak": peak}), flush=True)
 
 
