@@ -5,7 +5,6 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -16,7 +15,7 @@ from vit_jax import cli, config, models
 from vit_jax.data import sources, transforms
 from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluation
-from vit_jax.training import losses, optimizers, schedules, step
+from vit_jax.training import build, losses, optimizers, schedules, step
 
 
 @pytest.fixture(autouse=True)
@@ -166,14 +165,9 @@ def test_a_loss_is_one_float_for_each_example(loss, shown):
 def test_an_augmentation_keeps_images_and_labels_in_form(augment):
     registered("batch_augmentation", augment)
     cfg = runs.configure(model={"num_classes": 10}, train={"augmentations": "mine", "ema": None})
-    tx = optax.sgd(1.0)
-    model = models.create(cfg.model, image_size=(8, 8), channels=1)
-    function = step.create(model, tx, lambda count: 0.1, cfg)
-    params = model.shapes()
-    state = {"params": params, "opt": jax.eval_shape(tx.init, params)}
-    state |= dict.fromkeys(("step", "bad_steps"), jax.ShapeDtypeStruct((), jnp.int32))
+    trainer = build.build(cfg, 200)
     with pytest.raises(config.ConfigError, match="train.augmentations=mine: returned images"):
-        jax.eval_shape(function, state, step.batch_shapes(cfg))
+        jax.eval_shape(trainer.step, trainer.state_shapes, step.batch_shapes(cfg))
 
 
 def test_an_optimizer_a_schedule_and_an_evaluator_are_what_they_say(tmp_path):

@@ -13,7 +13,7 @@ from vit_jax.training import run_config
 from vit_jax.utils import storage
 
 if TYPE_CHECKING:
-    from vit_jax.runs.outcome import Outcome
+    from vit_jax.runs.evaluating import Outcome
 
 Overrides = Mapping[str, Any] | None
 

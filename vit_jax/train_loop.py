@@ -11,10 +11,9 @@ import jax
 from vit_jax import config, models
 from vit_jax.data.prefetch import BatchIterator, StoppedError
 from vit_jax.data.run_splits import open_splits
-from vit_jax.runs import outcome, preview, resume, saving
-from vit_jax.runs.evaluating import RunEvaluation
-from vit_jax.runs.profiling import Profiler
-from vit_jax.runs.run_log import RunLog
+from vit_jax.runs import preview, resume, saving
+from vit_jax.runs.evaluating import Outcome, RunEvaluation, collect_outcome
+from vit_jax.runs.run_log import Profiler, RunLog
 from vit_jax.runs.session import Session, open_session
 from vit_jax.runs.teacher import load_teacher
 from vit_jax.runtime.preemption import Preempted
@@ -30,7 +29,7 @@ def train(
     *,
     profile: tuple[int, int] | None = None,
     accept: Collection[str] = (),
-) -> outcome.Outcome:
+) -> Outcome:
     """Trains to the end, resuming where `workdir` left off.
 
     `profile`: first and last step to trace; `accept`: changes to resume with (`directory.PARTS`).
@@ -81,9 +80,9 @@ def train(
             if jax.process_count() == 1:
                 session.stop.release()  # all is saved: from here on a signal ends the process
             log.end()
-            if tested == {}:  # it judges the run once, on the checkpoint that validation has chosen
+            if tested == {}:  # once, at the very end, and on the checkpoint that validation chose
                 tested = evaluation.test(live, manager, files)
-            return outcome.finish(cfg, steps, last, tested or {}, session, files)
+            return collect_outcome(cfg, steps, last, tested or {}, session, files)
 
 
 def run_steps(
@@ -100,7 +99,7 @@ def run_steps(
     profiler: Profiler,
     session: Session,
 ) -> tuple[State, Mapping[str, float]]:
-    """Takes the steps that are left to `steps`; returns the last state and the last evaluation."""
+    """The training loop up to step `steps`: the last state and the last evaluation."""
     evaluates, stop, phases = trainer.durations.evaluates, session.stop, session.phases
     live, number, last = start.state, start.step, {}
 

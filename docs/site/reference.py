@@ -24,7 +24,7 @@ TYPES = {int: "integer", float: "number", bool: "boolean", str: "text", Duration
 CLASSES = (
     "vit_jax.inference.loaded_model.LoadedModel",
     "vit_jax.inference.loaded_model.Prediction",
-    "vit_jax.runs.outcome.Outcome",
+    "vit_jax.runs.evaluating.Outcome",
     "vit_jax.config.Config",
     "vit_jax.models.family.Family",
     "vit_jax.data.source.Source",

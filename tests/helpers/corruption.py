@@ -12,12 +12,11 @@ appended to docs/records/corruption.jsonl, each with its seed, until there are a
 
 import argparse
 import collections
+import dataclasses
 import os
 import pathlib
 import sys
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "training"))
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +24,11 @@ import numpy as np
 import optax
 
 import bit_flips
-from test_step import Trainer, batch_of, configure
+from stepping import Stepper, batch_of, configure
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit
 from vit_jax.runtime import device, provenance
-from vit_jax.training import replay, sharding, state, step
+from vit_jax.training import replay, sharding
 from vit_jax.utils import limits, storage
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -69,18 +68,18 @@ def faulty_step(trainer):
 
     def update(grads, state, params=None):
         kernel = hooked("gradients", lambda: grads["head"]["kernel"])()
-        return trainer.tx.update(
+        return trainer.trainer.optimizer.update(
             grads | {"head": grads["head"] | {"kernel": kernel}}, state, params
         )
 
-    tx = optax.GradientTransformation(trainer.tx.init, update)
-    pure = step.create(trainer.model, tx, optax.constant_schedule(1e-3), trainer.cfg)
+    tx = optax.GradientTransformation(trainer.trainer.optimizer.init, update)
+    pure = dataclasses.replace(trainer.trainer, optimizer=tx).step
 
     def faulty(state, batch, given):
         flips.update({site: tuple(one) for site, one in zip(WITHIN, given, strict=True)})
         return pure(state, batch)
 
-    places = jax.tree.map(lambda leaf: leaf.sharding, trainer.target)
+    places = jax.tree.map(lambda leaf: leaf.sharding, trainer.trainer.state_shapes)
     whole = jax.sharding.NamedSharding(trainer.mesh, jax.sharding.PartitionSpec())
     sites = (
         (vit.ViT, "patches", "patch embeddings"),
@@ -94,7 +93,7 @@ def faulty_step(trainer):
         with jax.set_mesh(trainer.mesh):
             jitted = jax.jit(faulty, donate_argnums=0, out_shardings=(places, whole))
             given = jax.ShapeDtypeStruct((len(WITHIN), 2), jnp.uint32)
-            return jitted.lower(trainer.target, put(trainer, 0), given).compile()
+            return jitted.lower(trainer.trainer.state_shapes, put(trainer, 0), given).compile()
     finally:
         for owner, name, function in sound:
             setattr(owner, name, function)
@@ -230,8 +229,8 @@ def cost(seed, rounds=7, steps=10):
     """Yields (K, time of replaying every K-th step over that of none, less 1: median and range)."""
     wide = {"patch_size": 1, "width": 128, "depth": 4, "mlp_dim": 512, "heads": 4}
     train = CFG["train"] | {"batch_size": 64}
-    trainer = Trainer(configure(**CFG | {"train": train}, model=wide), devices=1)
-    begun = state.initialize(trainer.model, trainer.tx, trainer.cfg, trainer.mesh)
+    trainer = Stepper(configure(**CFG | {"train": train}, model=wide), devices=1)
+    begun = trainer.trainer.init_state()
     batch, states, programs = put(trainer, seed), {}, {}
     for every in (None, 2, 5, 10):
         run = trainer.compiled
@@ -267,7 +266,7 @@ def main():
             bar = 1 / every + 0.02
             print(f"| {every} | {median:.1%} ({least:.1%} to {most:.1%}) | {bar:.1%} |")
         return 0
-    trainers = [Trainer(configure(**CFG), devices=count) for count in (1, 2)]
+    trainers = [Stepper(configure(**CFG), devices=count) for count in (1, 2)]
     for trainer in trainers:
         trainer.run(20)  # as flips in moments that are zero change little
     trainer = trainers[1]

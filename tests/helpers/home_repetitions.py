@@ -149,12 +149,12 @@ def trained(cfg, start=None):
       start: config and parameters of the run that it begins with.
     """
     trainer, loop = compiled(dataclasses.replace(cfg, seed=0))
-    live = jax.jit(lambda: state.create(trainer.model, trainer.optimizer, cfg))()
+    live = jax.jit(dataclasses.replace(trainer, cfg=cfg).create_state)()
     if start is not None:
         cfg_before, params = start
         facts = weights.ModelSpec(model=cfg_before.model, data=cfg_before.data)
         fitted, _ = weights.fit(params, facts, trainer.model, keep_head=False)
-        live = state.begin_with(live, fitted)
+        live = state.begin_with(live, fitted, trainer.trainable)
     steps = int(cfg.train.duration.amount)
     live, _ = loop(live, batches(cfg.data, cfg.seed, cfg.train.batch_size, steps))
     return jax.device_get(live)

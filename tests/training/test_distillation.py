@@ -10,12 +10,11 @@ import pytest
 from scipy import special
 
 import runs
+from stepping import BATCH, Stepper, batch_of
 from vit_jax import config, models, preflight, train_loop
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
-from vit_jax.training import build, distillation, optimizers, schedules, sharding, state, step
-
-SIZE = (8, 8)
+from vit_jax.training import build, distillation
 
 
 def network(width=16, *, classes=10, depth=1, **options):
@@ -62,64 +61,39 @@ def test_divergences(target):
     assert float(distillation.divergence(options, student, teacher, ours, ours)) < 1e-9
 
 
-class Distilled:
-    """Steps of a student whose teacher has another width, size and normalization."""
-
-    def __init__(self, devices=1, **distill):
-        options = {"teacher": "x", "target": "logits", "temperature": 2.0, "weight": 0.7} | distill
-        more = options.pop("train", {})
-        values = {"duration": "3 steps", "ema": None, "clip_norm": None, "batch_size": 16}
-        self.cfg = runs.configure(
-            model={"dropout": 0.0, "num_classes": 10, "depth": 1},
-            train=values | more,
-            schedule={"name": "constant", "warmup": 0},
-            distill=options,
-        )
-        self.mesh = sharding.create_mesh(1, jax.devices()[:devices])
-        self.model = build.create_model(self.cfg)
-        data = dataclasses.replace(self.cfg.data, image_size=(16, 16), mean=(0.4,), std=(0.2,))
-        wide = runs.configure(
-            model={"width": 32, "dropout": 0.0, "num_classes": 10, "depth": 1},
-            data={"image_size": 16},
-        )
-        self.teacher = distillation.Teacher(build.create_model(wide), data)
-        self.params = self.teacher.model.init(jax.random.key(5))
-        kernel = jax.random.normal(jax.random.key(6), self.params["head"]["kernel"].shape)
-        self.params["head"]["kernel"] = kernel
-        distillation.check(self.cfg, self.model, self.teacher)
-        tx = optimizers.create(self.cfg.optimizer, clip_norm=None)
-        schedule = schedules.create(self.cfg.schedule, lr=0.01, steps=3, warmup=0)
-        target = state.abstract_state(self.model, tx, self.cfg, self.mesh)
-        pure = step.create(self.model, tx, schedule, self.cfg, self.teacher)
-        self.compiled = step.compile_step(pure, target, self.cfg, self.mesh, self.teacher)
-        self.live = state.initialize(self.model, tx, self.cfg, self.mesh)
-
-    def run(self, steps=3):
-        held = self.teacher.put(self.params, self.mesh, self.cfg.mesh)
-        rows, found = sharding.host_rows(self.mesh, 16), []
-        for number in range(steps):
-            batch = sharding.put_batch(self.batch(number), self.mesh, 16, rows)
-            self.live, one = self.compiled(self.live, batch, held)
-            found.append({key: float(value) for key, value in one.items()})
-        return found
-
-    @staticmethod
-    def batch(number):
-        rng = np.random.default_rng(number)
-        images = rng.integers(0, 256, (16, *SIZE, 1), np.uint8)
-        return {"image": images, "label": rng.integers(0, 10, 16).astype(np.int32)}
+def distilled(devices=1, **distill):
+    """A stepper whose teacher has another width, size and normalization."""
+    options = {"teacher": "x", "target": "logits", "temperature": 2.0, "weight": 0.7} | distill
+    more = options.pop("train", {})
+    values = {"duration": "3 steps", "ema": None, "clip_norm": None, "batch_size": BATCH}
+    cfg = runs.configure(
+        model={"dropout": 0.0, "num_classes": 10, "depth": 1},
+        train=values | more,
+        schedule={"name": "constant", "warmup": 0},
+        distill=options,
+    )
+    data = dataclasses.replace(cfg.data, image_size=(16, 16), mean=(0.4,), std=(0.2,))
+    wide = runs.configure(
+        model={"width": 32, "dropout": 0.0, "num_classes": 10, "depth": 1},
+        data={"image_size": 16},
+    )
+    teacher = distillation.Teacher(build.create_model(wide), data)
+    params = teacher.model.init(jax.random.key(5))
+    kernel = jax.random.normal(jax.random.key(6), params["head"]["kernel"].shape)
+    params["head"]["kernel"] = kernel
+    return Stepper(cfg, devices, teacher, params), teacher, params
 
 
 @pytest.mark.slow
 def test_the_loss_of_a_step_by_hand():
-    one = Distilled()
-    params = jax.device_get(one.live["params"])
+    one, teacher, teacher_params = distilled()
+    params = jax.device_get(one.state["params"])
     (found,) = one.run(1)
-    batch = one.batch(0)
+    batch = batch_of(0)
     pixels = batch["image"].astype(np.float32) / 255
     ours, _ = one.model.apply(params, jnp.asarray((pixels - 0.5) / 0.5))
     seen = jax.image.resize(jnp.asarray((pixels - 0.4) / 0.2), (16, 16, 16, 1), "bilinear")
-    theirs, _ = one.teacher.model.apply(one.params, seen)
+    theirs, _ = teacher.model.apply(teacher_params, seen)
     log_p, log_q = (
         special.log_softmax(np.asarray(x, np.float64) / 2, axis=1) for x in (theirs, ours)
     )
@@ -142,7 +116,7 @@ def test_the_loss_of_a_step_by_hand():
 )
 def test_devices_and_microbatches_change_nothing(devices, distill):
     plain = {**distill, "train": {**distill.get("train", {}), "accumulation": 1}}
-    expected, found = Distilled(**plain).run(), Distilled(devices, **distill).run()
+    expected, found = distilled(**plain)[0].run(3), distilled(devices, **distill)[0].run(3)
     for one, other in zip(expected, found, strict=True):
         assert one["distillation"] == pytest.approx(other["distillation"], rel=2e-5)
         assert one["loss"] == pytest.approx(other["loss"], rel=2e-5)

@@ -14,7 +14,7 @@ from vit_jax import train_loop
 from vit_jax.checkpoints import manager
 from vit_jax.data import prefetch, split_roles
 from vit_jax.evaluation import evaluation
-from vit_jax.runs import evaluating, profiling, resume, run_log, saving
+from vit_jax.runs import evaluating, resume, run_log, saving
 from vit_jax.runtime import preemption, progress, watchdog
 from vit_jax.training import durations
 
@@ -132,7 +132,7 @@ class Run:
             evaluate=functools.partial(evaluation, log),
             log=log,
             saver=saving.Saver(self.saver, trainer, {"examples": 200}, session, files),
-            profiler=profiling.Profiler(None, self.durations.steps, session),
+            profiler=run_log.Profiler(None, self.durations.steps, session),
             session=session,
         )
 

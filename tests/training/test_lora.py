@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import test_step
+from stepping import BATCH, Stepper, configure
 from vit_jax import config, models
-from vit_jax.training import distillation, lora, optimizers, schedules, sharding, state, step
+from vit_jax.training import build, distillation, lora
 from vit_jax.training import trainable as trainables
 from vit_jax.utils import tree_utils
 
@@ -19,48 +19,36 @@ class Merged(trainables.Trainable):
         return lora.merge(self.lora, self.join(trained, params))
 
 
-def created(cfg, devices=1, dtype="float32"):
-    """The model, the state on its mesh with random heads and adapters, and the compiled step."""
-    mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
-    size = cfg.data.image_size
-    model = models.create(cfg.model, image_size=size, channels=1, dtype=dtype, masked=cfg.masked)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    teacher = distillation.Teacher(model, cfg.data) if cfg.distill.teacher else None
-    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
-    target = state.abstract_state(model, tx, cfg, mesh)
-    pure = step.create(model, tx, schedule, cfg, teacher)
-    live = state.initialize(model, tx, cfg, mesh)
+def created(cfg, devices=1):
+    """A stepper with random heads and adapters, and a teacher where the config has one."""
+    teacher = teacher_params = None
+    if cfg.distill.teacher:
+        teacher = distillation.Teacher(build.create_model(cfg), cfg.data)
+        teacher_params = jax.device_get(teacher.model.init(jax.random.key(5)))
+        kernel = np.random.default_rng(5).normal(size=(16, 5)).astype(np.float32)
+        teacher_params["head"]["kernel"] = kernel
+    stepper = Stepper(cfg, devices, teacher, teacher_params)
 
     def drawn(name, leaf):
-        if not name.startswith(("lora/", "head/kernel", "prediction/kernel")):
+        if not name.startswith("lora/"):
             return leaf
         values = np.random.default_rng(len(name)).normal(size=leaf.shape) / 4
         return jax.device_put(values.astype(np.float32), leaf.sharding)
 
-    live["params"] = tree_utils.map_named(drawn, live["params"])
-    teacher_params = None
-    if teacher is not None:
-        params = jax.device_get(model.init(jax.random.key(5)))
-        params["head"]["kernel"] = np.random.default_rng(5).normal(size=(16, 5)).astype(np.float32)
-        teacher_params = teacher.put(params, mesh, cfg.mesh)
-    return live, step.compile_step(pure, target, cfg, mesh, teacher), mesh, teacher_params
+    stepper.state["params"] = tree_utils.map_named(drawn, stepper.state["params"])
+    return stepper
 
 
-def trained(cfg, devices, dtype):
+def trained(cfg, devices):
     """Losses and norms of gradients of four steps, and the parameters after them."""
-    live, compiled, mesh, teacher_params = created(cfg, devices, dtype)
-    rows = sharding.host_rows(mesh, test_step.BATCH)
-    found = []
-    for number in range(4):
-        batch = sharding.put_batch(test_step.batch_of(number), mesh, test_step.BATCH, rows)
-        live, metrics = compiled(live, batch, teacher_params)
-        found.append([float(metrics["loss"]), float(metrics["grad_norm"])])
-    return np.array(found), tree_utils.flatten(jax.device_get(live["params"]))
+    stepper = created(cfg, devices)
+    found = [[float(one["loss"]), float(one["grad_norm"])] for one in stepper.run(4)]
+    return np.array(found), stepper.params
 
 
 def test_adapters_begin_unlike_each_other():
     """Each as in peft: `a` uniform within 1 / sqrt(inputs), `b` zero."""
-    cfg = test_step.configure(lora={"rank": 2})
+    cfg = configure(lora={"rank": 2})
     model = models.create(cfg.model, image_size=cfg.data.image_size, channels=1)
     flat = tree_utils.flatten(jax.device_get(lora.initial(cfg.lora, model, seed=3)))
     first = [leaf.ravel()[:4].tolist() for name, leaf in flat.items() if name.endswith("/a")]
@@ -99,7 +87,11 @@ CASES = {
     },
     "queries and values": {"lora": {"where": ["*/query", "*/value"]}},
     "axial": {"model": {"architecture": "axial_vit", "position": "learned_1d"}},
-    "masked": {"masked": {"target": "color"}, "optimizer": {"only": ["mask*"]}},
+    "masked": {
+        "masked": {"target": "color"},
+        "optimizer": {"only": ["mask*"]},
+        "model": {"num_classes": None},
+    },
     "distilled": {"distill": {"teacher": "x", "weight": 0.5}},
     "blended and dropped": {"model": {"dropout": 0.2}, "train": {"mixup": 0.5}},
 }
@@ -115,12 +107,10 @@ def test_as_if_added_to_the_matrices(name, monkeypatch):
     sections["lora"] = {"rank": 3, "alpha": 6.0} | sections.get("lora", {})
     # Rates at which rounding does not grow from step to step.
     sections["optimizer"] = {"lr": 0.05} | sections.get("optimizer", {})
-    cfg = test_step.configure(**sections)
-    apart = trained(cfg, CASES[name].get("devices", 1), "float32")
+    cfg = configure(**sections)
+    apart = trained(cfg, CASES[name].get("devices", 1))
     monkeypatch.setattr(trainables, "Trainable", Merged)
-    trainables._from_options.cache_clear()
-    merged = trained(cfg, CASES[name].get("devices", 1), "float32")
-    trainables._from_options.cache_clear()
+    merged = trained(cfg, CASES[name].get("devices", 1))
     assert apart[0][0, 0] != apart[0][-1, 0]
     # 5.3e-6 on a CPU with AVX2 but no AVX-512, below 5e-6 on others: rounding.
     np.testing.assert_allclose(apart[0], merged[0], rtol=1e-5)
@@ -130,25 +120,22 @@ def test_as_if_added_to_the_matrices(name, monkeypatch):
 
 @slow
 def test_in_bfloat16():
-    cfg = test_step.configure(
-        lora={"rank": 3, "alpha": 6.0}, model={"unroll": 2}, optimizer={"lr": 0.05}
-    )
-    exact, _ = trained(cfg, 1, "float32")
-    rounded, params = trained(cfg, 1, "bfloat16")
+    kit = {"lora": {"rank": 3, "alpha": 6.0}, "optimizer": {"lr": 0.05}}
+    exact, _ = trained(configure(model={"unroll": 2}, **kit), 1)
+    rounded, params = trained(configure(model={"unroll": 2, "dtype": "bfloat16"}, **kit), 1)
     np.testing.assert_allclose(rounded, exact, rtol=0.02)
     assert {leaf.dtype for leaf in params.values()} == {np.dtype("float32")}
 
 
 def flops(**sections):
     """FLOPs of a compiled step, in forward passes of the model."""
-    cfg = test_step.configure(
+    cfg = configure(
         model={"patch_size": 8, "width": 64, "depth": 4, "mlp_dim": 256, "unroll": 4},
         data={"image_size": 32},
         **sections,
     )
     model = models.create(cfg.model, image_size=(32, 32), channels=1)
-    _, compiled, _, _ = created(cfg)
-    counted = compiled.cost_analysis()["flops"] / test_step.BATCH / model.flops
+    counted = created(cfg).compiled.cost_analysis()["flops"] / BATCH / model.flops
     return counted, trainables.from_config(model, cfg).passes()
 
 
@@ -174,7 +161,7 @@ def test_what_is_frozen_costs_no_arithmetic():
 
 @pytest.mark.slow
 def test_adapters_of_no_layer_are_refused():
-    model = models.create(test_step.configure().model, image_size=(8, 8), channels=1)
+    model = models.create(configure().model, image_size=(8, 8), channels=1)
     adapters = {"encoder": {"mlp": {"fc3": {"kernel": {"a": jnp.ones((2, 16, 1))}}}}}
     params = model.init(jax.random.key(0)) | {"lora": adapters}
     message = "parameters do not fit the model: encoder/mlp/fc3/kernel/a is unknown"

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from test_step import collectives
+from stepping import Stepper, assert_same_training, configure, losses_of
 from vit_jax import config, models
-from vit_jax.training import masked_objective, optimizers, schedules, sharding, state, step
+from vit_jax.training import masked_objective
 from vit_jax.utils import tree_utils
 
 RGB = config.Data(image_size=(8, 8))
@@ -208,64 +208,24 @@ def test_accuracy_counts_the_colors_predicted():
 
 # The step
 
-BATCH = 16
+MASKED = {
+    "model": {"num_classes": None, "pooling": "token"},
+    "data": {"channels": 3},
+    "masked": {"target": "color", "rate": 0.75, "split": (0.34, 0.33, 0.33)},
+}
 
 
-def configure(**sections):
-    values = {
-        "model": {
-            "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "dropout": 0.0,
-        },
-        "data": {"image_size": 8, "channels": 3},
-        "train": {"batch_size": BATCH, "duration": 10, "clip_norm": 1.0},
-        "masked": {"target": "color", "rate": 0.75, "split": (0.34, 0.33, 0.33)},
-        "optimizer": {"name": "sgd", "lr": 0.5},
-        "mesh": {"fsdp_min_size": 1},
-    }  # fmt: skip
-    for section, options in sections.items():
-        values[section] = values[section] | options
-    return config.build(values)
-
-
-class Trainer:
-    """A run without the loop, on random pixels, with a head that is not zero."""
-
-    def __init__(self, cfg, devices=8, dtype="float32"):
-        self.mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
-        self.model = models.create(
-            cfg.model, image_size=(8, 8), channels=3, dtype=dtype, masked=cfg.masked
-        )
-        tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-        schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
-        target = state.abstract_state(self.model, tx, cfg, self.mesh)
-        pure = step.create(self.model, tx, schedule, cfg)
-        self.compiled = step.compile_step(pure, target, cfg, self.mesh)
-        self.state = state.initialize(self.model, tx, cfg, self.mesh)
-        kernel = self.state["params"]["prediction"]["kernel"]
-        random = np.random.default_rng(0).normal(size=kernel.shape).astype(np.float32)
-        place = target["params"]["prediction"]["kernel"].sharding
-        self.state["params"]["prediction"]["kernel"] = jax.device_put(random, place)
-
-    def losses(self, steps=4):
-        found = []
-        for number in range(steps):
-            rng = np.random.default_rng(number)
-            batch = {
-                "image": rng.integers(0, 256, (BATCH, 8, 8, 3), np.uint8),
-                "label": np.full(BATCH, -1, np.int32),  # nothing looks at them
-            }
-            rows = sharding.host_rows(self.mesh, BATCH)
-            placed = sharding.put_batch(batch, self.mesh, BATCH, rows)
-            self.state, metrics = self.compiled(self.state, placed, None)
-            found.append(jax.device_get(metrics))
-        return found
+def masked(**sections):
+    return configure(
+        **{key: MASKED.get(key, {}) | sections.get(key, {}) for key in MASKED | sections}
+    )
 
 
 @pytest.fixture(scope="module")
 def alone():
     """One device, everything at once."""
-    trainer = Trainer(configure(), devices=1)
-    return trainer.losses(), jax.device_get(trainer.state["params"])
+    stepper = Stepper(masked(), devices=1)
+    return stepper.run(4), stepper.params
 
 
 @pytest.mark.slow
@@ -280,22 +240,17 @@ def alone():
 )
 def test_however_it_is_computed_it_is_the_same(alone, devices, options, traffic):
     expected, params = alone
-    trainer = Trainer(configure(**options), devices=devices)
-    assert collectives(trainer.compiled) == traffic  # nothing of the corruption moves
-    given = trainer.losses()
-    for key in ("loss", "error", "grad_norm"):
-        ours, theirs = ([float(one[key]) for one in run] for run in (given, expected))
-        np.testing.assert_allclose(ours, theirs, rtol=3e-6, err_msg=key)
-    assert [one["accuracy"] for one in given] == [one["accuracy"] for one in expected]
-    others = tree_utils.flatten(params)
-    for name, value in tree_utils.flatten(trainer.state["params"]).items():
-        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
-    assert expected[0]["loss"] != expected[-1]["loss"]
+    stepper = Stepper(masked(**options), devices=devices)
+    assert stepper.collectives == traffic  # nothing of the corruption moves
+    first, *_ = Stepper(masked(**options), devices=devices).run(1)
+    for key in ("error", "accuracy", "grad_norm"):
+        np.testing.assert_allclose(first[key], expected[0][key], rtol=3e-6, err_msg=key)
+    assert_same_training(stepper, losses_of(expected), params, steps=4, rtol=3e-6)
 
 
 @pytest.mark.slow
 def test_bfloat16_is_near(alone):
-    given = Trainer(configure(), devices=1, dtype="bfloat16").losses(2)
+    given = Stepper(masked(model={"dtype": "bfloat16"}), devices=1).run(2)
     for a, b in zip(given, alone[0], strict=False):
         assert a["finite"]
         assert a["loss"] == pytest.approx(b["loss"], rel=0.03)
@@ -305,7 +260,7 @@ def test_bfloat16_is_near(alone):
 @pytest.mark.slow
 def test_a_new_head_knows_nothing():
     """Its logits are zero, so the loss is that of guessing, and only the head learns."""
-    cfg = configure()
+    cfg = masked()
     model = models.create(cfg.model, image_size=(8, 8), masked=cfg.masked)
     params = model.init(jax.random.key(0))
     assert params["mask_token"].shape == (1, 1, 16)

@@ -1,7 +1,6 @@
 """Mixup: the ratio, the pairs, and the same training however the batch is cut."""
 
 import functools
-from typing import Any
 
 import chex
 import jax
@@ -10,11 +9,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-import test_step
+from stepping import BATCH, CLASSES, SIZE, Stepper, batch_of, configure, losses_of
 from vit_jax import config
-from vit_jax.training import mixup, optimizers, sharding, state, step
-
-CLASSES, BATCH, SIZE = test_step.CLASSES, test_step.BATCH, test_step.SIZE
+from vit_jax.training import mixup
 
 
 class TwoLayers:
@@ -32,22 +29,14 @@ class TwoLayers:
         return jnp.tanh(x) @ params["head"]["kernel"], {}
 
 
-class Trainer(test_step.Trainer):
-    """That of `test_step`, around TwoLayers."""
-
-    def __init__(self, devices=8, *, fsdp=1, loss="softmax", **train):
-        self.cfg = cfg = test_step.configure(
-            train={"mixup": 0.8} | train,
-            loss={"name": loss},
-            mesh={"fsdp": fsdp, "zero": False},
-        )
-        self.mesh = sharding.create_mesh(fsdp, jax.devices()[:devices])
-        self.model: Any = TwoLayers()
-        self.tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-        self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
-        pure = step.create(self.model, self.tx, lambda count: 0.5, cfg)
-        self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
-        self.state = state.initialize(self.model, self.tx, cfg, self.mesh)
+def stepper(devices=8, *, fsdp=1, loss="softmax", **train):
+    """A stepper of `TwoLayers` whose devices have all parameters."""
+    cfg = configure(
+        train={"mixup": 0.8} | train,
+        loss={"name": loss},
+        mesh={"fsdp": fsdp, "zero": False},
+    )
+    return Stepper(cfg, devices, model=TwoLayers(), schedule=lambda count: 0.5)
 
 
 STEPS = 3000
@@ -97,13 +86,13 @@ def test_blend_by_hand():
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 def test_loss_and_top1_against_float64(kind):
-    trainer = Trainer(1, loss=kind, label_smoothing=0.1)
+    made = stepper(1, loss=kind, label_smoothing=0.1)
     drawn = set()
     for number in range(2):
-        params = jax.device_get(trainer.state["params"])
-        (metrics,) = trainer.run(1, lambda _, n=number: test_step.batch_of(n))
-        batch = test_step.batch_of(number)
-        share = float(mixup.own_share(trainer.cfg.seed, jnp.asarray(number), 0.8))
+        params = jax.device_get(made.state["params"])
+        (metrics,) = made.run(1, lambda _, n=number: batch_of(n))
+        batch = batch_of(number)
+        share = float(mixup.own_share(made.cfg.seed, jnp.asarray(number), 0.8))
         drawn.add(share)
 
         def mixed(x, share=share):
@@ -125,8 +114,8 @@ def test_loss_and_top1_against_float64(kind):
 @pytest.fixture(scope="module")
 def whole():
     """Losses and parameters after six steps of the whole batch on one device."""
-    trainer = Trainer(1)
-    return test_step.losses_of(trainer.run(6)), jax.device_get(trainer.state["params"])
+    made = stepper(1)
+    return losses_of(made.run(6)), jax.device_get(made.state["params"])
 
 
 @pytest.mark.sampled(6)
@@ -142,27 +131,29 @@ def whole():
     ],
 )
 def test_same_training_however_the_batch_is_cut(whole, devices, fsdp, accumulation, pairs_stay):
-    trainer = Trainer(devices, fsdp=fsdp, accumulation=accumulation)
-    moves = test_step.collectives(trainer.compiled) - {"all-reduce"}
+    made = stepper(devices, fsdp=fsdp, accumulation=accumulation)
+    moves = made.collectives - {"all-reduce"}
     if fsdp == 1:
         assert bool(moves) != pairs_stay
     losses, params = whole
     assert len(set(losses.tolist())) == 6
-    np.testing.assert_allclose(test_step.losses_of(trainer.run(6)), losses, rtol=1e-6)
-    ours = jax.device_get(trainer.state["params"])
+    np.testing.assert_allclose(losses_of(made.run(6)), losses, rtol=1e-6)
+    ours = jax.device_get(made.state["params"])
     chex.assert_trees_all_close(ours, params, rtol=1e-5, atol=1e-6)
 
 
 def test_a_step_can_be_taken_again():
-    trainer = Trainer()
-    trainer.run(2)
-    before = jax.device_get(trainer.state)
-    (first,) = trainer.run(1)
-    after = jax.device_get(trainer.state)
-    trainer.state = jax.device_put(before, jax.tree.map(lambda x: x.sharding, trainer.target))
-    (again,) = trainer.run(1)
+    made = stepper()
+    made.run(2)
+    before = jax.device_get(made.state)
+    (first,) = made.run(1)
+    after = jax.device_get(made.state)
+    made.state = jax.device_put(
+        before, jax.tree.map(lambda x: x.sharding, made.trainer.state_shapes)
+    )
+    (again,) = made.run(1)
     chex.assert_trees_all_equal(again, first)
-    chex.assert_trees_all_equal(jax.device_get(trainer.state), after)
+    chex.assert_trees_all_equal(jax.device_get(made.state), after)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -214,13 +205,13 @@ def test_with_both_every_step_tosses_a_coin():
 
 @pytest.mark.slow
 def test_a_step_of_boxes_by_hand():
-    trainer = Trainer(1, mixup=0.0, cutmix=1.0, accumulation=2)
+    made = stepper(1, mixup=0.0, cutmix=1.0, accumulation=2)
     for number in range(2):
-        params = jax.device_get(trainer.state["params"])
-        (metrics,) = trainer.run(1, lambda _, n=number: test_step.batch_of(n))
-        batch = test_step.batch_of(number)
-        size = (test_step.SIZE, test_step.SIZE)
-        mix = mixup.draw(trainer.cfg.seed, jnp.asarray(number), trainer.cfg.train, size)
+        params = jax.device_get(made.state["params"])
+        (metrics,) = made.run(1, lambda _, n=number: batch_of(n))
+        batch = batch_of(number)
+        size = (SIZE, SIZE)
+        mix = mixup.draw(made.cfg.seed, jnp.asarray(number), made.cfg.train, size)
         own, other = batch["image"] / 127.5 - 1, batch["image"][np.arange(BATCH) ^ 1] / 127.5 - 1
         images = np.where(np.asarray(mix.pixels) == 1, own, other).reshape(BATCH, -1)
         one_hot, share = np.eye(CLASSES)[batch["label"]], float(mix.labels)

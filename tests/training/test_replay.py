@@ -1,5 +1,6 @@
 """Silent data corruption: flipped bits are found before anything is saved, and nothing else is."""
 
+import dataclasses
 import types
 
 import jax
@@ -10,9 +11,9 @@ import pytest
 
 import bit_flips
 import runs
-from test_step import BATCH, Trainer, batch_of, configure
+from stepping import Stepper, batch_of, configure
 from vit_jax import config, train_loop
-from vit_jax.training import replay, sharding, step
+from vit_jax.training import replay, step
 
 ADAM = {
     "optimizer": {"name": "adam", "lr": 1e-3, "moment_dtype": "bfloat16"},
@@ -51,12 +52,11 @@ class Faulty:
 
 @pytest.fixture(scope="module")
 def trainer():
-    return Trainer(configure(**ADAM))
+    return Stepper(configure(**ADAM))
 
 
 def put(trainer, number=0):
-    rows = sharding.host_rows(trainer.mesh, BATCH)
-    return sharding.put_batch(batch_of(number), trainer.mesh, BATCH, rows)
+    return trainer.put(batch_of(number))
 
 
 @pytest.mark.slow
@@ -140,17 +140,17 @@ def test_three_devices_are_named(count, more):
 def test_a_flip_in_a_gradient(bit):
     """Of the gradient that reaches the optimizer, inside the compiled step."""
     cfg = configure(**ADAM)
-    trainer, holder = Trainer(cfg), {}
+    trainer, holder = Stepper(cfg), {}
 
     def update(grads, state, params=None):
         kernel = grads["head"]["kernel"]
         words = jax.lax.bitcast_convert_type(kernel, jnp.uint32)
         words = words.at[2, 1].set(words[2, 1] ^ holder["flip"])
         head = grads["head"] | {"kernel": jax.lax.bitcast_convert_type(words, jnp.float32)}
-        return trainer.tx.update(grads | {"head": head}, state, params)
+        return trainer.trainer.optimizer.update(grads | {"head": head}, state, params)
 
-    tx = optax.GradientTransformation(trainer.tx.init, update)
-    pure = step.create(trainer.model, tx, optax.constant_schedule(1e-3), cfg)
+    tx = optax.GradientTransformation(trainer.trainer.optimizer.init, update)
+    pure = dataclasses.replace(trainer.trainer, optimizer=tx).step
 
     @jax.jit
     def faulty(state, batch, flip):

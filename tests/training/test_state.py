@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax.training import build, optimizers, sharding, state
+from vit_jax.training import state
+from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 
 
 @pytest.mark.parametrize("fsdp", [1, 8])
 def test_a_state_begins_with_some_parameters(fsdp):
     cfg = runs.configure(model={"num_classes": 10}, mesh={"fsdp": fsdp, "fsdp_min_size": 0})
-    mesh = sharding.create_mesh(fsdp)
-    model = build.create_model(cfg)
-    live = state.initialize(model, optimizers.create(cfg.optimizer, clip_norm=None), cfg, mesh)
+    trainer = build(cfg, 200)
+    live = trainer.init_state()
     old = tree_utils.flatten(jax.device_get(live["params"]))
     given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
-    new = state.begin_with(live, tree_utils.nest(given))
+    new = state.begin_with(live, tree_utils.nest(given), trainer.trainable)
     for key in ("params", "ema"):
         assert jax.tree.structure(new[key]) == jax.tree.structure(live[key])
         for name, leaf in tree_utils.flatten(new[key]).items():
@@ -30,11 +30,11 @@ def test_a_state_begins_with_some_parameters(fsdp):
 
 
 def test_initial_parameters_are_drawn_from_the_seed():
-    cfg = runs.configure(model={"num_classes": 10})
-    model, mesh = build.create_model(cfg), sharding.create_mesh(1)
-    tx = optimizers.create(cfg.optimizer, clip_norm=None)
+    trainer = build(runs.configure(model={"num_classes": 10}), 200)
     for seed in (0, 3):
-        live = state.initialize(model, tx, dataclasses.replace(cfg, seed=seed), mesh)
+        live = dataclasses.replace(
+            trainer, cfg=dataclasses.replace(trainer.cfg, seed=seed)
+        ).init_state()
         # The key that earlier versions drew them from: a seed keeps its parameters.
-        drawn = jax.jit(model.init)(jax.random.fold_in(jax.random.key(seed), 0))
+        drawn = jax.jit(trainer.model.init)(jax.random.fold_in(jax.random.key(seed), 0))
         chex.assert_trees_all_close(live["params"], drawn, rtol=1e-6)

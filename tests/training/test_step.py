@@ -1,7 +1,6 @@
 """The step: one device or eight, whole or split, at once or accumulated, and when it goes wrong."""
 
 import dataclasses
-import functools
 import re
 
 import chex
@@ -12,132 +11,56 @@ import pytest
 
 import plugins
 import vit_jax
-from vit_jax import config, models
-from vit_jax.training import normalization, optimizers, schedules, sharding, state, step
+from stepping import BATCH, CLASSES, Stepper, assert_same_training, batch_of, configure, losses_of
+from vit_jax import config
+from vit_jax.training import normalization, sharding, step
+from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
-
-BATCH, SIZE, CLASSES = 16, 8, 5
-
-
-def configure(**sections):
-    values = {
-        "model": {
-            "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2,
-            "num_classes": CLASSES, "pooling": "gap",
-        },
-        "data": {"image_size": SIZE, "channels": 1},
-        "train": {"batch_size": BATCH, "duration": 10, "clip_norm": 1.0},
-        # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding.
-        "optimizer": {"name": "sgd", "lr": 0.5},
-        "mesh": {"fsdp_min_size": 1},
-    }  # fmt: skip
-    for section, options in sections.items():
-        values[section] = values.get(section, {}) | options
-    return config.build(values)
-
-
-def batch_of(number, rows=BATCH):
-    rng = np.random.default_rng(number)
-    images = rng.integers(0, 256, (rows, SIZE, SIZE, 1), np.uint8)
-    return {"image": images, "label": rng.integers(0, CLASSES, rows).astype(np.int32)}
-
-
-class Trainer:
-    """A run without the loop: batches by hand."""
-
-    def __init__(self, cfg, devices=8, dtype="float32"):
-        self.cfg = cfg
-        self.mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
-        self.model = models.create(cfg.model, image_size=(SIZE, SIZE), channels=1, dtype=dtype)
-        self.tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-        schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
-        self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
-        pure = step.create(self.model, self.tx, schedule, cfg)
-        self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
-
-    @functools.cached_property
-    def state(self):
-        found = state.initialize(self.model, self.tx, self.cfg, self.mesh)
-        # Random heads: the zero one hides the encoder from the first gradients.
-        found["params"]["head"]["kernel"] = jax.device_put(
-            np.random.default_rng(0).normal(size=(16, CLASSES)).astype(np.float32),
-            self.target["params"]["head"]["kernel"].sharding,
-        )
-        return found
-
-    def run(self, steps, batches=batch_of):
-        rows = sharding.host_rows(self.mesh, BATCH)
-        metrics = []
-        for number in range(steps):
-            batch = sharding.put_batch(batches(number), self.mesh, BATCH, rows)
-            self.state, one = self.compiled(self.state, batch, None)
-            metrics.append(jax.device_get(one))
-        return metrics
-
-
-def losses_of(metrics):
-    return np.array([one["loss"] for one in metrics])
-
-
-def trained(trainer, steps=6):
-    losses = losses_of(trainer.run(steps))
-    return losses, tree_utils.flatten(jax.device_get(trainer.state["params"]))
-
 
 REPLICATED = {"mesh": {"zero": False}}
 ADAM = {"optimizer": {"name": "adam", "eps": 1e-3, "lr": 1e-2}, "train": {"ema": 0.5}}
 
 
+def trained(cfg):
+    """Losses and parameters of six steps."""
+    stepper = Stepper(cfg)
+    return losses_of(stepper.run(6)), stepper.params
+
+
 @pytest.fixture(scope="module")
 def on_eight():
-    """Losses and parameters of a run on eight devices, each with all parameters."""
-    return trained(Trainer(configure(**REPLICATED)))
+    """A run on eight devices, each with all parameters."""
+    return trained(configure(**REPLICATED))
 
 
 @pytest.fixture(scope="module")
 def adam_on_eight():
     """The same with Adam's moments and an average, on clipped gradients."""
-    return trained(Trainer(configure(**REPLICATED, **ADAM)))
-
-
-def collectives(compiled):
-    kinds = (
-        "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast"
-    )
-    return set(re.findall(rf"\b({kinds})(?:-start)?\(", compiled.as_text()))
-
-
-def assert_same_training(trainer, other):
-    (ours, params), (theirs, others) = trained(trainer), other
-    assert ours[-1] != ours[0]
-    np.testing.assert_allclose(ours, theirs, rtol=2e-6)
-    assert params.keys() == others.keys()
-    for name, value in params.items():
-        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
+    return trained(configure(**REPLICATED, **ADAM))
 
 
 def test_one_device_as_eight(on_eight):
-    assert_same_training(Trainer(configure(), devices=1), on_eight)
+    assert_same_training(Stepper(configure(), devices=1), *on_eight)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fsdp", [1, 2])
 def test_a_split_state_as_replicated(fsdp, on_eight):
-    split = Trainer(configure(mesh={"fsdp": fsdp}))
-    assert collectives(split.compiled) == {"all-gather", "all-reduce"}
-    assert_same_training(split, on_eight)
+    split = Stepper(configure(mesh={"fsdp": fsdp}))
+    assert split.collectives == {"all-gather", "all-reduce"}
+    assert_same_training(split, *on_eight)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("fsdp", "zero", "parts"), [(1, True, 8), (2, True, 8), (8, False, 8)])
 def test_split_moments_and_average_as_replicated(fsdp, zero, parts, adam_on_eight):
-    split = Trainer(configure(mesh={"fsdp": fsdp, "zero": zero}, **ADAM))
+    split = Stepper(configure(mesh={"fsdp": fsdp, "zero": zero}, **ADAM))
     for tree in (split.state[key] for key in ("params", "opt", "ema")):
         flat = tree_utils.flatten(tree)
         name = next(name for name in flat if name.endswith("encoder/mlp/fc1/kernel"))
         assert flat[name].addressable_shards[0].data.size == flat[name].size // parts
-    assert collectives(split.compiled) == {"all-gather", "all-reduce"}
-    assert_same_training(split, adam_on_eight)
+    assert split.collectives == {"all-gather", "all-reduce"}
+    assert_same_training(split, *adam_on_eight)
 
 
 @pytest.mark.slow
@@ -145,10 +68,10 @@ def test_split_moments_and_average_as_replicated(fsdp, zero, parts, adam_on_eigh
     "options", [{}, {"fsdp": 4}, {"zero": False}], ids=["zero", "fsdp", "replicated"]
 )
 def test_accumulation_as_the_big_batch(options, on_eight):
-    cut = Trainer(configure(train={"accumulation": 4}, mesh=options), devices=4)
+    cut = Stepper(configure(train={"accumulation": 4}, mesh=options), devices=4)
     gathers = {"all-gather"} if options.get("zero", True) else set()
-    assert collectives(cut.compiled) == {"all-reduce"} | gathers
-    assert_same_training(cut, on_eight)
+    assert cut.collectives == {"all-reduce"} | gathers
+    assert_same_training(cut, *on_eight)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +80,10 @@ def test_accumulation_as_the_big_batch(options, on_eight):
 )
 def test_weights_gathered_in_bfloat16_are_those_gathered_whole(unroll, accumulation):
     """The forward pass is the same; of a gradient, each device's part is rounded before the sum."""
-    options = {"model": {"unroll": unroll}, "train": {"accumulation": accumulation}}
-    (ours,) = Trainer(configure(**options), dtype="bfloat16").run(1)
-    (theirs,) = Trainer(configure(**options, **REPLICATED), dtype="bfloat16").run(1)
+    model = {"unroll": unroll, "dtype": "bfloat16"}
+    options = {"model": model, "train": {"accumulation": accumulation}}
+    (ours,) = Stepper(configure(**options)).run(1)
+    (theirs,) = Stepper(configure(**options, **REPLICATED)).run(1)
     assert ours["loss"] == theirs["loss"]
     assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=2**-8)
 
@@ -167,7 +91,7 @@ def test_weights_gathered_in_bfloat16_are_those_gathered_whole(unroll, accumulat
 def test_accumulation_averages_loss_and_gradient():
     """Without clipping, which would hide the length of a sum."""
     big, cut = (
-        Trainer(configure(train={"clip_norm": None, "accumulation": parts}), devices=1)
+        Stepper(configure(train={"clip_norm": None, "accumulation": parts}), devices=1)
         for parts in (1, 4)
     )
     (whole,), (parts,) = big.run(1), cut.run(1)
@@ -181,6 +105,9 @@ def test_accumulation_averages_loss_and_gradient():
 class Coin:
     """A model that predicts class 0 or 1 by its key alone."""
 
+    def init(self, key):
+        return {"w": jnp.ones(())}
+
     def apply(self, params, images, *, key):
         heads = jax.random.bernoulli(key).astype(jnp.float32)
         logits = jnp.stack([heads, 1 - heads]) * params["w"]
@@ -191,12 +118,9 @@ def heads_of(seed):
     """The share of microbatches of 16, in each of 8 steps, whose dropout key came up heads."""
     cfg = configure(model={"dropout": 0.1}, train={"accumulation": 16, "clip_norm": None})
     cfg = dataclasses.replace(cfg, seed=seed)
-    tx = optimizers.create(cfg.optimizer, clip_norm=None)
-    pure = jax.jit(step.create(Coin(), tx, lambda _: jnp.zeros(()), cfg))
-    params = {"w": jnp.ones(())}
-    now = {
-        "params": params, "opt": tx.init(params), "step": jnp.int32(0), "bad_steps": jnp.int32(0),
-    }  # fmt: skip
+    made = build(cfg, 1000, devices=jax.devices()[:1])
+    trainer = dataclasses.replace(made, model=Coin(), schedule=lambda _: jnp.zeros(()))
+    pure, now = jax.jit(trainer.step), trainer.create_state()
     batch = {"image": batch_of(0)["image"], "label": np.zeros(BATCH, np.int32)}
     shares = []
     for _ in range(8):
@@ -217,14 +141,14 @@ def test_every_microbatch_step_and_seed_has_a_dropout_key_of_its_own():
 
 @pytest.mark.slow
 def test_one_device_has_no_collectives_and_whole_parameters_are_not_gathered():
-    assert collectives(Trainer(configure(), devices=1).compiled) == set()
-    assert collectives(Trainer(configure(**REPLICATED)).compiled) == {"all-reduce"}
+    assert Stepper(configure(), devices=1).collectives == set()
+    assert Stepper(configure(**REPLICATED)).collectives == {"all-reduce"}
 
 
 @pytest.mark.slow
 def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
     def gathered(unroll, **options):
-        text = Trainer(configure(model={"unroll": unroll}, **options)).compiled.as_text()
+        text = Stepper(configure(model={"unroll": unroll}, **options)).compiled.as_text()
         shapes = re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", text)
         return {tuple(map(int, shape.split(","))) for shape in shapes}
 
@@ -243,23 +167,23 @@ def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
 @pytest.mark.slow
 def test_how_weights_are_gathered_changes_no_bit(monkeypatch):
     cfg = configure(model={"unroll": 2})
-    one_by_one = Trainer(cfg).run(2)
+    one_by_one = Stepper(cfg).run(2)
     monkeypatch.setattr(step, "FEW", 1)  # of 2 images a device
-    chex.assert_trees_all_equal(one_by_one, Trainer(cfg).run(2))
+    chex.assert_trees_all_equal(one_by_one, Stepper(cfg).run(2))
 
 
 def test_gradient_against_float64_differences():
     """One SGD step without clipping moves along the gradient of the mean loss."""
     cfg = configure(train={"clip_norm": None}, optimizer={"momentum": 0.0, "lr": 0.25})
-    trainer = Trainer(cfg, devices=1)
-    before = jax.device_get(trainer.state["params"])
-    (metrics,) = trainer.run(1)
-    after = jax.device_get(trainer.state["params"])
+    stepper = Stepper(cfg, devices=1)
+    before = jax.device_get(stepper.state["params"])
+    (metrics,) = stepper.run(1)
+    after = jax.device_get(stepper.state["params"])
     batch = batch_of(0)
 
     def loss(bias):
         params = before | {"head": before["head"] | {"bias": jnp.asarray(bias, jnp.float32)}}
-        logits, _ = trainer.model.apply(params, batch["image"].astype(np.float32) / 127.5 - 1)
+        logits, _ = stepper.model.apply(params, batch["image"].astype(np.float32) / 127.5 - 1)
         x = np.asarray(logits, np.float64)
         return np.mean(np.log(np.exp(x).sum(-1)) - x[np.arange(BATCH), batch["label"]])
 
@@ -276,23 +200,23 @@ def test_gradient_against_float64_differences():
 @pytest.mark.parametrize("moments", ["float32", "bfloat16"])
 def test_not_finite_changes_nothing_but_the_count(moments):
     cfg = configure(train={"ema": 0.9}, optimizer={"moment_dtype": moments})
-    trainer = Trainer(cfg)
-    trainer.run(2)
-    poisoned = trainer.state["params"]["head"]["kernel"]
-    good = jax.device_get(trainer.state)
-    trainer.state["params"]["head"]["kernel"] = poisoned.at[0, 0].set(jnp.inf)
-    (metrics,) = trainer.run(1)
+    stepper = Stepper(cfg)
+    stepper.run(2)
+    poisoned = stepper.state["params"]["head"]["kernel"]
+    good = jax.device_get(stepper.state)
+    stepper.state["params"]["head"]["kernel"] = poisoned.at[0, 0].set(jnp.inf)
+    (metrics,) = stepper.run(1)
     assert not metrics["finite"]
     assert metrics["bad_steps"] == 1
-    after = jax.device_get(trainer.state)
+    after = jax.device_get(stepper.state)
     assert (after["step"], after["bad_steps"]) == (3, 1)
     after["params"]["head"]["kernel"] = good["params"]["head"]["kernel"]
     for part in ("params", "opt", "ema"):
         chex.assert_trees_all_equal(after[part], good[part])
     # Every one of them counts, and a step that is finite again forgets none.
-    assert [one["bad_steps"] for one in trainer.run(2)] == [2, 3]
-    trainer.state["params"]["head"]["kernel"] = poisoned
-    (metrics,) = trainer.run(1)
+    assert [one["bad_steps"] for one in stepper.run(2)] == [2, 3]
+    stepper.state["params"]["head"]["kernel"] = poisoned
+    (metrics,) = stepper.run(1)
     assert metrics["finite"]
     assert metrics["bad_steps"] == 3
 
@@ -300,31 +224,31 @@ def test_not_finite_changes_nothing_but_the_count(moments):
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_a_gradient_too_long_for_float32_changes_nothing_though_the_loss_is_finite(clip):
     """Features of 1e25 on weights of 1e-25: no gradient's square fits."""
-    trainer = Trainer(configure(train={"clip_norm": clip}))
-    params = trainer.state["params"]
+    stepper = Stepper(configure(train={"clip_norm": clip}))
+    params = stepper.state["params"]
     params["encoder_norm"]["scale"] *= 1e25
     params["head"]["kernel"] *= 1e-25
-    good = jax.device_get(trainer.state["params"])
-    (metrics,) = trainer.run(1)
+    good = jax.device_get(stepper.state["params"])
+    (metrics,) = stepper.run(1)
     assert np.isfinite(metrics["loss"])
     assert np.isinf(metrics["grad_norm"])
     assert not metrics["finite"]
     assert metrics["bad_steps"] == 1
-    chex.assert_trees_all_equal(jax.device_get(trainer.state["params"]), good)
+    chex.assert_trees_all_equal(jax.device_get(stepper.state["params"]), good)
 
 
 def test_ema_by_hand():
-    trainer = Trainer(configure(train={"ema": 0.75}))
-    average = jax.device_get(trainer.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"])
+    stepper = Stepper(configure(train={"ema": 0.75}))
+    average = jax.device_get(stepper.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"])
     for number in range(3):
-        trainer.run(1, lambda _, n=number: batch_of(n))
-        kernel = jax.device_get(trainer.state["params"]["encoder"]["mlp"]["fc1"]["kernel"])
+        stepper.run(1, lambda _, n=number: batch_of(n))
+        kernel = jax.device_get(stepper.state["params"]["encoder"]["mlp"]["fc1"]["kernel"])
         average = 0.75 * average.astype(np.float64) + 0.25 * kernel
-    ours = trainer.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"]
+    ours = stepper.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"]
     np.testing.assert_allclose(ours, average, rtol=1e-6, atol=1e-8)
-    evaluated = state.evaluated(trainer.state, trainer.cfg.mesh)
+    evaluated = stepper.trainer.eval_params(stepper.state)
     assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(evaluated))
-    chex.assert_trees_all_equal(evaluated, trainer.state["ema"])
+    chex.assert_trees_all_equal(evaluated, stepper.state["ema"])
 
 
 @pytest.mark.slow
@@ -332,13 +256,13 @@ def test_ema_by_hand():
 def test_dropout_is_a_function_of_seed_and_step(options):
     cfg = configure(model=options, optimizer={"lr": 1e-30})
     same = lambda _: batch_of(0)  # noqa: E731
-    trainer = Trainer(cfg)
-    first = losses_of(trainer.run(3, same))
-    del trainer.state  # begins afresh
-    second = losses_of(trainer.run(3, same))
+    stepper = Stepper(cfg)
+    first = losses_of(stepper.run(3, same))
+    del stepper.state  # begins afresh
+    second = losses_of(stepper.run(3, same))
     np.testing.assert_array_equal(first, second)
     assert len(set(first.tolist())) == 3
-    one_device = losses_of(Trainer(cfg, devices=1).run(3, same))
+    one_device = losses_of(Stepper(cfg, devices=1).run(3, same))
     np.testing.assert_allclose(first, one_device, rtol=2e-6)
 
 
@@ -418,6 +342,6 @@ def test_every_augmentation_of_every_step_and_seed_has_a_key_of_its_own():
             vit_jax.register("batch_augmentation", name)(lambda: augment)
         for seed in (0, 1):
             cfg = configure(train={"augmentations": ["first", "second"]})
-            Trainer(dataclasses.replace(cfg, seed=seed), devices=1).run(2)
+            Stepper(dataclasses.replace(cfg, seed=seed), devices=1).run(2)
     jax.effects_barrier()
     assert len(keys) == len(set(keys)) == 8

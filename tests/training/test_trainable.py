@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import runs
-import test_step
+from stepping import CLASSES, Stepper, batch_of, configure
 from vit_jax import cli, config, models, preflight, train_loop, weights
 from vit_jax.config import patterns
 from vit_jax.inference import loading
-from vit_jax.training import run_config, state, trainable
+from vit_jax.training import run_config, trainable
 from vit_jax.utils import tree_utils
 from vit_jax.weights import readers
 
@@ -77,7 +77,7 @@ def test_mistakes_are_one_line(options, message):
 
 SIZES = {
     "patch_size": 4, "width": 16, "depth": 3, "mlp_dim": 32, "heads": 2,
-    "num_classes": test_step.CLASSES,
+    "num_classes": CLASSES,
 }  # fmt: skip
 PLAIN = {"momentum": 0.0, "lr": 0.5, "weight_decay": 0.1}
 
@@ -114,7 +114,7 @@ def expected_update(name, layer):
 
 @pytest.mark.slow
 def test_parts_of_an_array_train_at_rates_of_their_own():
-    cfg = test_step.configure(
+    cfg = configure(
         model=SIZES | {"pooling": "token"},
         train={"clip_norm": 0.1, "ema": 0.75, "accumulation": 2},
         optimizer=PLAIN
@@ -128,11 +128,11 @@ def test_parts_of_an_array_train_at_rates_of_their_own():
             },
         },
     )
-    trainer = test_step.Trainer(cfg, devices=2)
+    trainer = Stepper(cfg, devices=2)
     before = jax.device_get(trainer.state["params"])
     averages = tree_utils.flatten(jax.device_get(trainer.state["ema"]))
     flat = tree_utils.flatten(before)
-    grads = tree_utils.flatten(gradients(trainer.model, before, test_step.batch_of(0)))
+    grads = tree_utils.flatten(gradients(trainer.model, before, batch_of(0)))
     factors, norm = {}, 0.0
     for name in flat:
         count = 3 if name.startswith("encoder/") else 1
@@ -163,8 +163,7 @@ def test_parts_of_an_array_train_at_rates_of_their_own():
     for tree in (averages, {n: m for n, m in moments.items() if n.endswith("fc1/kernel")}):
         assert all(leaf.shape[0] == 2 for name, leaf in tree.items() if "encoder/" in name)
     assert len(moments) == len(averages)
-    chosen = trainable.from_config(trainer.model, cfg)
-    live = tree_utils.flatten(state.evaluated(trainer.state, cfg.mesh, chosen))
+    live = tree_utils.flatten(trainer.trainer.eval_params(trainer.state))
     for name, value in flat.items():
         if name in frozen:
             np.testing.assert_array_equal(live[name], value)
@@ -196,13 +195,13 @@ def merged_by_hand(params, scale):
 
 
 def test_adapters_by_hand():
-    cfg = test_step.configure(
+    cfg = configure(
         model=SIZES | {"unroll": 3},
         train={"clip_norm": None, "ema": 0.5},
         optimizer=PLAIN | {"layer_decay": 0.5},
         lora={"rank": 2, "alpha": 6.0},
     )
-    trainer = test_step.Trainer(cfg, devices=2)
+    trainer = Stepper(cfg, devices=2)
     adapters = tree_utils.flatten(trainer.state["params"]["lora"])
     assert {name.split("/")[2] for name in adapters} == {
         *("query", "key", "value", "out", "fc1", "fc2")
@@ -223,7 +222,7 @@ def test_adapters_by_hand():
         def apply(self, params, images):
             return trainer.model.apply(merged_by_hand(params, 3.0), images)
 
-    grads = tree_utils.flatten(gradients(Merging(), before, test_step.batch_of(0)))
+    grads = tree_utils.flatten(gradients(Merging(), before, batch_of(0)))
     trainer.run(1)
     after = tree_utils.flatten(jax.device_get(trainer.state["params"]))
     flat, rates = tree_utils.flatten(before), np.array([0.125, 0.25, 0.5])[:, None, None]
@@ -240,18 +239,15 @@ def test_adapters_by_hand():
         average = 0.5 * old_average[name] + 0.5 * after[name]
         ours = tree_utils.flatten(trainer.state["ema"])[name]
         np.testing.assert_allclose(ours, average, rtol=1e-6, atol=1e-8)
-    chosen = trainable.from_config(trainer.model, cfg)
-    evaluated = tree_utils.flatten(state.evaluated(trainer.state, cfg.mesh, chosen))
+    evaluated = tree_utils.flatten(trainer.trainer.eval_params(trainer.state))
     averaged = before | jax.device_get(trainer.state["ema"])
     for name, value in tree_utils.flatten(merged_by_hand(averaged, 3.0)).items():
         np.testing.assert_allclose(evaluated[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 def test_the_head_first():
-    cfg = test_step.configure(
-        model=SIZES | {"depth": 1}, optimizer={"head_first": 2, "weight_decay": 0.1}
-    )
-    trainer = test_step.Trainer(cfg, devices=1)
+    cfg = configure(model=SIZES | {"depth": 1}, optimizer={"head_first": 2, "weight_decay": 0.1})
+    trainer = Stepper(cfg, devices=1)
     first = jax.device_get(trainer.state["params"])
     trainer.run(2)
     second = jax.device_get(trainer.state["params"])
@@ -354,7 +350,7 @@ def share_of(name, **options):
     cfg = config.build(config.override({}, texts | options))
     model = models.create(cfg.model, image_size=(8, 8), channels=1)
     chosen = trainable.from_config(model, cfg)
-    return chosen.shares[name], chosen
+    return chosen.specs[name], chosen
 
 
 def test_what_follows_the_layers_trains_at_the_full_rate():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax.training import build, durations, optimizers, schedules, sharding, state, step
+from vit_jax.training import build, step
 
 SECTIONS = {
     "tokens": {
@@ -35,14 +35,10 @@ def test_a_step_has_the_types_it_has_by_default(kind):
         classes = None if kind == "masked" else 10
         sections["model"] = {"num_classes": classes} | sections.get("model", {})
         cfg = runs.configure(**sections)
-        model = build.create_model(cfg)
-        tx = optimizers.create(cfg.optimizer, clip_norm=1.0)
-        schedule = schedules.from_config(cfg, durations.Durations.from_config(cfg, 200))
-        mesh = sharding.create_mesh(1, jax.devices()[:1])
-        target = state.abstract_state(model, tx, cfg, mesh)
-        pure = step.create(model, tx, schedule, cfg)
-        with jax.set_mesh(mesh):
-            after, metrics = jax.eval_shape(pure, target, step.batch_shapes(cfg))
+        trainer = build.build(cfg, 200, devices=jax.devices()[:1])
+        target = trainer.state_shapes
+        with jax.set_mesh(trainer.mesh):
+            after, metrics = jax.eval_shape(trainer.step, target, step.batch_shapes(cfg))
     assert {leaf.dtype for leaf in jax.tree.leaves(target)} <= {
         np.dtype(kind) for kind in (jnp.float32, jnp.int32, jnp.bfloat16)
     }

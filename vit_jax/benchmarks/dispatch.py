@@ -15,9 +15,8 @@ from vit_jax.config import catalog
 from vit_jax.data import prefetch
 from vit_jax.data.run_splits import open_splits
 from vit_jax.runs import saving
-from vit_jax.runs.profiling import Profiler
 from vit_jax.runs.resume import Start
-from vit_jax.runs.run_log import RunLog
+from vit_jax.runs.run_log import Profiler, RunLog
 from vit_jax.runs.session import Session
 from vit_jax.runtime import device, preemption
 from vit_jax.runtime.progress import Progress

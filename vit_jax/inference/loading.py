@@ -185,7 +185,7 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
     chosen, params = trainable.from_config(model, cfg), trainable.parameters(model, cfg)
     averaged = {} if cfg.train.ema is None else {"ema": jax.eval_shape(chosen.split, params)}
-    shapes = averaged if averaged and chosen.shares is None else {"params": params} | averaged
+    shapes = averaged if averaged and chosen.specs is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
     return manager.restore_subtree(directory, step_number, target)
 
@@ -249,7 +249,7 @@ def adapter_base(
     """
     model = create_model(cfg)
     chosen = trainable.from_config(model, cfg)
-    if chosen.shares is None:
+    if chosen.specs is None:
         raise config.ConfigError(
             f"{cfg.name}: all of its parameters train, so there is no adapter; "
             "write --to=orbax, or set lora.rank or optimizer.freeze for the next run"
@@ -279,7 +279,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
     held = adapter_file.read_arrays(path, shapes, fields)
     chosen = trainable.from_config(create_model(cfg), cfg)
     whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
-    trained = {name: held[name] for name in chosen.shares or ()}
+    trained = {name: held[name] for name in chosen.specs or ()}
     params = chosen.evaluated({"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)})
     return LoadedModel(
         config=cfg,

@@ -13,7 +13,7 @@ from vit_jax import config, models
 from vit_jax.config import options
 from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
-from vit_jax.training import build, distillation, run_config, state, step
+from vit_jax.training import build, distillation, run_config, step
 from vit_jax.training.build import Trainer
 
 
@@ -233,7 +233,7 @@ def step_flops(trainer: Trainer) -> float:
     cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, microbatch=None))
     devices, teacher = list(trainer.mesh.devices.flat), trainer.teacher
     whole = build.build(cfg, trainer.examples, devices=devices, teacher=teacher)
-    shapes = jax.eval_shape(lambda: state.create(whole.model, whole.optimizer, cfg))
+    shapes = jax.eval_shape(whole.create_state)
     teacher_params = teacher and jax.eval_shape(teacher.model.cast, teacher.model.shapes())
     lowered = jax.jit(whole.step).lower(shapes, step.batch_shapes(cfg), teacher_params)
     return (lowered.cost_analysis() or {})["flops"]

@@ -21,9 +21,8 @@ PARTS = ("config", "data", "plugins", "teacher")
 
 
 def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
-    """Returns the config with the options that belong to the weights it begins with.
+    """Sets the options fixed by the weights a run begins with: GELU, epsilons, pixel scaling.
 
-    Whoever made the weights chose them: the form of GELU, epsilons, how pixels are scaled.
     What `overrides` set stays. Warns of what the weights leave open.
     """
     if cfg.init_from is None:
@@ -41,7 +40,7 @@ def reconcile(
     overrides: Mapping[str, Any],
     accept: Collection[str] = (),
 ) -> config.Config:
-    """Returns the config to run in `workdir`: `cfg`, or that of the run that it contains.
+    """The config to run in `workdir`: `cfg`, or that of the run that it contains.
 
     The newest commit record says what the run is, and config.json where it has none yet.
 
@@ -142,7 +141,7 @@ def _newest(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def _has_begun(workdir: pathlib.Path) -> bool:
-    """Returns whether a run has logged or saved anything."""
+    """Whether a run has logged or saved anything."""
     metrics, saved = workdir / "metrics.jsonl", workdir / "checkpoints"
     if metrics.exists() and metrics.stat().st_size:
         return True
@@ -152,7 +151,7 @@ def _has_begun(workdir: pathlib.Path) -> bool:
 def _with_options(
     cfg: config.Config, options: Mapping[str, Any], overrides: Mapping[str, str]
 ) -> config.Config:
-    """Returns the config with values by dotted name, except where the user set others."""
+    """Sets options by dotted name, except those that the user set."""
     for key, value in options.items():
         if key not in overrides:
             section, _, leaf = key.partition(".")

@@ -1,4 +1,4 @@
-"""What a run shows and writes: metrics of its steps, results of its evaluations."""
+"""What a run shows and writes: metrics of its steps, results of its evaluations, a profile."""
 
 import contextlib
 import time
@@ -16,6 +16,7 @@ from vit_jax.runtime import goodput, logs
 from vit_jax.runtime.progress import Field
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.training.build import Trainer
+from vit_jax.utils import storage
 
 # Step metrics written to the logs.
 LOGGED = ("loss", "top1", "accuracy", "error", "distillation", "grad_norm", "lr")
@@ -200,3 +201,39 @@ class Speed(NamedTuple):
             *([] if self.mfu is None else [Field(5, f"MFU {self.mfu:.1%}")]),
             Field(1, f"ETA {logs.duration(images_left / self.images)}"),
         ]
+
+
+class Profiler:
+    """Traces the steps FIRST to LAST to a folder of the run directory; without steps, nothing."""
+
+    def __init__(self, steps: tuple[int, int] | None, last: int, session: Session) -> None:
+        """`steps`: the first and last one to trace; `last`: that of the run. Raises ConfigError."""
+        self._first, self._last = steps or (0, -1)
+        self._session = session
+        self._tracing = False
+        if steps is None:
+            return
+        if not 1 <= self._first <= self._last <= last:
+            raise config.ConfigError(
+                f"--profile={self._first}:{self._last}: must be FIRST:LAST within steps 1 to {last}"
+            )
+        if storage.is_remote(session.workdir):
+            raise config.ConfigError(
+                f"--profile: needs a --workdir on a disk, not {session.workdir}"
+            )
+
+    def before(self, step: int) -> None:
+        """Starts or stops the trace before a step."""
+        if self._first <= step <= self._last and not self._tracing:
+            jax.profiler.start_trace(self._session.workdir / "profile")
+            self._tracing = True
+        elif step > self._last:
+            self.end()
+
+    def end(self) -> None:
+        """Stops the trace."""
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False
+            folder = self._session.workdir / "profile"
+            self._session.progress.say(f"profile of steps {self._first}:{self._last} in {folder}")

@@ -45,7 +45,7 @@ class Saver:
         session: Session,
         files: RunFiles,
     ) -> None:
-        """Takes the facts to record with every checkpoint."""
+        """`facts` are recorded with every checkpoint."""
         self._manager, self._facts, self._files = manager, facts, files
         self._durations, self._cfg = trainer.durations, trainer.cfg
         self._progress, self._phases = session.progress, session.phases

@@ -54,19 +54,27 @@ class Trainer:
     trainable: trainable.Trainable
     teacher: distillation.Teacher | None = None
 
+    def create_state(self) -> state.State:
+        """A new training state; call it under `jit` or `eval_shape`."""
+        return state.create(self.model, self.optimizer, self.trainable, self.cfg)
+
     @functools.cached_property
     def state_shapes(self) -> state.State:
         """ShapeDtypeStructs of the training state, with shardings; nothing is allocated."""
-        return state.abstract_state(self.model, self.optimizer, self.cfg, self.mesh)
+        return sharding.placed(jax.eval_shape(self.create_state), self.mesh, self.cfg.mesh)
 
     def init_state(self) -> state.State:
         """A new training state, each shard created on its device."""
-        return state.initialize(self.model, self.optimizer, self.cfg, self.mesh)
+        # Sharded from the start: a large model never exists on one device.
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
+        return jax.jit(self.create_state, out_shardings=places)()
 
     @functools.cached_property
     def step(self) -> Step:
         """The pure step, (state, batch, teacher_params) -> (state, metrics)."""
-        return step.create(self.model, self.optimizer, self.schedule, self.cfg, self.teacher)
+        return step.create(
+            self.model, self.optimizer, self.schedule, self.trainable, self.cfg, self.teacher
+        )
 
     def compile_step(self) -> Step:
         """The step compiled for the mesh; it donates its state."""

@@ -53,15 +53,15 @@ KINDS = {
 }
 
 
-def of(device: Any) -> dict[str, str | bool]:
-    """Returns the options for programs of a device, less those that LIBTPU_INIT_ARGS sets."""
+def for_device(device: Any) -> dict[str, str | bool]:
+    """The options for programs of a device, less those that LIBTPU_INIT_ARGS sets."""
     own = os.environ.get("LIBTPU_INIT_ARGS", "")
-    chosen = OPTIONS.get(KINDS.get(device.device_kind, ""), {})
-    return {name: value for name, value in chosen.items() if f"--{name}=" not in own}
+    options = OPTIONS.get(KINDS.get(device.device_kind, ""), {})
+    return {name: value for name, value in options.items() if f"--{name}=" not in own}
 
 
 def sdc_checker(device: Any) -> dict[str, str | bool]:
-    """Returns the options of `train.sdc_checker`; raises ConfigError unless this is a TPU."""
+    """The options of `train.sdc_checker`; raises ConfigError unless this is a TPU."""
     if device.device_kind not in KINDS:
         raise ConfigError(
             f"train.sdc_checker=true: only the TPU compiler has this checker, and this device is "
@@ -73,7 +73,7 @@ def sdc_checker(device: Any) -> dict[str, str | bool]:
 def compile_with(
     lowered: jax.stages.Lowered, options: Mapping[str, str | bool]
 ) -> jax.stages.Compiled:
-    """Returns the compiled program; options that this version of the compiler lacks are left out.
+    """Compiles a program, leaving out options that this version of the compiler lacks.
 
     None changes a result, and a compiler without them is only slower. Raises ConfigError where it
     lacks the checker.

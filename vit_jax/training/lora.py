@@ -20,28 +20,24 @@ ENCODER = ("encoder/*/kernel",)
 
 
 def shapes(options: config.Lora, model: models.Classifier) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the adapters' shapes: `a` (inputs, rank) and `b` (rank, outputs) of each matrix.
+    """Shapes of the adapters: `a` (inputs, rank) and `b` (rank, outputs) of each matrix.
 
     Those of stacked layers have the layers in front. Raises ConfigError for a pattern that matches
     no matrix of a dense layer.
-
-    Args:
-      options: of the run, with a rank.
-      model: the model.
     """
     assert options.rank is not None
     flat = {n: leaf for n, leaf in tree_utils.flatten(model.shapes()).items() if n in model.dense}
     layers = {name: layers_of(name, leaf.shape) for name, leaf in flat.items()}
-    chosen = [patterns.parse(text, "lora.where") for text in options.where or ENCODER]
-    patterns.check_matches(chosen, layers, "lora.where")
-    for one in chosen:
+    where = [patterns.parse(text, "lora.where") for text in options.where or ENCODER]
+    patterns.check_matches(where, layers, "lora.where")
+    for one in where:
         if one.layers is not None:
             raise config.ConfigError(
                 f"lora.where={one.text}: adapters are for all layers; leave out the brackets"
             )
     found = {}
     for name in flat:
-        if not any(one.fits(name) for one in chosen):
+        if not any(one.fits(name) for one in where):
             continue
         inputs, outputs = model.dense[name]
         stack = (layers[name],) if patterns.STACKED.fullmatch(name) else ()
@@ -51,7 +47,7 @@ def shapes(options: config.Lora, model: models.Classifier) -> dict[str, jax.Shap
 
 
 def initial(options: config.Lora, model: models.Classifier, seed: int) -> models.Params:
-    """Returns new adapters: `a` random as in peft, `b` zero, so that at first they add nothing."""
+    """New adapters: `a` random as in peft, `b` zero, so that at first they add nothing."""
     key = streams.key(seed, streams.LORA)
     flat: dict[str, jax.Array] = {}
     for number, (name, leaf) in enumerate(shapes(options, model).items()):
@@ -71,7 +67,7 @@ def initial(options: config.Lora, model: models.Classifier, seed: int) -> models
 
 
 def scaled(options: config.Lora, params: models.Params) -> models.Params:
-    """Returns parameters whose adapters add alpha / rank A B as they are: the scale is in B."""
+    """Folds alpha / rank into B, so that the forward pass adds A B as it is."""
 
     def one(name: str, leaf: jax.Array) -> jax.Array:
         return leaf * _scale(options) if name.endswith("/b") else leaf
@@ -80,14 +76,10 @@ def scaled(options: config.Lora, params: models.Params) -> models.Params:
 
 
 def merge(options: config.Lora, params: models.Params) -> models.Params:
-    """Returns the model's parameters: every matrix with what its adapter adds.
+    """Adds the adapters under `lora`, if there are any, to their matrices.
 
     Each sum is in float32 and rounded once: a small adapter would vanish beside a matrix in
     bfloat16.
-
-    Args:
-      options: of the run.
-      params: parameters of the model and, under `lora`, the adapters; unchanged without them.
     """
     if LORA not in params:
         return params
@@ -109,10 +101,5 @@ def _scale(options: config.Lora) -> float:
 
 
 def layers_of(name: str, shape: tuple[int, ...]) -> int:
-    """Returns the number of layers stacked in a parameter, 1 where none are."""
+    """The number of layers stacked in a parameter, 1 where none are."""
     return shape[0] if patterns.STACKED.fullmatch(name) else 1
-
-
-def is_matrix(name: str) -> bool:
-    """Returns whether a parameter is a matrix of the model, no part of an adapter."""
-    return name.endswith("/kernel")

@@ -17,7 +17,7 @@ def cross_entropy(
     loss: config.Loss = SOFTMAX,
     smoothing: float = 0.0,
 ) -> jax.Array:
-    """Returns the loss of each example.
+    """The loss of each example.
 
     Args:
       logits: (B, K) float32.
@@ -48,7 +48,7 @@ def cross_entropy(
 
 
 def probabilities(logits: jax.Array, loss: config.Loss) -> jax.Array:
-    """Returns what logits (B, K) trained with a loss mean as probabilities, (B, K).
+    """Converts logits (B, K) to probabilities for the given loss.
 
     A plugged-in loss may bring its own `probabilities(logits)`; without it, softmax.
     """
@@ -61,7 +61,7 @@ def probabilities(logits: jax.Array, loss: config.Loss) -> jax.Array:
 
 
 def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False) -> jax.Array:
-    """Returns whether the highest score is that of the example's class, (B,) bool.
+    """Whether the highest score is that of the example's class, (B,) bool.
 
     Args:
       logits: (B, K) float32.
@@ -75,7 +75,7 @@ def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False
 
 
 def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Returns how many classes are predicted before the true one, (B,) int32; 0 is correct.
+    """How many classes are predicted before the true one, (B,) int32; 0 is correct.
 
     Ties go to the lower class index, as in argmax, so that top-1 of a constant output is that of
     class 0 and no more. An output with a NaN ranks last.

@@ -34,7 +34,7 @@ class Mix(NamedTuple):
 
 
 def draw(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int]) -> Mix | None:
-    """Returns how a step mixes images of a height and width: a function of (seed, step) only.
+    """Draws how a step mixes images of a height and width: a function of (seed, step) only.
 
     None without mixup and CutMix.
     """
@@ -55,7 +55,7 @@ def draw(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int])
 
 
 def _cut(key: jax.Array, p: float, size: tuple[int, int]) -> Mix:
-    """Returns the row's own part around a random box."""
+    """The row's own part around a random box."""
     first, second = jax.random.split(jax.random.fold_in(key, 1))
     side = jnp.sqrt(1 - jax.random.beta(first, p, p, dtype=jnp.float32))
     inside = jnp.ones((), bool)
@@ -70,7 +70,7 @@ def _cut(key: jax.Array, p: float, size: tuple[int, int]) -> Mix:
 
 
 def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
-    """Returns the part of the row's own image in the blends of a step, float32 in [0.5, 1].
+    """The share of the row's own image in the blends of a step, float32 in [0.5, 1].
 
     It is the larger of lambda and 1 - lambda, lambda ~ Beta(p, p): a function of (seed, step) only.
     """
@@ -80,7 +80,7 @@ def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
 
 
 def blend(x: jax.Array, share: jax.Array) -> jax.Array:
-    """Returns `share` of every row of float `x` (B, ...), B even, and the rest of its neighbor.
+    """Blends `share` of every row of float `x` (B, ...), B even, with the rest of its neighbor.
 
     `share` is one number, or as many as broadcast against a row.
     """

@@ -8,7 +8,7 @@ from vit_jax import config
 
 
 def normalize_pixels(images: jax.Array, data: config.Data) -> jax.Array:
-    """Returns uint8 or uint16 pixels (B, H, W, C) as float32, by the mean and deviation of `data`.
+    """Normalizes uint8 or uint16 pixels (B, H, W, C) to float32 by `data.mean` and `data.std`.
 
     These are shares of the largest value, 255 or 65535. The defaults give [-1, 1].
     """

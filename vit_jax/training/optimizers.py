@@ -23,7 +23,7 @@ HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
 
 
 def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.GradientTransformation:
-    """Returns clip, moments and decoupled weight decay as one optax chain.
+    """Clip, moments and decoupled weight decay as one optax chain.
 
     Its updates are to be scaled by minus the learning rate, so weight decay is multiplied by it
     too (AdamW's form; AugReg, section 3.3). Where groups have a decay of their own, there is none
@@ -49,12 +49,12 @@ def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.Gra
 
 
 def decays(optimizer: config.Optimizer, name: str) -> bool:
-    """Returns whether a parameter decays, groups aside."""
+    """Whether a parameter decays, groups aside."""
     return tree_utils.first_match(name, DECAYED[optimizer.decayed])
 
 
 def decays_in_groups(optimizer: config.Optimizer) -> bool:
-    """Returns whether groups of parameters have a weight decay of their own."""
+    """Whether groups of parameters have a weight decay of their own."""
     return any(group.decay is not None for group in optimizer.groups)
 
 
@@ -93,7 +93,7 @@ def _moments(optimizer: config.Optimizer) -> optax.GradientTransformation:
 
 
 def _matrices(params: Any) -> Any:
-    """Returns the axes of the hidden matrices, which Muon orthogonalizes; Adam updates the rest.
+    """The axes of the hidden matrices, which Muon orthogonalizes; Adam updates the rest.
 
     They are those of the encoder, of each layer apart, each with all of its heads as one matrix.
     """

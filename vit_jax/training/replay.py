@@ -68,12 +68,12 @@ class Replay:
     def __init__(
         self, step: Step, mesh: Mesh, *, every: int, first: int, say: Callable[[str], None]
     ) -> None:
-        """Takes the step to repeat.
+        """Repeats the steps whose number `every` divides.
 
         Args:
           step: the compiled step; may donate its state.
           mesh: of the state.
-          every: replay the steps whose number it divides.
+          every: N of `train.replay`.
           first: the step that the run begins or resumes with.
           say: reports differences.
         """
@@ -134,7 +134,7 @@ class Digests:
 
     @classmethod
     def of(cls, leaves: Mapping[str, jax.Array], mesh: Mesh) -> "Digests":
-        """Returns the digests of arrays on a mesh, in every process; all must call it."""
+        """Digests arrays on a mesh; a collective, so every process must call it."""
         specs = tuple(_spec(leaf) for leaf in leaves.values())
         # Programs with collectives in flight can starve each other on simulated CPU devices.
         jax.block_until_ready(leaves)
@@ -144,7 +144,7 @@ class Digests:
 
 
 def differences(first: Digests, second: Digests) -> list[Difference]:
-    """Returns where two repetitions differ, and where copies differ within the second."""
+    """Arrays that differ between two repetitions, or between copies within the second."""
     found = [
         Difference(int(device), first.names[array], "repetitions")
         for device, array in np.argwhere((first.values != second.values).any(axis=-1))
@@ -162,7 +162,7 @@ def differences(first: Digests, second: Digests) -> list[Difference]:
 
 
 def _copied(state: Any) -> Any:
-    """Returns a copy, as the step may donate its state."""
+    """A copy, as the step may donate its state."""
     leaves, structure = jax.tree.flatten(state)
     return jax.tree.unflatten(
         structure, sharding.copied(leaves, [leaf.sharding for leaf in leaves])
@@ -175,7 +175,7 @@ def _spec(leaf: jax.Array) -> P:
 
 @functools.cache
 def _program(mesh: Mesh, specs: tuple[P, ...]) -> Any:
-    """Returns the program that digests arrays; its small result is on every device."""
+    """The compiled digest of arrays; its small result is on every device."""
 
     def parts(arrays: list[jax.Array]) -> jax.Array:
         return jnp.stack([digests.lanes(x) for x in arrays])[None]
@@ -188,7 +188,7 @@ def _program(mesh: Mesh, specs: tuple[P, ...]) -> Any:
 
 @functools.cache
 def _copies(mesh: Mesh, shapes: tuple[tuple[int, ...], ...], specs: tuple[P, ...]) -> np.ndarray:
-    """Returns `Digests.copies` of arrays."""
+    """`Digests.copies` of arrays."""
 
     def holders(shape: tuple[int, ...], spec: P) -> list[int]:
         parts = NamedSharding(mesh, spec).devices_indices_map(shape)
@@ -199,5 +199,5 @@ def _copies(mesh: Mesh, shapes: tuple[tuple[int, ...], ...], specs: tuple[P, ...
 
 
 def hosts() -> list[str]:
-    """Returns the name of each process's host."""
+    """The host name of each process."""
     return collectives.gather(platform.node(), 64)

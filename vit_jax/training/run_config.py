@@ -18,7 +18,7 @@ BATCH, CLASSES, EXAMPLES = 16, 10, 32
 
 
 def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False) -> config.Config:
-    """Returns the complete config of a catalog name or file; with `tiny`, a copy for `--smoke`.
+    """The complete config of a catalog name or file; with `tiny`, a copy for `--smoke`.
 
     Raises ConfigError; reads no data and compiles nothing.
     """
@@ -38,7 +38,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
 def config_from_values(
     values: Mapping[str, Any], overrides: Mapping[str, Any], *, tiny: bool = False
 ) -> config.Config:
-    """Returns the complete config of nested options; raises ConfigError."""
+    """The complete config of nested options; raises ConfigError."""
     given = config.override(values, overrides)
     cfg = config.build(given)
     own = given.get("data", {})
@@ -94,7 +94,7 @@ def _located(cfg: config.Config) -> config.Config:
 
 
 def complete(cfg: config.Config) -> config.Config:
-    """Returns the config with the sizes of its model variant and its splits by name.
+    """Fills in the sizes of the model variant and the names of the splits.
 
     Splits of a folder of images are called as the folders that are there. Raises ConfigError.
     """
@@ -104,7 +104,7 @@ def complete(cfg: config.Config) -> config.Config:
 
 
 def shrink(cfg: config.Config) -> config.Config:
-    """Returns two steps of `cfg` on random pixels with a small network of the same parts.
+    """Two steps of `cfg` on random pixels with a small network of the same parts.
 
     Kept: architecture, position, pooling, head and loss, dropout, stochastic depth, views and
     augmentation, update rule, learning rate, the shape of the schedule, clipping, averaging, types,
@@ -154,7 +154,7 @@ def start(
     *,
     tiny: bool = False,
 ) -> tuple[config.Config, pathlib.Path]:
-    """Returns the config and the run directory of a training run that is about to start.
+    """The config and the run directory of a training run that is about to start.
 
     Without `workdir`, the directory is runs/NAME; with `tiny` it is runs/smoke/NAME, and an earlier
     run there is removed. Raises ConfigError if the config cannot be trained, or its data are

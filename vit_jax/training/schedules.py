@@ -27,7 +27,7 @@ def from_config(cfg: config.Config, durations: Durations) -> optax.Schedule:
 def create(
     schedule: config.Schedule, *, lr: float, steps: int, warmup: int, cooldown: int = 0
 ) -> optax.Schedule:
-    """Returns `step -> learning rate`: a linear warm-up from 0, the decay, a linear cooldown to 0.
+    """`step -> learning rate`: a linear warm-up from 0, the decay, a linear cooldown to 0.
 
     The cooldown multiplies the decay, as in Scaling Vision Transformers (Zhai et al. 2021). The
     decay's progress counts from the end of the warm-up, as in the released code; the drops of
@@ -68,7 +68,7 @@ def _decay(schedule: config.Schedule, lr: float, steps: int, warmup: int) -> opt
 
 
 def _of_float(schedule: optax.Schedule) -> optax.Schedule:
-    """Returns the schedule as a function of a float32 step, as optax mixes the step with floats.
+    """Casts the step to float32 first, as optax mixes it with floats.
 
     float32 holds every step up to 16 million.
     """
@@ -76,17 +76,17 @@ def _of_float(schedule: optax.Schedule) -> optax.Schedule:
 
 
 def _cooled(decay: optax.Schedule, steps: int, cooldown: int) -> optax.Schedule:
-    """Returns a schedule that falls to 0 over the last steps."""
+    """Multiplies a schedule by a linear fall to 0 over the last steps."""
     return lambda step: decay(step) * jnp.clip((steps - step) / cooldown, 0.0, 1.0)
 
 
 def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:
-    """Returns lr / sqrt(1 + step / timescale)."""
+    """The schedule lr / sqrt(1 + step / timescale)."""
     return lambda step: lr * jax.lax.rsqrt(1.0 + step / timescale)
 
 
 def _staircase(lr: float, drops: Sequence[float]) -> optax.Schedule:
-    """Returns lr, divided by 10 from each step of `drops` on (Big Transfer, section 3.3)."""
+    """The constant lr, divided by 10 from each step of `drops` on (Big Transfer, section 3.3)."""
 
     def schedule(step: Any) -> jax.Array:
         passed = jnp.asarray(step) >= jnp.asarray(drops, jnp.float32)

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.runtime import collectives, device
-from vit_jax.training import replay, state, step
+from vit_jax.training import replay, step
 from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 
@@ -26,7 +26,7 @@ STEPS, EXAMPLES = 4, 1_281_167  # steps of a round; images of an epoch, for the 
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class Verdict:
     """A test without a difference.
 
     Attributes:
@@ -42,7 +42,7 @@ class Outcome:
 
 def run(
     variant: str, *, batch: int = 8, hours: float = 0.0, say: Callable[[str], None] = print
-) -> Outcome:
+) -> Verdict:
     """Takes training steps on every device until the time is up, and compares their results.
 
     Args:
@@ -74,7 +74,7 @@ def run(
                     f"{names[place.process_index]}: {one.between} of {one.name} differ, "
                     f"{len(wrong)} differences in all; leave this machine out"
                 )
-    return Outcome(mesh.size, rounds, time.monotonic() - began)
+    return Verdict(mesh.size, rounds, time.monotonic() - began)
 
 
 def _config_of(variant: str, batch: int) -> config.Config:
@@ -103,8 +103,7 @@ def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, A
         """A copy for each device."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (mesh.size, *x.shape)), tree)
 
-    init = lambda: copies(state.create(trainer.model, trainer.optimizer, cfg))  # noqa: E731
-    live = jax.jit(init, out_shardings=split)()
+    live = jax.jit(lambda: copies(trainer.create_state()), out_shardings=split)()
     images = jax.jit(copies, out_shardings=split)(batches)
 
     def steps(live: Any, batches: Any) -> tuple[Any, Any]:
@@ -128,5 +127,5 @@ def _compare_programs(program: jax.stages.Lowered, names: list[str]) -> None:
 
 
 def _goes_on(began: float, hours: float) -> bool:
-    """Returns whether there is time left, by the first process's clock."""
+    """Whether there is time left, by the first process's clock."""
     return collectives.broadcast_from_main(lambda: time.monotonic() - began < 3600 * hours)

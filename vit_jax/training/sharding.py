@@ -1,4 +1,4 @@
-"""Where arrays live: one mesh, the batch split over all of it, the state over as much as divides.
+"""Device mesh and sharding rules for batches and training state.
 
 The state is split as in ZeRO (Rajbhandari et al. 2020, stage 1): every device updates its part of
 the float32 parameters, moments and average. A step gathers the parameters, each in the type it is
@@ -34,7 +34,7 @@ RING = 16
 
 
 def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the ('data', 'zero', 'fsdp') mesh over all devices, neighbors sharing parameters.
+    """The ('data', 'zero', 'fsdp') mesh over all devices, neighbors sharing parameters.
 
     `data` and `zero` are as equal as divisors allow, `zero` at most RING: on a torus each is then a
     ring or several, and along rings TPUs scatter what they reduce.
@@ -52,7 +52,7 @@ def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def _divisor(count: int, most: int) -> int:
-    """Returns the largest divisor of `count` up to `most`."""
+    """The largest divisor of `count` up to `most`."""
     return max(n for n in range(1, most + 1) if count % n == 0)
 
 
@@ -63,7 +63,7 @@ def spec(
     options: config.Mesh,
     axes: tuple[str, ...] = UPDATE,
 ) -> P:
-    """Returns how an array of the state is split: along its largest axis that divides.
+    """PartitionSpec of a state array: split along its largest axis that divides.
 
     The first axis of stacked layers or units is never split: scan would gather all at once.
 
@@ -89,7 +89,7 @@ def spec(
 
 
 def placed(shapes: Any, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...] = UPDATE) -> Any:
-    """Returns a state's shapes as ShapeDtypeStructs that carry their NamedShardings on `mesh`."""
+    """Adds to a state's ShapeDtypeStructs their NamedShardings on `mesh`."""
 
     def place(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
         where = NamedSharding(mesh, spec(name, leaf.shape, mesh.shape, options, axes))
@@ -99,7 +99,7 @@ def placed(shapes: Any, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...] 
 
 
 def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding]) -> Any:
-    """Returns copies of arrays, in a list, each on the devices of its place.
+    """Copies arrays, each to the devices of its place.
 
     One program makes all: each start of one takes its time, and on CPUs, processes can wait for
     each other without end in the collectives of many small ones.
@@ -109,17 +109,16 @@ def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding])
 
 @functools.cache
 def _copier(places: tuple[jax.sharding.Sharding, ...]) -> Any:
-    """Returns the program of `copied`."""
     return jax.jit(lambda leaves: [jnp.copy(x) for x in leaves], out_shardings=list(places))
 
 
 def constrain(tree: Any, options: config.Mesh, axes: tuple[str, ...]) -> Any:
-    """Returns arrays of a state split over axes of the mesh that is set; else unchanged."""
+    """Shards state arrays over axes of the mesh that is set; without one, a no-op."""
     return gather(tree, options, (axes,), 0)
 
 
 def gather(tree: Any, options: config.Mesh, steps: Sequence[tuple[str, ...]], layers: int) -> Any:
-    """Returns arrays of a state split over the axes of each step in turn.
+    """Reshards state arrays over the axes of each step in turn.
 
     Args:
       tree: the arrays.
@@ -148,7 +147,7 @@ def _taken(x: jax.Array, places: Sequence[P]) -> jax.Array:
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Returns the rows of a global batch that live on this process's devices, sorted, int64."""
+    """The rows of a global batch that live on this process's devices, sorted, int64."""
     indices = NamedSharding(mesh, BATCH).addressable_devices_indices_map((batch_size,))
     rows = [np.arange(batch_size)[index] for index in indices.values() if index is not None]
     return np.unique(np.concatenate(rows))
@@ -157,7 +156,7 @@ def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def put_batch(
     batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int, rows: np.ndarray
 ) -> dict[str, jax.Array]:
-    """Returns global arrays of `batch_size` rows from the rows this process has loaded."""
+    """Global arrays of `batch_size` rows from the rows this process has loaded."""
     sharding = NamedSharding(mesh, BATCH)
 
     def put(local: np.ndarray) -> jax.Array:

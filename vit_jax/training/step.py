@@ -21,9 +21,9 @@ from vit_jax.training import (
     objectives,
     sharding,
     streams,
-    trainable,
 )
 from vit_jax.training.state import State
+from vit_jax.training.trainable import Trainable
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -34,8 +34,9 @@ AUGMENTATIONS = "train.augmentations"  # the option
 
 def create(
     model: models.Classifier,
-    tx: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
+    trainable: Trainable,
     cfg: config.Config,
     teacher: distillation.Teacher | None = None,
 ) -> Step:
@@ -46,8 +47,7 @@ def create(
     """
     train = cfg.train
     objective = objectives.create(model, cfg, teacher)
-    selection = trainable.from_config(model, cfg)
-    gradient = _accumulated(_reduced(objective.loss, selection, cfg), objective, selection, cfg)
+    gradient = _accumulated(_reduced(objective.loss, trainable, cfg), objective, trainable, cfg)
     prepare = _preparation(model, cfg)
 
     def step(
@@ -63,9 +63,9 @@ def create(
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
 
-        old = state | {"params": selection.split(state["params"])}
-        updates, opt = tx.update(grads, state["opt"], old["params"])
-        updates = selection.scale(updates, old["params"], state["step"])
+        old = state | {"params": trainable.split(state["params"])}
+        updates, opt = optimizer.update(grads, state["opt"], old["params"])
+        updates = trainable.scale(updates, old["params"], state["step"])
         params = optax.apply_updates(old["params"], optax.tree.scale(-lr, updates))
         new = {"params": params, "opt": opt}
         if "ema" in state:
@@ -74,7 +74,7 @@ def create(
             name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, old[name])
             for name, tree in new.items()
         }
-        new["params"] = selection.join(new["params"], state["params"])
+        new["params"] = trainable.join(new["params"], state["params"])
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
         metrics = {"loss": loss, "grad_norm": norm, "lr": lr} | measured
@@ -113,17 +113,17 @@ def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
 
 
 def _reduced(
-    loss: Callable[..., Any], selection: trainable.Trainable, cfg: config.Config
+    loss: Callable[..., Any], trainable: Trainable, cfg: config.Config
 ) -> Callable[..., Any]:
     """Builds (params, ...) -> (loss, float32 gradients of what trains, sharded like its update)."""
 
     def trained_loss(trained: Any, params: Any, *args: Any) -> Any:
-        return loss(selection.network(trained, params), *args)
+        return loss(trainable.network(trained, params), *args)
 
     gradient = jax.value_and_grad(trained_loss, has_aux=True)
 
     def reduced(params: Any, *args: Any) -> Any:
-        values, grads = gradient(selection.split(params), params, *args)
+        values, grads = gradient(trainable.split(params), params, *args)
         # Reduce one mesh axis at a time; a joint reduction becomes a full all-reduce on TPU.
         for axes in (sharding.REDUCE, sharding.UPDATE):
             grads = sharding.constrain(grads, cfg.mesh, axes)
@@ -141,7 +141,7 @@ def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
 def _accumulated(
     gradient: Callable[..., Any],
     objective: objectives.Objective,
-    selection: trainable.Trainable,
+    trainable: Trainable,
     cfg: config.Config,
 ) -> Callable[..., Any]:
     """Averages `gradient` over microbatches, computed one after another."""
@@ -166,7 +166,7 @@ def _accumulated(
             return jax.tree.map(jnp.add, total, one), None
 
         nothing = {name: jnp.zeros((), jnp.float32) for name in objective.measures}
-        trained = jax.eval_shape(selection.split, params)
+        trained = jax.eval_shape(trainable.split, params)
         grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), trained)
         zeros = (
             (jnp.zeros((), jnp.float32), nothing),
@@ -258,7 +258,7 @@ def compile_step(
     with jax.set_mesh(mesh):
         lowered = jitted.lower(target, batch, teacher_params)
         device = mesh.devices.flat[0]
-        options = compiler_options.of(device) if _hides_links(cfg, mesh.size) else {}
+        options = compiler_options.for_device(device) if _hides_links(cfg, mesh.size) else {}
         if cfg.train.sdc_checker:
             options = options | compiler_options.sdc_checker(device)
         return compiler_options.compile_with(lowered, options)

@@ -14,7 +14,7 @@ from vit_jax import config
 from vit_jax.config import paper
 from vit_jax.data import sources
 from vit_jax.runs import run_log
-from vit_jax.runs.outcome import Outcome
+from vit_jax.runs.evaluating import Outcome
 from vit_jax.studies import transfer, worker
 from vit_jax.studies.transfer import page
 from vit_jax.training import sharding
