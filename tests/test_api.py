@@ -15,7 +15,7 @@ import vit_jax
 from vit_jax import api, config
 from vit_jax.config import components
 from vit_jax.data import decoding
-from vit_jax.inference import conversion, embedding, loaded_model, loading, prediction
+from vit_jax.inference import conversion, embedding, loading, prediction
 from vit_jax.training import build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -52,7 +52,6 @@ def find_examples():
         components,
         conversion,
         embedding,
-        loaded_model,
         loading,
         prediction,
     )

@@ -16,7 +16,7 @@ import pytest
 import plugins
 import vit_jax
 import vit_jax.data.transforms
-import vit_jax.evaluation.named
+import vit_jax.evaluation.evaluation
 import vit_jax.models
 from vit_jax import cli, config
 from vit_jax.config import checks, components

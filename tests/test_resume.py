@@ -13,7 +13,7 @@ import pytest
 
 import runs
 from vit_jax import config, train_loop
-from vit_jax.evaluation import classification
+from vit_jax.evaluation import evaluators
 from vit_jax.runs import directory, resume
 from vit_jax.runtime import preemption
 from vit_jax.training import run_config
@@ -63,7 +63,7 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
         assert stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(classification.Classification, "__call__", interrupted)
+        patch.setattr(evaluators.Means, "__call__", interrupted)
         # The first time after step 10, the second when it is made up for.
         for _ in range(2):  # the second time, it was saved before
             with pytest.raises(preemption.Preempted, match="stopped and saved at step 10;"):

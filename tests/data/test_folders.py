@@ -17,7 +17,7 @@ from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, folders
 from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.data.sources import Source, open_source
-from vit_jax.evaluation import linear_data
+from vit_jax.evaluation import task_sets
 
 
 def fill(root: pathlib.Path, *files: str) -> pathlib.Path:
@@ -391,4 +391,4 @@ def test_without_labels_one_image_is_too_few_and_features_need_classes(tmp_path)
         open_source(data, "validation", labels=False)
     asked = config.Evaluation(knn=("self",))
     with pytest.raises(DataError, match=r"^evaluation\.knn=self: needs labels: .* of one class$"):
-        linear_data._open(config.Config(data=data, evaluation=asked), "evaluation.knn")
+        task_sets.open_pairs(config.Config(data=data, evaluation=asked), len)

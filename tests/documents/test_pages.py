@@ -15,7 +15,7 @@ import runs
 import vit_jax
 from vit_jax import cli, config
 from vit_jax.config import catalog
-from vit_jax.inference.loaded_model import LoadedModel
+from vit_jax.inference.loading import LoadedModel
 from vit_jax.training import run_config
 from vit_jax.weights import zoo
 

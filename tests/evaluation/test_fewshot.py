@@ -1,5 +1,6 @@
 """Few-shot: big_vision's accuracies, both forms of the solution, draws, and bounded memory."""
 
+import functools
 import logging
 import pathlib
 import tracemalloc
@@ -10,14 +11,14 @@ import numpy as np
 import pytest
 
 import toys
-from vit_jax.evaluation import features, fewshot, linear_data
+from vit_jax.evaluation import features, fewshot
 from vit_jax.training import sharding
 
 FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures/fewshot.npz"
 
 
 def placed(values, labels, rows=64):
-    """Returns features as an evaluator extracts them: in batches over eight devices, padded."""
+    """Features as an evaluator extracts them: in batches over eight devices, padded."""
     mesh = sharding.create_mesh(1)
     padding = -len(labels) % rows
     arrays = {
@@ -32,6 +33,12 @@ def placed(values, labels, rows=64):
         for start in range(0, len(labels) + padding, rows)
     ]  # fmt: skip
     return features.Features(mesh, [p["values"] for p in parts], [p["labels"] for p in parts])
+
+
+def evaluator(cfg, train, test):
+    measure = functools.partial(fewshot.measure, options=cfg.evaluation)
+    extract = features.Extractor(toys.Echo(), cfg.data)
+    return features.OnFeatures(measure, extract, [features.Pair("toy", train, test, 4)])
 
 
 @pytest.mark.parametrize("form", ["primal", "dual"])
@@ -115,11 +122,7 @@ def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
     rows = [(centers[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
     cfg = toys.configure(8, shots=(1, 2), fewshot_l2=(1.0, 64.0), fewshot_seeds=5)
     passed = [toys.passing(toys.Toy(x, y), cfg) for x, y in zip(rows, labels, strict=True)]
-    measure = fewshot.FewShot(
-        features.Extractor(toys.Echo(), cfg.data),
-        cfg.evaluation,
-        {"toy": linear_data.Pair(*passed, 4)},
-    )
+    measure = evaluator(cfg, *passed)
     products, moments = [], fewshot.moments
     monkeypatch.setattr(fewshot, "moments", lambda x: products.append(len(x)) or moments(x))
     ours = measure(jnp.float32(0), stop=lambda: False)
@@ -145,14 +148,13 @@ def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
 
 
 def test_a_single_strength_is_not_named_and_too_few_images_are(caplog):
-    cfg = toys.configure(8, shots=(1, 3), fewshot_l2=(1.0,), fewshot_seeds=1)
+    cfg = toys.configure(8, shots=(2, 3), fewshot_l2=(1.0,), fewshot_seeds=1)
     rows, labels = np.random.default_rng(0).integers(0, 256, (11, 4)), np.arange(11) % 4
     split = toys.passing(toys.Toy(rows, labels), cfg)
-    pair = {"toy": linear_data.Pair(split, split, 4)}
-    measure = fewshot.FewShot(features.Extractor(toys.Echo(), cfg.data), cfg.evaluation, pair)
+    measure = evaluator(cfg, split, split)
     with caplog.at_level(logging.WARNING, "vit_jax"):
         found = measure(jnp.float32(0), stop=lambda: False)
-    assert list(found) == ["toy/1shot", "toy/3shot"]
+    assert list(found) == ["toy/2shot", "toy/3shot"]
     assert [record.message for record in caplog.records] == [
         "evaluation.shots=3: toy has a class with 2 training images; all are used"
     ]

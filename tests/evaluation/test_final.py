@@ -17,7 +17,7 @@ from vit_jax import cli, config
 from vit_jax.checkpoints import manager
 from vit_jax.data import folders
 from vit_jax.data.split_roles import Role
-from vit_jax.evaluation import classification
+from vit_jax.evaluation import evaluators
 from vit_jax.inference import loading
 from vit_jax.runs import evaluating
 from vit_jax.runtime import logs, preemption
@@ -115,7 +115,7 @@ def run(root):
         return get(self, index)
 
     scores = iter([0.5, 0.875, 0.25])
-    evaluate = classification.Classification.__call__
+    evaluate = evaluators.Means.__call__
 
     def scored(self, params, *, stop):
         results = evaluate(self, params, stop=stop)
@@ -130,7 +130,7 @@ def run(root):
         contextlib.redirect_stderr(said),
     ):
         patched.setattr(folders.Folder, "__getitem__", spy)
-        patched.setattr(classification.Classification, "__call__", scored)
+        patched.setattr(evaluators.Means, "__call__", scored)
         assert cli.main(["train", "image_folder-32", *flags]) == 0
     return types.SimpleNamespace(workdir=workdir, read=read, said=said.getvalue())
 
@@ -177,7 +177,7 @@ def test_a_finished_run_repeated_does_nothing(run, monkeypatch, capsys):
     workdir = run.workdir
     before = {p: p.read_bytes() for p in workdir.rglob("*") if p.suffix in (".json", ".jsonl")}
     monkeypatch.setattr(training_step, "compile_step", refuse)
-    monkeypatch.setattr(classification.Classification, "__call__", refuse)
+    monkeypatch.setattr(evaluators.Means, "__call__", refuse)
     monkeypatch.setattr(build.Trainer, "load", refuse)
     assert cli.main(["train", f"--workdir={workdir}"]) == 0
     result, said = capsys.readouterr()

@@ -1,19 +1,27 @@
 """Nearest neighbors of frozen features, against numpy in float64; splits are read once."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import toys
-from vit_jax.evaluation import features, knn, linear_data
+from vit_jax.evaluation import features, knn
 
 
 def passed(x, y, batch_size=8):
     return toys.passing(toys.Toy(x, y), toys.configure(batch_size))
 
 
+def evaluator(neighbors, train, test):
+    measure = functools.partial(knn.measure, neighbors=neighbors)
+    extract = features.Extractor(toys.Echo(), toys.configure(8).data)
+    return features.OnFeatures(measure, extract, [features.Pair("toy", train, test, 7)])
+
+
 def reference(x, y, test_x, test_y, k, classes):
-    """Returns top-1 and top-5 as DINO's evaluation computes them."""
+    """Top-1 and top-5 as DINO's evaluation computes them."""
     x, test_x = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, test_x))
     hits = np.zeros(2)
     for features_, label in zip(test_x, test_y, strict=True):
@@ -40,9 +48,7 @@ def data():
 def test_votes_are_dinos(data):
     neighbors = (1, 3, 10, 35, 36)  # of 35 training images
     (x, y), (test_x, test_y) = data
-    extract = features.Extractor(toys.Echo(), toys.configure(8).data)
-    pair = linear_data.Pair(passed(x, y), passed(test_x, test_y), 7)
-    measure = knn.NearestNeighbors(extract, neighbors, {"toy": pair})
+    measure = evaluator(neighbors, passed(x, y), passed(test_x, test_y))
     ours = measure(jnp.float32(0), stop=lambda: False)
     seen = [np.asarray(z, np.uint8) / 127.5 - 1 for z in (x, test_x)]
     expected = {
@@ -60,9 +66,8 @@ def test_votes_are_dinos(data):
 
 def test_few_training_images_all_vote(data):
     (x, y), (test_x, test_y) = data
-    extract = features.Extractor(toys.Echo(), toys.configure(8).data)
-    few = linear_data.Pair(passed(x[:6], y[:6]), passed(test_x, test_y), 7)
-    ours = knn.NearestNeighbors(extract, (10, 20), {"toy": few})(jnp.float32(0), stop=lambda: False)
+    measure = evaluator((10, 20), passed(x[:6], y[:6]), passed(test_x, test_y))
+    ours = measure(jnp.float32(0), stop=lambda: False)
     assert list(ours) == ["toy/6nn/top1", "toy/6nn/top5"]
 
 

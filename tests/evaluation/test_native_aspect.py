@@ -17,6 +17,7 @@ import tiffs
 import vit_jax
 from vit_jax import cli, config, models, train_loop
 from vit_jax.data import decoding, native_aspect, sources
+from vit_jax.evaluation import features, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
 from vit_jax.models import variants
@@ -185,13 +186,13 @@ def test_frozen_features_are_in_the_order_of_their_split(trained):
     overrides = NATIVE | {"evaluation.fewshot": "self", "evaluation.knn": "self"}
     cfg = loading.load(trained, overrides).config
     evaluation = open_evaluation(cfg)
-    (shots,) = [e for n, e in evaluation.evaluators.items() if n == "fewshot"]
-    train = shots._pairs["self"].train
     opened = loading.load(trained, overrides)
-    gathered, labels = shots._extract(opened.params, train, stop=lambda: False).gathered()
-    _, features, expected, _ = one_by_one(trained, "train")
+    (pair,) = task_sets.open_pairs(cfg, evaluation.runner)["fewshot"]
+    extract = features.Extractor(evaluation.model, cfg.data)
+    gathered, labels = extract(opened.params, pair.train, stop=lambda: False).gathered()
+    _, alone, expected, _ = one_by_one(trained, "train")
     np.testing.assert_array_equal(labels, expected)
-    np.testing.assert_allclose(gathered, features, atol=2e-5)
+    np.testing.assert_allclose(gathered, alone, atol=2e-5)
     found = vit_jax.evaluate(trained, overrides)
     assert "fewshot/self/5shot" in found
     assert "knn/self/20nn/top1" in found

@@ -1,12 +1,14 @@
 """The linear probe: its head is the minimum, by scipy in float64; its l2 is chosen held out."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
 
+import toys
 from vit_jax.data import sources
-from vit_jax.evaluation import probe
+from vit_jax.evaluation import features, fewshot, probe
 from vit_jax.training import sharding
 
 
@@ -44,6 +46,17 @@ def test_the_minimum(digits, monkeypatch):
     ours = np.concatenate([head.weights.ravel(), head.bias])
     assert objective(ours)[0] == pytest.approx(best.fun, rel=1e-6)
     np.testing.assert_allclose(ours, best.x, rtol=0, atol=2e-4)
+
+
+def test_accuracy_is_that_of_test_images(monkeypatch):
+    split = toys.passing(toys.Toy(np.eye(4) * 200, [0, 1, 2, 2]), toys.configure(8))
+    extract = features.Extractor(toys.Echo(), toys.configure(8).data)
+    test = extract(0.0, split, stop=lambda: False)
+    train = test._replace(labels=[jnp.full_like(part, 3) for part in test.labels])
+    head = fewshot.Linear(np.zeros(4), np.ones(4), np.eye(4), np.zeros(4)), 0.1
+    monkeypatch.setattr(probe, "learn", lambda *_, **__: head)
+    found = probe.measure(train, test, features.Pair("x", split, split, 4), stop=lambda: False)
+    assert found == {"top1": 3 / 4, "log10_l2": -1}
 
 
 def test_a_fifth_of_each_class_is_held_out():

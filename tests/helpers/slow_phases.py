@@ -10,7 +10,7 @@ import time
 from vit_jax import cli
 from vit_jax.checkpoints import record
 from vit_jax.data import pipeline, prefetch
-from vit_jax.evaluation import classification
+from vit_jax.evaluation import evaluators
 
 SECONDS = 2.0
 
@@ -48,7 +48,7 @@ def without_data(after):
 def main():
     phase = sys.argv[1]
     if phase == "evaluate":
-        slowly(classification.Classification, "__call__", phase)
+        slowly(evaluators.Means, "__call__", phase)
     elif phase == "save":
         slowly(record, "write", phase)
     else:

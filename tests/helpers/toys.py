@@ -3,7 +3,6 @@
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import pipeline, transforms
 from vit_jax.data.source import Record
 from vit_jax.evaluation import runner
 from vit_jax.training import run_config, sharding
@@ -54,21 +53,8 @@ def configure(batch_size=4, **evaluation):
 
 def passing(source, cfg, mesh=None):
     """A pass over a source as a run makes them, in batches of train.batch_size."""
-    mesh, rows = mesh or sharding.create_mesh(1), cfg.train.batch_size
-
-    def batches():
-        return pipeline.batches(
-            source,
-            transforms.eval_transforms(cfg.data),
-            cfg.data,
-            seed=0,
-            batch_size=rows,
-            rows=sharding.host_rows(mesh, rows),
-            train=False,
-            stop_step=-(-len(source) // rows),
-        )
-
-    return runner.SplitRunner(mesh, rows, batches)
+    mesh = mesh or sharding.create_mesh(1)
+    return runner.create_runner(source, cfg, mesh, cfg.train.batch_size)
 
 
 def always(value):

@@ -67,6 +67,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     export.check_output(args.output)
     predictor = loading.load(args.checkpoint, overrides, args.step)
     checks.check_fixed(predictor.config, "export")
-    predictor.check_head()
+    predictor.require_head()
     tables.table(("program", ""), export.lines(export.write(predictor, form, args.output)))
     return 0

@@ -1,29 +1,25 @@
-"""The evaluators of a config, on its own splits and on those that it names besides."""
+"""The evaluators of a config, on its own splits and on those that it names besides.
+
+An evaluator component is `factory(run, **arguments)` with an `Evaluation` as `run`. It makes a
+function of parameters that returns named numbers, or None where `stop()` turned true before.
+"""
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import jax
 from jax.sharding import Mesh
 
 from vit_jax import config, models
-from vit_jax.config import checks
-from vit_jax.data import class_matching, pipeline, prefetch, run_splits, split_roles, transforms
+from vit_jax.config import ConfigError, checks, components
+from vit_jax.data import class_matching, run_splits, split_roles
 from vit_jax.data.source import Source
-from vit_jax.evaluation import (
-    features,
-    fewshot,
-    knn,
-    linear_data,
-    masked_patches,
-    named,
-    probe,
-    registry,
-)
-from vit_jax.evaluation.classification import Classification
-from vit_jax.evaluation.label_sets import LabelSets
-from vit_jax.evaluation.runner import Evaluator, SplitRunner, plan_native
+from vit_jax.evaluation import evaluators, features, fewshot, knn, probe, task_sets
+from vit_jax.evaluation.runner import Evaluator, SplitRunner, create_runner, plan_native
 from vit_jax.training import build, sharding
+
+KEY = "evaluation.evaluators"
 
 
 class Evaluation:
@@ -101,59 +97,55 @@ class Evaluation:
         if self.source is not None:
             # ReaL relabels the test split, so a run with its own test split measures it there.
             found[self.role.name] = self.of_split(self.source, real=cfg.data.test_split is None)
-        found |= registry.evaluators(model, cfg, self.classes, self.runner)
-        return found | self._of_features() | named.create(self, found)
+        found |= task_sets.create_evaluators(model, cfg, self.classes, self.runner)
+        found |= self._on_features()
+        for one in cfg.evaluation.evaluators:
+            if one.name in found:
+                raise ConfigError(f"{KEY}={one.name}: the run has other metrics called {one.name}/")
+            found[one.name] = components.make(one, KEY, self)
+            if not callable(found[one.name]):
+                raise ConfigError(
+                    f"{KEY}={one.name}: must return a function, evaluate(params, *, stop)"
+                )
+        return found
 
-    def _of_features(self) -> dict[str, Evaluator]:
-        """Returns the evaluators of frozen features, which read each split once together."""
-        asked = linear_data.open_pairs(self.cfg, self.runner)
-        pairs = [pair for opened in asked.values() for pair in opened.values()]
-        splits = [split for pair in pairs for split in (pair.train, pair.test)]
-        options = self.cfg.evaluation
+    def _on_features(self) -> dict[str, Evaluator]:
+        """The evaluators of frozen features, which read each split once together."""
+        options, asked = self.cfg.evaluation, task_sets.open_pairs(self.cfg, self.runner)
+        splits = [split for pairs in asked.values() for p in pairs for split in (p.train, p.test)]
         extract = features.Extractor(self.model, self.cfg.data, collections.Counter(splits))
-        kinds: dict[str, Callable[[Mapping[str, linear_data.Pair]], Evaluator]] = {
-            "fewshot": lambda pairs: fewshot.FewShot(extract, options, pairs),
-            "probe": lambda pairs: probe.Probe(extract, pairs),
-            "knn": lambda pairs: knn.NearestNeighbors(extract, options.neighbors, pairs),
+        kinds: dict[str, features.Measure] = {
+            "fewshot": functools.partial(fewshot.measure, options=options),
+            "probe": probe.measure,
+            "knn": functools.partial(knn.measure, neighbors=options.neighbors),
         }
-        return {name: kinds[name](pairs) for name, pairs in asked.items() if pairs}
+        return {
+            name: features.OnFeatures(kinds[name], extract, pairs)
+            for name, pairs in asked.items()
+            if pairs
+        }
 
     def of_split(self, source: Source, *, real: bool) -> Evaluator:
-        """Returns the evaluator of a split; with `real`, ReaL labels are used if asked for."""
+        """The evaluator of a split; with `real`, ReaL labels are used if asked for."""
         model, cfg = self.model, self.cfg
         if cfg.masked.target is not None:
-            return masked_patches.MaskedPatches(model, cfg, self.runner(source))
+            return evaluators.masked_patches(model, cfg, self.runner(source))
         if cfg.data.multilabel:
             matched = isinstance(source, class_matching.Relabeled)
             annotated = source.outputs if matched else None
-            return LabelSets(model, cfg, self.runner(source), annotated)
-        labels = registry.reassess(cfg, source) if real else None
-        return Classification(model, cfg, self.runner(labels or source), labels)
+            return evaluators.label_sets(model, cfg, self.runner(source), annotated)
+        labels = task_sets.reassess(cfg, source) if real else None
+        return evaluators.classification(model, cfg, self.runner(labels or source), labels)
 
     def open_split(self, split: str) -> Source:
         """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
         return run_splits.open_split(self.cfg, split, self._head)
 
     def runner(self, source: Source) -> SplitRunner:
-        """Returns the runner that passes every batch of a source to a function."""
+        """What runs a function over every batch of a source."""
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
         plan = plan_native(self.model, source, data, rows)
-
-        def batches() -> prefetch.BatchIterator:
-            loaded = pipeline.batches(
-                source,
-                transforms.eval_transforms(data),
-                data,
-                seed=self.cfg.seed,
-                batch_size=rows,
-                rows=sharding.host_rows(self.mesh, rows),
-                train=False,
-                stop_step=-(-len(source) // rows) if plan is None else plan.steps,
-                plan=plan,
-            )
-            return prefetch.Prefetcher(loaded, self._stop)
-
-        return SplitRunner(self.mesh, rows, batches, plan and plan.rows.reshape(-1))
+        return create_runner(source, self.cfg, self.mesh, rows, plan=plan, stop=self._stop)
 
 
 def open_evaluation(
@@ -177,3 +169,19 @@ def open_evaluation(
     cfg = config.with_classes(cfg, len(classes))
     mesh = sharding.create_mesh(cfg.mesh.fsdp)
     return Evaluation(cfg, source, classes, build.create_model(cfg), mesh, head=head)
+
+
+@components.register("evaluator", "classification")
+def classification(run: Evaluation, split: str | None = None) -> Evaluator:
+    """Measures loss and accuracy on a split; by default, on the evaluation split."""
+    source = run.open_split(split or run.cfg.data.eval_split)
+    return evaluators.classification(run.model, run.cfg, run.runner(source))
+
+
+@components.register("evaluator", "masked_patches")
+def masked_patches(run: Evaluation, split: str | None = None) -> Evaluator:
+    """Measures masked patch prediction on a split, for a run that is trained so."""
+    if run.cfg.masked.target is None:
+        raise ConfigError(f"{KEY}=masked_patches: needs masked.target")
+    source = run.open_split(split or run.cfg.data.eval_split)
+    return evaluators.masked_patches(run.model, run.cfg, run.runner(source))

@@ -1,8 +1,8 @@
-"""Frozen features of a whole split: the input of the head, `pre_logits`."""
+"""Frozen features of whole splits, the input of the head (`pre_logits`), and their evaluators."""
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import chex
 import jax
@@ -12,11 +12,19 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.evaluation.linear_data import Pair
 from vit_jax.evaluation.runner import SplitRunner
 from vit_jax.training import normalization, sharding
 
 PADDING = -1  # label of a padded row
+
+
+class Pair(NamedTuple):
+    """The two splits of a dataset, read in order and without augmentation."""
+
+    name: str
+    train: SplitRunner
+    test: SplitRunner
+    classes: int
 
 
 class Features(NamedTuple):
@@ -35,10 +43,7 @@ class Features(NamedTuple):
     order: np.ndarray | None = None
 
     def gathered(self) -> tuple[np.ndarray, np.ndarray]:
-        """Gathers all examples into this process's memory: (N, D) float32 and their labels (N,).
-
-        They are in the order of the split.
-        """
+        """Features (N, D) float32 and labels (N,) of all examples, in order, in host memory."""
         whole = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
         values, labels = (
             np.concatenate([np.asarray(whole(part).addressable_data(0)) for part in parts])
@@ -71,31 +76,49 @@ class Extractor:
     def __call__(
         self, params: Any, split: SplitRunner, *, stop: Callable[[], bool]
     ) -> Features | None:
-        """Returns the features of a split in its order; None if `stop()` turned true."""
+        """The features of a split in its order; None if `stop()` turned true."""
         if params is not self._params:  # after a call that was stopped, other features are left
             self._params, self._kept = params, {}
         features, calls = self._kept.pop(split, (None, 0))
-        features = features or self._read(params, split, stop)
-        if features is None or calls + 1 >= self._shared.get(split, 1):
-            self._params = params if self._kept else None
-            return features
-        self._kept[split] = features, calls + 1
+        if features is None:
+            outputs = split.outputs(functools.partial(self._pre_logits, params), stop=stop)
+            if outputs is None:
+                return None
+            values, labels = zip(*outputs, strict=True)
+            features = Features(split.mesh, list(values), list(labels), split.order)
+        if calls + 1 < self._shared.get(split, 1):
+            self._kept[split] = features, calls + 1
+        self._params = params if self._kept else None
         return features
 
-    def both(
-        self, params: Any, pair: Pair, *, stop: Callable[[], bool]
-    ) -> tuple[Features, Features] | None:
-        """Returns the features of both splits of a pair; None if `stop()` turned true."""
-        train = self(params, pair.train, stop=stop)
-        test = train and self(params, pair.test, stop=stop)
-        return (train, test) if train and test else None
 
-    def _read(self, params: Any, split: SplitRunner, stop: Callable[[], bool]) -> Features | None:
-        outputs = split.outputs(functools.partial(self._pre_logits, params), stop=stop)
-        if outputs is None:
-            return None
-        values, labels = zip(*outputs, strict=True)
-        return Features(split.mesh, list(values), list(labels), split.order)
+class Measure(Protocol):
+    """A measure of frozen features, such as `knn.measure`."""
+
+    def __call__(
+        self, train: Features, test: Features, pair: Pair, *, stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
+        """Numbers by name; None if `stop()` turned true."""
+        ...
+
+
+class OnFeatures:
+    """Runs a measure of features over pairs of splits."""
+
+    def __init__(self, measure: Measure, extract: Extractor, pairs: Sequence[Pair]) -> None:
+        self._measure, self._extract, self._pairs = measure, extract, pairs
+
+    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Numbers such as `SET/5shot`; None if `stop()` turned true before the end."""
+        results: dict[str, float] = {}
+        for pair in self._pairs:
+            train = self._extract(params, pair.train, stop=stop)
+            test = train and self._extract(params, pair.test, stop=stop)
+            found = train and test and self._measure(train, test, pair, stop=stop)
+            if found is None:
+                return None
+            results |= {f"{pair.name}/{key}": value for key, value in found.items()}
+        return results
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # compiled once for all splits

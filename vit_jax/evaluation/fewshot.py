@@ -15,8 +15,8 @@ D x K x 4 for each and B x K x 4 for all: 0.3, 0.7, 0.1 and 0.4 GB at N = 65,000
 K = 21,843 and B = 4,096.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import chex
 import jax
@@ -26,8 +26,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config
-from vit_jax.evaluation.features import PADDING, Extractor, Features
-from vit_jax.evaluation.linear_data import Pair
+from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.runtime import logs
 
 BIAS = 100.0
@@ -49,66 +48,43 @@ class Linear(NamedTuple):
     bias: np.ndarray
 
 
-class FewShot:
-    """Evaluates features on pairs of splits, with the options of `evaluation`."""
-
-    def __init__(
-        self, extract: Extractor, options: config.Evaluation, pairs: Mapping[str, Pair]
-    ) -> None:
-        self._extract, self._options, self._pairs = extract, options, pairs
-
-    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns accuracies: `SET/5shot`, or with several l2, `SET/5shot/l2=1024`."""
-        results: dict[str, float] = {}
-        for name, pair in self._pairs.items():
-            both = self._extract.both(params, pair, stop=stop)
-            if both is None:
-                return None
-            train, test = both
-            x, y = train.gathered()
-            self._warn_of_few(name, y)
-            for shots in self._options.shots:
-                found = self._accuracies(x, y, pair.classes, shots, test, stop)
-                if found is None:
-                    return None
-                results |= {f"{name}/{shots}shot{key}": value for key, value in found.items()}
-        return results
-
-    def _warn_of_few(self, name: str, y: np.ndarray) -> None:
-        least = int(np.unique(y, return_counts=True)[1].min())
-        for shots in self._options.shots:
-            if least < shots:
-                logs.log.warning(
-                    "evaluation.shots=%d: %s has a class with %d training images; all are used",
-                    shots,
-                    name,
-                    least,
-                )
-
-    def _accuracies(
-        self,
-        x: np.ndarray,
-        y: np.ndarray,
-        classes: int,
-        shots: int,
-        test: Features,
-        stop: Callable[[], bool],
-    ) -> dict[str, float] | None:
-        """Returns means over draws, keyed by `/l2=NUMBER`, or by an empty key for a single l2."""
-        strengths = self._options.fewshot_l2
-        each = np.zeros((self._options.fewshot_seeds, len(strengths)))
+def measure(
+    train: Features,
+    test: Features,
+    pair: Pair,
+    *,
+    options: config.Evaluation,
+    stop: Callable[[], bool],
+) -> dict[str, float] | None:
+    """Accuracies as `5shot`, or with several l2 as `5shot/l2=1024`: means over draws."""
+    x, y = train.gathered()
+    least, strengths = int(np.unique(y, return_counts=True)[1].min()), options.fewshot_l2
+    names = [f"/l2={l2:g}" for l2 in strengths] if len(strengths) > 1 else [""]
+    results: dict[str, float] = {}
+    for shots in options.shots:
+        if least < shots:
+            logs.log.warning(
+                "evaluation.shots=%d: %s has a class with %d training images; all are used",
+                shots,
+                pair.name,
+                least,
+            )
+        each = np.zeros((options.fewshot_seeds, len(strengths)))
         for seed, row in enumerate(each):
-            few = choose(y, shots, seed)
-            for column, linear in enumerate(solutions(x[few], y[few], classes, strengths)):
+            drawn = choose(y, shots, seed)
+            for column, linear in enumerate(solutions(x[drawn], y[drawn], pair.classes, strengths)):
                 if stop():
                     return None
                 row[column] = accuracy(linear, test)
-        names = [f"/l2={l2:g}" for l2 in strengths] if len(strengths) > 1 else [""]
-        return dict(zip(names, each.mean(axis=0).tolist(), strict=True))
+        results |= {
+            f"{shots}shot{name}": value
+            for name, value in zip(names, each.mean(axis=0).tolist(), strict=True)
+        }
+    return results
 
 
 def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Returns the positions of `shots` examples per class, or of all if a class has fewer.
+    """The positions of `shots` examples per class, or of all if a class has fewer.
 
     They come first in a permutation by `seed`, so that larger draws contain smaller ones.
     """
@@ -146,7 +122,7 @@ def solutions(
 def _products(
     parts: Iterable[tuple[np.ndarray, np.ndarray]], columns: int, classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns X'X and X'Y of some rows of X, and their labels, at a time."""
+    """X'X and X'Y of some rows of X, and their labels, at a time."""
     square, sums = np.zeros((columns, columns)), np.zeros((classes, columns))
     for part, labels in parts:
         square += part.T @ part
@@ -157,7 +133,7 @@ def _products(
 def _dual(
     matrix: np.ndarray, y: np.ndarray, classes: int, strengths: Sequence[float]
 ) -> Iterator[np.ndarray]:
-    """Gives X'(XX' + l2 I)^-1 Y, solved for the narrower of X and Y."""
+    """X'(XX' + l2 I)^-1 Y, solved for the narrower of X and Y."""
     square = matrix @ matrix.T
     if classes < matrix.shape[1]:
         targets = np.where(y[:, None] == np.arange(classes), 1.0, -1.0)
@@ -179,7 +155,7 @@ def _solved(
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each feature's mean and deviation + 1e-5, float64, for standardization."""
+    """Each feature's mean and deviation + 1e-5, float64, for standardization."""
     mean = x.mean(axis=0, dtype=np.float64)
     squares = np.zeros_like(mean)
     for rows in _chunks(len(x)):
@@ -188,7 +164,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def accuracy(linear: Linear, test: Features) -> float:
-    """Returns the fraction of examples whose largest score belongs to their class."""
+    """The fraction of examples whose largest score belongs to their class."""
     place = NamedSharding(test.mesh, P())
     replicated = [jax.device_put(part.astype(np.float32), place) for part in linear]
     with jax.set_mesh(test.mesh):
@@ -209,7 +185,7 @@ def _hits(
     values: jax.Array,
     labels: jax.Array,
 ) -> jax.Array:
-    """Returns the correct predictions and the examples in a batch: (2,) int32."""
+    """The correct predictions and the examples in a batch: (2,) int32."""
     chex.assert_shape(values, (labels.shape[0], weights.shape[0]))
     chex.assert_shape([mean, scale], (weights.shape[0],))
     chex.assert_type([values, labels], [jnp.float32, jnp.int32])
@@ -226,7 +202,7 @@ def _chunks(length: int) -> Iterator[slice]:
 
 
 def _class_sums(rows: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Returns the sum of the rows of every class, (K, columns)."""
+    """The sum of the rows of every class, (K, columns)."""
     order = np.argsort(labels, kind="stable")
     present, first = np.unique(labels[order], return_index=True)
     sums = np.zeros((classes, rows.shape[1]))
@@ -235,5 +211,5 @@ def _class_sums(rows: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarra
 
 
 def _times_targets(sums: np.ndarray) -> np.ndarray:
-    """Returns X'Y (columns, K), Y being 1 for an example's class and -1 elsewhere."""
+    """X'Y (columns, K), Y being 1 for an example's class and -1 elsewhere."""
     return (2 * sums - sums.sum(axis=0)).T

@@ -6,53 +6,28 @@ test images sees them one batch at a time, and keeps its nearest.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.evaluation.features import PADDING, Extractor, Features
-from vit_jax.evaluation.linear_data import Pair
+from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.training import losses, sharding
 
 TEMPERATURE = 0.07
 
 
-class NearestNeighbors:
-    """Classifies the test images of pairs of splits by their nearest training images."""
-
-    def __init__(
-        self, extract: Extractor, neighbors: Sequence[int], pairs: Mapping[str, Pair]
-    ) -> None:
-        self._extract, self._neighbors, self._pairs = extract, neighbors, pairs
-
-    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns `SET/20nn/top1` and `/top5` for every number of neighbors that there are."""
-        results: dict[str, float] = {}
-        for name, pair in self._pairs.items():
-            both = self._extract.both(params, pair, stop=stop)
-            if both is None:
-                return None
-            train, test = both
-            found = measure(train, test, pair.classes, self._neighbors, stop=stop)
-            if found is None:
-                return None
-            results |= {f"{name}/{key}": value for key, value in found.items()}
-        return results
-
-
 def measure(
     train: Features,
     test: Features,
-    classes: int,
-    neighbors: Sequence[int],
+    pair: Pair,
     *,
+    neighbors: Sequence[int],
     stop: Callable[[], bool],
 ) -> dict[str, float] | None:
-    """Returns `20nn/top1` and `20nn/top5`, by number of neighbors; None if `stop()` turned true.
+    """`20nn/top1` and `20nn/top5`, by number of neighbors; None if `stop()` turned true.
 
     With fewer training images than the least number of neighbors, all of them vote.
     """
@@ -62,14 +37,13 @@ def measure(
     sums = []
     with jax.set_mesh(test.mesh):
         for values, labels in zip(test.values, test.labels, strict=True):
-            sums.append(_hits(numbers, classes, train.values, train.labels, values, labels))
+            sums.append(_hits(numbers, pair.classes, train.values, train.labels, values, labels))
             if stop():
                 return None
     hits = np.array(jax.device_get(sums), np.int64).sum(axis=0)  # (numbers + 1, 2)
-    names = [f"{k}nn" for k in numbers]
     return {
-        f"{name}/{top}": float(hits[row, column] / hits[-1, column])
-        for row, name in enumerate(names)
+        f"{k}nn/{top}": float(hits[row, column] / hits[-1, column])
+        for row, k in enumerate(numbers)
         for column, top in enumerate(("top1", "top5"))
     }
 
@@ -89,7 +63,7 @@ def _hits(
     values: jax.Array,
     labels: jax.Array,
 ) -> jax.Array:
-    """Returns correct predictions, top-1 and top-5, by number, then the examples: int32."""
+    """Correct predictions, top-1 and top-5, by number, then the examples: (n + 1, 2) int32."""
     queries = _unit(values)
     most = max(numbers)
 

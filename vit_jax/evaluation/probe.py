@@ -11,7 +11,7 @@ Features are sharded over the devices, N x D x 4 bytes; scores exist for BLOCK i
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,9 +22,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax.evaluation import fewshot
-from vit_jax.evaluation.features import PADDING, Extractor, Features
+from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.evaluation.fewshot import Linear
-from vit_jax.evaluation.linear_data import Pair
 from vit_jax.training import sharding
 
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -35,33 +34,21 @@ PARTS = 5  # one of which is held out
 Head = dict[str, jax.Array]  # `weights` (D, K) and `bias` (K,), float32
 
 
-class Probe:
-    """Trains and evaluates linear heads on pairs of splits."""
-
-    def __init__(self, extract: Extractor, pairs: Mapping[str, Pair]) -> None:
-        self._extract, self._pairs = extract, pairs
-
-    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns `SET/top1` and the selected `SET/log10_l2`; None if `stop()` was true."""
-        results: dict[str, float] = {}
-        for name, pair in self._pairs.items():
-            both = self._extract.both(params, pair, stop=stop)
-            if both is None:
-                return None
-            train, test = both
-            found = learn(*train.gathered(), pair.classes, train.mesh, stop=stop)
-            if found is None:
-                return None
-            linear, l2 = found
-            results[f"{name}/top1"] = fewshot.accuracy(linear, test)
-            results[f"{name}/log10_l2"] = math.log10(l2)
-        return results
+def measure(
+    train: Features, test: Features, pair: Pair, *, stop: Callable[[], bool]
+) -> dict[str, float] | None:
+    """`top1` and the selected `log10_l2`; None if `stop()` turned true."""
+    found = learn(*train.gathered(), pair.classes, train.mesh, stop=stop)
+    if found is None:
+        return None
+    linear, l2 = found
+    return {"top1": fewshot.accuracy(linear, test), "log10_l2": math.log10(l2)}
 
 
 def learn(
     x: np.ndarray, y: np.ndarray, classes: int, mesh: Mesh, *, stop: Callable[[], bool]
 ) -> tuple[Linear, float] | None:
-    """Returns the head for features (N, D) and labels (N,), and its l2; None if `stop()` was."""
+    """The head for features (N, D) and labels (N,), and its l2; None if `stop()` was."""
     mean, scale = fewshot.moments(x)
     values = _blocks(((x - mean) / scale).astype(np.float32), mesh, fill=0)
     held_out = np.isin(np.arange(len(y)), _fifth(y))
@@ -87,7 +74,7 @@ def learn(
 
 
 def _fifth(labels: np.ndarray) -> np.ndarray:
-    """Returns the positions of about a fifth of every class, none for classes with fewer."""
+    """The positions of about a fifth of every class, none for classes with fewer."""
     order = np.random.default_rng(0).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     _, first = np.unique(labels[order], return_index=True)
@@ -96,7 +83,7 @@ def _fifth(labels: np.ndarray) -> np.ndarray:
 
 
 def _blocks(array: np.ndarray, mesh: Mesh, fill: int) -> list[jax.Array]:
-    """Returns an array in row blocks sharded over all devices, with the last one padded."""
+    """An array in row blocks sharded over all devices, with the last one padded."""
     rows = -(-BLOCK // mesh.size) * mesh.size
     array = np.pad(
         array,

@@ -1,6 +1,6 @@
 """One pass over a split: applies a function to every batch on the devices."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 import jax
@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import config, models
-from vit_jax.data import native_aspect, prefetch
+from vit_jax.data import native_aspect, pipeline, prefetch, transforms
 from vit_jax.data.source import Source
 from vit_jax.models import variants
 from vit_jax.training import sharding
@@ -29,7 +29,7 @@ class Evaluator(Protocol):
 
 
 def needed(batch: Batch) -> Inputs:
-    """Returns the parts of a batch that go to the devices: `image`, `label` and `mask`."""
+    """The parts of a batch that go to the devices: `image`, `label` and `mask`."""
     return {key: batch[key] for key in ("image", "label", "mask")}
 
 
@@ -61,7 +61,7 @@ class SplitRunner:
         stop: Callable[[], bool],
         inputs: Callable[[Batch], Inputs] = needed,
     ) -> list[T] | None:
-        """Returns the outputs of `function` for each batch, in order; None if `stop()` turned true.
+        """The outputs of `function` for each batch, in order; None if `stop()` turned true.
 
         `inputs` selects the arrays of a batch; their rows are sharded over all devices.
         """
@@ -83,20 +83,45 @@ class SplitRunner:
         return found
 
 
-def means(
-    sums: Iterable[dict[str, jax.Array]], of: Iterable[str], count: str = "count"
-) -> dict[str, float]:
-    """Returns sums of batches, added and divided by their `count`, and that alone if it is 0."""
-    totals: dict[str, float] = {}
-    for one in jax.device_get(list(sums)):
-        for key, value in one.items():
-            totals[key] = totals.get(key, 0) + value.item()
-    number = totals[count]
-    return {key: totals[key] / number for key in of if number} | {count: number}
+def create_runner(
+    source: Source,
+    cfg: config.Config,
+    mesh: Mesh,
+    rows: int,
+    *,
+    plan: native_aspect.Plan | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> SplitRunner:
+    """The runner of a source as evaluation sees it, in global batches of `rows`.
+
+    Args:
+      source: the images.
+      cfg: how they are read and seen.
+      mesh: the devices.
+      rows: of a batch.
+      plan: which images are in each batch, with `data.aspect=native`.
+      stop: loads ahead in a thread that ends when this turns true; None: loads when asked.
+    """
+
+    def batches() -> prefetch.BatchIterator:
+        loaded = pipeline.batches(
+            source,
+            transforms.eval_transforms(cfg.data),
+            cfg.data,
+            seed=cfg.seed,
+            batch_size=rows,
+            rows=sharding.host_rows(mesh, rows),
+            train=False,
+            stop_step=-(-len(source) // rows) if plan is None else plan.steps,
+            plan=plan,
+        )
+        return loaded if stop is None else prefetch.Prefetcher(loaded, stop)
+
+    return SplitRunner(mesh, rows, batches, plan and plan.rows.reshape(-1))
 
 
 def native_shapes(model: models.Classifier) -> tuple[native_aspect.Shape, ...]:
-    """Returns the heights and widths of views at their own aspect ratio."""
+    """Heights and widths of views at their own aspect ratio."""
     rows, columns = models.grid(model.config, model.image_size)
     height, width = variants.covered(model.config, model.image_size)
     return native_aspect.shapes((rows, columns), (height // rows, width // columns))
@@ -109,7 +134,7 @@ def plan_native(
     rows: int,
     window: int | None = None,
 ) -> native_aspect.Plan | None:
-    """Returns the batches of a pass over a source with `data.aspect=native`, else None."""
+    """The batches of a pass over a source with `data.aspect=native`, else None."""
     if data.aspect != "native":
         return None
     return native_aspect.plan(source, data, native_shapes(model), rows, window)

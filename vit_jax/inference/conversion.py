@@ -65,7 +65,7 @@ def convert(
     if kind == "orbax":
         _save(opened, params, output, origin)
     else:
-        opened.check_whole()
+        opened.require_classes()
         unsaid = weights.save(params, opened.spec, kind, output, dtype, origin)
     source = ", ".join(filter(None, (opened.kind, opened.chosen)))
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]

@@ -13,9 +13,9 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.data import folders, native_aspect, pipeline, sources, transforms
+from vit_jax.data import folders, native_aspect, sources
 from vit_jax.evaluation import runner
-from vit_jax.inference import feature_files, loaded_model, loading
+from vit_jax.inference import feature_files, loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
 from vit_jax.utils import messages, storage
@@ -66,7 +66,7 @@ def embed(
     feature_files.check_output(output)
     folder = None if images is None else storage.given_path("--images", images, remote=False)
     if folder is None:
-        loading.check_images(reference, overrides or {})
+        loading.require_images(reference, overrides or {})
     elif not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
         raise config.ConfigError(f"--images={folder}: {what}")
@@ -93,11 +93,12 @@ def write(
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
     source = _source(opened, images)
     model = opened.model
-    shape = loaded_model.check_features(model, features)
+    shape = loading.feature_shape(model, features)
     rows = -(-(batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
     rows *= jax.device_count()
     plan = runner.plan_native(model, source, cfg.data, rows, WINDOW)
-    split = _pass(source, cfg, rows, plan)
+    mesh = sharding.create_mesh(cfg.mesh.fsdp)
+    split = runner.create_runner(source, cfg, mesh, rows, plan=plan)
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
     facts |= {"classes": source.classes}
@@ -169,27 +170,6 @@ def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) 
         return folders.Loose(pathlib.Path(images), opened.classes, "--images")
     needed = opened.config.needs_labels
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
-
-
-def _pass(
-    source: sources.Source, cfg: config.Config, rows: int, plan: native_aspect.Plan | None
-) -> runner.SplitRunner:
-    mesh = sharding.create_mesh(cfg.mesh.fsdp)
-
-    def batches() -> pipeline.Batches:
-        return pipeline.batches(
-            source,
-            transforms.eval_transforms(cfg.data),
-            cfg.data,
-            seed=cfg.seed,
-            batch_size=rows,
-            rows=sharding.host_rows(mesh, rows),
-            train=False,
-            stop_step=-(-len(source) // rows) if plan is None else plan.steps,
-            plan=plan,
-        )
-
-    return runner.SplitRunner(mesh, rows, batches)
 
 
 def _inputs(batch: runner.Batch) -> runner.Inputs:

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data import class_matching
-from vit_jax.evaluation import linear_data, registry
+from vit_jax.evaluation import task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.weights import WeightsError
 
 # Options that bring images of their own.
-DATASETS = {f"evaluation.{option}" for option in ("tasks", *linear_data.KINDS)}
+DATASETS = {f"evaluation.{option}" for option in ("tasks", *task_sets.KINDS)}
 
 
 def evaluate(
@@ -33,19 +33,19 @@ def evaluate(
     with device.memory_errors():
         split = loading.has_images(checkpoint, overrides) or not DATASETS & set(overrides)
         if split:
-            loading.check_images(checkpoint, overrides)
+            loading.require_images(checkpoint, overrides)
         opened = loading.load(checkpoint, overrides, step=step)
         cfg = opened.config
-        if registry.asks_for_real(cfg) or linear_data.asks_for_own(cfg):
-            loading.check_images(checkpoint, overrides)
+        if task_sets.asks_for_real(cfg) or task_sets.asks_for_own(cfg):
+            loading.require_images(checkpoint, overrides)
         distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
         head = opened.classes if cfg.needs_labels else None
         try:
             if head is not None and (split or cfg.evaluation.tasks):
-                opened.check_head()
+                opened.require_head()
             evaluation = open_evaluation(cfg, split=split, head=head)
         except (class_matching.UnmatchedError, WeightsError) as error:
-            features = any(getattr(cfg.evaluation, kind) for kind in linear_data.KINDS)
+            features = any(getattr(cfg.evaluation, kind) for kind in task_sets.KINDS)
             if not features or not split or cfg.evaluation.tasks:
                 raise
             note = f"features alone are measured, and not the head: {error}"

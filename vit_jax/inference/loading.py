@@ -1,27 +1,32 @@
 """Any checkpoint as a model with its parameters: a run, weights of another project, or a name."""
 
 import dataclasses
+import functools
+import itertools
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from etils import epath
 
 from vit_jax import config, models, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints import record as records
-from vit_jax.data import class_matching
-from vit_jax.inference.loaded_model import LoadedModel, class_names
+from vit_jax.data import class_matching, decoding, image_inputs, native_aspect, transforms
+from vit_jax.evaluation import runner
 from vit_jax.runtime import logs
-from vit_jax.training import run_config, sharding, trainable
+from vit_jax.training import losses, normalization, run_config, sharding, trainable
 from vit_jax.training.build import create_model
 from vit_jax.utils import messages, storage, tree_utils
-from vit_jax.weights import adapter_file
+from vit_jax.weights import adapter_file, adapting
 
-BATCH_SIZE = 128  # of evaluation, for weights that come without a config
+EVALUATION_BATCH = 128  # for weights that come without a config
+BATCH = 32  # images at a time in `predict` and `embed`
+WAITING = 8  # batches of images of several shapes that wait for others of theirs
 
 
 def load(
@@ -30,7 +35,7 @@ def load(
     step: int | str | None = None,
     *,
     wanted: config.Config | None = None,
-) -> LoadedModel:
+) -> "LoadedModel":
     """Loads any checkpoint: model, parameters, classes and preprocessing.
 
     Never imports a module that a run directory names.
@@ -124,7 +129,7 @@ def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) 
     return own or bool({"data.source", "data.name", "data.root"} & set(overrides))
 
 
-def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
+def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
     """Raises ConfigError if no images are named, WeightsError if this is no checkpoint."""
     if not str(reference).startswith("https://"):
         storage.given_path("checkpoint", reference)
@@ -204,32 +209,28 @@ def initial_params(
     """
     assert cfg.init_from is not None
     # Whole on every device: each process needs all of it.
-    opened, told = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg), []
+    opened, notes = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg), []
     keep = cfg.init_head == "keep"
     if keep and cfg.needs_labels:
-        opened.check_whole()
+        opened.require_classes()
     if keep and cfg.needs_labels and "head/kernel" not in opened.fresh:
-        told, opened = _head_of(opened, cfg, classes)
+        wanted, fewer = class_names(classes, cfg), ""
+        if len(classes) < len(wanted):
+            fewer = f"model.num_classes={len(classes)}, as many as the data has, or "
+        remedy = f"set {fewer}init_head=new"
+        kept = opened.with_classes(wanted, "init_head=keep", remedy=remedy)
+        if kept is not opened:
+            count, had = len(kept.classes), len(opened.classes)
+            order = ", in another order" if count == had else ""
+            notes.append(f"head: {count} of its {had} classes, by name{order}")
+        opened, loss = kept, opened.config.loss
+        if loss != cfg.loss:
+            notes.append(
+                f"head: was trained with loss.name={loss.name}, goes on with {cfg.loss.name}"
+            )
     params, report = weights.fit(jax.device_get(opened.params), opened.spec, model, keep_head=keep)
     # The notes on a file of another project count its arrays; a second count would puzzle.
-    return params, [*opened.notes, *report.lines()[bool(opened.notes) :], *told]
-
-
-def _head_of(
-    opened: LoadedModel, cfg: config.Config, classes: Sequence[str]
-) -> tuple[list[str], LoadedModel]:
-    """Lines about the head that a run keeps, and the model with its rows for `classes`."""
-    remedy, had = "set init_head=new", len(opened.classes)
-    if len(classes) < len(wanted := class_names(classes, cfg)):
-        remedy = f"set model.num_classes={len(classes)}, as many as the data has, or init_head=new"
-    outputs = class_matching.match(opened.classes, wanted, "init_head=keep", remedy=remedy)
-    told, loss = [], opened.config.loss
-    if outputs != list(range(had)):
-        order = "" if len(outputs) < had else ", in another order"
-        told.append(f"head: {len(outputs)} of its {had} classes, by name{order}")
-    if loss != cfg.loss:
-        told.append(f"head: was trained with loss.name={loss.name}, goes on with {cfg.loss.name}")
-    return told, opened.with_outputs(outputs)
+    return params, [*opened.notes, *report.lines()[bool(opened.notes) :], *notes]
 
 
 def adapter_base(
@@ -265,7 +266,7 @@ def adapter_base(
     return fitted, digest, shapes
 
 
-def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedModel:
+def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> "LoadedModel":
     """The model of an adapter folder on its base."""
     fields = adapter_file.read_fields(path)
     cfg = run_config.config_from_values(fields["config"], overrides)
@@ -293,7 +294,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
 
 def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) -> config.Config:
     """A config for weights that come without one."""
-    rows = max(BATCH_SIZE // jax.device_count(), 1) * jax.device_count()
+    rows = max(EVALUATION_BATCH // jax.device_count(), 1) * jax.device_count()
     # Such a file names no images. The default, the digits, are gray or RGB.
     source = spec.data.source if spec.data.channels in (1, 3) else "synthetic"
     data = dataclasses.replace(spec.data, source=source)
@@ -305,3 +306,344 @@ def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) ->
         evaluation=config.Evaluation(batch_size=rows),
     )
     return run_config.config_from_values(config.to_dict(cfg), overrides)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One image: its best classes with probabilities, or why it could not be read.
+
+    Attributes:
+      image: a path, or the position in the images given, such as `images[0]`.
+      top: classes and probabilities, the most probable first.
+      truth: the true class, if known.
+      error: why the image could not be read.
+    """
+
+    image: str
+    top: tuple[tuple[str, float], ...] = ()
+    truth: str | None = None
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model with its parameters, class names and preprocessing; `load` returns one.
+
+    Attributes:
+      config: the complete config, with the number of classes.
+      params: float32 arrays, nested by name.
+      classes: the name of each output.
+      kind: `run`, or the format of the weights.
+      notes: how the arrays of another project were used.
+      assumed: what its files leave open, and what was assumed; a line for each reason.
+      fresh: parameters that the checkpoint lacks, and why.
+      step: the step of a run's checkpoint.
+      chosen: why it is this one, such as `step 60, the best by validation/top1 (0.6120); ...`.
+    """
+
+    config: config.Config
+    params: Any
+    classes: tuple[str, ...]
+    kind: str
+    notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    step: int | None = None
+    chosen: str = ""
+
+    def __repr__(self) -> str:
+        return (
+            f"LoadedModel({self.config.name}: {self.model.num_params:,} parameters, "
+            f"{len(self.classes)} classes, images {(*self.model.image_size, self.model.channels)})"
+        )
+
+    @functools.cached_property
+    def model(self) -> models.Classifier:
+        """The network as functions of its parameters."""
+        return create_model(self.config)
+
+    def preprocess(self, images: Any) -> jax.Array:
+        """Images as `apply` takes them: resized, cropped and normalized as in evaluation.
+
+        Args:
+          images: a path, the bytes of a file, a Pillow image, an array (H, W), (H, W, C) or
+            (B, H, W, C) of any size, or a list of these. Values are of 8 or 16 bits, or from 0 to
+            1.
+
+        Returns:
+          float32 (B, H, W, C).
+
+        Raises BadImage for a file that cannot be decoded, or another type or shape; and, with
+        `data.aspect=native`, for images whose views have several shapes.
+
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> model = vit_jax.load("runs/digits")
+            >>> model.preprocess(np.zeros((20, 30, 3), np.uint8)).shape
+            (1, 8, 8, 1)
+        """
+        views = self._views(images)
+        if several := sorted({view.shape[:2] for view in views})[1:]:
+            raise decoding.BadImage(
+                f"images: have views of {len(several) + 1} shapes; give them one at a time, or set "
+                "data.aspect=fixed"
+            )
+        return normalization.normalize_pixels(jnp.asarray(np.stack(views)), self.config.data)
+
+    def _views(self, images: Any) -> list[np.ndarray]:
+        views = []
+        for name, image in image_inputs.read_images(images, self.config.data):
+            try:
+                views.append(self.view(image))
+            except decoding.BadImage as error:
+                raise decoding.BadImage(f"{name}: {error}") from error
+        if not views:
+            raise decoding.BadImage("images: is empty; expected at least one image")
+        return views
+
+    def apply(
+        self,
+        params: Any,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        capture: bool = False,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Logits (B, K) and intermediates by name; a pure function, for jit and grad.
+
+        Args:
+          params: parameters like `self.params`.
+          images: normalized float images (B, H, W, C); see `preprocess`.
+          key: dropout key; None: no dropout.
+          capture: whether to return attention weights.
+
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> images = np.zeros((2, 20, 30, 3), np.uint8)
+            >>> model = vit_jax.load("runs/digits")
+            >>> logits, out = model.apply(model.params, model.preprocess(images))
+            >>> logits.shape, out["pre_logits"].shape
+            ((2, 10), (2, 16))
+        """
+        return self.model.apply(params, images, key=key, capture=capture)
+
+    def predict(self, images: Any, *, top: int = 3) -> list[Prediction]:
+        """The `top` classes of each image, in order; `images` as in `preprocess`.
+
+        A file that cannot be decoded has an `error` instead. Raises WeightsError for a model
+        without a head.
+
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> images = np.zeros((2, 20, 30, 3), np.uint8)
+            >>> (first, second) = vit_jax.load("runs/digits").predict(images, top=2)
+            >>> first.image, len(first.top)
+            ('images[0]', 2)
+        """
+        named = image_inputs.read_images(images, self.config.data)
+        return list(self.classify(((name, image, None) for name, image in named), top))
+
+    def embed(self, images: Any, *, features: str = "pre_logits") -> np.ndarray:
+        """Features of images, float32.
+
+        Args:
+          images: as in `preprocess`.
+          features: `pre_logits`, the head's input, (B, D); or `tokens`, (B, N, D).
+
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> images = np.zeros((2, 20, 30, 3), np.uint8)
+            >>> vit_jax.load("runs/digits").embed(images).shape
+            (2, 16)
+        """
+        feature_shape(self.model, features)
+        return self.features(self._views(images), features)
+
+    def features(self, views: np.ndarray | Sequence[np.ndarray], kind: str) -> np.ndarray:
+        """Features as `embed`, of images (H, W, C) as the model sees them, before normalization."""
+        function = functools.partial(_features, self.model, self.config.data, kind, self.params)
+        return np.stack([row for (row,) in _rows(function, views)])
+
+    def classify(
+        self, images: Iterable[tuple[str, bytes | np.ndarray, str | None]], top: int
+    ) -> Iterator[Prediction]:
+        """Yields a prediction for each (name, encoded or uint8 HWC image, true class or None)."""
+        self.require_head()
+        # Views of several shapes wait for others of theirs.
+        most = BATCH * (WAITING if self.config.data.aspect == "native" else 1)
+        images = iter(images)
+        while part := list(itertools.islice(images, most)):
+            yield from self._classify(part, top)
+
+    def _classify(
+        self, images: Sequence[tuple[str, bytes | np.ndarray, str | None]], top: int
+    ) -> Iterator[Prediction]:
+        views: dict[int, np.ndarray] = {}
+        errors: dict[int, str] = {}
+        for place, (_, image, _) in enumerate(images):
+            try:
+                views[place] = self.view(image)
+            except decoding.BadImage as error:
+                errors[place] = str(error)
+        cfg, count = self.config, min(top, len(self.classes))
+        function = functools.partial(_best, self.model, cfg.data, count, cfg.loss, self.params)
+        found = dict(zip(views, _rows(function, list(views.values())), strict=True))
+        for place, (name, _, truth) in enumerate(images):
+            if place in errors:
+                yield Prediction(image=name, error=errors[place])
+                continue
+            best = zip(*found[place], strict=True)
+            pairs = tuple((self.classes[index], float(value)) for value, index in best)
+            yield Prediction(image=name, top=pairs, truth=truth)
+
+    def view(self, image: bytes | np.ndarray) -> np.ndarray:
+        """What the model sees of an image, (H, W, C) uint8 or uint16; raises BadImage."""
+        data = self.config.data
+        view = decoding.load(
+            image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
+        )
+        for transform in self._transforms:
+            view = transform(view, np.random.default_rng(0))  # evaluation draws nothing
+        return view
+
+    @functools.cached_property
+    def _transforms(self) -> Sequence[transforms.Transform]:
+        data = self.config.data
+        if data.aspect == "native":
+            return (
+                native_aspect.FitNearest(
+                    runner.native_shapes(self.model), transforms.eval_resampling(data)
+                ),
+            )
+        return transforms.eval_transforms(data)
+
+    @property
+    def spec(self) -> weights.ModelSpec:
+        """The model as `weights` describes one."""
+        numbered = self.classes == class_names((), self.config)
+        return weights.ModelSpec(
+            model=self.config.model,
+            data=self.config.data,
+            classes=() if numbered else self.classes,
+            loss=self.config.loss.name,
+            fresh=self.fresh,
+        )
+
+    def with_classes(self, classes: Sequence[str], where: str, *, remedy: str) -> "LoadedModel":
+        """This model with the outputs of these classes, by name; says what it assumes.
+
+        Arguments as in `class_matching.match`; raises UnmatchedError, or as `with_outputs`.
+        """
+        return self.with_outputs(class_matching.match(self.classes, classes, where, remedy=remedy))
+
+    def with_outputs(self, outputs: Sequence[int]) -> "LoadedModel":
+        """This model with some outputs of its head, in the given order, and no others.
+
+        Raises WeightsError for a model whose head is not `head/`, and so cannot be taken apart.
+        """
+        if list(outputs) == list(range(len(self.classes))):
+            return self
+        flat, places = tree_utils.flatten(self.params), np.array(outputs)
+        heads = [name for name in flat if name.startswith(("head/", "head_dist/"))]
+        if not heads or any(flat[name].shape[-1] != len(self.classes) for name in heads):
+            raise weights.WeightsError(
+                f"{self.config.name}: has no head/ of {len(self.classes)} outputs, whose classes "
+                "could be taken by name; use data with the same classes in the same order"
+            )
+        kept = {name: np.asarray(flat[name])[..., places] for name in heads}
+        model = dataclasses.replace(self.config.model, num_classes=len(outputs))
+        return dataclasses.replace(
+            self,
+            config=dataclasses.replace(self.config, model=model),
+            params=tree_utils.nest(flat | kept),
+            classes=tuple(self.classes[output] for output in outputs),
+        )
+
+    def require_head(self) -> None:
+        """Raises WeightsError where there is no head to name classes with."""
+        self.require_classes()
+        if "head/kernel" in self.fresh:
+            raise weights.WeightsError(
+                f"{self.config.name}: holds no head, so it knows no classes; train one: "
+                f"vit_jax train NAME --config.init_from={self.config.name}"
+            )
+
+    def require_classes(self) -> None:
+        """Raises WeightsError where the model fills in patches: it has no other form."""
+        if self.config.masked.target is not None:
+            raise weights.WeightsError(
+                f"{self.config.name}: learned to fill in masked patches, so it knows no classes; "
+                "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
+            )
+
+
+def class_names(classes: Sequence[str], cfg: config.Config) -> tuple[str, ...]:
+    """A name for every output of the head: those known, as text, then numbers."""
+    more = range(len(classes), cfg.model.num_classes or 0)
+    return (*map(messages.printable, classes), *(f"class {index}" for index in more))
+
+
+def feature_shape(model: models.Classifier, features: str) -> tuple[int, ...]:
+    """The shape of one image's features; raises ConfigError where there are none."""
+    images = jax.ShapeDtypeStruct((1, *model.image_size, model.channels), jnp.float32)
+    _, out = jax.eval_shape(model.apply, model.shapes(), images)
+    if features not in ("pre_logits", "tokens"):
+        raise config.ConfigError(f"features={features}: must be pre_logits or tokens")
+    if features == "tokens" and isinstance(model, adapting.AnySize):
+        raise config.ConfigError(
+            "--features=tokens: with data.aspect=native every shape has other ones; set pre_logits"
+        )
+    if features not in out:
+        raise config.ConfigError(f"--features={features}: a ResNet has no tokens; set pre_logits")
+    return out[features].shape[1:]
+
+
+def _rows(
+    function: Callable[[np.ndarray], tuple[jax.Array, ...]],
+    views: np.ndarray | Sequence[np.ndarray],
+) -> list[tuple[np.ndarray, ...]]:
+    """The results of `function` for each view, in order; those of one shape share batches."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for place, view in enumerate(views):
+        by_shape.setdefault(view.shape, []).append(place)
+    rows: dict[int, tuple[np.ndarray, ...]] = {}
+    for places in by_shape.values():
+        for first in range(0, len(places), BATCH):
+            part = places[first : first + BATCH]
+            # One batch size, one compilation for each shape.
+            batch = np.zeros((BATCH, *views[part[0]].shape), views[part[0]].dtype)
+            batch[: len(part)] = [views[place] for place in part]
+            outputs = map(np.asarray, function(batch))
+            rows |= zip(part, zip(*outputs, strict=True), strict=False)
+    return [rows[place] for place in range(len(views))]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _features(
+    model: models.Classifier,
+    data: config.Data,
+    kind: str,
+    params: models.Params,
+    views: jax.Array,
+) -> tuple[jax.Array]:
+    _, out = model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))
+    return (out[kind].astype(jnp.float32),)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _best(
+    model: models.Classifier,
+    data: config.Data,
+    count: int,
+    loss: config.Loss,
+    params: models.Params,
+    views: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The highest probabilities and their classes, (B, count) each."""
+    logits, _ = model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))
+    best, classes = jax.lax.top_k(losses.probabilities(logits, loss), count)
+    return best, classes

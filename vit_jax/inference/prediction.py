@@ -12,7 +12,7 @@ from vit_jax.data import class_matching, decoding, folders, sampling, sources, s
 from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
 from vit_jax.inference import loading
-from vit_jax.inference.loaded_model import Prediction
+from vit_jax.inference.loading import Prediction
 from vit_jax.runtime import logs
 from vit_jax.utils import messages, storage
 
@@ -53,9 +53,9 @@ def predict(
         raise config.ConfigError("predict: give images or examples, and not both")
     paths = [storage.given_path("images", path, remote=False) for path in images]
     if examples:
-        loading.check_images(reference, overrides or {})
+        loading.require_images(reference, overrides or {})
     loaded = loading.load(reference, overrides, step)
-    loaded.check_head()
+    loaded.require_head()
     if images:
         return loaded.classify(files(paths), top)
     return loaded.classify(read_examples(loaded, examples, seed), top)

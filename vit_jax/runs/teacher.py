@@ -7,7 +7,6 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import config, models
-from vit_jax.data import class_matching
 from vit_jax.inference import loading
 from vit_jax.runtime import logs
 from vit_jax.training import distillation
@@ -65,13 +64,13 @@ def _match_classes(
 ) -> loading.LoadedModel:
     """The teacher with the outputs of these classes, by name; raises ConfigError."""
     where = f"distill.teacher={cfg.distill.teacher}"
-    opened.check_head()
+    opened.require_head()
     remedy = "name one of the same classes, or set distill.target=features or tokens"
-    outputs = class_matching.match(opened.classes, classes, where, remedy=remedy)
+    matched = opened.with_classes(classes, where, remedy=remedy)
     notes, before, loss = [], len(opened.classes), opened.config.loss.name
-    if len(outputs) < before:
-        notes.append(f"teaches {len(outputs)} of its {before} classes, those of the data")
+    if len(matched.classes) < before:
+        notes.append(f"teaches {len(matched.classes)} of its {before} classes, those of the data")
     if loss != "softmax":
         notes.append(f"was trained with loss.name={loss}; its logits are taken by softmax")
     logs.warn_of_assumptions(where, notes)
-    return opened.with_outputs(outputs)
+    return matched

@@ -256,8 +256,7 @@ def patch_features(opened: loading.LoadedModel, views: np.ndarray) -> np.ndarray
     cfg = opened.config
     require(cfg.model, "features")
     height, width = variants.grid(cfg.model, cfg.data.image_size)
-    batch = normalization.normalize_pixels(jnp.asarray(views), cfg.data)
-    found = opened.features_of(batch, "tokens")[:, variants.prefix_tokens(cfg.model) :]
+    found = opened.features(views, "tokens")[:, variants.prefix_tokens(cfg.model) :]
     return found.reshape(len(found), height, width, found.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""Mean average precision against a count by thresholds, over batches and devices."""
+"""Runs on images with any number of classes."""
 
 import cv2
 import jax
@@ -7,11 +7,10 @@ import pytest
 
 import runs
 from vit_jax import cli, config, train_loop
-from vit_jax.data import sources
-from vit_jax.evaluation import label_sets
+from vit_jax.evaluation import measures
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
-from vit_jax.training import losses, normalization, run_config
+from vit_jax.training import normalization, run_config
 from vit_jax.utils.errors import AssumptionWarning
 
 OPTIONS = {
@@ -26,39 +25,6 @@ OPTIONS = {
 def configure(**changes):
     merged = {name: OPTIONS.get(name, {}) | changes.get(name, {}) for name in {*OPTIONS, *changes}}
     return runs.configure(**merged)
-
-
-def by_thresholds(scores, positive):
-    """Average precision from its definition: over all thresholds, precision x gained recall."""
-    total, before = 0.0, 0.0
-    for threshold in sorted(set(scores.tolist()), reverse=True):
-        chosen = scores >= threshold
-        recall = positive[chosen].sum() / positive.sum()
-        total += (recall - before) * positive[chosen].mean()
-        before = recall
-    return total
-
-
-def test_by_hand():
-    scores = np.array([0.9, 0.8, 0.7, 0.6])
-    assert label_sets.average_precision(scores, np.array([True, False, True, False])) == (
-        pytest.approx((1 + 2 / 3) / 2, rel=1e-15)
-    )
-    assert label_sets.average_precision(scores, np.array([False, False, False, True])) == 0.25
-    # Equal scores have one threshold, so the order of equals does not count.
-    same = np.zeros(4)
-    for place in range(4):
-        assert label_sets.average_precision(same, np.arange(4) == place) == 0.25
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_against_thresholds(seed):
-    rng = np.random.default_rng(seed)
-    scores = rng.integers(0, rng.integers(2, 40), 60) / 7
-    positive = rng.random(60) < rng.random()
-    positive[rng.integers(60)] = True
-    found = label_sets.average_precision(scores, positive)
-    assert found == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
 
 
 @pytest.mark.slow
@@ -85,41 +51,8 @@ def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
     labels = np.array([[1, 1], [1, 0], [0, 0]], bool)
     each = np.logaddexp(0, np.where(labels, -scores, scores)).sum(axis=1)
     assert results["loss"] == pytest.approx(each.mean(), rel=1e-5)
-    precision = [by_thresholds(scores[:, k], labels[:, k]) for k in range(2)]
+    precision = [measures.average_precision(scores[:, k], labels[:, k]) for k in range(2)]
     assert results["map"] == pytest.approx(np.mean(precision), rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [8, 104])
-def test_a_split_counts_every_example_once(batch_size):
-    cfg = configure(evaluation={"batch_size": batch_size})
-    evaluation = open_evaluation(cfg)
-    params = evaluation.model.init(jax.random.key(0))
-    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
-    results = evaluation.evaluators["test"](params, stop=lambda: False)
-
-    source = sources.open_source(cfg.data, "test", num_classes=5)
-    images = np.stack([source[i].image for i in range(101)])
-    labels = np.array([[k in source[i].label for k in range(5)] for i in range(101)])
-    logits, _ = jax.jit(evaluation.model.apply)(
-        params, normalization.normalize_pixels(images, cfg.data)
-    )
-    scores = np.asarray(logits, np.float64)
-    each = np.logaddexp(0, np.where(labels, -scores, scores)).sum(axis=1)
-    some = labels.any(axis=1)
-    hits = labels[np.arange(101), scores.argmax(axis=1)][some]
-    precision = [by_thresholds(np.asarray(logits)[:, k], labels[:, k]) for k in range(5)]
-    assert results == pytest.approx(
-        {"map": np.mean(precision), "top1": hits.mean(), "loss": each.mean(), "count": 101},
-        rel=1e-5,
-    )
-    assert evaluation.evaluators["test"](params, stop=lambda: True) is None
-
-
-def test_the_highest_score_is_right_if_the_image_has_its_class():
-    logits = np.float32([[0, 2, 1], [3, 0, 0], [0, 0, 1]])
-    labels = np.float32([[1, 1, 0], [0, 1, 1], [0, 0, 0]])
-    assert losses.best_is_right(logits, labels, several=True).tolist() == [True, False, False]
 
 
 @pytest.mark.slow

@@ -1,14 +1,17 @@
-"""`evaluation.tasks`: further sets beside the main one; those that are missing cost one line."""
+"""Sets beside the run's own: those that are missing cost one line."""
 
 import json
 import logging
+import pathlib
 import shutil
 import types
 
 import cv2
+import jax
 import numpy as np
 import pytest
 
+import runs
 import tfds_fakes
 import toys
 import vit_jax
@@ -16,9 +19,9 @@ from vit_jax import cli, config, train_loop
 from vit_jax.config import ConfigError
 from vit_jax.data import real_labels
 from vit_jax.data.source import DataError
-from vit_jax.evaluation import registry
+from vit_jax.evaluation import task_sets
 from vit_jax.runtime import collectives
-from vit_jax.training import run_config, step
+from vit_jax.training import run_config, sharding, step
 
 SIZES = {
     "imagenet2012": {"train": 40, "validation": 20},
@@ -98,9 +101,9 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
 
 
 def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
-    classes = registry.sources.open_task(registry.tasks.find("imagenet"), "train", root).classes
+    classes = task_sets.sources.open_task(task_sets.tasks.find("imagenet"), "train", root).classes
     with caplog.at_level(logging.WARNING, "vit_jax"):
-        found = registry.sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
+        found = task_sets.open_sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
     assert list(found) == ["imagenet-c/fog_1", "imagenet-v2"]
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-c/*: 94 sets are not in {root}, so they are left out "
@@ -113,8 +116,8 @@ def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
     monkeypatch.setattr(
         collectives, "first_problem", lambda problem: problem or "elsewhere it is missing"
     )
-    classes = registry.sources.open_task(registry.tasks.find("imagenet"), "train", root).classes
-    assert registry.sets(configure(root, "imagenet-v2"), classes) == {}
+    classes = task_sets.sources.open_task(task_sets.tasks.find("imagenet"), "train", root).classes
+    assert task_sets.open_sets(configure(root, "imagenet-v2"), classes) == {}
 
 
 @pytest.mark.parametrize(
@@ -131,35 +134,35 @@ def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
 )
 def test_sets_that_do_not_fit(root, task, reason):
     with pytest.raises(ConfigError) as caught:
-        registry.sets(configure(root, task), tuple("abcd" * 250))
+        task_sets.open_sets(configure(root, task), tuple("abcd" * 250))
     assert str(caught.value) == f"evaluation.tasks={task}: {reason}"
 
 
 def test_a_head_in_another_order_is_matched_by_name(root):
-    names = registry.class_matching.imagenet()
-    (source,) = registry.sets(configure(root, "imagenet-v2"), names[::-1]).values()
-    plain = registry.sources.open_task(registry.tasks.find("imagenet-v2"), "test", str(root))
+    names = task_sets.class_matching.imagenet()
+    (source,) = task_sets.open_sets(configure(root, "imagenet-v2"), names[::-1]).values()
+    plain = task_sets.sources.open_task(task_sets.tasks.find("imagenet-v2"), "test", str(root))
     assert [source[k].label for k in range(9)] == [999 - int(plain[k].label) for k in range(9)]
 
 
 def test_class_numbers_of_imagenet_become_outputs_by_name(root, monkeypatch):
-    names, found = registry.class_matching.imagenet()[::-1], types.SimpleNamespace(path=root)
-    monkeypatch.setattr(registry.availability, "find_prepared", lambda *_: found)
+    names, found = task_sets.class_matching.imagenet()[::-1], types.SimpleNamespace(path=root)
+    monkeypatch.setattr(task_sets.availability, "find_prepared", lambda *_: found)
     real = real_labels.Real(((0,), (999, 3)), "")
-    monkeypatch.setattr(registry.real_labels, "load_real", lambda _: real)
+    monkeypatch.setattr(task_sets.real_labels, "load_real", lambda _: real)
     toy = toys.Toy([[0], [0]], [5, 6])
     toy.classes = names
-    own, right = registry.reassess(configure(root, "imagenet-real"), toy).decode(
+    own, right = task_sets.reassess(configure(root, "imagenet-real"), toy).decode(
         np.array([5, 1006])
     )
     assert (own.tolist(), right.tolist()) == ([5, 6], [[999, -1], [0, 996]])
     table = np.array([[2, 1], [-1, -1]], np.int32)
-    monkeypatch.setattr(registry.objectnet, "right_classes", lambda *_: table)
-    assert registry._objectnet(None, ("a", "b"), names).tolist() == [[997, 998], [-1, -1]]
+    monkeypatch.setattr(task_sets.objectnet, "right_classes", lambda *_: table)
+    assert task_sets._objectnet(None, ("a", "b"), names).tolist() == [[997, 998], [-1, -1]]
     with pytest.raises(
         ConfigError, match="tasks=objectnet: no class of the data is one of the head"
     ):
-        registry._objectnet(None, ("a", "b"), ("cat", "dog"))
+        task_sets._objectnet(None, ("a", "b"), ("cat", "dog"))
 
 
 @pytest.mark.usefixtures("one_device")
@@ -201,9 +204,9 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     assert "imagenet-c/mce" not in results
 
     passes = []
-    outputs = registry.SplitRunner.outputs
+    outputs = task_sets.SplitRunner.outputs
     monkeypatch.setattr(
-        registry.SplitRunner, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
+        task_sets.SplitRunner, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
     )
     (data / "imagenet_real").mkdir()
 
@@ -257,3 +260,109 @@ def test_objectnet_from_its_folders(root, tmp_path, capsys):
     results = json.loads(capsys.readouterr().out)
     assert results["objectnet/count"] == 3 + 4  # of the second and third class
     assert 0 <= results["objectnet/top1"] <= results["objectnet/top5"] <= 1
+
+
+# Pairs of splits for frozen features: `evaluation.fewshot`, `probe` and `knn`
+
+TOKEN = pathlib.Path(__file__).parent.parent / "fixtures/vit_tiny_token.npz"
+
+
+def lengths(cfg):
+    """The numbers of images and classes of the sets that are opened."""
+    opened = task_sets.open_pairs(cfg, len)
+    assert not opened["probe"]
+    return {name: numbers for name, *numbers in opened["fewshot"]}
+
+
+def configure_pairs(*names, **data):
+    return runs.configure(data=data, evaluation={"fewshot": names})
+
+
+def test_sets_that_come_with_the_run():
+    cfg = configure_pairs("self", "digits", train_split="train[100:250]", eval_split="test[:20]")
+    assert lengths(cfg) == {"self": [150, 20, 10], "digits": [1437, 360, 10]}
+
+
+def test_a_set_of_several_kinds_is_opened_once_for_all():
+    data = {"train_split": "train[:10]", "eval_split": "test[:5]"}
+    asked = {"fewshot": ("self",), "knn": ("self", "digits")}
+    opened = task_sets.open_pairs(runs.configure(data=data, evaluation=asked), list)
+    assert {kind: [pair.name for pair in pairs] for kind, pairs in opened.items()} == {
+        "fewshot": ["self"], "probe": [], "knn": ["self", "digits"],
+    }  # fmt: skip
+    assert opened["fewshot"][0] is opened["knn"][0]
+
+
+def test_tasks(tmp_path, caplog):
+    tfds_fakes.prepare(tmp_path, "oxford_iiit_pet:4.0.0", {"train": 80, "test": 40})
+    tfds_fakes.prepare(tmp_path, "cifar10", {"train": 30, "test": 20})
+    tfds = {"source": "tfds", "name": "cifar10", "root": str(tmp_path)}
+    cfg = configure_pairs("pets", "cifar10", "imagenet", **tfds)
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        assert lengths(cfg) == {"pets": [80, 40, 37], "cifar10": [30, 20, 10]}
+        assert lengths(configure_pairs("fewshot", **tfds)) == {"pets": [80, 40, 37]}
+    one, many = (record.message for record in caplog.records)
+    assert one == (
+        f"evaluation.fewshot=imagenet: not in {tmp_path}, so it is left out; "
+        f"run `vit_jax prepare fewshot/imagenet --from=FOLDER --data-dir={tmp_path}`"
+    )
+    assert many.startswith(
+        f"evaluation.fewshot=fewshot: 6 sets are not in {tmp_path}, so they are left out ("
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("imagenet-v2", "has no training images; choose a set with both"),
+        ("jft", "has no test images; choose a set with both"),
+        ("pet", "no such task; did you mean pets?"),
+    ],
+)
+def test_names_that_are_none(name, reason):
+    with pytest.raises(ConfigError) as caught:
+        task_sets.open_pairs(configure_pairs(name), len)
+    assert str(caught.value) == f"evaluation.fewshot={name}: {reason}"
+
+
+@pytest.mark.slow
+def test_a_run_and_the_command_line(tmp_path, capsys, monkeypatch, caplog):
+    create = sharding.create_mesh
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:2]))
+    cfg = runs.configure(
+        train={"duration": "4 steps"},
+        evaluation={"every": 2, "fewshot": ("self",), "shots": (1, 40), "fewshot_seeds": 1},
+    )
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        results = train_loop.train(cfg, tmp_path / "run").results
+    assert set(results) == {
+        "test/top1", "test/top5", "test/loss", "test/count",
+        "fewshot/self/1shot", "fewshot/self/40shot",
+    }  # fmt: skip
+    (message,) = {record.message for record in caplog.records}
+    assert message.startswith("evaluation.shots=40: self has a class with ")
+    assert message.endswith(" training images; all are used")
+    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "fewshot/self/1shot" in line] == [2, 4]
+    capsys.readouterr()
+    arguments = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
+    arguments += ["--config.evaluation.shots=1", "--config.evaluation.probe=self"]
+    assert cli.main(arguments) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["fewshot/self/1shot"] == results["fewshot/self/1shot"]
+    assert "fewshot/self/40shot" not in printed
+    assert printed["probe/self/top1"] > printed["fewshot/self/1shot"]
+    assert printed["probe/self/log10_l2"] in range(-5, 1)
+
+
+@pytest.mark.slow
+def test_weights_of_others_need_no_images_of_their_own():
+    options = {
+        "evaluation.fewshot": "digits",
+        "evaluation.shots": "2",
+        "evaluation.batch_size": "64",
+    }
+    assert list(vit_jax.evaluate(TOKEN, options)) == ["fewshot/digits/2shot"]
+    for own in ({"evaluation.probe": "self"}, {"evaluation.tasks": "imagenet-real"}):
+        with pytest.raises(ConfigError, match="brings no images; set --config.data.source"):
+            vit_jax.evaluate(TOKEN, own)

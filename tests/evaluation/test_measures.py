@@ -1,0 +1,114 @@
+"""Measures of outputs and labels, by hand and by definition."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import config
+from vit_jax.data import datasets
+from vit_jax.data.real_labels import NONE
+from vit_jax.evaluation import measures
+
+
+def listed(values):
+    return {name: np.asarray(value).tolist() for name, value in values.items()}
+
+
+def test_the_fifth_counts_and_the_sixth_does_not():
+    logits = jnp.asarray(np.tile(np.arange(10.0, dtype=np.float32)[::-1], (3, 1)))
+    found = listed(measures.classification(logits, jnp.array([0, 4, 5]), config.Loss()))
+    assert (found["top1"], found["top5"]) == ([True, False, False], [True, True, False])
+    log_p = np.arange(10)[::-1] - np.log(np.exp(np.arange(10.0)).sum())
+    np.testing.assert_allclose(found["loss"], -log_p[[0, 4, 5]], rtol=1e-6)
+
+
+def test_any_of_several_classes_is_right():
+    """An image without a right class does not count; a NaN is never right."""
+    logits = jnp.asarray(np.tile(np.arange(10.0, dtype=np.float32)[::-1], (5, 1)))
+    logits = logits.at[4, 1].set(jnp.nan)
+    right = jnp.array([[4, 9], [5, NONE], [7, 0], [NONE, NONE], [0, 1]])
+    values, counted = measures.several_right(logits, right)
+    assert listed(values) == {
+        "top1": [False, False, True, False, False],
+        "top5": [True, False, True, False, False],
+    }
+    assert counted.tolist() == [True, True, True, False, True]
+
+
+def test_only_classes_that_occur_compete():
+    """Of 1 and 3, predicted are 1, 3, 1, 3, 1, 1."""
+    rows = [
+        [0, 9, 80, 1],
+        [70, 2, 3, 60],
+        [5, 90, 4, 3],
+        [1, 2, 3, 50],
+        [8, 7, 60, 0],
+        [9, 9, 1, 2],
+    ]
+    labels = np.array([3, 3, 1, 3, 1, 1], np.int32)
+    found = measures.class_subset(np.float32(rows), labels)
+    assert found == {"top1": 5 / 6, "top5": 1.0, "count": 6}
+    assert measures.class_subset(np.zeros((0, 4), np.float32), labels[:0]) == {"count": 0}
+    # Of eight classes that occur, the one in the sixth place is not among the first five.
+    every = np.arange(8, dtype=np.int32)
+    found = measures.class_subset(np.tile(np.arange(9, 0, -1, np.float32), (8, 1)), every)
+    assert found == {"top1": 1 / 8, "top5": 5 / 8, "count": 8}
+
+
+def test_label_sets_by_hand():
+    logits = np.float32([[0, 2, 1, 0], [3, 0, 0, 1], [0, 0, 1, 2]])
+    labels = np.float32([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
+    found = measures.label_sets(logits, labels, config.Loss(name="sigmoid"))
+    each = np.logaddexp(0, np.where(labels > 0, -logits, logits).astype(float)).sum(axis=1)
+    # The image of class 0 is last of three, those of 1 first and third, that of 2 is last of three.
+    # No image has class 3, and one has no class.
+    assert found == pytest.approx(
+        {"map": np.mean([1 / 3, (1 + 2 / 3) / 2, 1 / 3]), "top1": 1 / 2, "loss": each.mean(),
+         "count": 3}
+    )  # fmt: skip
+    nothing = measures.label_sets(logits, np.zeros_like(labels), config.Loss(name="sigmoid"))
+    assert nothing.keys() == {"loss", "count"}
+    assert measures.label_sets(logits[:0], labels[:0], config.Loss()) == {"count": 0}
+
+
+def by_thresholds(scores, positive):
+    """Average precision from its definition: over all thresholds, precision x gained recall."""
+    total, before = 0.0, 0.0
+    for threshold in sorted(set(scores.tolist()), reverse=True):
+        above = scores >= threshold
+        recall = positive[above].sum() / positive.sum()
+        total += (recall - before) * positive[above].mean()
+        before = recall
+    return total
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_average_precision_against_thresholds(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, rng.integers(2, 40), 60) / 7
+    positive = rng.random(60) < rng.random()
+    positive[rng.integers(60)] = True
+    found = measures.average_precision(scores, positive)
+    assert found == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
+
+
+def test_average_precision_by_hand():
+    scores = np.array([0.9, 0.8, 0.7, 0.6])
+    found = measures.average_precision(scores, np.array([True, False, True, False]))
+    assert found == pytest.approx((1 + 2 / 3) / 2, rel=1e-15)
+    # Equal scores have one threshold, so the order of equals does not count.
+    for place in range(4):
+        assert measures.average_precision(np.zeros(4), np.arange(4) == place) == 0.25
+
+
+def test_the_corruption_error_of_alexnet_is_1():
+    every = [(k, s) for k in measures.ALEXNET for s in datasets.SEVERITIES]
+    top1 = {f"{kind}_{severity}": 1 - measures.ALEXNET[kind] for kind, severity in every}
+    assert measures.mean_corruption_error(top1) == pytest.approx(1, rel=1e-12)
+    # Half the error on one of fifteen; other corruptions do not count.
+    top1 |= {f"fog_{severity}": 1 - 0.819324 / 2 for severity in datasets.SEVERITIES}
+    top1 |= {"saturate_2": 0.5, "snow_5": 1.0}
+    assert measures.mean_corruption_error(top1) == pytest.approx(14.3 / 15, rel=1e-12)
+    del top1["snow_4"]
+    assert measures.mean_corruption_error(top1) is None
+    assert tuple(measures.ALEXNET) == datasets.CORRUPTIONS[:15]

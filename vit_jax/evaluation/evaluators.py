@@ -1,0 +1,258 @@
+"""Evaluators: measures run over every example of a split, whatever batch size and devices.
+
+`Means` sums values of images batch by batch and divides once; `Whole` gathers the logits of a
+split, for measures that are no means of images.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, models
+from vit_jax.data.real_labels import NONE, Reassessed
+from vit_jax.evaluation import measures
+from vit_jax.evaluation.runner import Batch, Evaluator, Inputs, SplitRunner, needed
+from vit_jax.models.variants import required
+from vit_jax.training import masked_objective, normalization
+
+Arrays = dict[str, jax.Array]
+# Values of images by name, of one shape (B, ...), and which images count, (B,) bool.
+Values = tuple[Arrays, jax.Array]
+# From model, data, loss, parameters and a batch: values by the prefix of their names.
+Measure = Callable[[models.Classifier, config.Data, config.Loss, Any, Arrays], dict[str, Values]]
+
+
+class Means:
+    """The means of a measure over a split, each with the number of its values as `count`."""
+
+    def __init__(
+        self,
+        measure: Measure,
+        names: Mapping[str, Sequence[str]],
+        model: models.Classifier,
+        cfg: config.Config,
+        split: SplitRunner,
+        inputs: Callable[[Batch], Inputs] = needed,
+    ) -> None:
+        """Takes the names of the measure's values by their prefix, in the order of the results."""
+        self._sums = functools.partial(_sums, measure, model, cfg.data, cfg.loss)
+        self._names, self._split, self._inputs = names, split, inputs
+
+    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Numbers by name; None if `stop()` turned true before the end."""
+        function = functools.partial(self._sums, params)
+        sums = self._split.outputs(function, stop=stop, inputs=self._inputs)
+        if sums is None:
+            return None
+        totals = jax.tree.map(
+            lambda *parts: sum(part.item() for part in parts), *jax.device_get(sums)
+        )
+        results: dict[str, float] = {}
+        for prefix, found in totals.items():
+            count = found["count"]
+            means = {name: found[name] / count for name in self._names[prefix] if count}
+            named = {f"{prefix}/{name}".strip("/"): value for name, value in means.items()}
+            results |= named | {f"{prefix}/count".strip("/"): count}
+        return results
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))  # compiled once for all splits
+def _sums(
+    measure: Measure,
+    model: models.Classifier,
+    data: config.Data,
+    loss: config.Loss,
+    params: Any,
+    batch: Arrays,
+) -> dict[str, Arrays]:
+    """The sums of the values that count, and the number of these, by prefix and name."""
+    found = {}
+    for prefix, (values, counted) in measure(model, data, loss, params, batch).items():
+        (shape,) = {value.shape for value in values.values()}
+        counted = jnp.broadcast_to(counted.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        sums = {
+            name: jnp.sum(jnp.where(counted, value, jnp.zeros_like(value)))
+            for name, value in values.items()
+        }
+        found[prefix] = sums | {"count": jnp.sum(counted)}
+    return found
+
+
+def classification(
+    model: models.Classifier,
+    cfg: config.Config,
+    split: SplitRunner,
+    reassessed: Reassessed | None = None,
+) -> Evaluator:
+    """Exact `top1`, `top5`, `loss` and `count` of images with one label each.
+
+    With the source of the split as `reassessed`, ReaL labels add `real/top1` and `real/count` from
+    the same predictions.
+    """
+
+    def inputs(batch: Batch) -> Inputs:
+        if reassessed is None:
+            return needed(batch)
+        label, right = reassessed.decode(batch["label"])
+        return needed(batch) | {"label": label, "right": right}
+
+    names = {"": ("top1", "top5", "loss"), "real": ("top1",)}
+    return Means(_classification, names, model, cfg, split, inputs)
+
+
+def _classification(
+    model: models.Classifier, data: config.Data, loss: config.Loss, params: Any, batch: Arrays
+) -> dict[str, Values]:
+    logits = _logits(model, data, params, batch)
+    found = {"": (measures.classification(logits, batch["label"], loss), batch["mask"])}
+    if "right" in batch:
+        values, known = measures.several_right(logits, batch["right"])
+        found["real"] = {"top1": values["top1"]}, batch["mask"] & known
+    return found
+
+
+def several_right(
+    model: models.Classifier, cfg: config.Config, split: SplitRunner, right: np.ndarray
+) -> Evaluator:
+    """`top1`, `top5` and `count` where labels map to any number of right outputs (ObjectNet).
+
+    Args:
+      model: the model.
+      cfg: how pixels are normalized.
+      split: the images.
+      right: outputs of each label, (labels, M) int32, padded with NONE; labels without any do not
+        count.
+    """
+
+    def inputs(batch: Batch) -> Inputs:
+        found = np.where(batch["mask"][:, None], right[batch["label"]], NONE)
+        return {"image": batch["image"], "right": found.astype(np.int32)}
+
+    return Means(_several_right, {"": ("top1", "top5")}, model, cfg, split, inputs)
+
+
+def _several_right(
+    model: models.Classifier, data: config.Data, loss: config.Loss, params: Any, batch: Arrays
+) -> dict[str, Values]:
+    del loss
+    logits = _logits(model, data, params, batch)
+    return {"": measures.several_right(logits, batch["right"])}
+
+
+def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
+    """`loss`, `error` and `count` of images, of colors `accuracy` and its `count`.
+
+    `masked_objective.measure` defines them. The corruption depends only on an image's index in its
+    split, so the results depend neither on the batch size, nor on devices, nor on the run's seed.
+    """
+
+    def inputs(batch: Batch) -> Inputs:
+        found = {key: batch[key] for key in ("image", "mask")}
+        return found | {"index": batch["index"].astype(np.int32)}
+
+    names = {"": ("loss", "error"), "accuracy": ("",)}
+    return Means(_masked_patches, names, model, cfg, split, inputs)
+
+
+def _masked_patches(
+    model: models.Classifier, data: config.Data, loss: config.Loss, params: Any, batch: Arrays
+) -> dict[str, Values]:
+    del loss
+    images, mask = batch["image"], batch["mask"]
+    keys = masked_objective.keys_of_examples(batch["index"])
+    corruption = masked_objective.corrupt(keys, model.patches, model.masked)
+    outputs = model.predict_masked(
+        params, normalization.normalize_pixels(images, data), **corruption
+    )
+    patch, target = required(model.config.patch_size), required(model.masked.target)
+    values = masked_objective.measure(outputs, images, corruption["masked"], patch, target, data)
+    accuracy = {"": values.pop("accuracy")} if "accuracy" in values else None
+    return {"": (values, mask)} | ({"accuracy": (accuracy, mask)} if accuracy else {})
+
+
+class Whole:
+    """A measure of all logits of a split at once: 4 bytes for each image and class."""
+
+    def __init__(
+        self,
+        measure: Callable[[np.ndarray, np.ndarray], dict[str, float]],
+        model: models.Classifier,
+        cfg: config.Config,
+        split: SplitRunner,
+    ) -> None:
+        """Takes a function of logits (N, K) and labels, (N,) or (N, K), of every example."""
+        self._logits = functools.partial(_gathered, model, cfg.data, split.mesh)
+        self._split, self._measure = split, measure
+
+    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Numbers by name; None if `stop()` turned true before the end."""
+        outputs = self._split.outputs(functools.partial(self._logits, params), stop=stop)
+        if outputs is None:
+            return None
+        batches = [[np.asarray(x.addressable_data(0)) for x in output] for output in outputs]
+        logits, labels, mask = (np.concatenate(part) for part in zip(*batches, strict=True))
+        return self._measure(logits[mask], labels[mask])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _gathered(
+    model: models.Classifier, data: config.Data, mesh: Mesh, params: Any, batch: Arrays
+) -> tuple[jax.Array, ...]:
+    """Logits, labels and mask of a batch, whole on every device."""
+    found = _logits(model, data, params, batch), batch["label"], batch["mask"]
+    return jax.lax.with_sharding_constraint(found, NamedSharding(mesh, P()))
+
+
+def class_subset(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
+    """`top1`, `top5` and `count` among the classes that the split has."""
+    return Whole(measures.class_subset, model, cfg, split)
+
+
+def label_sets(
+    model: models.Classifier,
+    cfg: config.Config,
+    split: SplitRunner,
+    annotated: Sequence[int] | None = None,
+) -> Evaluator:
+    """`map`, `top1`, `loss` and `count` of images with any number of classes.
+
+    Args:
+      model: the model.
+      cfg: the loss that the model was trained with, and how pixels are normalized.
+      split: the images.
+      annotated: outputs whose classes the images are labeled with; None: all. The others are left
+        out, as nobody knows which images have one of their classes.
+    """
+
+    def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        if annotated is not None:
+            logits, labels = logits[:, annotated], labels[:, annotated]
+        return measures.label_sets(logits, labels, cfg.loss)
+
+    return Whole(measure, model, cfg, split)
+
+
+def corruptions(evaluators: Mapping[str, Evaluator]) -> Evaluator:
+    """ImageNet-C: the results of each set as `fog_3/top1`, and `mce` if all 75 sets are there."""
+
+    def evaluate(params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        results: dict[str, float] = {}
+        for name, evaluator in evaluators.items():
+            found = evaluator(params, stop=stop)
+            if found is None:
+                return None
+            results |= {f"{name}/{key}": value for key, value in found.items()}
+        mce = measures.mean_corruption_error({name: results[f"{name}/top1"] for name in evaluators})
+        return results if mce is None else results | {"mce": mce}
+
+    return evaluate
+
+
+def _logits(model: models.Classifier, data: config.Data, params: Any, batch: Arrays) -> jax.Array:
+    return model.apply(params, normalization.normalize_pixels(batch["image"], data))[0]

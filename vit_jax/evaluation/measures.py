@@ -1,0 +1,153 @@
+"""Pure measures: functions of outputs and labels; `evaluators` runs them over a split.
+
+Letters as in `models.layers`. Values are of single images: who averages them knows which count.
+"""
+
+from collections.abc import Mapping
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import config
+from vit_jax.data.datasets import SEVERITIES
+from vit_jax.data.real_labels import NONE
+from vit_jax.training import losses
+
+# AlexNet's top-1 error on each corruption, averaged over the severities, which normalizes the mean
+# corruption error (Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common
+# Corruptions and Perturbations"; the values are those of github.com/hendrycks/robustness). It
+# excludes the other four corruptions of TFDS.
+ALEXNET = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+
+
+def classification(logits: jax.Array, label: jax.Array, loss: config.Loss) -> dict[str, jax.Array]:
+    """`top1` and `top5` (B,) bool, and the unsmoothed `loss` (B,) float32.
+
+    Args:
+      logits: (B, K) float32.
+      label: (B,) int32.
+      loss: what the model was trained with.
+    """
+    chex.assert_shape(label, (logits.shape[0],))
+    chex.assert_type([logits, label], [jnp.float32, jnp.int32])
+    rank = losses.rank_of_label(logits, label)
+    each = losses.cross_entropy(logits, label, loss=loss)
+    return {"top1": rank < 1, "top5": rank < 5, "loss": each}
+
+
+def several_right(logits: jax.Array, right: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
+    """`top1` and `top5` (B,) bool where any of several classes is right (ReaL, ObjectNet).
+
+    Args:
+      logits: (B, K) float32.
+      right: the right classes of each image, (B, M) int32, padded with NONE.
+
+    Returns:
+      The values, and which images have a right class, (B,) bool: the others do not count.
+    """
+    chex.assert_rank([logits, right], 2)
+    chex.assert_equal_shape_prefix([logits, right], 1)
+    chex.assert_type([logits, right], [float, int])
+    known = right != NONE
+    each = jax.vmap(losses.rank_of_label, in_axes=(None, 1), out_axes=1)
+    ranks = each(logits, jnp.where(known, right, 0))
+    best = jnp.min(jnp.where(known, ranks, logits.shape[-1]), axis=-1)
+    return {"top1": best < 1, "top5": best < 5}, known.any(axis=-1)
+
+
+def class_subset(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """`top1`, `top5` and `count` among the classes that occur (ImageNet-A and -R).
+
+    These contain 200 of the 1,000 classes each; their authors let only those compete (Hendrycks et
+    al., "Natural Adversarial Examples" and "The Many Faces of Robustness").
+
+    Args:
+      logits: of a whole split, (N, K) float32.
+      labels: (N,) int32.
+    """
+    count = len(labels)
+    if not count:
+        return {"count": 0}
+    absent = ~np.isin(np.arange(logits.shape[1]), labels)
+    among = jnp.asarray(np.where(absent, np.float32(-np.inf), logits))
+    rank = np.asarray(losses.rank_of_label(among, jnp.asarray(labels)))
+    return {f"top{k}": int((rank < k).sum()) / count for k in (1, 5)} | {"count": count}
+
+
+def label_sets(logits: np.ndarray, labels: np.ndarray, loss: config.Loss) -> dict[str, float]:
+    """`map`, `top1`, `loss` (unsmoothed) and `count` of images with any number of classes.
+
+    `map` is the mean over the classes that an image has of `average_precision`, `top1` the share of
+    the images with a class whose highest score is one of theirs.
+
+    Args:
+      logits: of a whole split, (N, K) float32.
+      labels: (N, K) float32, above 0 for each class of an image.
+      loss: what the model was trained with.
+    """
+    chex.assert_equal_shape([logits, labels])
+    count = len(logits)
+    if not count:
+        return {"count": 0}
+    each = np.asarray(losses.cross_entropy(jnp.asarray(logits), jnp.asarray(labels), loss=loss))
+    results = {"loss": float(each.mean(dtype=np.float64)), "count": count}
+    labels = labels > 0
+    some = labels.any(axis=1)
+    if some.any():
+        best = np.argmax(logits[some], axis=1)[:, None]
+        right = np.take_along_axis(labels[some], best, axis=1)
+        present = np.flatnonzero(labels.any(axis=0))
+        precision = [average_precision(logits[:, k], labels[:, k]) for k in present]
+        results = {"map": float(np.mean(precision)), "top1": float(right.mean()), **results}
+    return results
+
+
+def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
+    """The area under the steps of the precision-recall curve, without interpolation.
+
+    It is the mean, over the positive examples, of the precision among all examples that score at
+    least as high; equal scores have one threshold. This is what VOC from 2010 on interpolates.
+
+    Args:
+      scores: (N,), not NaN.
+      positive: (N,) bool, at least one of them true.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked, hits = scores[order], positive[order]
+    last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+    found = np.cumsum(hits)[last]
+    precision = found / (last + 1)
+    return float(np.sum(precision * np.diff(found, prepend=0)) / found[-1])
+
+
+def mean_corruption_error(top1: Mapping[str, float]) -> float | None:
+    """The mean over corruptions of error / AlexNet's error: 1 matches AlexNet.
+
+    Args:
+      top1: the accuracy on each set, such as `fog_3`; None is returned unless all 75 are there.
+    """
+    if not {f"{kind}_{severity}" for kind in ALEXNET for severity in SEVERITIES} <= set(top1):
+        return None
+    each = [
+        np.mean([1 - top1[f"{kind}_{severity}"] for severity in SEVERITIES]) / alexnet
+        for kind, alexnet in ALEXNET.items()
+    ]
+    return float(np.mean(each))
