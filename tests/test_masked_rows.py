@@ -1,7 +1,5 @@
 """The rows of section 4.6: what the paper says of them, and nothing that it does not."""
 
-import pytest
-
 from vit_jax import config, listing
 from vit_jax.config import catalog
 from vit_jax.studies.reproduce import tables
@@ -71,9 +69,3 @@ def test_both_ways_of_beginning_at_home_differ_in_nothing_else():
     assert one.transfer == other.transfer
     assert one.origin == "masked/digits"
     assert not other.needs
-
-
-@pytest.mark.parametrize("name", ["masked/ViT-B_16-jft", "masked/digits"])
-def test_tiny_copies_predict_what_the_row_predicts(name):
-    tiny, whole = run_config.resolve(name, {}, tiny=True), run_config.resolve(name, {})
-    assert tiny.masked == whole.masked

@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import folder_check, pipeline, sources, split_roles, transforms
+from vit_jax.data import folder_check, pipeline, sources, transforms
 from vit_jax.data.source import UNKNOWN, DataError, label_text
 
 TRAIN = "image,labels\na.png,cat;dog\nsub/b.png,dog\nc.png,\nd.png, cat ; bird \n"
@@ -93,20 +93,6 @@ def test_slices_are_random_samples_that_divide_the_file(tmp_path):
     write(tmp_path, train="image,labels\n" + "".join(f"{n},{int(n[0]) % 2}\n" for n in names[::-1]))
     again = opened(tmp_path, "train[:30%]")
     assert {again.name(i).rpartition("/")[2] for i in range(30)} == set(found[0])
-
-
-@pytest.mark.parametrize(
-    ("there", "evaluated", "test"),
-    [
-        (("train", "valid", "test"), "valid", "test"),
-        (("train", "test"), "test", None),
-        (("train", "validation"), "validation", None),
-    ],
-)
-def test_automatic_splits(tmp_path, there, evaluated, test):
-    write(tmp_path, **dict.fromkeys(there, TRAIN))
-    found = split_roles.resolved(data(tmp_path, eval_split="auto", test_split="auto"))
-    assert (found.eval_split, found.test_split) == (evaluated, test)
 
 
 def test_a_synonym_is_found(tmp_path):

@@ -15,7 +15,7 @@ import runs
 import tiffs
 import vit_jax
 from vit_jax import cli, config, models, train_loop, weights
-from vit_jax.data import decoding, image_inputs, pipeline, sources, transforms
+from vit_jax.data import decoding, sources, transforms
 from vit_jax.inference import loading
 from vit_jax.models import variants
 from vit_jax.runtime import preemption
@@ -241,32 +241,6 @@ def test_evaluation_prediction_and_features_are_those_of_the_samples(trained, tm
     best = json.loads(capsys.readouterr().out.splitlines()[0])["top"][0]
     exact = np.exp(logits[0] - np.max(logits[0]))
     assert best["probability"] == pytest.approx(float(exact.max() / exact.sum()), abs=1e-5)
-
-
-@pytest.mark.slow
-def test_a_batch_has_the_samples_of_its_files(trained):
-    cfg, _ = trained
-    source = sources.open_source(cfg.data, "test")
-    for workers in (0, 1):
-        data = dataclasses.replace(cfg.data, workers=workers)
-        with pipeline.batches(
-            source, transforms.eval_transforms(data), data, seed=0, batch_size=6, rows=range(6),
-            train=False, stop_step=1,
-        ) as batches:  # fmt: skip
-            batch = next(batches)
-        assert batch["image"].dtype == np.uint16
-        pixels = decode(source[2].image, cfg.data.channels, 16)
-        view = cv2.resize(pixels, (8, 8), interpolation=cv2.INTER_LINEAR).reshape(8, 8, -1)
-        np.testing.assert_array_equal(batch["image"][2], view)
-
-
-def test_arrays_of_the_api():
-    data = config.Data()
-    ((_, found),) = image_inputs.read_images(samples(13), data)
-    assert found.dtype == np.uint16
-    gray = samples(1)[:, :, 0]
-    ((_, found),) = image_inputs.read_images(PIL.Image.fromarray(gray), data)
-    np.testing.assert_array_equal(found, gray)
 
 
 def test_what_people_see_of_many_channels():

@@ -4,10 +4,9 @@ import os
 import pathlib
 
 import pytest
-import test_folders
-from test_folders import folder
 
-from vit_jax import api, cli, config
+import image_folders
+from vit_jax import cli, config
 from vit_jax.data import folder_check
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
@@ -16,7 +15,7 @@ FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for 
 
 
 def fill(root, *names):
-    test_folders.fill(root, *names)
+    image_folders.fill(root, *names)
     for name in names:
         (root / name).write_bytes(b"\xff\xd8\xff")  # as a JPEG begins
     return root
@@ -118,19 +117,6 @@ def test_other_data_have_no_folder():
     assert folder_check.check_files(data, train, None, None) is None
 
 
-def test_a_dry_run_says_it_too(tmp_path):
-    root = fill(tmp_path, *FILES, "train/a/x.heic")
-    options = {"data.root": str(root), "data.workers": 0}
-    rows = dict(api.preview("image_folder-32", tmp_path / "run", options))
-    assert rows["files"] == (
-        f"data.root={root}: train 6 images of 2 classes (3 each), val 6 images of 2 classes "
-        "(3 each); not used: 1 .heic (a format that is not read; save as .png)"
-    )
-    broken(root)
-    with pytest.raises(DataError, match="of 9 images of train 3 cannot be used"):
-        api.preview("image_folder-32", tmp_path / "run", options)
-
-
 def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
     root = fill(tmp_path / "data", *FILES, "train/c.heic")
     broken(root)
@@ -154,25 +140,6 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
     with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.heic"):
         folders.Loose(fill(tmp_path / "b", "2.heic"), (), "--images")
-
-
-def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):
-    import cv2
-    import numpy as np
-
-    from vit_jax.data import decoding
-
-    for suffix in ("gif", "bmp"):
-        for name in "ab":
-            (tmp_path / "train" / name).mkdir(parents=True, exist_ok=True)
-            pixels = np.full((8, 9, 3), 255, np.uint8)
-            cv2.imwrite(str(tmp_path / f"train/{name}/1.{suffix}"), pixels)
-    source = folder(tmp_path)
-    assert len(source) == 4
-    for index in range(4):
-        pixels = decoding.decode(source[index].image, channels=3, max_pixels=100)
-        assert pixels.shape == (8, 9, 3)
-        assert np.abs(pixels.astype(int) - 255).max() <= 3  # a GIF has a palette
 
 
 @pytest.mark.parametrize(

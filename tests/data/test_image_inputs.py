@@ -99,12 +99,6 @@ def test_arrays_of_other_types_are_the_same_picture(image):
     assert [name for name, _ in batch] == ["images[0]", "images[1]"]
 
 
-def test_encoded_bytes_are_what_their_file_is():
-    encoded = saved(Image.fromarray(PHOTO), "PNG")
-    for images in (encoded, bytearray(encoded)):
-        np.testing.assert_array_equal(loaded(images), PHOTO)
-
-
 def test_pillow_images_of_wide_numbers():
     gray = PHOTO[:, :, 0]
     for values in (gray / 255, gray.astype(np.float32)):

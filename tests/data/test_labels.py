@@ -165,29 +165,6 @@ def test_clevr_as_tfds_stores_it(tmp_path):
         opened(tmp_path, "clevr", "clevr-count", "test")[0]
 
 
-def test_kitti_as_tfds_stores_it(tmp_path):
-    scenes = [
-        [("Car", 30.0), ("Van", 12.0), ("Pedestrian", 3.0)],
-        [("Truck", 5.0)],
-        [("Cyclist", 2)],
-    ]
-
-    def scene(record, split, index):
-        one = record["objects"][0]
-        record["objects"] = [
-            one | {"type": kind, "location": [1.0, 1.0, z]} for kind, z in scenes[index]
-        ]
-        record["image"] = png(np.full((2, 2, 3), index, np.uint8))
-
-    tfds_fakes.prepare(tmp_path, "kitti", {"train": 3}, scene)
-    source = opened(tmp_path, "kitti:3.*.*", "kitti-distance")
-    found = {
-        decoding.decode(source[n].image, channels=1, max_pixels=100)[0, 0, 0]: source[n].label
-        for n in range(3)
-    }
-    assert found == {0: 1, 1: 0, 2: 3}
-
-
 def test_dsprites_as_tfds_stores_it(tmp_path):
     def sprite(record, split, index):
         record["image"] = png(np.uint8([[0, 1, index % 2]])[..., None])
@@ -207,23 +184,3 @@ def test_dsprites_as_tfds_stores_it(tmp_path):
         shown = decoding.load(pixels, channels=3, max_pixels=100)
         assert shown.shape == (1, 3, 3)
         assert shown[0, 1].tolist() == [255, 255, 255]
-
-
-def test_smallnorb_as_tfds_stores_it(tmp_path):
-    def pair(record, split, index):
-        record["image"] = png(np.full((2, 2, 1), 10 * index, np.uint8))
-        record["image2"] = png(np.full((2, 2, 1), 200, np.uint8))
-        record["label_azimuth"], record["label_elevation"] = 17 - index, index
-
-    tfds_fakes.prepare(tmp_path, "smallnorb", {"train": 9}, pair)
-    azimuth, elevation = (
-        opened(tmp_path, "smallnorb:2.*.*", f"smallnorb-{n}") for n in ("azimuth", "elevation")
-    )
-    for n in range(9):
-        record = elevation[n]
-        left = decoding.decode(record.image, channels=3, max_pixels=100)
-        assert left.shape == (2, 2, 3)
-        assert np.all(left == 10 * record.label)
-        assert azimuth[n].label == 17 - record.label
-    # Without a rule it is the toy's category.
-    assert len(opened(tmp_path, "smallnorb", None).classes) == 5

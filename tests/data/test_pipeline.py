@@ -171,14 +171,6 @@ def test_evaluation_goes_through_once_in_order_and_pads():
     assert not beyond["mask"].any()
 
 
-def test_channels_are_what_the_config_says():
-    digits = config.Data(image_size=(8, 8), channels=3, train_crop="resize", flip=False)
-    (batch,) = run(data=digits, steps=(0, 1))
-    assert batch["image"].shape == (8, 8, 8, 3)
-    for channel in (1, 2):
-        np.testing.assert_array_equal(batch["image"][..., channel], batch["image"][..., 0])
-
-
 @pytest.fixture
 def photos(tmp_path):
     """12 pictures of 2 classes, their gray level the number; 4 and 5 are broken, 9 is missing."""
@@ -315,40 +307,6 @@ def test_a_mistake_in_the_program_stays_what_it_is():
         ) as batches,
     ):
         next(batches)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("budget", [0, 3])
-def test_a_disk_that_disappears_is_an_error_that_names_it(photos, tmp_path, workers, budget):
-    for name in ("a/04.png", "a/05.png", "b/09.png"):
-        (tmp_path / "train" / name).unlink()
-    data = dataclasses.replace(photos, workers=workers, max_bad_examples=budget)
-    source = open_source(data, "train", train=True)
-    views = transforms.train_transforms(data)
-    with pipeline.batches(
-        source, views, data, seed=0, batch_size=4, rows=range(4), train=True, stop_step=10**6
-    ) as batches:
-        next(batches)
-        (tmp_path / "train").rename(tmp_path / "unmounted")
-        began = time.monotonic()
-        with pytest.raises(DataError, match=f"{tmp_path}/train/./.*: No such file or directory"):
-            list(batches)
-        assert time.monotonic() - began < 10
-
-
-@pytest.mark.slow
-def test_a_mistake_in_a_loader_process_arrives_as_itself():
-    data = dataclasses.replace(DATA, workers=1)
-    source = open_source(data, "train", train=True)
-    with (
-        pytest.raises(ZeroDivisionError, match="a mistake"),
-        pipeline.batches(
-            source, [Broken()], data, seed=0, batch_size=4, rows=range(4), train=True, stop_step=2
-        ) as batches,
-    ):
-        next(batches)
-    assert not multiprocessing.active_children()
 
 
 def loader_threads() -> list[str]:
@@ -566,3 +524,37 @@ def test_records_may_be_pixels_of_any_size():
     (batch,) = run(Mixed(), train=False, batch_size=4, steps=(0, 1))
     np.testing.assert_array_equal(batch["image"].max((1, 2, 3)), [0, 10, 20, 30])
     np.testing.assert_array_equal(batch["image"].min((1, 2, 3)), [0, 10, 20, 30])
+
+
+def test_repeats_are_views_of_the_same_images_in_a_batch():
+    data = dataclasses.replace(DATA, repeats=2)
+    plain = run()
+    batches = run(data=data, steps=(0, 10))
+    order = joined(plain, "index")
+    for number, batch in enumerate(batches):
+        np.testing.assert_array_equal(batch["index"][:4], batch["index"][4:])
+        np.testing.assert_array_equal(batch["label"][:4], batch["label"][4:])
+        assert not any(np.array_equal(batch["image"][i], batch["image"][i + 4]) for i in range(4))
+        np.testing.assert_array_equal(batch["index"][:4], order[4 * number : 4 * number + 4])
+    counts = np.bincount(joined(batches[:5], "index"), minlength=20)
+    assert set(counts) == {2}  # 20 images, each in two views
+    every = joined(batches, "image")
+    assert len({image.tobytes() for image in every}) == 80
+    assert_same(run(data=data, steps=(3, 10)), batches[3:])
+    measured = run(data=data, train=False, steps=(0, 2))
+    assert_same(measured, run(train=False, steps=(0, 2)))
+
+
+def test_batches_within_an_image_are_those_of_timms_sampler():
+    """DeiT's batches of 1,024 with three repeats: an image's last view comes a batch later."""
+    data = dataclasses.replace(DATA, repeats=3)
+    order = joined(run(steps=(0, 5)), "index")
+    sampler = np.repeat(order, 3)  # as timm's RepeatAugSampler on one host
+    batches = run(data=data, steps=(0, 6))
+    for number, batch in enumerate(batches):
+        rows = batch["index"].tolist()
+        assert sorted(rows) == sorted(sampler[8 * number : 8 * number + 8].tolist())
+        assert all(a != b for a, b in zip(rows[::2], rows[1::2], strict=True))  # pairs of mixup
+    views = {image.tobytes() for image in joined(batches, "image")}
+    assert len(views) == 48
+    assert_same(run(data=data, steps=(4, 6)), batches[4:])

@@ -5,7 +5,6 @@ import pytest
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import split_roles, splits
-from vit_jax.training import run_config
 
 
 def data(**options):
@@ -195,17 +194,3 @@ def test_auto_elsewhere(tmp_path):
     assert found(source="tfds", name="imagenet2012") == ("validation", None)  # test: no labels
     assert found(source="tfds", name="clevr:3.*.*") == ("validation", None)
     assert found(source="tfds", name="mine", root=str(tmp_path)) == ("test", None)
-
-
-def test_a_complete_config_names_its_splits(tmp_path):
-    for name in ("train", "val", "test"):
-        (tmp_path / name).mkdir()
-    model = {"patch_size": 4, "width": 8, "depth": 1, "mlp_dim": 8, "heads": 1}
-    options = {
-        "source": "folder",
-        "root": str(tmp_path),
-        "eval_split": "auto",
-        "test_split": "auto",
-    }
-    cfg = run_config.complete(config.build({"model": model, "data": options}))
-    assert (cfg.data.eval_split, cfg.data.test_split) == ("val", "test")

@@ -1,0 +1,326 @@
+"""RandAugment against what the reference itself gave, to the bit; what that leaves open by hand.
+
+`fixtures/randaugment.json` has the CRC-32 of the pixels that big_vision's pp/archive/autoaugment.py
+(at 0127fb6) returned in a tf.data pipeline of TensorFlow 2.15.1 and TensorFlow Addons 0.23.0, by
+operation, magnitude, `-` for a negated argument, and the size of `image`. NumPy was 1.26: what
+TensorFlow makes of an argument that is no byte is NumPy's wrapping of that version.
+"""
+
+import dataclasses
+import json
+import math
+import pickle
+import re
+import zlib
+
+import numpy as np
+import pytest
+import scipy.ndimage
+from PIL import Image, ImageOps
+
+import runs
+from vit_jax.data import randaugment
+
+each_image = pytest.mark.parametrize("channels", [1, 3])
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+class Fixed:
+    """A generator that returns what it is told to, and nothing else."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def random(self):
+        return self.numbers.pop(0)
+
+    def integers(self, high):
+        number = self.numbers.pop(0)
+        assert 0 <= number < high
+        return number
+
+
+PLUS, MINUS = 0.5, 0.499
+
+
+def photo(channels: int, height: int = 40, width: int = 56) -> np.ndarray:
+    """Something with edges and soft slopes, no value below 20 or above 225, unequal channels."""
+    noise = rng(3).normal(size=(height, width, channels))
+    image = 900 * scipy.ndimage.gaussian_filter(noise, (4, 4, 0)) + 12 * noise + 128
+    image[:, :, 0] -= 20
+    return image.clip(20, 225).astype(np.uint8)
+
+
+def pillow(image: np.ndarray) -> Image.Image:
+    return Image.fromarray(image if image.shape[2] == 3 else image[:, :, 0])
+
+
+def array(image: Image.Image) -> np.ndarray:
+    pixels = np.asarray(image)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def run(operation, image: np.ndarray, magnitude: int, *draws) -> np.ndarray:
+    """The result, checked for what holds of all of them."""
+    before, source = image.copy(), Fixed(*draws)
+    result = operation(image, magnitude / 10, source)
+    assert not source.numbers
+    assert result.dtype == np.uint8
+    assert result.shape == image.shape
+    np.testing.assert_array_equal(image, before)
+    return result
+
+
+def enhanced(image: np.ndarray, plain: np.ndarray, magnitude: int) -> np.ndarray:
+    """plain + (0.1 + 0.18 magnitude) (image - plain) in whole hundredths, rounded down."""
+    image, plain = image.astype(int), plain.astype(int)
+    return ((100 * plain + (10 + 18 * magnitude) * (image - plain)) // 100).clip(0, 255)
+
+
+@pytest.mark.parametrize(
+    "operation", randaugment.OPERATIONS, ids=lambda operation: operation.__name__
+)
+def test_one_channel_is_changed_as_three_equal_ones(operation):
+    image = photo(1)
+    for level in (0.0, 0.5, 1.0, 1.5, 3.0):
+        one = operation(image, level, rng(1))
+        three = operation(np.repeat(image, 3, axis=2), level, rng(1))
+        np.testing.assert_array_equal(np.repeat(one, 3, axis=2), three)
+
+
+@each_image
+def test_auto_contrast(channels):
+    image = photo(channels)
+    ours = run(randaugment.auto_contrast, image, 10)
+    low, high = image.min(axis=(0, 1)).astype(int), image.max(axis=(0, 1)).astype(int)
+    np.testing.assert_array_equal(ours, (image - low) * 255 // (high - low))
+    # Pillow's floats fall just short of some whole numbers.
+    theirs = array(ImageOps.autocontrast(pillow(image)))
+    assert np.abs(ours.astype(int) - theirs).max() <= 1
+    assert ours.min() == 0
+    assert ours.max() == 255
+
+
+@each_image
+@pytest.mark.parametrize("magnitude", [0, 3, 5, 10, 15, 20, 30])
+def test_sharpness(channels, magnitude):
+    image = photo(channels)
+    ours = run(randaugment.sharpness, image, magnitude)
+    kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]])[:, :, None]
+    sums = scipy.ndimage.correlate(image.astype(int), kernel)
+    smooth = image.copy()
+    smooth[1:-1, 1:-1] = sums[1:-1, 1:-1] // 13  # rounded down
+    np.testing.assert_array_equal(ours, enhanced(image, smooth, magnitude))
+    np.testing.assert_array_equal(ours[[0, -1]], image[[0, -1]])
+    np.testing.assert_array_equal(ours[:, [0, -1]], image[:, [0, -1]])
+
+
+@each_image
+def test_translate(channels):
+    image = photo(channels)  # 40 x 56; at magnitude 10: 17.9 rows, 25 columns
+    expected = np.full_like(image, 128)
+    expected[18:] = image[:-18]
+    np.testing.assert_array_equal(run(randaugment.translate_y, image, 10, PLUS), expected)
+    expected = np.full_like(image, 128)
+    expected[:, :-25] = image[:, 25:]
+    np.testing.assert_array_equal(run(randaugment.translate_x, image, 10, MINUS), expected)
+    expected = np.full_like(image, 128)
+    expected[:, 38:] = image[:, :-38]  # 37.5, to even
+    np.testing.assert_array_equal(run(randaugment.translate_x, image, 15, PLUS), expected)
+    for operation in (randaugment.translate_x, randaugment.translate_y):
+        for draw in (PLUS, MINUS):
+            assert (run(operation, image, 30, draw) == 128).all()
+
+
+@each_image
+def test_cutout(channels):
+    image = photo(channels)  # at magnitude 15: int(10.7) = 10 rows, 15 columns each way
+    expected = image.copy()
+    expected[20:40, 5:35] = 128
+    np.testing.assert_array_equal(run(randaugment.cutout, image, 15, 30, 20), expected)
+    expected = image.copy()
+    expected[:13, 35:] = 128
+    np.testing.assert_array_equal(run(randaugment.cutout, image, 15, 3, 50), expected)
+
+
+@each_image
+def test_nothing_to_stretch(channels):
+    flat = np.full((40, 40, channels), 77, np.uint8)
+    few = photo(channels, 8, 8)  # fewer than 255 pixels: no step, as in Pillow
+    for operation, image in [
+        (randaugment.auto_contrast, flat),
+        (randaugment.equalize, flat),
+        (randaugment.equalize, few),
+    ]:
+        np.testing.assert_array_equal(run(operation, image, 10), image)
+
+
+@pytest.mark.parametrize(
+    "operation", randaugment.OPERATIONS, ids=lambda operation: operation.__name__
+)
+@each_image
+def test_views_and_the_smallest_images(operation, channels):
+    image = photo(channels)
+    for view in (image[:, ::-1], image[3:30, 5:20], image[::-1].transpose(1, 0, 2)):
+        ours, plain = (operation(part, 1.5, rng(1)) for part in (view, view.copy()))
+        np.testing.assert_array_equal(ours, plain)
+    for shape in ((1, 1), (1, 7), (2, 2), (3, 1)):
+        for level in (0.0, 1.0, 3.0):
+            result = operation(photo(channels, *shape), level, rng(1))
+            assert result.shape == (*shape, channels)
+            assert result.dtype == np.uint8
+
+
+def test_a_view_depends_on_image_and_generator_only():
+    transform = randaugment.RandAugment(3, 15)
+    again = pickle.loads(pickle.dumps(transform))
+    for seed in range(40):
+        image = photo(1 + 2 * (seed % 2))[:, ::-1]
+        before = image.copy()
+        first = transform(image, rng(seed))
+        np.testing.assert_array_equal(first, again(image, rng(seed)))
+        np.testing.assert_array_equal(image, before)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        transform.magnitude = 3
+
+
+def test_draws_stand_in_their_order():
+    image = photo(3)
+    place = randaugment.OPERATIONS.index
+    source = Fixed(
+        place(randaugment.translate_x),
+        MINUS,
+        place(randaugment.cutout),
+        11,
+        7,
+        place(randaugment.invert),
+    )
+    ours = randaugment.RandAugment(3, 10)(image, source)
+    assert not source.numbers
+    moved = randaugment.translate_x(image, 1.0, Fixed(MINUS))
+    np.testing.assert_array_equal(ours, 255 - randaugment.cutout(moved, 1.0, Fixed(11, 7)))
+
+
+def test_operations_are_drawn_uniformly_and_independently(monkeypatch):
+    """The sixteen of the reference, in its order; here each adds its digit to the pixel."""
+    assert [operation.__name__ for operation in randaugment.OPERATIONS] == [
+        "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "color",
+        "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
+        "cutout", "solarize_add",
+    ]  # fmt: skip
+    levels = set()
+
+    def digit(k):
+        def operation(image, level, source):
+            levels.add(level)
+            return 16 * image + np.uint8(k)
+
+        return operation
+
+    monkeypatch.setattr(randaugment, "OPERATIONS", tuple(digit(k) for k in range(16)))
+    transform, source = randaugment.RandAugment(2, 9), rng()
+    blank = np.zeros((1, 1, 1), np.uint8)
+    pairs = [int(transform(blank, source)[0, 0, 0]) for _ in range(25600)]
+    counts = np.bincount(pairs, minlength=256)
+    assert np.abs(counts - 100).max() < 5 * 10
+    assert np.abs(counts.reshape(16, 16).sum(0) - 1600).max() < 4 * 40
+    assert np.abs(counts.reshape(16, 16).sum(1) - 1600).max() < 4 * 40
+    assert levels == {0.9}
+
+
+def test_either_sign_is_as_likely():
+    image, source = photo(1), rng(5)
+    moved_right = randaugment.translate_x(image, 0.5, Fixed(PLUS))
+    right = sum(
+        np.array_equal(randaugment.translate_x(image, 0.5, source), moved_right)
+        for _ in range(4000)
+    )
+    assert abs(right - 2000) < 4 * math.sqrt(1000)
+
+
+REFERENCE = json.loads((runs.ROOT / "tests" / "fixtures" / "randaugment.json").read_text())
+SHARPNESS = {key: crc for key, crc in REFERENCE.items() if key.startswith("Sharpness")}
+
+
+class Draw:
+    """A generator that draws one number for ever."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def random(self):
+        """Returns the number."""
+        return self.number
+
+
+def image(height: int, width: int) -> np.ndarray:
+    """Slopes with a pattern on them; whole numbers alone, so the same everywhere."""
+    y, x, c = np.meshgrid(np.arange(height), np.arange(width), np.arange(3), indexing="ij")
+    pattern = (x * 37 + y * 91 + c * 17) % 23
+    return (20 + (3 * x + 5 * y + 40 * c + (x * y >> 5) + pattern) % 200).astype(np.uint8)
+
+
+def parts(key):
+    """Returns the operation, the magnitude, whether its argument is negated, and the image."""
+    name, magnitude, minus, height, width = re.fullmatch(
+        r"(\w+) (\d+)( -)? (\d+)x(\d+)", key
+    ).groups()
+    ours = {"AutoContrast": "auto_contrast"}.get(name) or re.sub(r"(?<=[a-z])([AXY])", r"_\1", name)
+    operation = getattr(randaugment, ours.lower())
+    return operation, int(magnitude), minus is not None, image(int(height), int(width))
+
+
+@pytest.mark.parametrize("key", sorted(REFERENCE.keys() - SHARPNESS.keys()))
+def test_equal_to_the_bit(key):
+    operation, magnitude, negated, pixels = parts(key)
+    if key.startswith("Translate"):  # the reference moves to the left by a positive argument
+        negated = not negated
+    ours = operation(pixels, magnitude / 10, Draw(0.1 if negated else 0.9))
+    assert zlib.crc32(ours.tobytes()) == REFERENCE[key]
+
+
+@pytest.mark.parametrize("key", SHARPNESS)
+def test_sharpness_but_for_sums_that_are_multiples_of_13(key):
+    """The reference adds nine products in float32, fused, so that 13 n / 13 may fall short of n."""
+    operation, magnitude, _, pixels = parts(key)
+    height, width = pixels.shape[0] - 2, pixels.shape[1] - 2
+    weights = np.array(((1, 1, 1), (1, 5, 1), (1, 1, 1)), np.float32) / np.float32(13)
+    total, whole = np.zeros((height, width, 3), np.float32), np.zeros((height, width, 3), int)
+    for y in range(3):
+        for x in range(3):
+            part = pixels[y : y + height, x : x + width]
+            total = (total + part.astype(np.float64) * np.float64(weights[y, x])).astype(np.float32)
+            whole += part.astype(int) * (5 if (y, x) == (1, 1) else 1)
+    plain = pixels.copy()
+    plain[1:-1, 1:-1] = total.clip(0, 255).astype(np.uint8)
+    factor = magnitude / 10 * 1.8 + 0.1
+    low = plain.astype(np.float32)
+    blend = low + np.float32(factor) * (pixels.astype(np.float32) - low)
+    reference = blend.clip(0, 255).astype(np.uint8)
+    assert zlib.crc32(reference.tobytes()) == SHARPNESS[key]
+    off = operation(pixels, magnitude / 10, Draw(0.5)).astype(int) - reference
+    assert 0 < (off != 0).any(axis=2).mean() < 0.02
+    assert np.abs(off).max() <= np.ceil(abs(1 - factor))
+    assert not off[[0, -1]].any()
+    assert not off[1:-1, 1:-1][whole % 13 != 0].any()
+
+
+def test_solarize_and_contrast_by_hand():
+    """What a magnitude of 10 and of 15 do to 0, 100, 127, 128, 200 and 255."""
+    levels = np.array([[0, 100, 127, 128, 200, 255]], np.uint8)
+    levels = np.repeat(levels[:, :, None], 3, axis=2)
+    inverted = randaugment.solarize(levels, 1.0, Draw(0.5))[0, :, 0]
+    np.testing.assert_array_equal(inverted, [255, 155, 128, 127, 55, 0])  # 256 is 0: everything
+    inverted = randaugment.solarize(levels, 1.5, Draw(0.5))[0, :, 0]
+    np.testing.assert_array_equal(inverted, [0, 100, 127, 127, 55, 0])  # 384 is 128
+    large = np.zeros((224, 224, 3), np.uint8)
+    large[0, :6] = levels[0]
+    # 196 + 1.9 (v - 196) at magnitude 10, although the image is nearly black.
+    changed = randaugment.contrast(large, 1.0, Draw(0.5))
+    np.testing.assert_array_equal(changed[0, :6, 0], [0, 13, 64, 66, 203, 255])
+    # 196 + 0.1 (v - 196) at magnitude 0: nearly all of it is gray.
+    changed = randaugment.contrast(large, 0.0, Draw(0.5))
+    np.testing.assert_array_equal(changed[0, :6, 0], [176, 186, 189, 189, 196, 201])
