@@ -321,10 +321,7 @@ def cut(data: bytes) -> bytes:
             cut(black(6000, 5000, "RGB", "JPEG", progressive=True)),
             "is a JPEG of 6000 x 5000 pixels in 1,502 bytes",
         ),
-        (
-            black(6000, 5000, "L", "WEBP", lossless=True),
-            "is a WebP of 6000 x 5000 pixels in ",
-        ),
+        (black(6000, 5000, "L", "WEBP", lossless=True), "is a WebP of 6000 x 5000 pixels in "),
     ],
     ids=["sequential", "progressive", "WebP"],
 )

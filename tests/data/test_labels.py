@@ -35,8 +35,7 @@ def kitti(*objects):
 
 
 @pytest.mark.parametrize(
-    ("value", "index"),
-    [(-1, -1), (0, -1), (0.1, 0), (1, 0), (1.1, 1), (4, 1), (4.1, 2), (1e9, 2)],
+    ("value", "index"), [(-1, -1), (0, -1), (0.1, 0), (1, 0), (1.1, 1), (4, 1), (4.1, 2), (1e9, 2)]
 )
 def test_an_edge_belongs_to_the_interval_below(value, index):
     assert interval(value, (0, 1, 4)) == index

@@ -299,22 +299,13 @@ REMOTE = "data.root=gs://bucket"
     ],
 )
 def test_errors_of_a_remote_path_are_one_line(error, reason):
-    with (
-        pytest.raises(DataError) as caught,
-        storage.readable_errors(REMOTE, DataError),
-    ):
+    with pytest.raises(DataError) as caught, storage.readable_errors(REMOTE, DataError):
         raise error
     assert str(caught.value).startswith(f"data.root=gs://bucket: {reason}")
-    with (
-        pytest.raises(type(error)) as passed,
-        storage.readable_errors("/local", DataError),
-    ):
+    with pytest.raises(type(error)) as passed, storage.readable_errors("/local", DataError):
         raise error
     assert passed.value is error
-    with (
-        pytest.raises(config.ConfigError),
-        storage.readable_errors(REMOTE, DataError),
-    ):
+    with pytest.raises(config.ConfigError), storage.readable_errors(REMOTE, DataError):
         raise config.ConfigError("is one line already")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.data import decoding, splits
-from vit_jax.data.folders import SUFFIXES, hash64, shown
+from vit_jax.data.folders import SUFFIXES, FileNames, hash64, shown
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.utils import limits, messages, storage
@@ -19,7 +19,6 @@ from vit_jax.utils.digests import digest
 
 SEPARATOR = ";"  # between the classes of an image
 SUFFIX = ".csv"
-STATED = 1000  # files whose size is part of the fingerprint
 INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
 # What programs write for 0 and 1 in the column of a class.
 BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
@@ -79,11 +78,9 @@ class CsvImages:
             _warn_of_other_separators(path, rows)
         places = {name: place for place, name in enumerate(self.classes)}
         found = [self._label(path, row, places) if labels else (UNKNOWN,) for row in rows]
-        # Blocks of bytes and numbers, because unpickling a list of a million strings is slow.
-        names = [row.image.encode() for row in rows]
-        self._names, self._name_ends = b"".join(names), _ends(names)
-        self._labels = np.array([place for label in found for place in label], np.int32)
-        self._label_ends = _ends(found)
+        self._files = FileNames(self._root, [row.image for row in rows])
+        self._labels = np.array([place for label in found for place in label], "<i4")
+        self._label_ends = np.cumsum([0, *map(len, found)], dtype="<i8")
 
     def _label(self, path: pathlib.Path, row: Row, places: dict[str, int]) -> tuple[int, ...]:
         for name in row.classes:
@@ -100,7 +97,7 @@ class CsvImages:
         return tuple(sorted(places[name] for name in row.classes))
 
     def __len__(self) -> int:
-        return len(self._name_ends) - 1
+        return len(self._files)
 
     def __getitem__(self, index: int) -> Record:
         label = self._labels[self._label_ends[index] : self._label_ends[index + 1]].tolist()
@@ -110,26 +107,17 @@ class CsvImages:
 
     def name(self, index: int) -> str:
         """The path of the file."""
-        name = self._names[self._name_ends[index] : self._name_ends[index + 1]]
-        return f"{self._root}/{name.decode()}"
+        return self._files[index]
 
     def fingerprint(self) -> str:
-        """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly.
-
-        Raises DataError if one of those is missing.
-        """
-        some = np.unique(np.linspace(0, len(self) - 1, STATED).astype(np.int64))
-        sizes = []
-        for index in some:
-            with storage.errors_as(DataError, self.name(index)):
-                sizes.append(pathlib.Path(self.name(index)).stat().st_size)
+        """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly."""
         return digest(
             "\n".join(self.classes).encode(),
-            self._names,
-            self._name_ends.astype("<i8").tobytes(),
-            self._labels.astype("<i4").tobytes(),
-            self._label_ends.astype("<i8").tobytes(),
-            np.array(sizes, "<i8").tobytes(),
+            self._files.block,
+            self._files.ends.tobytes(),
+            self._labels.tobytes(),
+            self._label_ends.tobytes(),
+            self._files.sizes(),
         )
 
 
@@ -272,7 +260,3 @@ def _classes(header: list[str], rows: list[Row]) -> tuple[str, ...]:
     if len(header) > 2:
         return tuple(header[1:])
     return tuple(sorted({name for row in rows for name in row.classes}))
-
-
-def _ends(parts: list[bytes] | list[tuple[int, ...]]) -> np.ndarray:
-    return np.cumsum([0, *map(len, parts)], dtype=np.int64)

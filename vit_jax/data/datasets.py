@@ -53,94 +53,57 @@ CORRUPTIONS = (
 SEVERITIES = (1, 2, 3, 4, 5)
 
 IMAGENET = Dataset(
-    tfds="imagenet2012",
-    classes=1000,
-    images={"train": 1_281_167, "validation": 50_000},
-    obtained=MANUAL,
-    files=IMAGENET_TARS,
-)
+    tfds="imagenet2012", classes=1000, images={"train": 1_281_167, "validation": 50_000},
+    obtained=MANUAL, files=IMAGENET_TARS,
+)  # fmt: skip
 REAL = Dataset(  # labels only; IMAGENET has the images
-    tfds="imagenet2012_real",
-    classes=1000,
-    images={"validation": 50_000},
-    obtained=MANUAL,
+    tfds="imagenet2012_real", classes=1000, images={"validation": 50_000}, obtained=MANUAL,
     files="real.json from github.com/google-research/reassessed-imagenet",
-)
+)  # fmt: skip
 IMAGENET21K = Dataset(  # 14.2 million images (BiT, section 3.1); the units: the fall 2011 release
-    tfds="imagenet21k",
-    classes=21_843,
-    images={"full": 14_197_122},
-    obtained=PACKED,
+    tfds="imagenet21k", classes=21_843, images={"full": 14_197_122}, obtained=PACKED,
     files="fall11_whole.tar or winter21_whole.tar.gz (a tar for each class) from image-net.org",
-)
+)  # fmt: skip
 JFT = Dataset(  # classes: BiT, section 3.1; name and splits are ours
-    tfds="jft_300m",
-    classes=18_291,
-    images={"train": 303_000_000},
-    obtained=PACKED,
+    tfds="jft_300m", classes=18_291, images={"train": 303_000_000}, obtained=PACKED,
     files="private: a folder of images of yours stands in for it, train/CLASS and validation/CLASS",
-)
+)  # fmt: skip
 CIFAR10 = Dataset(
-    tfds="cifar10",
-    version="3.*.*",
-    classes=10,
-    images={"train": 50_000, "test": 10_000},
+    tfds="cifar10", version="3.*.*", classes=10, images={"train": 50_000, "test": 10_000}
 )
 CIFAR100 = Dataset(
-    tfds="cifar100",
-    version="3.*.*",
-    classes=100,
-    images={"train": 50_000, "test": 10_000},
+    tfds="cifar100", version="3.*.*", classes=100, images={"train": 50_000, "test": 10_000}
 )
 PETS = Dataset(  # task_adaptation uses 3.*.*, which TFDS has removed; 4.0.0 repairs damaged images
-    tfds="oxford_iiit_pet",
-    version="4.*.*",
-    classes=37,
-    images={"train": 3_680, "test": 3_669},
+    tfds="oxford_iiit_pet", version="4.*.*", classes=37, images={"train": 3_680, "test": 3_669}
 )
 FLOWERS = Dataset(
-    tfds="oxford_flowers102",
-    version="2.*.*",
-    classes=102,
+    tfds="oxford_flowers102", version="2.*.*", classes=102,
     images={"train": 1_020, "validation": 1_020, "test": 6_149},
-)
+)  # fmt: skip
 CALTECH101 = Dataset(
     tfds="caltech101", version="3.*.*", classes=102, images={"train": 3_060, "test": 6_084}
 )
 DTD = Dataset(
-    tfds="dtd",
-    version="3.*.*",
-    classes=47,
+    tfds="dtd", version="3.*.*", classes=47,
     images={"train": 1_880, "validation": 1_880, "test": 1_880},
-)
+)  # fmt: skip
 SUN397 = Dataset(
-    tfds="sun397/tfds",
-    version="4.*.*",
-    classes=397,
+    tfds="sun397/tfds", version="4.*.*", classes=397,
     images={"train": 76_128, "validation": 10_875, "test": 21_750},
-)
+)  # fmt: skip
 SVHN = Dataset(
-    tfds="svhn_cropped",
-    version="3.*.*",
-    classes=10,
-    images={"train": 73_257, "test": 26_032},
+    tfds="svhn_cropped", version="3.*.*", classes=10, images={"train": 73_257, "test": 26_032}
 )
 CAMELYON = Dataset(
-    tfds="patch_camelyon",
-    version="2.*.*",
-    classes=2,
-    images={"train": 262_144, "validation": 32_768, "test": 32_768},
-    packages=("h5py",),
-)
+    tfds="patch_camelyon", version="2.*.*", classes=2,
+    images={"train": 262_144, "validation": 32_768, "test": 32_768}, packages=("h5py",),
+)  # fmt: skip
 EUROSAT = Dataset(tfds="eurosat/rgb", version="2.*.*", classes=10, images={"train": 27_000})
 RESISC45 = Dataset(
-    tfds="resisc45",
-    version="3.*.*",
-    classes=45,
-    images={"train": 31_500},
-    obtained=MANUAL,
+    tfds="resisc45", version="3.*.*", classes=45, images={"train": 31_500}, obtained=MANUAL,
     files="NWPU-RESISC45.rar, unpacked, from 1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs",
-)
+)  # fmt: skip
 RETINOPATHY = Dataset(
     tfds="diabetic_retinopathy_detection/btgraham-300",
     version="3.*.*",
@@ -154,38 +117,26 @@ CLEVR = Dataset(  # its test split has no labels
     tfds="clevr", version="3.*.*", classes=0, images={"train": 70_000, "validation": 15_000}
 )
 DMLAB = Dataset(
-    tfds="dmlab",
-    version="2.0.1",
-    classes=6,
+    tfds="dmlab", version="2.0.1", classes=6,
     images={"train": 65_550, "validation": 22_628, "test": 22_735},
-)
+)  # fmt: skip
 DSPRITES = Dataset(  # TFDS's download needs h5py, the authors' .npz does not
-    tfds="dsprites",
-    version="2.*.*",
-    classes=0,
-    images={"train": 737_280},
+    tfds="dsprites", version="2.*.*", classes=0, images={"train": 737_280}
 )
 KITTI = Dataset(  # task_adaptation uses 3.1.0; later versions update the devkit and name `occluded`
-    tfds="kitti",
-    version="3.*.*",
-    classes=0,
+    tfds="kitti", version="3.*.*", classes=0,
     images={"train": 6_347, "validation": 423, "test": 711},
-)
+)  # fmt: skip
 SMALLNORB = Dataset(
-    tfds="smallnorb",
-    version="2.*.*",
-    classes=5,
-    images={"train": 24_300, "test": 24_300},
+    tfds="smallnorb", version="2.*.*", classes=5, images={"train": 24_300, "test": 24_300}
 )
 # It shares 113 classes with ImageNet (BiT, section 3.6). A red border marks its images against
 # accidental training; its authors' loader crops them to (2, 2, width - 2, height - 2).
 OBJECTNET = Dataset(
-    tfds="objectnet",
-    classes=313,
-    obtained=PACKED,
+    tfds="objectnet", classes=313, obtained=PACKED,
     files="objectnet-1.0.zip from objectnet.dev, unpacked: it has images/CLASS and mappings",
     border=2,
-)
+)  # fmt: skip
 IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000, images={"test": 10_000})
 IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000, images={"test": 7_500})
 IMAGENET_R = Dataset(tfds="imagenet_r", classes=1000, images={"test": 30_000})

@@ -49,13 +49,7 @@ def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
             [position[name.strip()] for name in names.get(labels[one], "").split(";") if name]
             for one in classes
         ]
-    except (
-        ValueError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        TypeError,
-    ) as error:
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
         raise DataError(
             f"{folder}: are not ObjectNet's mappings, or not of these images: "
             f"{type(error).__name__} {error}"

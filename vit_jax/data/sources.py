@@ -148,10 +148,7 @@ class Digits:
     counts 0 to 16 are spread over 0 to 255.
     """
 
-    SPLITS: ClassVar = {
-        "train": np.flatnonzero(np.arange(1797) % 5),
-        "test": np.arange(0, 1797, 5),
-    }
+    SPLITS: ClassVar = {"train": np.flatnonzero(np.arange(1797) % 5), "test": np.arange(0, 1797, 5)}
 
     def __init__(self, split: str, key: str) -> None:
         requested = Split.parse(split, key)

@@ -7,6 +7,7 @@ google-research/task_adaptation at d7630d3, few-shot sets big_vision's fewshot_l
 import dataclasses
 import fnmatch
 import functools
+from collections.abc import Iterator
 
 from vit_jax import config
 from vit_jax.data import datasets, splits
@@ -108,57 +109,12 @@ def border(name: str) -> int:
     return next((t.dataset.border for t in TASKS.values() if t.dataset.tfds == name), 0)
 
 
-def _pretraining() -> list[Task]:
-    """The pre-training sets; splits follow big_vision, except for JFT-300M."""
-    group = "Pre-training"
-    return [
-        Task(
-            name="imagenet",
-            title="ImageNet",
-            group=group,
-            dataset=datasets.IMAGENET,
-            classes=1000,
-            train="train[:99%]",
-            held_out="train[99%:]",
-            whole="train",
-            test="validation",
-        ),
-        Task(
-            name="imagenet21k",
-            title="ImageNet-21k",
-            group=group,
-            dataset=datasets.IMAGENET21K,
-            classes=21_843,
-            train="full[51200:]",
-            held_out="full[25600:51200]",
-            whole="full[25600:]",
-            test="full[:25600]",
-        ),
-        Task(
-            name="jft",
-            title="JFT-300M",
-            group=group,
-            dataset=datasets.JFT,
-            classes=18_291,
-            train="train",
-            held_out="validation",
-        ),
-    ]
-
-
 def _finetuning(name: str, title: str, dataset: Dataset, percent: int) -> Task:
     """A task of Table 4: a part of `train` for selection (appendix B.1.1), then all."""
     return Task(
-        name=name,
-        title=title,
-        group="Fine-tuning",
-        dataset=dataset,
-        classes=dataset.classes,
-        train=f"train[:{percent}%]",
-        held_out=f"train[{percent}%:]",
-        whole="train",
-        test="test",
-    )
+        name=name, title=title, group="Fine-tuning", dataset=dataset, classes=dataset.classes,
+        train=f"train[:{percent}%]", held_out=f"train[{percent}%:]", whole="train", test="test",
+    )  # fmt: skip
 
 
 def _vtab(
@@ -175,19 +131,11 @@ def _vtab(
 ) -> Task:
     """A VTAB-1k task; with `classes`, the rule of its name makes the labels."""
     return Task(
-        name=f"vtab/{name}",
-        title=title,
-        group=f"VTAB {group}",
-        dataset=dataset,
-        classes=classes or dataset.classes,
-        train="train[:800]",
-        held_out=held_out,
-        whole=f"train[:800]+{held_out}",
-        test=test,
-        labels=name if classes else None,
-        mirrored=mirrored,
-        cropped=cropped,
-    )
+        name=f"vtab/{name}", title=title, group=f"VTAB {group}", dataset=dataset,
+        classes=classes or dataset.classes, train="train[:800]", held_out=held_out,
+        whole=f"train[:800]+{held_out}", test=test, labels=name if classes else None,
+        mirrored=mirrored, cropped=cropped,
+    )  # fmt: skip
 
 
 def _vtab_in_order() -> list[Task]:
@@ -235,68 +183,59 @@ def _measured(
     name: str,
     title: str,
     dataset: Dataset,
+    train: str = "",
     test: str = "test",
     *,
     group: str = "ImageNet variants",
     several: bool = False,
     restricted: bool = False,
 ) -> Task:
-    """An evaluation-only set."""
+    """A set for evaluation only; few-shot evaluation draws its shots from `train`."""
     return Task(
-        name=name,
-        title=title,
-        group=group,
-        dataset=dataset,
-        classes=dataset.classes,
-        test=test,
-        several=several,
-        restricted=restricted,
-    )
+        name=name, title=title, group=group, dataset=dataset, classes=dataset.classes, train=train,
+        test=test, several=several, restricted=restricted,
+    )  # fmt: skip
 
 
-def _few_shot(name: str, title: str, dataset: Dataset, train: str, test: str) -> Task:
-    """A set for few-shot linear evaluation; shots are drawn from `train`."""
-    return Task(
-        name=f"fewshot/{name}",
-        title=title,
-        group="Few-shot",
-        dataset=dataset,
-        classes=dataset.classes,
-        train=train,
-        test=test,
-    )
-
-
-_ALL = (
-    *_pretraining(),
-    _finetuning("cifar10", "CIFAR-10", datasets.CIFAR10, 98),
-    _finetuning("cifar100", "CIFAR-100", datasets.CIFAR100, 98),
-    _finetuning("pets", "Pets", datasets.PETS, 90),
-    _finetuning("flowers", "Flowers", datasets.FLOWERS, 90),
-    *_vtab_in_order(),
-    _measured("imagenet-real", "ImageNet ReaL", datasets.REAL, "validation", several=True),
-    _measured("imagenet-v2", "ImageNet-V2", datasets.IMAGENET_V2),
-    _measured("imagenet-a", "ImageNet-A", datasets.IMAGENET_A, restricted=True),
-    _measured("imagenet-r", "ImageNet-R", datasets.IMAGENET_R, restricted=True),
-    _measured("imagenet-sketch", "ImageNet-Sketch", datasets.IMAGENET_SKETCH),
-    _measured("objectnet", "ObjectNet", datasets.OBJECTNET, several=True),
-    *(
-        _measured(
-            f"imagenet-c/{kind}",
-            f"ImageNet-C {kind.replace('_', ' ')}",
-            dataset,
-            "validation",
-            group="ImageNet-C",
-        )
-        for kind, dataset in datasets.IMAGENET_C.items()
-    ),
-    _few_shot("caltech101", "Caltech101", datasets.CALTECH101, "train", "test"),
-    _few_shot("cars", "Cars", datasets.CARS, "train", "test"),
-    _few_shot("cifar100", "CIFAR-100", datasets.CIFAR100, "train", "test"),
-    _few_shot("dtd", "DTD", datasets.DTD, "train", "test"),
-    _few_shot("pets", "Pets", datasets.PETS, "train", "test"),
-    _few_shot("uc_merced", "UC Merced", datasets.UC_MERCED, "train[:1000]", "train[1000:]"),
+def _all() -> Iterator[Task]:
+    """Yields every task in the order of the tables; the splits of pre-training are big_vision's."""
+    d, group = datasets, "Pre-training"
+    yield Task(
+        name="imagenet", title="ImageNet", group=group, dataset=d.IMAGENET, classes=1000,
+        train="train[:99%]", held_out="train[99%:]", whole="train", test="validation",
+    )  # fmt: skip
+    yield Task(
+        name="imagenet21k", title="ImageNet-21k", group=group, dataset=d.IMAGENET21K,
+        classes=21_843, train="full[51200:]", held_out="full[25600:51200]", whole="full[25600:]",
+        test="full[:25600]",
+    )  # fmt: skip
+    yield Task(
+        name="jft", title="JFT-300M", group=group, dataset=d.JFT, classes=18_291,
+        train="train", held_out="validation",
+    )  # fmt: skip
+    yield _finetuning("cifar10", "CIFAR-10", d.CIFAR10, 98)
+    yield _finetuning("cifar100", "CIFAR-100", d.CIFAR100, 98)
+    yield _finetuning("pets", "Pets", d.PETS, 90)
+    yield _finetuning("flowers", "Flowers", d.FLOWERS, 90)
+    yield from _vtab_in_order()
+    yield _measured("imagenet-real", "ImageNet ReaL", d.REAL, test="validation", several=True)
+    yield _measured("imagenet-v2", "ImageNet-V2", d.IMAGENET_V2)
+    yield _measured("imagenet-a", "ImageNet-A", d.IMAGENET_A, restricted=True)
+    yield _measured("imagenet-r", "ImageNet-R", d.IMAGENET_R, restricted=True)
+    yield _measured("imagenet-sketch", "ImageNet-Sketch", d.IMAGENET_SKETCH)
+    yield _measured("objectnet", "ObjectNet", d.OBJECTNET, several=True)
+    for kind, dataset in d.IMAGENET_C.items():
+        title = f"ImageNet-C {kind.replace('_', ' ')}"
+        yield _measured(f"imagenet-c/{kind}", title, dataset, test="validation", group="ImageNet-C")
+    few = functools.partial(_measured, group="Few-shot")
+    yield few("fewshot/caltech101", "Caltech101", d.CALTECH101, "train")
+    yield few("fewshot/cars", "Cars", d.CARS, "train")
+    yield few("fewshot/cifar100", "CIFAR-100", d.CIFAR100, "train")
+    yield few("fewshot/dtd", "DTD", d.DTD, "train")
+    yield few("fewshot/pets", "Pets", d.PETS, "train")
+    yield few("fewshot/uc_merced", "UC Merced", d.UC_MERCED, "train[:1000]", "train[1000:]")
     # The first 65,000 images contain at least 30 of every class.
-    _few_shot("imagenet", "ImageNet", datasets.IMAGENET, "train[:65000]", "validation"),
-)
-TASKS: dict[str, Task] = {task.name: task for task in _ALL}
+    yield few("fewshot/imagenet", "ImageNet", d.IMAGENET, "train[:65000]", "validation")
+
+
+TASKS: dict[str, Task] = {task.name: task for task in _all()}
