@@ -22,9 +22,9 @@ import pytest
 import tiffs
 from vit_jax import config
 from vit_jax.data import csv_source, decoding, example_lists, image_headers, tiff
-from vit_jax.data.prepare import assignment, image_listing, tfrecords
-from vit_jax.data.prepare.official import archives as official_archives
+from vit_jax.data.prepare import archives, assignment, image_listing, tfrecords
 from vit_jax.data.prepare.official import mat, pickles, scene_sets
+from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.runtime import logs
 from vit_jax.utils import limits
 from vit_jax.utils.errors import UserError
@@ -143,9 +143,9 @@ def members(count, kind="tar"):
         path.write_bytes(data)
         listing = image_listing.scan([path])
         assert len(assignment.arrange(listing, "train", "mine").labels) == count
-        reader = image_listing.Reader()
+        reader = archives.Reader()
         for index in range(count):
-            reader(listing.found(index))
+            reader(listing[index])
         reader.close()
 
     return read
@@ -165,10 +165,11 @@ def unpacked_members(count):
 
     def read(folder):
         (folder / "dmlab.zip").write_bytes(data)
-        place = official_archives.Archives([folder / "dmlab.zip"], (), folder / "out", 2**20)
-        for found in place.files():
-            assert not list(scene_sets._records(place, found))
-        place._read.close()
+        with contextlib.closing(
+            SourceFiles([folder / "dmlab.zip"], (), folder / "out", 2**20)
+        ) as files:
+            for found in files:
+                assert not list(scene_sets.read_records(files, found))
 
     return read
 

@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax import config
 from vit_jax.data import availability, tfds_metadata
 from vit_jax.data.prepare import command, tfrecords
-from vit_jax.data.prepare.shards import write_info
+from vit_jax.data.prepare.pack import write_info
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 

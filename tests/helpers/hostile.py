@@ -15,7 +15,6 @@ import gzip
 import io
 import json
 import multiprocessing
-import os
 import pathlib
 import pickle
 import resource
@@ -167,6 +166,7 @@ def weights():
 
 
 def archives():
+    from vit_jax.data import decoding
     from vit_jax.data.prepare import archives
 
     def tar(format, first="a/1.jpg", inner=b"x" * 600):
@@ -187,13 +187,13 @@ def archives():
     def read(data, folder):
         path = folder / "archive"
         path.write_bytes(data)
-        if data[:2] != b"PK":
-            list(archives.list_tar(path, ""))
-            return
-        found = list(archives.list_zip(path))
-        with contextlib.suppress(OSError, *archives.DAMAGED), archives.Zip(path) as file:
-            for one in found:
-                archives.read_member(file, file.infolist()[one.offset])
+        reader = archives.Reader()
+        try:
+            for found in archives.list_files(path):
+                with contextlib.suppress(decoding.BadImage):
+                    reader(found)
+        finally:
+            reader.close()
 
     return [tar(tarfile.GNU_FORMAT), nested, stream.getvalue()], read
 
@@ -352,11 +352,12 @@ def official():
     import PIL.Image
 
     import official_fakes
+    from vit_jax.data.prepare import shards
     from vit_jax.data.prepare.official import build
 
     PIL.Image.init()  # or it imports its formats when it meets a file of none
     place = pathlib.Path(tempfile.mkdtemp(prefix="official_"))
-    files, packers = [], {}
+    files, encoders = [], {}
     for name in OFFICIAL:
         getattr(official_fakes, name)(place / name)
         files += [(name, path) for path in sorted((place / name).rglob("*")) if path.is_file()]
@@ -371,18 +372,13 @@ def official():
         job = build.Job(
             name=name, recipe=recipe, builder=None, sources=[place / name], partial=True
         )
-        packer = packers.setdefault(name, build.Packer(recipe.dataset.tfds, lambda: None))
+        encode = encoders.setdefault(name, build.ExampleEncoder(recipe.dataset.tfds))
         try:
             for split, examples in build.find_examples(job, scratch).splits.items():
-                chosen = build.order(split, examples).tolist()[:2]
-                examples = [examples[one] for one in chosen]
-                for _ in packer._examples(build.Shard(scratch, examples)):
-                    pass
+                for position in build.order(split, examples).tolist()[:2]:
+                    encode(examples[position], shards.Outcome())
         finally:
-            for one in packer._open.values():
-                os.close(one)
-            packer._open = {}
-            packer._files.close()
+            encode.close()
             path.write_bytes(sound)
             for one in scratch.rglob("*"):
                 if one.is_file():

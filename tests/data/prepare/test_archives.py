@@ -137,9 +137,9 @@ def zipped(path, members, kind=zipfile.ZIP_DEFLATED):
 
 
 def read(path, index=0):
-    listing, reader = image_listing.scan([path]), image_listing.Reader()
+    listing, reader = image_listing.scan([path]), archives.Reader()
     try:
-        return reader(listing.found(index))
+        return reader(listing[index])
     finally:
         reader.close()
 
@@ -178,11 +178,11 @@ def test_no_more_is_unpacked_than_a_member_says_it_has(tmp_path):
     path.write_bytes(data)
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from vit_jax.data.prepare import image_listing\n"
+        "from vit_jax.data.prepare import archives, image_listing\n"
         "from vit_jax.data.decoding import BadImage\n"
-        "listing, read = image_listing.scan([Path(sys.argv[1])]), image_listing.Reader()\n"
+        "listing, read = image_listing.scan([Path(sys.argv[1])]), archives.Reader()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "try: read(listing.found(0))\n"
+        "try: read(listing[0])\n"
         "except BadImage as error: print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
@@ -227,7 +227,7 @@ def test_sizes_beyond_all_numbers_can_be_listed(tmp_path):
     listing = image_listing.scan([path])
     assert listing.sizes().tolist() == [archives.LARGE] * 2
     with pytest.raises(BadImage, match="has 1,099,511,627,776 bytes, more than 268,435,456"):
-        image_listing.Reader()(listing.found(0))
+        archives.Reader()(listing[0])
 
 
 def test_folders_within_folders_and_pipes(tmp_path, monkeypatch):
@@ -285,12 +285,12 @@ def test_damaged_archives_end_in_a_line_or_in_bad_images(tmp_path, name, data):
     lines, refused = [], 0
     for one in mutations(data, MUTATIONS, sum(name.encode())):
         path.write_bytes(one)
-        reader = image_listing.Reader()
+        reader = archives.Reader()
         try:
             listing = image_listing.scan([path])
             for index in range(len(listing)):
                 try:
-                    reader(listing.found(index))
+                    reader(listing[index])
                 except BadImage as error:
                     lines.append(str(error))
         except DataError as error:

@@ -12,7 +12,7 @@ import official_fakes
 import tfds_fakes
 from commands import woe
 from vit_jax.data import datasets, tasks
-from vit_jax.data.prepare import download, preview, staging
+from vit_jax.data.prepare import command, download, staging
 from vit_jax.data.prepare.official import build
 
 FREE = r"; [\d.,]+ (GB|MB|TB) of disk space is free"
@@ -109,7 +109,7 @@ def test_small_archives_are_unpacked_elsewhere_and_counted(dry_run, monkeypatch,
 
 
 def test_large_archives_that_need_unpacking_are_named(dry_run, monkeypatch, tmp_path):
-    monkeypatch.setattr(preview, "UNPACKED_LIMIT", 1000)
+    monkeypatch.setattr(build, "UNPACKED_LIMIT", 1000)
     official_fakes.cifar10(tmp_path / "archives")
     archive = tmp_path / "archives/cifar-10-binary.tar.gz"
     code, lines, errors = dry_run("cifar10", f"--from={archive}")
@@ -211,17 +211,21 @@ def test_a_target_that_cannot_hold_the_data(dry_run, photos, tmp_path, monkeypat
 
 
 def test_every_task_of_vtab_lists_1000_images(tmp_path):
+    request = command.Request(data_dir=str(tmp_path), dry_run=True)
+    request = command.Request(data_dir=str(tmp_path), dry_run=True)
     for task in tasks.select("vtab/*"):
-        assert "would list its 1,000 images in" in preview.example_list(task, str(tmp_path))
+        assert "would list its 1,000 images in" in command.list_examples(task, request)
 
 
 def test_the_mapping_of_objectnet_is_looked_for(dry_run, photos, tmp_path):
     _, lines, _ = dry_run("objectnet", f"--from={photos}")
-    assert lines[-1].startswith("objectnet: no mapping to ImageNet's classes in or next to")
+    assert lines[-1].startswith(
+        "objectnet: cannot be evaluated without its mapping to ImageNet's classes"
+    )
     tfds_fakes.write_mappings(tmp_path / "mappings")
     _, lines, _ = dry_run("objectnet", f"--from={photos}")
     folder = tmp_path / "data/objectnet/1.0.0"
     assert lines[-1] == (
-        f"objectnet: would copy the mapping to ImageNet's classes from {tmp_path}/mappings to "
-        f"{folder}"
+        f"objectnet: would copy its mapping to ImageNet's classes from {tmp_path}/mappings to "
+        f"{folder}/mappings"
     )

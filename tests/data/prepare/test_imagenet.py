@@ -24,7 +24,6 @@ from vit_jax.data.sources import open_source
 
 TRAIN, VALID = official_fakes.imagenet_files()
 COUNTS = {"train": len(TRAIN), "validation": len(VALID)}
-CSV = "LOC_val_solution.csv"
 
 
 @pytest.fixture
@@ -58,12 +57,6 @@ def contents(data_dir):
     return found
 
 
-def solution(images=VALIDATION):
-    """Kaggle's table of validation images, in an order of its own."""
-    rows = [f"ILSVRC2012_val_{n:08d},{name} 1 2 30 40 " for n, name in enumerate(images, 1)]
-    return "\n".join(["ImageId,PredictionString", *rows[::-1]]) + "\n"
-
-
 def layout(kind, root):
     """Writes ImageNet's images in one of the ways in which its users have them."""
     if kind == "tars":
@@ -79,14 +72,12 @@ def layout(kind, root):
         official_fakes.write(root, {"ILSVRC2012_img_val.tar": official_fakes.tar(VALID)})
     elif kind == "unpacked, validation images in class folders":
         official_fakes.write(root, train | sorted_)
-    elif kind == "unpacked, flat, with the devkit":
-        official_fakes.write(root, train | flat | official_fakes.devkit())
     elif kind == "unpacked, flat":
         official_fakes.write(root, train | flat)
     else:
         files = {f"ILSVRC/Data/CLS-LOC/{name}": data for name, data in (train | flat).items()}
         files["ILSVRC/Data/CLS-LOC/test/ILSVRC2012_test_00000001.JPEG"] = b"without a label"
-        files |= {"ILSVRC/Annotations/CLS-LOC/val/a.xml": b"<a>", CSV: solution()}
+        files |= {"ILSVRC/Annotations/CLS-LOC/val/a.xml": b"<a>", "LOC_val_solution.csv": "a,b"}
         if kind == "Kaggle's zip":
             name = "imagenet-object-localization-challenge.zip"
             files = {name: official_fakes.zipped(files)}
@@ -99,7 +90,6 @@ def layout(kind, root):
         "tars",
         "class tars",
         "unpacked, validation images in class folders",
-        "unpacked, flat, with the devkit",
         "unpacked, flat",
         "Kaggle's tree",
         "Kaggle's zip",
@@ -179,46 +169,13 @@ def test_missing_images_are_counted(prepare, tmp_path):
     assert not (tmp_path / "other/imagenet2012/5.1.0/train.txt").exists()
 
 
-@pytest.mark.usefixtures("small")
-def test_the_devkit_is_read(prepare, tmp_path):
-    """Its labels are TFDS's, by numbers of its own, or something is wrong."""
-    layout("unpacked, flat, with the devkit", tmp_path / "mine")
-    given = f"--from={tmp_path / 'mine'}"
-    truth = tmp_path / "mine/ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
-    numbers = truth.read_text().split()
-    assert numbers[0] == str(1000 - WORDNET.index("n01751748"))
-    truth.write_text("\n".join([*numbers[:7], "1", *numbers[8:]]))
-    assert woe(prepare(given)) == (
-        f"{tmp_path}/mine: ILSVRC2012_validation_ground_truth.txt differs from the labels of "
-        "ILSVRC2012's validation images in 1 of 50,000 lines; it is from another year, or damaged"
-    )
-    truth.write_text("\n".join([*numbers[:7], "1001", *numbers[8:]]))  # no class of the 1,000
-    assert woe(prepare(given)).endswith("line 8: 1001 is not a class of ILSVRC2012")
-    truth.write_text("\n".join(numbers[:-1]))
-    assert "in 0 of 49,999 lines" in woe(prepare(given))
-    (truth.parent / "meta.mat").unlink()
-    assert "but not meta.mat of the same devkit" in woe(prepare(given))
-
-
-@pytest.mark.usefixtures("small")
-def test_kaggles_table_is_read(prepare, tmp_path):
-    layout("Kaggle's tree", tmp_path / "mine")
-    given, table = f"--from={tmp_path / 'mine'}", tmp_path / "mine" / CSV
-    table.write_text(solution([WORDNET[0], *VALIDATION[1:]]))
-    assert "LOC_val_solution.csv differs from the labels" in woe(prepare(given))
-    table.write_text(solution(VALIDATION[:-1]))
-    assert woe(prepare(given)) == f"{CSV}: has 49,999 images, not 50,000"
-    table.write_text(solution(["n00000000", *VALIDATION[1:]]))
-    assert "n00000000 is not a class of ILSVRC2012" in woe(prepare(given))
-
-
 @pytest.mark.parametrize(
     ("files", "line"),
     [
         (
             {f"train/{WORDNET[5]}/{WORDNET[0]}_1.JPEG": b"\xff\xd8\xff"},
-            f"train/{WORDNET[5]}/{WORDNET[0]}_1.JPEG: an image of {WORDNET[0]} by its name, in the "
-            f"folder of {WORDNET[5]}",
+            f"train/{WORDNET[5]}/{WORDNET[0]}_1.JPEG: is in the folder {WORDNET[5]}, "
+            f"but is an image of {WORDNET[0]}",
         ),
         (
             {"train/n00000001_1.JPEG": b"\xff\xd8\xff"},
@@ -318,9 +275,9 @@ import pathlib, sys, time
 sys.path[:0] = sys.argv[2:]
 import test_imagenet
 
-def slowly(data, values):
+def slowly(data, features):
     time.sleep(0.2)
-    return test_imagenet.imagenet.encode_imagenet(data, values)
+    return test_imagenet.imagenet.encode_imagenet(data, features)
 
 test_imagenet.build.build(test_imagenet.job(pathlib.Path(sys.argv[1]), "killed", slowly))
 """

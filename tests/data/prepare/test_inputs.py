@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare import assignment, image_listing
+from vit_jax.data.prepare import archives, assignment, image_listing
 from vit_jax.data.source import DataError
 
 IMAGES = {"a/1.jpg": b"one", "a/deep/2.JPEG": b"two", "b/3.png": b"three", "b/4.webp": b"4"}
@@ -35,8 +35,8 @@ def tar_bytes(*members, form=tarfile.PAX_FORMAT):
 
 def contents(*sources):
     """Path to bytes, of all that is listed."""
-    listing, read = image_listing.scan(sources), image_listing.Reader()
-    found = [listing.found(index) for index in range(len(listing))]
+    listing, read = image_listing.scan(sources), archives.Reader()
+    found = [listing[index] for index in range(len(listing))]
     assert len({each.path for each in found}) == len(found)
     result = {each.path: read(each) for each in found}
     read.close()
@@ -92,13 +92,13 @@ def test_class_tars_count_as_folders_wherever_they_are(tmp_path):
 
 
 def test_few_tars_are_open_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_listing, "MOST_OPEN", 3)
+    monkeypatch.setattr(archives, "MOST_OPEN", 3)
     for number in range(10):
         (tmp_path / f"n{number}.tar").write_bytes(tar_bytes(member("1.jpg", b"%d" % number)))
-    listing, read = image_listing.scan([tmp_path]), image_listing.Reader()
+    listing, read = image_listing.scan([tmp_path]), archives.Reader()
     before = len(list(pathlib.Path("/proc/self/fd").iterdir()))
     for number in (*range(10), 9, 0, 5):
-        assert read(listing.found(number)) == b"%d" % number
+        assert read(listing[number]) == b"%d" % number
         assert len(list(pathlib.Path("/proc/self/fd").iterdir())) <= before + 3
     read.close()
     assert len(list(pathlib.Path("/proc/self/fd").iterdir())) == before
@@ -113,8 +113,8 @@ def test_long_listings_are_made_in_pieces(tmp_path, monkeypatch):
     assert len(listing) == 500
     np.testing.assert_array_equal(listing.sizes(), np.arange(500) % 5)
     assert listing.path(499) == "c2/499.jpg"
-    read = image_listing.Reader()
-    assert read(listing.found(344)) == b"xxxx"
+    read = archives.Reader()
+    assert read(listing[344]) == b"xxxx"
 
 
 def refusal(*sources):
@@ -183,21 +183,21 @@ def test_a_damaged_member_of_a_zip_is_a_bad_image(tmp_path):
         file.writestr("a/1.jpg", b"something")
         file.writestr("a/2.jpg", b"another thing")
     path.write_bytes(path.read_bytes().replace(b"something", b"somethinG"))
-    listing, read = image_listing.scan([path]), image_listing.Reader()
+    listing, read = image_listing.scan([path]), archives.Reader()
     with pytest.raises(BadImage, match="Bad CRC-32"):
-        read(listing.found(0))
-    assert read(listing.found(1)) == b"another thing"
+        read(listing[0])
+    assert read(listing[1]) == b"another thing"
 
 
 def test_a_source_that_changes_while_it_is_packed_stops_the_command(tmp_path):
     folder = in_folder(tmp_path / "folder")
-    listing, read = image_listing.scan([folder]), image_listing.Reader()
+    listing, read = image_listing.scan([folder]), archives.Reader()
     (folder / "a/1.jpg").write_bytes(b"longer than before")
     with pytest.raises(DataError, match=r"a/1\.jpg: changed while it was packed"):
-        read(listing.found(0))
+        read(listing[0])
     (folder / "a/1.jpg").unlink()
     with pytest.raises(DataError, match=r"a/1\.jpg: no such file"):
-        read(listing.found(0))
+        read(listing[0])
 
 
 def arranged(names, tmp_path, unsplit="train"):
@@ -270,8 +270,8 @@ def test_a_path_that_comes_twice_counts_once_and_the_later_one_wins(tmp_path):
     path.write_bytes(tar_bytes(*twice))
     listing = image_listing.scan([path])
     plan = assignment.arrange(listing, "train", "--from")
-    read = image_listing.Reader()
-    assert sorted(read(listing.found(i)) for i in plan.order["train"]) == [b"b", b"new"]
+    read = archives.Reader()
+    assert sorted(read(listing[i]) for i in plan.order["train"]) == [b"b", b"new"]
     assert plan.ignored == ("a/1.jpg",)
 
 
@@ -304,11 +304,11 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
 
 def test_an_unreadable_file_is_a_bad_image(tmp_path, monkeypatch):
     folder = in_folder(tmp_path / "folder")
-    listing, read = image_listing.scan([folder]), image_listing.Reader()
+    listing, read = image_listing.scan([folder]), archives.Reader()
 
     def denied(*args, **options):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(io, "FileIO", denied)  # root may read everything
     with pytest.raises(BadImage, match="Permission denied"):
-        read(listing.found(0))
+        read(listing[0])

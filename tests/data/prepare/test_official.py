@@ -51,7 +51,7 @@ def fake(task, root):
 @pytest.fixture(autouse=True)
 def _few_images(monkeypatch):
     """The fakes have too few images for the list of VTAB's 1,000."""
-    monkeypatch.setattr(command, "_list_examples", lambda task, data_dir: f"{task.name}: listed")
+    monkeypatch.setattr(command, "list_examples", lambda task, request: f"{task.name}: listed")
 
 
 @pytest.fixture

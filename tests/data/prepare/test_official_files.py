@@ -24,8 +24,8 @@ from tensorflow_datasets.core.download import checksums
 import official_fakes
 from commands import woe
 from vit_jax.data.prepare import download
-from vit_jax.data.prepare.official import array_sets, build, cifar, mat, pickles
-from vit_jax.data.prepare.official.archives import Archives
+from vit_jax.data.prepare.official import array_sets, build, mat, pickles
+from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.data.source import DataError
 
 
@@ -309,7 +309,7 @@ def test_damage_to_mat_files_never_raises_else():
 
 
 def archives(root, *patterns, unpacked=40_000, scratch="scratch"):
-    return Archives([root / "mine"], patterns, root / scratch, unpacked)
+    return SourceFiles([root / "mine"], patterns, root / scratch, unpacked)
 
 
 def test_only_archives_that_are_asked_for_are_opened(tmp_path):
@@ -323,7 +323,7 @@ def test_only_archives_that_are_asked_for_are_opened(tmp_path):
     }
     official_fakes.write(tmp_path / "mine", files)
     found = archives(tmp_path, "a.tar.gz", "a.zip", "*.mat.gz")
-    table = {one.path: one for one in found.files()}
+    table = {one.path: one for one in found}
     assert sorted(table) == [
         "a/a/b/1.jpg", "a/a/b/2.txt", "a/b/1.jpg", "a/b/2.txt", "c/plain.txt", "numbers.mat",
         "other.tar",
@@ -332,8 +332,8 @@ def test_only_archives_that_are_asked_for_are_opened(tmp_path):
     assert found.text(table["c/plain.txt"]) == "three"
     assert found.read(table["numbers.mat"]) == b"12345"
     for name, data in (("a/a/b/1.jpg", b"one"), ("a/b/2.txt", b"two"), ("numbers.mat", b"12345")):
-        path, start = found.plain(table[name])
-        assert path.read_bytes()[start : start + table[name].size] == data
+        plain = found.plain(table[name])
+        assert pathlib.Path(plain.container).read_bytes()[plain.offset :][: plain.size] == data
     with pytest.raises(DataError, match="5 bytes; expected at most 4"):
         found.read(table["numbers.mat"], 4)
 
@@ -376,25 +376,25 @@ def test_an_archive_that_is_given_itself_is_opened_by_any_name(prepare, tmp_path
 def test_bad_archives_are_one_line(files, line, tmp_path):
     official_fakes.write(tmp_path / "mine", files)
     with pytest.raises(DataError) as caught:
-        list(archives(tmp_path, "a.tar.gz", "a.zip").files())
+        list(archives(tmp_path, "a.tar.gz", "a.zip"))
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_unpacked_is_kept_until_the_archive_changes(tmp_path):
     official_fakes.write(tmp_path / "mine", {"n.mat.gz": gzip.compress(b"12345")})
-    (one,) = archives(tmp_path, "n.mat.gz").files()
-    path, _ = archives(tmp_path).plain(one)
+    (one,) = archives(tmp_path, "n.mat.gz")
+    path = archives(tmp_path).alone(one)
     written = path.stat().st_mtime_ns
-    (again,) = archives(tmp_path, "n.mat.gz").files()
+    (again,) = archives(tmp_path, "n.mat.gz")
     assert again == one
     assert path.stat().st_mtime_ns == written
     (tmp_path / "mine/n.mat.gz").write_bytes(gzip.compress(b"67890 "))
-    (other,) = archives(tmp_path, "n.mat.gz").files()
+    (other,) = archives(tmp_path, "n.mat.gz")
     assert archives(tmp_path).read(other) == b"67890 "
     (tmp_path / "mine/link.mat").symlink_to("nothing")
     with pytest.raises(DataError, match="link.mat: No such file"):
-        list(archives(tmp_path).files())
+        list(archives(tmp_path))
 
 
 @pytest.fixture
@@ -479,7 +479,9 @@ def test_hdf5_takes_h5py(prepare, tmp_path, monkeypatch):
 
 def looked(root, look, *, patterns=()):
     """What a recipe finds in `root/mine`."""
-    with contextlib.closing(Archives([root / "mine"], patterns, root / "scratch", 2**28)) as found:
+    with contextlib.closing(
+        SourceFiles([root / "mine"], patterns, root / "scratch", 2**28)
+    ) as found:
         return look(found)
 
 
@@ -498,9 +500,9 @@ def test_dsprites_of_hdf5_are_those_of_numpy(tmp_path):
         (split,) = looked(
             tmp_path / name, array_sets.find_dsprites, patterns=("*.npz", "a.tar")
         ).splits.values()
-        locations = [example.locations[0] for example in split]
-        pixels = [pathlib.Path(p.file).read_bytes()[p.offset :][: p.size] for p in locations]
-        found.append(([example.values for example in split], pixels))
+        locations = [example.files[0] for example in split]
+        pixels = [pathlib.Path(p.container).read_bytes()[p.offset :][: p.size] for p in locations]
+        found.append(([example.features for example in split], pixels))
     assert found[0] == found[1] == found[2]
     assert found[0][1] == [image.tobytes() for image in official_fakes.sprites()["imgs"]]
 
@@ -584,7 +586,7 @@ def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
         ({"latents_classes": np.zeros((7, 6), np.float32)}, "7 x 6 values of type float32"),
         ({"latents_classes": np.zeros((8, 6), int)}, "has other numbers of labels than of images"),
         ({"latents_values": np.full((7, 6), 101.0)}, "has labels that are not dSprites'"),
-        ({"latents_values": None}, ".npz lacks latents_values"),
+        ({"latents_values": None}, ".npz/latents_values.npy"),
         ({"latents_values": np.array({})}, "latents_values.npy: is no array, or a damaged one"),
     ],
 )
@@ -606,7 +608,7 @@ def test_a_header_that_declares_gigabytes(tmp_path):
     np.lib.format.write_array_header_1_0(
         stream, {"descr": "<i8", "fortran_order": False, "shape": (3 * 2**30, 6)}
     )
-    files = {f"{name}.npy": stream.getvalue() for name in array_sets.SPRITES_PARTS}
+    files = {f"{name}.npy": stream.getvalue() for name in array_sets.SPRITES_ARRAYS}
     image = io.BytesIO()
     np.save(image, np.zeros((7, 64, 64), np.uint8))
     files["imgs.npy"] = image.getvalue()
@@ -663,4 +665,4 @@ def test_a_recipe_for_every_data_set_of_the_paper():
             assert set(recipe.downloads) <= known
             asks = bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS)
             assert asks == (not recipe.downloads) or name == "vtab/retinopathy"
-    assert cifar.RECIPES[0].downloads == ("cifar-10-binary.tar.gz",)
+    assert array_sets.RECIPES[0].downloads == ("cifar-10-binary.tar.gz",)

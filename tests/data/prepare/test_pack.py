@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def packing(photos, data_dir, **changes):
-    values = {"sources": [photos], "name": "photos", "data_dir": data_dir, "max_pixels": 10**6}
+    values = {"sources": [photos], "name": "photos", "data_dir": data_dir}
     return pack.Packing(**values | {"shard_bytes": 6_000} | changes)
 
 
@@ -47,7 +47,7 @@ def files(folder):
 
 def faults(data_dir):
     folder = data_dir / "photos" / "1.0.0"
-    return list(verify(folder, workers=1, max_pixels=10**6))
+    return list(verify(folder, workers=1))
 
 
 def test_what_is_packed_is_read_back_by_the_training_source(photos, tmp_path):
@@ -112,7 +112,7 @@ KILLED = textwrap.dedent(
 
     os.fsync = fsync
     packing = pack.Packing(
-        sources=[sources], name="photos", data_dir=data_dir, max_pixels=10**6, shard_bytes=6_000
+        sources=[sources], name="photos", data_dir=data_dir, shard_bytes=6_000
     )
     pack.pack(packing)
     """
@@ -143,7 +143,7 @@ def test_a_killed_command_goes_on_and_the_result_is_the_same(photos, tmp_path):
     assert files(again) == files(whole)
 
 
-def die(shard):
+def die(path, entries):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -273,7 +273,7 @@ def test_verify_counts_and_decodes(photos, tmp_path):
     (folder / "vit_jax.json").unlink()
     (name,) = (path.name for path in folder.glob("photos-*"))
     assert faults(tmp_path) == [f"{name}: 30 records, not 31"]
-    features = shards.features(("a", "b"))
+    features = pack.features(("a", "b"))
     write = shards.tfds.core.example_serializer.ExampleSerializer(features.get_serialized_info())
     one = {"image": b"\xff\xd8\xffno", "label": np.int64(1), "file_name": b"a"}
     shards.write_records(folder / name, iter([write.serialize_example(one)] * 31))
@@ -290,7 +290,7 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(photos, tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))
         packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos",
-            data_dir=pathlib.Path(sys.argv[2]), max_pixels=10**6, shard_bytes=40_000_000)
+            data_dir=pathlib.Path(sys.argv[2]), shard_bytes=40_000_000)
         try:
             pack.pack(packing)
         except shards.PrepareError as error:
@@ -321,7 +321,7 @@ def test_too_little_room_is_said_before_it_begins(photos, tmp_path, monkeypatch)
 
 def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encode, tmp_path):
     tests = [picture(103), picture(205)[:, ::-1], picture(999)]
-    prints = dedup.Prints.stack(
+    prints = dedup.stack(
         [dedup.fingerprint(np.ascontiguousarray(image)) for image in tests], ["t 0", "t 1", "t 2"]
     )
     facts = pack.pack(packing(photos, tmp_path, prints=prints, against=["some"]))
@@ -332,7 +332,7 @@ def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encod
 
 
 def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch):
-    prints = dedup.Prints.stack([dedup.fingerprint(picture(103))], ["t 0"])
+    prints = dedup.stack([dedup.fingerprint(picture(103))], ["t 0"])
     chosen = packing(photos, tmp_path, prints=prints, against=["some"])
     assert pack.kept_prints(chosen) is None
 
@@ -360,7 +360,7 @@ def test_duplicates_stay_in_splits_to_evaluate_on(photos, picture, tmp_path):
         for index in (1, 2):
             image = (root / "test" / name / f"{index}.jpg").read_bytes()
             (root / "train" / name / f"{index}.jpg").write_bytes(image)
-    prints = dedup.Prints.stack([dedup.fingerprint(picture(101))], ["t"])
+    prints = dedup.stack([dedup.fingerprint(picture(101))], ["t"])
     facts = pack.pack(packing(root, tmp_path, prints=prints, against=["some"]))
     assert [row[0] for row in facts["duplicates"]] == ["train/cat/1.jpg"]
     assert len(source(tmp_path, "test")) == 30
@@ -395,7 +395,7 @@ def test_workers_leave_when_the_command_is_killed(photos, tmp_path):
         from vit_jax.data.prepare import pack
         def main():
             packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos", workers=2,
-                data_dir=pathlib.Path(sys.argv[2]), max_pixels=10**6, shard_bytes=6_000)
+                data_dir=pathlib.Path(sys.argv[2]), shard_bytes=6_000)
             progress.Bar.update = lambda self, done: done and print(
                 *(p.pid for p in multiprocessing.active_children()), flush=True)
             pack.pack(packing)

@@ -142,7 +142,7 @@ def test_a_stopped_conversion_goes_on(made, tmp_path):
     with pytest.raises(DataError, match="00001-of-00002: record 4: .*; copy it again"):
         tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
     part = tmp_path / "eurosat/rgb/.2.0.0.part"
-    (first,) = part.iterdir()
+    (first,) = (part / "whole").iterdir()
     before = first.stat().st_mtime_ns
     second.write_bytes(good)
     new = tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)

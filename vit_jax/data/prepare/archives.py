@@ -1,4 +1,4 @@
-"""Lists the files of tars and zips without unpacking, with a bound for every declared value.
+"""Lists and reads files in tars and zips without unpacking, with a bound for every declared value.
 
 A damaged archive, or one crafted to exhaust memory or time, raises DataError with one line that
 names the archive and the bound.
@@ -15,8 +15,10 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
+from vit_jax.data import decoding, folders
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
+from vit_jax.utils import storage
 from vit_jax.utils.storage import reason
 
 Path = pathlib.Path
@@ -30,7 +32,11 @@ MOST_DIRECTORY = 2**29  # bytes of a zip's directory, which is read at once; fiv
 # images barely compress, except black ones.
 RATIO, SMALL = 100, 2**24
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # which zipfile unpacks in bounded steps
-STEP = 2**12  # bytes of a zip's member to read at a time
+# Bytes of a zip's member to read at a time: with larger steps, zipfile unpacks more than the
+# directory declares before anyone can count it.
+STEP = 2**12
+MOST_OPEN = 64  # files; ImageNet-21k has a tar for each class
+SUFFIXES = (".tgz", ".tar.gz", ".tar", ".zip", ".gz")
 COMPRESSED = (
     (b"\x1f\x8b", "gunzip --keep"),
     (b"BZh", "bunzip2 --keep"),
@@ -59,14 +65,15 @@ DAMAGED = (
     RuntimeError,
 )
 
-PLAIN = -1  # in place of an offset
+PLAIN = -1  # in place of an offset: a file of its own
+MEMBER = -2  # the first member of a zip; the next is MEMBER - 1
 
 
 class FileEntry(NamedTuple):
-    """A file: its path in the listing and the location of its bytes.
+    """A file by its path in a listing, and the location of its `size` bytes.
 
-    Those are `size` bytes of the tar `container` from `offset` on, or the member number `offset` of
-    the zip `container`, or the file `path` below the folder `container`, where `offset` is PLAIN.
+    Those are bytes of the file `container` from `offset` on, member `MEMBER - offset` of the zip
+    `container`, or, where `offset` is PLAIN, the file `path` below the folder `container`.
     """
 
     path: str
@@ -75,11 +82,14 @@ class FileEntry(NamedTuple):
     size: int
 
 
-def is_zip(path: Path | str) -> bool:
+def is_zip(path: Path) -> bool:
     """Whether a file is a zip, not a tar that ends in one."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with Path(path).open("rb") as file:
+    try:
+        if not zipfile.is_zipfile(path):
+            return False
+    except DAMAGED:  # an end record that declares several disks
+        return True
+    with path.open("rb") as file:
         first = file.read(BLOCK)
     try:
         tarfile.TarInfo.frombuf(first, "utf-8", "surrogateescape")
@@ -96,19 +106,31 @@ def io_reason(error: OSError) -> str:
 
 
 def stem(name: str) -> str:
-    """The name of the folder that stands for a tar."""
-    return name[:-4] if name.lower().endswith(".tar") else name
+    """The name of the folder that stands for an archive: its own, without suffix."""
+    suffix = next((each for each in SUFFIXES if name.lower().endswith(each)), "")
+    return name[: len(name) - len(suffix)]
 
 
-def list_tar(path: Path, prefix: str) -> Iterator[FileEntry]:
-    """Yields the files of a tar, and those of tars within it; `prefix` goes before their paths.
+def list_folder(root: Path) -> Iterator[FileEntry]:
+    """Yields the files below a folder; raises DataError for one that cannot be read."""
+    for path, entry in folders.walk(root, "--from"):
+        with storage.errors_as(DataError, f"--from: {entry.path}"):
+            size = entry.stat().st_size
+        yield FileEntry(path, str(root), PLAIN, size)
 
-    Raises DataError for compressed or damaged tars, exceeded bounds, and members that are not plain
-    files inside the archive.
+
+def list_files(path: Path, prefix: str = "") -> Iterator[FileEntry]:
+    """Yields the files of a zip, or of a tar and the tars within it; `prefix` precedes their paths.
+
+    Raises DataError for compressed or damaged archives, exceeded bounds, and members that are not
+    plain files inside the archive.
     """
     try:
         if not path.is_file():
             raise DataError(f"{path}: is no regular file")
+        if is_zip(path):
+            yield from _zip(path, prefix)
+            return
         with path.open("rb") as file:
             start = file.read(8)
             for magic, command in COMPRESSED:
@@ -117,8 +139,7 @@ def list_tar(path: Path, prefix: str) -> Iterator[FileEntry]:
                         f"{path}: is compressed, and a shuffled order needs random access; "
                         f"first: {command} {path}"
                     )
-            part = _Part(file, 0, path.stat().st_size)
-            yield from _tar(part, str(path), prefix)
+            yield from _tar(_Part(file, 0, path.stat().st_size), str(path), prefix)
     except OSError as error:
         raise DataError(f"{path}: {io_reason(error)}") from None
 
@@ -143,6 +164,7 @@ def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator
 
 def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
     """Yields the members of a tar after checking that they are inside it and in order."""
+    source: Any = part
     source: Any = part
     end = 0
     try:
@@ -184,8 +206,8 @@ def _safe_path(name: str, archive: str, refused: str | None = None) -> str:
     return "/".join(parts)
 
 
-def list_zip(path: Path) -> Iterator[FileEntry]:
-    """Yields the files of a zip; raises DataError like `list_tar`."""
+def _zip(path: Path, prefix: str) -> Iterator[FileEntry]:
+    """Yields the files of a zip."""
     try:
         with Zip(path) as file:
             for number, info in enumerate(file.infolist()):
@@ -193,7 +215,7 @@ def list_zip(path: Path) -> Iterator[FileEntry]:
                 if not parts or info.is_dir() or parts[-1].startswith("."):
                     continue
                 link = stat.S_ISLNK(info.external_attr >> 16)
-                found = _safe_path(info.filename, str(path), "a symbolic link" if link else None)
+                name = _safe_path(info.filename, str(path), "a symbolic link" if link else None)
                 if info.flag_bits & 1:
                     raise DataError(f"{path}: {info.filename!r} is encrypted; unpack it first")
                 if info.compress_type not in METHODS:
@@ -202,15 +224,13 @@ def list_zip(path: Path) -> Iterator[FileEntry]:
                         "of which 4 KiB may unpack to gigabytes; unpack it first"
                     )
                 size = min(info.file_size, LARGE)
-                yield FileEntry(found, str(path), number, size)
+                yield FileEntry(prefix + name, str(path), MEMBER - number, size)
     except _TooLarge:
         raise DataError(
             f"{path}: its directory has more than {MOST_DIRECTORY:,} bytes; unpack it first"
         ) from None
     except DAMAGED as error:
         raise DataError(f"{path}: is a damaged zip: {reason(error)}") from None
-    except OSError as error:
-        raise DataError(f"{path}: {io_reason(error)}") from None
 
 
 class _TooLarge(ValueError):
@@ -275,19 +295,97 @@ class _Part:
         return self._at
 
 
-def read_member(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member of a zip, of which no more are unpacked than it says it has.
+class Reader:
+    """Reads listed files; keeps some tars and all zips open."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._zips: dict[str, tuple[Zip, list[zipfile.ZipInfo]]] = {}
+
+    def __call__(self, found: FileEntry) -> bytes:
+        """The bytes of an image or a label file.
+
+        Raises BadImage for faults of this file only, and DataError if its source has changed since
+        it was listed.
+        """
+        decoding.check_bytes(found.size)
+        try:
+            if found.offset == PLAIN:
+                data = decoding.read_file(Path(found.container, found.path))
+            elif found.offset < PLAIN:
+                data = _read_member(*self._member(found))
+            else:
+                data = os.pread(self._descriptor(found.container), found.size, found.offset)
+        except PermissionError as error:
+            raise BadImage(f"cannot be read: {error.strerror}") from None
+        except OSError as error:
+            raise DataError(f"{found.path}: {io_reason(error)}, in {found.container}") from None
+        except (*DAMAGED, IndexError) as error:
+            raise DataError(f"{found.container}: is damaged now: {error}") from None
+        if len(data) != found.size:
+            raise DataError(f"{found.path}: changed while it was packed, in {found.container}")
+        return data
+
+    def chunks(self, found: FileEntry, step: int = 2**20) -> Iterator[bytes]:
+        """Yields the bytes of a file in an archive, of any size; raises DataError if it cannot.
+
+        The archive stays open: reading a zip's directory again for each member takes quadratic
+        time.
+        """
+        left = found.size
+        try:
+            if found.offset < PLAIN:
+                file, info = self._member(found)
+                stream = file.open(info)
+            else:
+                stream = Path(found.container).open("rb")
+            with stream:
+                if found.offset >= 0:
+                    stream.seek(found.offset)
+                while chunk := stream.read(min(left, step)):
+                    left -= len(chunk)
+                    yield chunk
+            if left:
+                raise EOFError(f"{left:,} bytes are missing")
+        except (OSError, IndexError, *DAMAGED) as error:
+            why = reason(error)
+            raise DataError(f"{found.container}: {found.path}: cannot be unpacked: {why}") from None
+
+    def _member(self, found: FileEntry) -> tuple[Zip, zipfile.ZipInfo]:
+        if found.container not in self._zips:
+            file = Zip(found.container)
+            self._zips[found.container] = file, file.infolist()
+        file, members = self._zips[found.container]
+        return file, members[MEMBER - found.offset]
+
+    def _descriptor(self, path: str) -> int:
+        if path not in self._files:
+            if len(self._files) == MOST_OPEN:
+                os.close(self._files.pop(next(iter(self._files))))
+            self._files[path] = os.open(path, os.O_RDONLY)
+        return self._files[path]
+
+    def close(self) -> None:
+        """Closes the open files."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        for file, _ in self._zips.values():
+            file.close()
+        self._files, self._zips = {}, {}
+
+
+def _read_member(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of a member of a zip, of which no more are unpacked than it declares.
 
     Raises BadImage for a damaged one, or one that unpacks to much more than it takes.
     """
-    data = bytearray()
     if info.file_size > max(RATIO * info.compress_size, SMALL):
         raise BadImage(
             f"unpacks to {info.file_size:,} bytes, more than {RATIO} times as many as in the zip"
         )
+    data = bytearray()
     try:
         with file.open(info) as stream:
-            # At once, or in large steps, more may be unpacked than the directory says.
             while chunk := stream.read(STEP):
                 data += chunk
     except DAMAGED as error:

@@ -11,7 +11,6 @@ Cropped, rotated or edited images are not found. Images without contrast are onl
 because their frequencies are noise.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import pathlib
@@ -22,8 +21,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax import config
 from vit_jax.data import availability, decoding, sources
+from vit_jax.data.prepare.shards import MAX_PIXELS
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tasks import Task
 from vit_jax.runtime.progress import Bar
@@ -39,6 +38,10 @@ _DIAGONALS = sorted(((v, u) for v in range(12) for u in range(12)), key=lambda f
 _ROWS, _COLUMNS = (np.array(axis) for axis in zip(*_DIAGONALS, strict=True))
 _BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 MIRROR = np.uint64(_BITS[_COLUMNS % 2 == 1].sum(dtype=np.uint64))
+
+
+# Half precision is enough for a correlation, and halves the memory.
+RECORD = [("exact", "V16"), ("bits", "u8"), ("contrast", "?"), ("gray", "f2", SMALL * SMALL)]
 
 
 class Print(NamedTuple):
@@ -76,50 +79,27 @@ def fingerprint(image: np.ndarray) -> Print:
     return Print(exact, np.uint64(_BITS[signs].sum(dtype=np.uint64)), gray / length)
 
 
-@dataclasses.dataclass(frozen=True)
-class Prints:
-    """Fingerprints of many images, as arrays that processes share through a file.
-
-    Attributes:
-      names: of the images, for messages.
-      exact: (N) 16 bytes each.
-      bits: (N) uint64; 0 where `contrast` is False.
-      contrast: (N) bool.
-      gray: (N, 256) float16.
-    """
-
-    names: np.ndarray
-    exact: np.ndarray
-    bits: np.ndarray
-    contrast: np.ndarray
-    gray: np.ndarray
-
-    @classmethod
-    def stack(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
-        """The arrays of fingerprints."""
-        return cls(
-            np.array([name.encode() for name in names], np.bytes_),
-            np.array([each.exact for each in prints], np.dtype("V16")),
-            np.array([each.bits or 0 for each in prints], np.uint64),
-            np.array([each.bits is not None for each in prints], bool),
-            np.array([each.gray for each in prints], np.float16).reshape(-1, SMALL * SMALL),
-        )
-
-    def save(self, path: pathlib.Path) -> None:
-        """Writes the arrays to a file, the largest one to a second file."""
-        with storage.naming(path), path.open("wb") as file:
-            np.save(path.with_suffix(GRAY), self.gray)
-            np.savez(file, **{name: getattr(self, name) for name in SMALLER})
-
-    @classmethod
-    def load(cls, path: pathlib.Path) -> "Prints":
-        """Reads the arrays that `save` wrote; all processes share the memory of the largest."""
-        gray = np.load(path.with_suffix(GRAY), mmap_mode="r")
-        with np.load(path) as file:
-            return cls(**{name: file[name] for name in SMALLER}, gray=gray)
+def stack(prints: Sequence[Print], names: Sequence[str]) -> np.ndarray:
+    """The fingerprints of images as records (N,) with their names, for messages."""
+    encoded = np.array([name.encode() for name in names], np.bytes_)
+    records = np.zeros(len(prints), [*RECORD, ("name", encoded.dtype)])
+    records["exact"] = np.array([each.exact for each in prints], "V16")
+    records["bits"] = [each.bits or 0 for each in prints]
+    records["contrast"] = [each.bits is not None for each in prints]
+    records["gray"] = np.array([each.gray for each in prints]).reshape(-1, SMALL * SMALL)
+    records["name"] = encoded
+    return records
 
 
-SMALLER, GRAY = ("names", "exact", "bits", "contrast"), ".gray.npy"
+def save(prints: np.ndarray, path: pathlib.Path) -> None:
+    """Writes the records of `stack` to a .npy file."""
+    with storage.naming(path):
+        np.save(path, prints)
+
+
+def load(path: pathlib.Path) -> np.ndarray:
+    """The records that `save` wrote; processes share their memory."""
+    return np.load(path, mmap_mode="r")
 
 
 class Index:
@@ -129,15 +109,16 @@ class Index:
     so only images with an equal group are compared.
     """
 
-    def __init__(self, prints: Prints, threshold: int = THRESHOLD) -> None:
+    def __init__(self, prints: np.ndarray, threshold: int = THRESHOLD) -> None:
         self._prints, self._threshold = prints, threshold
-        self._by_pixels = {bytes(each): at for at, each in enumerate(prints.exact)}
-        rows = np.flatnonzero(prints.contrast)
+        self._bits = np.array(prints["bits"])
+        self._by_pixels = {bytes(each): at for at, each in enumerate(prints["exact"])}
+        rows = np.flatnonzero(prints["contrast"])
         self._bands: list[tuple[np.uint64, np.ndarray, np.ndarray]] = []
         # Bits are dealt in turn: neighboring frequencies are not independent.
         for band in range(threshold + 1):
             mask = np.uint64(_BITS[band :: threshold + 1].sum(dtype=np.uint64))
-            keys = prints.bits[rows] & mask
+            keys = self._bits[rows] & mask
             order = np.argsort(keys, kind="stable")
             self._bands.append((mask, keys[order], rows[order]))
 
@@ -155,7 +136,7 @@ class Index:
             for distance, at in self._near(bits):
                 if best is not None and distance >= best[0]:
                     break
-                if float(self._prints.gray[at].astype(np.float32) @ gray) >= CORRELATION:
+                if float(self._prints["gray"][at].astype(np.float32) @ gray) >= CORRELATION:
                     best = distance, at
         return best and Match(self._name(best[1]), best[0])
 
@@ -166,23 +147,23 @@ class Index:
             key = bits & mask
             found.append(rows[np.searchsorted(keys, key) : np.searchsorted(keys, key, "right")])
         rows = np.concatenate(found)
-        distances = np.bitwise_count(self._prints.bits[rows] ^ bits)
+        distances = np.bitwise_count(self._bits[rows] ^ bits)
         near = distances <= self._threshold  # few, and some of them by several groups
         return sorted(set(zip(distances[near].tolist(), rows[near].tolist(), strict=True)))
 
     def _name(self, at: int) -> str:
-        return self._prints.names[at].decode()
+        return self._prints["name"][at].decode()
 
 
-CHUNK = 64
+CHUNK = 64  # images of a worker at a time
 
 
-def collect_prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> Prints:
+def collect_prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> np.ndarray:
     """The fingerprints of all readable test images of some tasks.
 
     Raises DataError for a task that is not prepared, or has no test images.
     """
-    found: list[Print] = []
+    prints: list[Print] = []
     names: list[str] = []
     for source in open_test_sets(tasks, data_dir):
         title = source.name(0).rpartition(" example")[0]
@@ -192,14 +173,13 @@ def collect_prints(tasks: Sequence[Task], data_dir: str | None, workers: int) ->
         ):
             for start in range(0, len(source), CHUNK * workers):
                 numbers = range(start, min(start + CHUNK * workers, len(source)))
-                for number, one in zip(
-                    numbers, pool.map(_take_print, itertools.repeat(source), numbers), strict=True
-                ):
+                found = pool.map(_take_print, itertools.repeat(source), numbers)
+                for number, one in zip(numbers, found, strict=True):
                     if one is not None:
-                        found.append(one._replace(gray=one.gray.astype(np.float16)))
+                        prints.append(one._replace(gray=one.gray.astype(np.float16)))
                         names.append(source.name(number))
                 progress.update(numbers.stop)
-    return Prints.stack(found, names)
+    return stack(prints, names)
 
 
 def open_test_sets(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Source]:
@@ -226,7 +206,7 @@ def open_test_sets(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Sour
 def _take_print(source: Source, number: int) -> Print | None:
     try:
         image = source[number].image
-        pixels = decoding.load(image, channels=3, max_pixels=config.Data().max_pixels)
+        pixels = decoding.load(image, channels=3, max_pixels=MAX_PIXELS)
     except decoding.BadImage:
         return None
     return fingerprint(pixels)

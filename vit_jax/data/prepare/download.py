@@ -15,9 +15,12 @@ import tensorflow_datasets as tfds
 
 from vit_jax.config import NO_ROOM
 from vit_jax.data import tfds_metadata
+from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare.official.recipe import Recipe
+from vit_jax.data.prepare.request import Request
 from vit_jax.data.prepare.shards import PrepareError, read_info
 from vit_jax.data.source import DataError
+from vit_jax.data.tasks import Task
 from vit_jax.utils.storage import reason
 
 EXTRA = "pip install 'vit_jax[prepare]'"
@@ -35,28 +38,56 @@ def builder(name: str, data_dir: str | None) -> Any:
         raise DataError(_needs(name, [error.name or "tensorflow"])) from None
 
 
-def prepared(one: Any) -> str | None:
-    """The format a dataset is prepared in, such as `array_record`, or None."""
+def is_prepared(name: str, one: Any) -> bool:
+    """Whether a dataset is there as array_record; raises DataError if it has another format."""
     if not (one.data_path / "dataset_info.json").exists():
-        return None
+        return False
     found = read_info(one.data_path).file_format
-    return found.value if found else "tfrecord"
+    if found == tfds.core.FileFormat.ARRAY_RECORD:
+        return True
+    raise DataError(
+        f"{name}: is prepared as {found.value if found else 'tfrecord'} in {one.data_path}; "
+        f"convert it: vit_jax prepare {name} --from={one.data_path} --data-dir=ANOTHER"
+    )
 
 
-def download(one: Any, name: str, packages: Sequence[str], files: str, manual: str | None) -> None:
-    """Downloads a dataset and prepares it as array_record.
-
-    Args:
-      one: its builder.
-      name: its name on the command line, for messages.
-      packages: packages that its builder needs in addition.
-      files: description of the files that the user must provide, or empty.
-      manual: the folder with these files; None: TFDS's default.
+def prepare(
+    name: str, task: Task | None, request: Request, manual: str | None = None
+) -> Iterator[str]:
+    """Has TFDS download a dataset, or read it from the folder `manual`, and yields lines.
 
     Raises DataError with one line that names what is missing, and PrepareError if another attempt
     may succeed.
     """
-    manual = check_requirements(one, name, packages, files, manual)
+    request.refuse_packing(name)
+    request.refuse_partial(name)
+    dataset = task.dataset if task else None
+    one = builder(dataset.name if dataset else name, str(request.directory()))
+    if is_prepared(name, one):
+        yield f"{name}: is prepared already, in {one.data_path}"
+        return
+    packages, files = (dataset.packages, dataset.files) if dataset else ((), "")
+    manual = _check_requirements(one, name, packages, files, manual)
+    if not request.dry_run:
+        _download(one, name, manual)
+        yield f"{name}: prepared, in {one.data_path}"
+        return
+    if manual is not None:
+        sizes = lines.file_sizes(pathlib.Path(manual))
+        yield lines.reads(name, [manual], f"{len(sizes):,} files", sum(sizes))
+    else:
+        yield lines.downloads(name, sizes_of_downloads(one))
+    yield from lines.expected(name, dataset.images if dataset else {})
+    yield from lines.writes(name, pathlib.Path(one.data_path), "converted by TFDS")
+
+
+def sizes_of_downloads(one: Any, wanted: Sequence[str] = ()) -> dict[str, int]:
+    """The size in bytes of each file that a builder downloads; `wanted` selects some."""
+    infos = (one.url_infos or {}).values()
+    return {i.filename: int(i.size or 0) for i in infos if not wanted or i.filename in wanted}
+
+
+def _download(one: Any, name: str, manual: str | None) -> None:
     if manual is None:
         _check_network(one, name)
     config = tfds.download.DownloadConfig(manual_dir=manual)
@@ -64,12 +95,12 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
         one.download_and_prepare(download_config=config)
 
 
-def check_requirements(
+def _check_requirements(
     one: Any, name: str, packages: Sequence[str], files: str, manual: str | None
 ) -> str | None:
     """The folder with the user's files, or None if TFDS downloads them.
 
-    Takes the arguments of `download`. Raises DataError if files or packages are missing.
+    Raises DataError if `files` or `packages` are missing.
     """
     if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
         manual = manual or str(pathlib.Path(one._data_dir_root) / "downloads/manual")

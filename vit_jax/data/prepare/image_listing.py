@@ -1,27 +1,19 @@
 """Lists the images in folders, tars and zips with their locations, without unpacking."""
 
-import contextlib
 import os
 import pathlib
-import stat
-import threading
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.data import decoding, folders
-from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.prepare import archives
-from vit_jax.data.prepare.archives import PLAIN, FileEntry
+from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
 
 Path = pathlib.Path
 
-MOST_OPEN = 64  # tars; ImageNet-21k has one per class
 CHUNK = 2**14  # files added to the arrays of a listing at a time
-STEP = 2**20  # bytes of a member of an archive to read at a time
 
 
 class Listing:
@@ -80,13 +72,12 @@ class Listing:
         ends = self._ends[0]
         return bytes(self._paths[ends[index] : ends[index + 1]])
 
-    def found(self, index: int) -> FileEntry:
-        """The path and location of an image."""
+    def __getitem__(self, index: int) -> FileEntry:
         container, offset, size = self._rows[0][index].tolist()
         return FileEntry(self.path(index), self._containers[container], offset, size)
 
     def sizes(self) -> np.ndarray:
-        """The bytes of every image (N)."""
+        """The bytes of every image (N,), int64."""
         return self._rows[0][:, 2]
 
 
@@ -100,133 +91,22 @@ def scan(sources: Sequence[Path]) -> Listing:
     listing = Listing()
     for source in sources:
         try:
-            status = source.stat()
+            source.stat()
         except OSError as error:
             raise DataError(f"--from={source}: {archives.io_reason(error)}") from None
-        if stat.S_ISDIR(status.st_mode):
-            found = _folder(source)
-        elif stat.S_ISREG(status.st_mode) and archives.is_zip(source):
-            found = archives.list_zip(source)
-        else:
-            found = archives.list_tar(source, "")
-            if len(sources) > 1:
-                found = _lifted(found, source.name)
-        for each in found:
-            listing.add(each)
+        if source.is_dir():
+            for found in archives.list_folder(source):
+                if found.path.lower().endswith(".tar"):
+                    path = source / found.path
+                    for inner in archives.list_files(path, f"{archives.stem(found.path)}/"):
+                        listing.add(inner)
+                else:
+                    listing.add(found)
+            continue
+        lifted = len(sources) > 1 and source.is_file() and not archives.is_zip(source)
+        for found in archives.list_files(source):
+            if lifted and "/" not in found.path:
+                found = found._replace(path=f"{archives.stem(source.name)}/{found.path}")
+            listing.add(found)
     listing.close()
     return listing
-
-
-def _lifted(found: Iterator[FileEntry], name: str) -> Iterator[FileEntry]:
-    """Yields the files of a tar; files at its top level get its name as their folder."""
-    for each in found:
-        yield each if "/" in each.path else each._replace(path=f"{archives.stem(name)}/{each.path}")
-
-
-def _folder(root: Path) -> Iterator[FileEntry]:
-    """Yields the files below a folder, with those in tars."""
-    for path, entry in folders.walk(root, "--from"):
-        if path.lower().endswith(".tar"):
-            yield from archives.list_tar(Path(entry.path), f"{archives.stem(path)}/")
-            continue
-        try:
-            size = entry.stat().st_size
-        except FileNotFoundError:
-            raise DataError(f"--from: {entry.path}: a link to nothing") from None
-        yield FileEntry(path, str(root), PLAIN, size)
-
-
-class Reader:
-    """Reads the bytes of images, safe for threads; keeps some tars and all zips open."""
-
-    def __init__(self) -> None:
-        self._tars: dict[str, int] = {}
-        self._zips: dict[str, tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, found: FileEntry) -> bytes:
-        """The bytes of an image.
-
-        Raises BadImage for faults of this image only, and DataError if its source has changed since
-        it was listed.
-        """
-        decoding.check_bytes(found.size)
-        try:
-            data = self._read(found)
-        except PermissionError as error:
-            raise BadImage(f"cannot be read: {error.strerror}") from None
-        except OSError as error:
-            reason = archives.io_reason(error)
-            raise DataError(f"{found.path}: {reason}, in {found.container}") from None
-        except archives.DAMAGED as error:
-            raise DataError(f"{found.container}: is damaged now: {error}") from None
-        if len(data) != found.size:
-            raise DataError(f"{found.path}: changed while it was packed, in {found.container}")
-        return data
-
-    def chunks(self, found: FileEntry) -> Iterator[bytes]:
-        """Yields the bytes of a file in an archive, of any size; raises DataError if it cannot.
-
-        The archive stays open: to read the directory of a zip for every member would take time with
-        their square.
-        """
-        left = found.size
-        try:
-            with self._lock:
-                self._open(found.container)
-            with contextlib.ExitStack() as closing:
-                if found.container in self._zips:
-                    file, infos = self._zips[found.container]
-                    stream = closing.enter_context(file.open(infos[found.offset]))
-                else:
-                    stream = closing.enter_context(Path(found.container).open("rb"))
-                    stream.seek(found.offset)
-                while chunk := stream.read(min(left, STEP)):
-                    left -= len(chunk)
-                    yield chunk
-            if left:
-                raise EOFError(f"{left:,} bytes are missing")
-        except (OSError, *archives.DAMAGED) as error:
-            why = archives.reason(error)
-            raise DataError(f"{found.container}: {found.path}: cannot be unpacked: {why}") from None
-
-    def _read(self, found: FileEntry) -> bytes:
-        if found.offset == PLAIN:
-            return decoding.read_file(Path(found.container, found.path))
-        with self._lock:
-            self._open(found.container)
-            if found.container in self._zips:  # its members share one position
-                file, members = self._zips[found.container]
-                return archives.read_member(file, members[found.offset])
-            return os.pread(self._tars[found.container], found.size, found.offset)
-
-    def _open(self, container: str) -> None:
-        if container in self._tars or container in self._zips:
-            return
-        if archives.is_zip(container):
-            file = archives.Zip(container)
-            self._zips[container] = file, file.infolist()
-        else:
-            if len(self._tars) == MOST_OPEN:
-                os.close(self._tars.pop(next(iter(self._tars))))
-            self._tars[container] = os.open(container, os.O_RDONLY)
-
-    def close(self) -> None:
-        """Closes the open files."""
-        for descriptor in self._tars.values():
-            os.close(descriptor)
-        for file, _ in self._zips.values():
-            file.close()
-        self._tars, self._zips = {}, {}
-
-
-def members(archive: Path, prefix: str) -> Iterator[FileEntry]:
-    """Yields the files of a tar (also of the tars within it) or a zip, paths after `prefix`.
-
-    Raises DataError like `scan`.
-    """
-    if archives.is_zip(archive):
-        for each in archives.list_zip(archive):
-            yield each._replace(path=prefix + each.path)
-    else:
-        yield from archives.list_tar(archive, prefix)

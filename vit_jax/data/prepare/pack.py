@@ -1,25 +1,46 @@
-"""Packs folders, tars and zips of images into a dataset; resumes after any interruption."""
+"""Packs the user's folders, tars and zips of images; resumes after any interruption."""
 
 import dataclasses
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import re
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import cv2
+import numpy as np
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vit_jax import config
+from vit_jax.data import decoding, splits, tasks
+from vit_jax.data.datasets import IMAGENET21K
+from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Skipped
-from vit_jax.data.prepare import assignment, dedup, image_listing, shards, staging
-from vit_jax.data.prepare.shards import SHARD_BYTES, Planned, Settings, Shard
+from vit_jax.data.prepare import archives, assignment, dedup, image_listing, shards, staging
+from vit_jax.data.prepare import request as lines
+from vit_jax.data.prepare.assignment import Assignment
+from vit_jax.data.prepare.image_listing import Listing
+from vit_jax.data.prepare.request import Request
+from vit_jax.data.prepare.shards import MAX_PIXELS, SHARD_BYTES, Outcome, Shard
 from vit_jax.data.source import DataError
+from vit_jax.data.splits import Split
+from vit_jax.data.tasks import Task
+from vit_jax.utils.messages import size_text
 
 Path = pathlib.Path
 
 VERSION = "1.0.0"
-PRINTS = "prints.npz"
+PRINTS = "prints.npy"
 FORM = 1  # raised when the same images would be packed to other bytes
+HOLDOUT = 0.1  # fraction of each class of the user's own images
+QUALITY = 95  # of what is resized
+KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # as it is: JPEG, PNG, WebP
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,9 +53,8 @@ class Packing:
       data_dir: parent of its folder.
       unsplit: split for images outside of split folders.
       holdout: fraction of each class that becomes a validation split if there is none.
-      max_side: longest side of an image, or None.
-      max_pixels: largest image to decode.
-      prints: fingerprints of images to leave out, or None.
+      max_side: longest side of an image; larger ones are resized and encoded again.
+      prints: records of `dedup.stack` of images to leave out, or None.
       against: tasks that these images belong to.
       distance: largest Hamming distance of a near duplicate's hash.
       workers: processes.
@@ -47,8 +67,7 @@ class Packing:
     unsplit: str = "train"
     holdout: float = 0.0
     max_side: int | None = None
-    max_pixels: int
-    prints: dedup.Prints | None = None
+    prints: np.ndarray | None = None
     against: Sequence[str] = ()
     distance: int = dedup.THRESHOLD
     workers: int = 1
@@ -65,33 +84,156 @@ class Packing:
         return staging.hidden(self.folder)
 
 
+def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
+    """Packs the images of a request and yields lines for the user."""
+    request.refuse_partial(name)
+    known = task.dataset.tfds if task else name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", known):
+        raise config.ConfigError(f"{name}: no name for a dataset; small letters, digits and _")
+    if task is None and known in tfds.list_builders(with_community_datasets=False):
+        raise DataError(
+            f"{name}: TFDS has a dataset of this name, with other versions; choose another"
+        )
+    flag = "--dedup-against="
+    excluded = [task for pattern in request.against for task in tasks.select(pattern, flag)]
+    packing = Packing(
+        sources=request.paths(),
+        name=known,
+        data_dir=request.directory(),
+        unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
+        holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
+        max_side=request.max_side,
+        against=sorted({task.name for task in excluded}),
+        distance=request.distance,
+        workers=request.workers,
+    )
+    if packing.folder.exists():
+        held = check_same(packing, keep_part=request.dry_run)
+        yield (
+            f"{name}: is packed already, {held:,} images in {packing.folder}; to pack others, "
+            f"remove it: rm -r {packing.folder}"
+        )
+        return
+    if request.dry_run:
+        yield from _plan_lines(name, packing, excluded, request.data_dir)
+        return
+    if excluded:
+        for source in packing.sources:  # before minutes are spent on the test images
+            if not source.exists():
+                raise DataError(f"--from={source}: no such file or folder")
+        prints = kept_prints(packing)
+        if prints is None:
+            prints = dedup.collect_prints(excluded, request.data_dir, request.workers)
+        packing = dataclasses.replace(packing, prints=prints)
+    facts = pack(packing)
+    if request.holdout and not facts["holdout"]:
+        yield f"{name}: --holdout={request.holdout:g}: not used, as splits are given"
+    yield from _report_lines(name, packing, facts)
+    if task and task.dataset is IMAGENET21K and facts["classes"] != IMAGENET21K.classes:
+        yield (
+            f"{name}: has {facts['classes']:,} classes, not the {IMAGENET21K.classes:,} of the "
+            "paper's models, whose heads do not fit"
+        )
+
+
+def _plan_lines(
+    name: str, packing: Packing, against: Sequence[Task], data_dir: str | None
+) -> Iterator[str]:
+    """Yields the lines of a dry run; lists the sources without unpacking any.
+
+    Raises DataError like the packing itself: for unusable sources, a full disk, a missing task.
+    """
+    listing, assigned = list_images(packing)
+    planned, sizes = plan_shards(packing, listing, assigned), listing.sizes()
+    yield lines.reads(name, packing.sources, f"{len(listing):,} images", int(sizes.sum()))
+    for source in dedup.open_test_sets(against, data_dir):
+        title = source.name(0).rpartition(" example")[0]
+        yield f"{name}: would read {len(source):,} images: {title}, to leave out duplicates"
+    for split, order in assigned.order.items():
+        size = size_text(int(sizes[order].sum()))
+        yield f"{name}: {split}: {len(order):,} images of {len(assigned.classes):,} classes, {size}"
+    if listing.ignored or assigned.ignored:
+        yield f"{name}: would skip {_why_ignored(listing, assigned)}"
+    missing = [shard for shard in planned if shards.find_outcome(shard.path) is None]
+    needed = sum(shard.size for shard in missing)
+    contents = f"{len(planned):,} shards, "
+    if packing.max_side is None:
+        contents += f"about {size_text(int(sizes.sum()))}"
+    else:  # the size of a shrunk image is known only afterwards
+        needed = 0
+        contents += f"images shrunk to {packing.max_side} pixels"
+    yield from lines.writes(name, packing.folder, contents, needed, len(planned) - len(missing))
+
+
+def _report_lines(name: str, packing: Packing, facts: Mapping[str, Any]) -> Iterator[str]:
+    for split, about in facts["splits"].items():
+        yield f"{name}: {split}: {about['examples']:,} images of {facts['classes']:,} classes"
+    report = packing.folder / staging.FACTS
+    for number, what in (
+        (facts["resized"], f"were larger than {packing.max_side} pixels and are resized"),
+        (len(facts["corrupt"]), f"cannot be read and are left out; {report} names them"),
+        (
+            len(facts["duplicates"]),
+            f"are test images of other tasks and are left out; {report} has the pairs",
+        ),
+        (facts["ignored"], f"are left out: {facts['ignored_why']}"),
+    ):
+        if number:
+            yield f"{name}: {number:,} files {what}"
+    command = _training_command(packing, facts["splits"])
+    yield f"{name}: in {packing.folder}; to train on it: {command}"
+
+
+def _training_command(packing: Packing, names: Collection[str]) -> str:
+    """A command that trains and evaluates on the packed splits."""
+    flags = [("name", packing.name), ("root", str(packing.data_dir))]
+    evaluation = splits.for_evaluation(names)
+    train = splits.find_folder("train", names) or next(
+        (split for split in sorted(names) if split != evaluation), evaluation
+    )
+    if evaluation is None or evaluation == train:  # its order is by hash: any part is a sample
+        flags += [("train_split", f"{train}[:90%]"), ("eval_split", f"{train}[90%:]")]
+    else:
+        flags += [("train_split", train)] if train != "train" else []
+        flags += [("eval_split", evaluation)]
+    words = (f"--config.data.{key}={value}" for key, value in flags)
+    return shlex.join(["vit_jax", "train", "tfds", *words])
+
+
 def pack(packing: Packing) -> dict[str, Any]:
     """Packs a dataset and returns the contents of its `vit_jax.json`."""
-    return staging.write_dataset(
-        packing.name, packing.folder, functools.partial(_plan, packing), packing.workers
-    )
+    plan = functools.partial(_plan, packing)
+    return staging.write_dataset(packing.name, packing.folder, plan, packing.workers)
 
 
 def _plan(packing: Packing, part: Path) -> staging.Work:
-    listing, assigned = inspect_sources(packing)
-    settings = Settings(
-        classes=assigned.classes,
-        below=assigned.below,
-        max_side=packing.max_side,
-        max_pixels=packing.max_pixels,
-        prints=part / PRINTS if packing.prints else None,
-        distance=packing.distance,
-    )
+    listing, assigned = list_images(packing)
+    prints, saved = packing.prints, part / PRINTS
+
+    def entries(shard: Shard) -> list[ImageEntry]:
+        is_test = shard.split.lower() in assignment.EVALUATION and not assigned.held_out
+        labels = assigned.labels[shard.positions].tolist()
+        return [
+            (listing[position], label, is_test)
+            for position, label in zip(shard.positions.tolist(), labels, strict=True)
+        ]
+
     remedy = "free some space, choose another --data-dir, or shrink images with --max-side=512"
-    prints = packing.prints
     return staging.Work(
         fingerprint=_fingerprint(packing, listing, assigned),
-        planned=list(plan_shards(packing, listing, assigned)),
-        shard=functools.partial(_shard, listing, assigned),
-        packer=functools.partial(shards.Packer, settings),
+        shards=plan_shards(packing, listing, assigned),
+        entries=entries,
+        encoder=functools.partial(
+            ImageEncoder,
+            classes=assigned.classes,
+            below=assigned.below,
+            max_side=packing.max_side,
+            prints=None if prints is None else saved,
+            distance=packing.distance,
+        ),
         finish=functools.partial(_finish, packing, assigned, listing),
         remedy=remedy if packing.max_side is None else None,  # sizes of resized images are unknown
-        first=(lambda: None) if prints is None else functools.partial(prints.save, part / PRINTS),
+        first=(lambda: None) if prints is None else functools.partial(dedup.save, prints, saved),
     )
 
 
@@ -102,14 +244,12 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
     """
     if not keep_part:
         shutil.rmtree(packing.part, ignore_errors=True)
-    try:
-        facts = json.loads((packing.folder / staging.FACTS).read_text())
-        images = sum(split["examples"] for split in facts["splits"].values())
-    except (OSError, ValueError, KeyError, RecursionError):
+    facts = staging.read_facts(packing.folder)
+    if facts is None:
         raise DataError(
             f"{packing.folder}: exists, but was not packed by this command; remove it"
         ) from None
-    held = facts.get("holdout")  # None: it had splits, or is from before there was a holdout
+    held = facts.get("holdout")  # None: it had splits
     for key, value in (
         ("holdout", held if held is None else packing.holdout),
         ("max_side", packing.max_side),
@@ -121,24 +261,17 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
                 f"{packing.folder}: was packed with {key} {facts.get(key)}, not {value}; to pack "
                 f"it again, remove it: rm -r {packing.folder}"
             )
-    return images
+    return sum(split["examples"] for split in facts["splits"].values())
 
 
-def check_sources(packing: Packing) -> None:
-    """Raises DataError for a missing source."""
-    for source in packing.sources:
-        if not source.exists():
-            raise DataError(f"--from={source}: no such file or folder")
-
-
-def kept_prints(packing: Packing) -> dedup.Prints | None:
+def kept_prints(packing: Packing) -> np.ndarray | None:
     """The fingerprints of an earlier attempt, which are slow to compute; else None."""
     if (packing.part / staging.PLAN).exists() and (packing.part / PRINTS).exists():
-        return dedup.Prints.load(packing.part / PRINTS)
+        return dedup.load(packing.part / PRINTS)
     return None
 
 
-def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment.Assignment]:
+def list_images(packing: Packing) -> tuple[Listing, Assignment]:
     """The images in the sources, and their split, class and order; writes nothing."""
     named = ", ".join(map(str, packing.sources))
     listing = image_listing.scan(packing.sources)
@@ -146,12 +279,10 @@ def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment
     return listing, assigned
 
 
-def _fingerprint(
-    packing: Packing, listing: image_listing.Listing, assigned: assignment.Assignment
-) -> str:
+def _fingerprint(packing: Packing, listing: Listing, assigned: Assignment) -> str:
     """A digest of everything that determines the contents of the shards."""
     total = hashlib.sha256()
-    facts = [FORM, packing.name, packing.max_side, packing.max_pixels, packing.shard_bytes]
+    facts = [FORM, packing.name, packing.max_side, MAX_PIXELS, packing.shard_bytes]
     total.update(json.dumps([*facts, list(packing.against), list(assigned.classes)]).encode())
     for split, order in assigned.order.items():
         total.update(split.encode())
@@ -160,57 +291,121 @@ def _fingerprint(
         total.update(listing.sizes()[order].astype("<i8").tobytes())
         total.update(assigned.labels[order].astype("<i4").tobytes())
     if packing.prints is not None:
-        total.update(packing.prints.exact.tobytes() + bytes([packing.distance]))
+        total.update(packing.prints["exact"].tobytes() + bytes([packing.distance]))
     return total.hexdigest()
 
 
-def plan_shards(
-    packing: Packing, listing: image_listing.Listing, assigned: assignment.Assignment
-) -> Iterator[Planned]:
-    """Yields the shards of every split, with the positions of their images in the listing."""
+def plan_shards(packing: Packing, listing: Listing, assigned: Assignment) -> list[Shard]:
+    """The shards of every split, with the positions of their images in the listing."""
+    path = packing.part / staging.WHOLE / packing.name
+    planned = []
     for split, order in assigned.order.items():
         if not re.fullmatch(r"\w+", split):
             raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
-        path = packing.part / staging.WHOLE / packing.name
-        yield from shards.divide(path, split, order, listing.sizes(), packing.shard_bytes)
+        planned += shards.divide(path, split, order, listing.sizes(), packing.shard_bytes)
+    return planned
 
 
-def _shard(listing: image_listing.Listing, assigned: assignment.Assignment, one: Planned) -> Shard:
-    """A shard with the places of its images."""
-    return Shard(
-        one.path,
-        [listing.found(position) for position in one.positions.tolist()],
-        assigned.labels[one.positions].tolist(),
-        one.split.lower() in assignment.EVALUATION and not assigned.held_out,
+# An image, its label, and whether it belongs to a test set, which keeps its duplicates.
+ImageEntry = tuple[archives.FileEntry, int, bool]
+
+
+class ImageEncoder:
+    """Makes examples of images: decodes each, leaves out bad ones and duplicates, resizes.
+
+    Args:
+      classes: names of the classes.
+      below: bytes at the start of a path that the name of an example omits.
+      max_side: longest side of an image; larger ones are resized and encoded again.
+      prints: file with fingerprints of images to leave out, or None.
+      distance: largest Hamming distance of a near duplicate's hash.
+    """
+
+    def __init__(
+        self,
+        *,
+        classes: Sequence[str],
+        below: int,
+        max_side: int | None,
+        prints: Path | None,
+        distance: int,
+    ) -> None:
+        self.features = features(classes)
+        self._below, self._max_side = below, max_side
+        self._index = dedup.Index(dedup.load(prints), distance) if prints else None
+        self._read = archives.Reader()
+
+    def __call__(self, entry: ImageEntry, outcome: Outcome) -> tuple[str, dict[str, Any]] | None:
+        """The example of an image; raises DataError if its source has changed."""
+        found, label, is_test = entry
+        raw = os.fsencode(found.path)[self._below :]
+        name = raw.decode(errors="backslashreplace").replace("\n", "\\n")
+        try:
+            encoded = self._read(found)
+            pixels = decoding.decode(encoded, channels=3, max_pixels=MAX_PIXELS)
+        except BadImage as error:
+            outcome.bad.append((name, str(error)))
+            return None
+        if self._index is not None and not is_test:
+            match = self._index.find(pixels)
+            if match is not None:
+                outcome.duplicates.append((name, match.name, match.distance))
+                return None
+        if self._max_side and max(pixels.shape[:2]) > self._max_side:
+            encoded = _shrink(pixels, self._max_side)
+            outcome.resized += 1
+        elif not encoded.startswith(KEPT):  # TFDS cannot read BMP, and reads all frames of a GIF
+            bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+            encoded = cv2.imencode(".png", bgr)[1].tobytes()
+        return name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
+
+
+def _shrink(pixels: np.ndarray, side: int) -> bytes:
+    """A JPEG of uint8 RGB pixels `H W 3`, resized by area to a longer side of `side`."""
+    factor = side / max(pixels.shape[:2])
+    height, width = (max(1, round(length * factor)) for length in pixels.shape[:2])
+    small = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+    bgr = cv2.cvtColor(small, cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+
+
+def features(classes: Sequence[str]) -> Any:
+    """The TFDS features of a packed dataset."""
+    return tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(None, None, 3)),
+            "label": tfds.features.ClassLabel(names=list(classes)),
+            "file_name": tfds.features.Text(),
+        }
     )
 
 
 def _finish(
     packing: Packing,
-    assigned: assignment.Assignment,
-    listing: image_listing.Listing,
+    assigned: Assignment,
+    listing: Listing,
     whole: Path,
     packed: staging.Packed,
 ) -> dict[str, Any]:
     """Writes the metadata and returns the facts, which do not depend on interruptions."""
     outcomes = [outcome for _, outcome in packed]
-    splits, infos = {}, {}
+    about, sizes = {}, {}
     for split in assigned.order:
-        mine = [each for each in packed if each[0].split == split]
-        splits[split] = shards.join_names(whole / f"{split}.txt", mine)
-        infos[split] = [(outcome.examples, outcome.bytes) for _, outcome in mine]
-        if not splits[split]["examples"]:
-            bad = next((row for _, outcome in mine for row in outcome.bad), None)
+        members = [each for each in packed if each[0].split == split]
+        about[split] = shards.join_names(whole / f"{split}.txt", members)
+        sizes[split] = [(outcome.examples, outcome.bytes) for _, outcome in members]
+        if not about[split]["examples"]:
+            bad = next((row for _, outcome in members for row in outcome.bad), None)
             first = f"; the first: {bad[0]}: {bad[1]}" if bad else ""
             raise DataError(f"--from: none of the images of split {split} can be packed{first}")
-    shards.write_info(whole, packing.name, VERSION, assigned.classes, infos)
+    write_info(whole, packing.name, VERSION, assigned.classes, sizes)
     return {
         "name": packing.name,
-        "splits": splits,
+        "splits": about,
         "classes": len(assigned.classes),
         "order": "first 64 bits of SHA-256 of CLASS/...",
         "max_side": packing.max_side,
-        "jpeg_quality": shards.QUALITY if packing.max_side else None,
+        "jpeg_quality": QUALITY if packing.max_side else None,
         "resized": sum(outcome.resized for outcome in outcomes),
         "dedup_against": list(packing.against),
         "dedup_distance": packing.distance if packing.against else None,
@@ -218,13 +413,45 @@ def _finish(
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
         "holdout": packing.holdout if assigned.held_out else None,
         "ignored": len(listing.ignored) + len(assigned.ignored),
-        "ignored_why": why_ignored(listing, assigned),
+        "ignored_why": _why_ignored(listing, assigned),
         "ignored_first": sorted([*assigned.ignored, *listing.ignored])[:100],
-        "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
+        "shards": {shard.path.name: outcome.sha256 for shard, outcome in packed},
     }
 
 
-def why_ignored(listing: image_listing.Listing, assigned: assignment.Assignment) -> str:
+def write_info(
+    folder: Path,
+    name: str,
+    version: str,
+    classes: Sequence[str],
+    sizes: Mapping[str, Sequence[tuple[int, int]]],
+) -> None:
+    """Writes the TFDS metadata; `sizes` has the (examples, bytes) of each shard by split."""
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=epath.Path(folder), dataset_name=name, filetype_suffix="array_record"
+    )
+    infos = [
+        tfds.core.SplitInfo(
+            name=split,
+            shard_lengths=[examples for examples, _ in files],
+            num_bytes=sum(size for _, size in files),
+            filename_template=template.replace(split=split),
+        )
+        for split, files in sizes.items()
+    ]
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder,
+        version=version,
+        features=features(classes),
+        split_infos=infos,
+        filename_template=template,
+        supervised_keys=("image", "label"),
+        description="Packed by vit_jax prepare; vit_jax.json says from what.",
+        check_data=False,
+    )
+
+
+def _why_ignored(listing: Listing, assigned: Assignment) -> str:
     """The kinds of skipped files with their numbers."""
     skipped = Skipped()
     for path in listing.ignored:

@@ -7,41 +7,31 @@ time. Once all are there, it gets its metadata and its name.
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import itertools
 import json
 import multiprocessing
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vit_jax.data.prepare import shards
-from vit_jax.data.prepare.shards import Outcome, Planned, PrepareError
+from vit_jax.data.prepare.shards import Encoder, Outcome, PrepareError, Shard
 from vit_jax.data.source import DataError
 from vit_jax.runtime import logs, signals
 from vit_jax.runtime.progress import Bar
-from vit_jax.utils import storage
+from vit_jax.utils import limits, storage
 
 PLAN, WHOLE = "plan", "whole"
 FACTS = "vit_jax.json"
-TEMPORARY = re.compile(r"\..+\.\d+")  # of `shards.write_records` and `storage.replacing`
+TEMPORARY = re.compile(r"\..+\.\d+")  # of `storage.replacing`
 
-
-class Shard(Protocol):
-    """The contents of one file; must be picklable."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        ...
-
-
-Pack = Callable[[Any], Outcome]
-Packed = list[tuple[Planned, Outcome]]
+Packed = list[tuple[Shard, Outcome]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,19 +40,18 @@ class Work:
 
     Attributes:
       fingerprint: digest of everything that determines its bytes.
-      planned: its shards.
-      shard: what a process gets of a planned shard.
-      packer: makes the function that packs shards, in each process; takes a callback for every
-        image.
+      shards: its shards.
+      entries: what a process needs of the examples of a shard; can be pickled.
+      encoder: makes the encoder of a process.
       finish: writes the metadata into a folder of shards, and returns the facts for FACTS.
       remedy: what to do if the disk is too small for the planned bytes; None: others are written.
       first: called before a new attempt starts.
     """
 
     fingerprint: str
-    planned: Sequence[Planned]
-    shard: Callable[[Planned], Shard]
-    packer: Callable[[Callable[[], None]], Pack]
+    shards: Sequence[Shard]
+    entries: Callable[[Shard], list[Any]]
+    encoder: Callable[[], Encoder]
     finish: Callable[[Path, Packed], dict[str, Any]]
     remedy: str | None = "free some space, or choose another --data-dir"
     first: Callable[[], None] = lambda: None
@@ -78,11 +67,11 @@ def write_dataset(
     removed if it raises. Raises DataError or PrepareError.
     """
     part = hidden(folder)
-    with _alone(part):
+    with alone(part):
         with _nothing_left(part):
             work = plan(part)
         _begin(part, work)
-        packed = _pack_shards(name, part, work, workers)
+        packed = _write_shards(name, part, work, workers)
         whole = part / WHOLE
         with shards.disk_errors(folder):
             facts = work.finish(whole, packed)
@@ -97,12 +86,25 @@ def hidden(target: Path) -> Path:
     return target.with_name(f".{target.name}.part")
 
 
+def read_facts(folder: Path) -> dict[str, Any] | None:
+    """The facts of a dataset that was packed here, with its `splits`; None for any other folder."""
+    try:
+        facts = limits.read_json(folder / FACTS, limits.TABLE)
+        for about in facts["splits"].values():
+            if not (type(about["examples"]) is int and type(about["names_sha256"]) is str):
+                return None
+        return facts if isinstance(facts["shards"], dict) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 @contextlib.contextmanager
-def _alone(part: Path) -> Iterator[None]:
+def alone(part: Path) -> Iterator[None]:
     """Holds a lock, so that a second command does not write the same files."""
     with shards.disk_errors(part):
         (part / WHOLE).mkdir(parents=True, exist_ok=True)
-    with (part / "lock").open("w") as file:
+        file = (part / "lock").open("w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -176,73 +178,75 @@ def nearest_existing(path: Path) -> Path:
 
 
 class Count:
-    """Counts the images done in all processes and shows the count."""
+    """Counts the images done in all processes, and tells those to stop."""
 
-    def __init__(self, ready: int, progress: Bar) -> None:
+    def __init__(self, ready: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.images = context.Value("q", ready)
         self.stop = context.Event()
-        self._progress = progress
-        self.show()
 
     def __call__(self) -> None:
-        """Counts one more."""
+        """Counts one more; raises CancelledError to stop."""
         with self.images:
             self.images.value += 1
-        self.show()
-
-    def show(self) -> None:
-        """Shows the count."""
-        self._progress.update(self.images.value)
+        if self.stop.is_set():
+            raise futures.CancelledError
 
 
-def _pack_shards(name: str, part: Path, work: Work, workers: int) -> Packed:
-    """Packs the shards that no earlier attempt has finished; returns all with their outcomes."""
-    done = {one.path: known for one in work.planned if (known := shards.outcome(one.path))}
-    missing = [one for one in work.planned if one.path not in done]
+def _write_shards(name: str, part: Path, work: Work, workers: int) -> Packed:
+    """Writes the shards that no earlier attempt has finished; returns all with their outcomes."""
+    done = {s.path: known for s in work.shards if (known := shards.find_outcome(s.path))}
+    missing = [shard for shard in work.shards if shard.path not in done]
     if work.remedy is not None:
-        check_free(part, sum(one.size for one in missing), work.remedy)
+        check_free(part, sum(shard.size for shard in missing), work.remedy)
     if done:
-        logs.log.info(f"{name}: {len(done)} of {len(work.planned)} shards are there already")
-    ready = sum(len(one.positions) for one in work.planned if one.path in done)
-    with Bar(f"packing {name}", sum(len(one.positions) for one in work.planned)) as progress:
-        count = Count(ready, progress)
-        waiting, workers = map(work.shard, missing), min(workers, len(missing))
-        if workers < 2:
-            pack = work.packer(count)
-            done |= {shard.path: pack(shard) for shard in waiting}
+        logs.log.info(f"{name}: {len(done)} of {len(work.shards)} shards are there already")
+    count = Count(sum(len(shard.positions) for shard in work.shards if shard.path in done))
+    waiting = ((shard.path, work.entries(shard)) for shard in missing)
+    with Bar(f"packing {name}", sum(len(shard.positions) for shard in work.shards)) as progress:
+
+        def show() -> None:
+            progress.update(count.images.value)
+
+        show()
+        if min(workers, len(missing)) < 2:
+
+            def counted() -> None:
+                count()
+                show()
+
+            encode = work.encoder()
+            for path, entries in waiting:
+                done[path] = shards.write_shard(path, entries, encode, counted)
         else:
-            done |= _in_processes(waiting, work.packer, workers, count)
-    return [(one, done[one.path]) for one in work.planned]
+            done |= _in_processes(waiting, work.encoder, min(workers, len(missing)), count, show)
+    return [(shard, done[shard.path]) for shard in work.shards]
 
 
 def _in_processes(
-    waiting: Iterator[Shard],
-    packer: Callable[[Callable[[], None]], Pack],
+    waiting: Iterator[tuple[Path, list[Any]]],
+    encoder: Callable[[], Encoder],
     workers: int,
     count: Count,
-) -> Mapping[Path, Outcome]:
-    """Packs shards in several processes, at most two queued for each.
+    show: Callable[[], None],
+) -> dict[Path, Outcome]:
+    """Writes shards in several processes, at most two queued for each.
 
     Raises PrepareError if a process is killed.
     """
-    pool = futures.ProcessPoolExecutor(
-        workers,
-        multiprocessing.get_context("spawn"),
-        _start,
-        (packer, count.images, count.stop),
-    )
+    context = multiprocessing.get_context("spawn")
+    pool = futures.ProcessPoolExecutor(workers, context, _start, (encoder, count))
     done: dict[Path, Outcome] = {}
     running = dict[futures.Future[Outcome], Path]()
     try:
         while True:
-            for shard in itertools.islice(waiting, 2 * workers - len(running)):
-                running[pool.submit(_work, shard)] = shard.path
+            for path, entries in itertools.islice(waiting, 2 * workers - len(running)):
+                running[pool.submit(_work, path, entries)] = path
             if not running:
                 return done
             ready, _ = futures.wait(running, 0.25, futures.FIRST_COMPLETED)
             done |= {running.pop(future): future.result() for future in ready}
-            count.show()
+            show()
     except BrokenProcessPool:
         raise PrepareError(
             "a worker process was killed (out of memory?); run the same command again to resume; "
@@ -253,22 +257,15 @@ def _in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-_pack: Pack
+_write: Callable[[Path, list[Any]], Outcome]  # of a worker process
 
 
-def _start(packer: Callable[[Callable[[], None]], Pack], images: Any, stop: Any) -> None:
+def _start(encoder: Callable[[], Encoder], count: Count) -> None:
     """Initializes a worker process."""
     signals.follow_parent(signal.SIGINT, signal.SIGHUP)  # the parent decides when to stop
-
-    def count() -> None:
-        with images:
-            images.value += 1
-        if stop.is_set():
-            raise futures.CancelledError
-
-    global _pack
-    _pack = packer(count)
+    global _write
+    _write = functools.partial(shards.write_shard, encode=encoder(), count=count)
 
 
-def _work(shard: Shard) -> Outcome:
-    return _pack(shard)
+def _work(path: Path, entries: list[Any]) -> Outcome:
+    return _write(path, entries)

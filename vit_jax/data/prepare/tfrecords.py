@@ -11,11 +11,14 @@ import google_crc32c
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare import shards, staging
+from vit_jax.data.prepare.request import Request
 from vit_jax.data.prepare.shards import read_info, shard_files
 from vit_jax.data.source import DataError
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import limits, storage
+from vit_jax.utils.messages import size_text
 
 INFO = "dataset_info.json"
 SUFFIX = "tfrecord"
@@ -35,8 +38,27 @@ def find_copy(folder: epath.Path, name: str) -> epath.Path | None:
     return max(found, key=lambda each: tfds.core.Version(each.name), default=None)
 
 
-def check_copy(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """The folder that `convert` would write, `data_dir/NAME/VERSION`.
+def prepare(name: str, tfds_name: str, copy: epath.Path, request: Request) -> Iterator[str]:
+    """Converts the copy in a folder and yields lines for the user."""
+    request.refuse_packing(name)
+    request.refuse_partial(name)
+    with storage.readable_errors(f"--from={copy}", DataError):
+        if not request.dry_run:
+            yield f"{name}: converted, in {convert(copy, tfds_name, request.directory())}"
+            return
+        folder = _target(copy, tfds_name, request.directory())
+        info = read_info(copy)
+        files = shard_files(info)
+        total = sum(path.stat().length for path, _ in files)
+        yield lines.reads(name, [copy], f"{len(files):,} TFRecord files", total)
+        for split, one in info.splits.items():
+            yield f"{name}: {split}: {one.num_examples:,} examples"
+        contents = f"{len(files):,} shards, about {size_text(total)}"
+        yield from lines.writes(name, folder, contents, total)
+
+
+def _target(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """The folder that `convert` writes, `data_dir/NAME/VERSION`.
 
     Raises DataError if `source` is another dataset or format, or the folder exists.
     """
@@ -56,36 +78,38 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     """Converts a dataset and returns its new folder, `data_dir/NAME/VERSION`.
 
     Keeps the number of shards and their records, and shards that an earlier attempt finished.
-    Raises DataError for a damaged record, by file and number, and like `check_copy`.
+    Raises DataError for a damaged record, by file and number, and for another dataset.
     """
-    folder = check_copy(source, name, data_dir)
+    folder = _target(source, name, data_dir)
     info = read_info(source)
-    part = folder.with_name(f".{folder.name}.part")
-    with shards.disk_errors(folder):
-        part.mkdir(parents=True, exist_ok=True)
-    with Bar(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
+    part = staging.hidden(folder)
+    whole = part / staging.WHOLE
+    with (
+        staging.alone(part),
+        Bar(f"converting {info.full_name}", info.splits.total_num_examples) as progress,
+    ):
         done = 0
         for path, length in shard_files(info):
-            target = part / path.name.replace(f".{SUFFIX}", ".array_record")
+            target = whole / path.name.replace(f".{SUFFIX}", ".array_record")
             if not target.exists():
                 shards.write_records(target, _counted(path, length, done, progress))
             done += length
             progress.update(done)
-    _copy_metadata(source, part)
-    with shards.disk_errors(folder):
-        staging.publish(part, folder)
+        with shards.disk_errors(folder):
+            _copy_metadata(source, whole)
+            staging.publish(whole, folder)
+    shutil.rmtree(part, ignore_errors=True)
     return folder
 
 
-def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
-    with shards.disk_errors(part):
-        for path in source.iterdir():
-            if not path.is_dir() and f".{SUFFIX}" not in path.name and path.name != INFO:
-                with path.open("rb") as old, (part / path.name).open("wb") as new:
-                    shutil.copyfileobj(old, new)
-        values = limits.read_json(source / INFO, limits.TABLE)
-        values["fileFormat"] = "array_record"
-        storage.write_atomically(part / INFO, json.dumps(values, indent=2))
+def _copy_metadata(source: epath.Path, folder: pathlib.Path) -> None:
+    for path in source.iterdir():
+        if not path.is_dir() and f".{SUFFIX}" not in path.name and path.name != INFO:
+            with path.open("rb") as old, (folder / path.name).open("wb") as new:
+                shutil.copyfileobj(old, new)
+    values = limits.read_json(source / INFO, limits.TABLE)
+    values["fileFormat"] = "array_record"
+    storage.write_atomically(folder / INFO, json.dumps(values, indent=2))
 
 
 def _counted(path: epath.Path, length: int, done: int, progress: Bar) -> Iterator[bytes]:

@@ -1,6 +1,5 @@
 """Reads every record of a prepared dataset and reports bad ones by name."""
 
-import hashlib
 import itertools
 import pathlib
 from collections.abc import Iterator
@@ -12,17 +11,18 @@ import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source
 
 from vit_jax.data import decoding, tfds_source
-from vit_jax.data.prepare.shards import read_info, shard_files
+from vit_jax.data.prepare import staging
+from vit_jax.data.prepare.shards import MAX_PIXELS, read_info, shard_files
 from vit_jax.data.prepare.staging import FACTS
 from vit_jax.data.source import DataError
 from vit_jax.runtime.progress import Bar
-from vit_jax.utils import limits, storage
+from vit_jax.utils import storage
 from vit_jax.utils.storage import reason
 
 CHUNK = 64
 
 
-def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[str]:
+def verify(folder: pathlib.Path, *, workers: int) -> Iterator[str]:
     """Yields a line for every fault of the dataset in `folder`.
 
     Reads every record, which checks its array_record hash, decodes its images, and compares the
@@ -32,18 +32,12 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
     info = read_info(folder)
     if info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
         raise DataError(f"{folder}: is {info.file_format.value}, not array_record")
-    facts = folder / FACTS
-    if facts.exists():
-        try:
-            packed = limits.read_json(facts, limits.TABLE)
-            names = [*packed["shards"], *packed["splits"]]
-            digests = [about["names_sha256"] for about in packed["splits"].values()]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise DataError(f"{facts}: cannot be read: {_line(error)}") from None
-        if not all(isinstance(one, str) and "/" not in one for one in (*names, *digests)):
-            raise DataError(f"{facts}: names a file outside of {folder}")
-        yield from _hashes(folder, packed)
-    check = _Check(info, max_pixels)
+    if (folder / FACTS).exists():
+        facts = staging.read_facts(folder)
+        if facts is None:
+            raise DataError(f"{folder / FACTS}: is damaged; remove the folder and prepare it again")
+        yield from _wrong_digests(folder, facts)
+    check = _Check(info)
     with (
         Bar(f"verifying {info.full_name}", info.splits.total_num_examples) as progress,
         futures.ThreadPoolExecutor(workers) as pool,
@@ -75,8 +69,7 @@ def _records(check: "_Check", source: Any, length: int, pool: futures.Executor) 
 class _Check:
     """The fault of a record, or None."""
 
-    def __init__(self, info: Any, max_pixels: int) -> None:
-        self._max_pixels = max_pixels
+    def __init__(self, info: Any) -> None:
         pictures = tfds_source.features(info, tfds.features.Image)
         labels = tfds_source.features(info, tfds.features.ClassLabel)
         self._images = [name for name, one in pictures.items() if one.np_dtype == np.uint8]
@@ -90,7 +83,7 @@ class _Check:
                 source[number], decoders=self._skip
             )
             for name in self._images:
-                decoding.decode(example[name], channels=3, max_pixels=self._max_pixels)
+                decoding.decode(example[name], channels=3, max_pixels=MAX_PIXELS)
         except decoding.BadImage as error:
             return f"its image {error}"
         except Exception as error:  # array_record and TFDS raise many types
@@ -101,17 +94,17 @@ class _Check:
         return None
 
 
-def _hashes(folder: pathlib.Path, facts: dict[str, Any]) -> Iterator[str]:
-    for name, expected in facts["shards"].items():
+def _wrong_digests(folder: pathlib.Path, facts: dict[str, Any]) -> Iterator[str]:
+    digests = dict(facts["shards"])
+    digests |= {f"{split}.txt": about["names_sha256"] for split, about in facts["splits"].items()}
+    for name, expected in digests.items():
+        if "/" in name:
+            raise DataError(f"{folder / FACTS}: names a file outside of {folder}")
         path = folder / name
-        if path.exists() and storage.sha256(path) != expected:
+        if path.is_file() and storage.sha256(path) != expected:
             yield f"{name}: its SHA-256 is not that in {FACTS}"
-    for split, about in facts["splits"].items():
-        path = folder / f"{split}.txt"
-        if not path.exists():
-            yield f"{path.name}: is missing"
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != about["names_sha256"]:
-            yield f"{path.name}: its SHA-256 is not that in {FACTS}"
+        elif not path.is_file() and name.endswith(".txt"):  # a missing shard is reported below
+            yield f"{name}: is missing"
 
 
 def _line(error: Exception) -> str:

@@ -5,35 +5,39 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import splits as splits_lib
 
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare import image_listing, shards, staging
-from vit_jax.data.prepare.official import array_sets, cifar, image_sets, imagenet, scene_sets
-from vit_jax.data.prepare.official.archives import Archives
-from vit_jax.data.prepare.official.recipe import Contents, Example, Examples, Location, Recipe, Span
-from vit_jax.data.prepare.shards import SHARD_BYTES, Outcome, Planned
+from vit_jax.data.prepare import archives, download, shards, staging
+from vit_jax.data.prepare import request as lines
+from vit_jax.data.prepare.official import array_sets, image_sets, imagenet, scene_sets
+from vit_jax.data.prepare.official.recipe import Contents, Example, Recipe
+from vit_jax.data.prepare.official.source_files import NeedsUnpackingError, SourceFiles
+from vit_jax.data.prepare.request import Request
+from vit_jax.data.prepare.shards import SHARD_BYTES, Outcome, Shard
 from vit_jax.data.source import DataError
+from vit_jax.data.tasks import Task
+from vit_jax.utils.messages import size_text
 
 Path = pathlib.Path
 
 FORM = 1  # incremented when the same files would be packed to different bytes
 UNPACKED = "unpacked"
+UNPACKED_LIMIT = 2**26  # bytes of a compressed file that a dry run unpacks to count its images
 ORDER = "TFDS's: MD5 of the split's name and the example's key"
 
-
 RECIPES: dict[str, Recipe] = {
-    one.dataset.tfds: one
-    for one in (
+    recipe.dataset.tfds: recipe
+    for recipe in (
         imagenet.RECIPE,
-        *cifar.RECIPES,
         *image_sets.RECIPES,
         *array_sets.RECIPES,
         *scene_sets.RECIPES,
@@ -63,17 +67,80 @@ class Job:
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
 
-    @property
-    def folder(self) -> Path:
-        """The folder of the complete dataset."""
-        return Path(self.builder.data_path)
+
+def prepare(name: str, task: Task, request: Request) -> Iterator[str]:
+    """Packs official archives and yields lines for the user.
+
+    The archives are those given, those in TFDS's folder for them, or downloaded ones.
+    """
+    request.refuse_packing(name)
+    data_dir, recipe = request.directory(), RECIPES[task.dataset.tfds]
+    one = download.builder(recipe.builder, str(data_dir))
+    folder = Path(one.data_path)
+    if download.is_prepared(name, one):
+        if not request.dry_run:  # what a command leaves that is killed at its very end
+            shutil.rmtree(staging.hidden(folder), ignore_errors=True)
+        facts = staging.read_facts(folder)
+        counts = _examples(facts) if facts else {}
+        official = facts and facts.get("official")
+        if isinstance(official, dict) and counts != official and not request.partial:
+            raise DataError(
+                f"{name}: is prepared in part, in {folder}: {_counts(counts, official)}; to "
+                f"prepare all of it, remove that: rm -r {folder}"
+            )
+        yield f"{name}: is prepared already, in {folder}"
+        return
+    sources, downloads = request.paths(), {}
+    if not sources and request.dry_run:
+        sources = download.manual_archives(one, name, recipe, data_dir)
+        downloads = {} if sources else download.sizes_of_downloads(one, recipe.downloads)
+    elif not sources:
+        sources = download.archives(one, name, recipe, data_dir)
+    job = Job(
+        name=name,
+        recipe=recipe,
+        builder=one,
+        sources=sources,
+        partial=request.partial,
+        workers=request.workers,
+    )
+    if request.dry_run:
+        yield from _plan_lines(job, folder, downloads)
+        return
+    facts = build(job)
+    yield f"{name}: {_counts(_examples(facts), recipe.splits)}"
+    yield f"{name}: prepared, in {folder}"
 
 
-class Shard(NamedTuple):
-    """The examples of a shard in order, and the file they go to."""
+def _plan_lines(job: Job, folder: Path, downloads: Mapping[str, int]) -> Iterator[str]:
+    """Yields the lines of a dry run.
 
-    path: pathlib.Path
-    examples: list[Example]
+    Counts the images unless that takes unpacking large files; small ones are unpacked to a
+    temporary folder. `downloads` has the sizes of files that TFDS would download first.
+    """
+    name, recipe = job.name, job.recipe
+    if downloads:
+        yield lines.downloads(name, downloads)
+        yield from lines.expected(name, recipe.splits)
+        yield from lines.writes(name, folder, f"about {size_text(sum(downloads.values()))}")
+        return
+    given = [size for source in job.sources for size in lines.file_sizes(source)]
+    yield lines.reads(name, job.sources, f"{len(given):,} files", sum(given))
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            contents = find_examples(job, Path(scratch), UNPACKED_LIMIT)
+            sizes = {split: example_sizes(each) for split, each in contents.splits.items()}
+    except NeedsUnpackingError as error:
+        yield f"{name}: would unpack {error} next to the target; the images are counted only then"
+        yield from lines.expected(name, recipe.splits)
+        contents = f"at least {size_text(sum(given))}"
+        yield from lines.writes(name, folder, contents, sum(given))
+        return
+    for split, each in sizes.items():
+        size = size_text(int(each.sum()))
+        yield f"{name}: {split}: {len(each):,} of {recipe.splits[split]:,} images, {size}"
+    needed = sum(int(each.sum()) for each in sizes.values())
+    yield from lines.writes(name, folder, f"about {size_text(needed)}", needed)
 
 
 def build(job: Job) -> dict[str, Any]:
@@ -82,50 +149,38 @@ def build(job: Job) -> dict[str, Any]:
     Raises DataError for files that are not the official ones, and for missing images unless the
     job is `partial`.
     """
-    return staging.write_dataset(job.name, job.folder, functools.partial(_plan, job), job.workers)
+    folder = Path(job.builder.data_path)
+    return staging.write_dataset(job.name, folder, functools.partial(_plan, job), job.workers)
 
 
 def _plan(job: Job, part: Path) -> staging.Work:
     contents = find_examples(job, part / UNPACKED)
-    orders = {name: order(name, one) for name, one in contents.splits.items()}
     path = part / staging.WHOLE / job.builder.name
+    total = hashlib.sha256()  # of everything that determines the contents of the shards
+    facts = [FORM, job.builder.info.full_name, job.shard_bytes]
+    total.update(json.dumps([*facts, {k: list(v) for k, v in contents.names.items()}]).encode())
+    planned = []
+    for split, examples in contents.splits.items():
+        positions, sizes = order(split, examples), example_sizes(examples)
+        for position in positions.tolist():
+            name, _, features, key = examples[position]
+            total.update(repr((split, name, features, key)).encode())
+        total.update(sizes[positions].astype("<i8").tobytes())
+        planned += shards.divide(path, split, positions, sizes, job.shard_bytes)
     return staging.Work(
-        fingerprint=_fingerprint(job, contents, orders),
-        planned=[
-            planned
-            for split, one in orders.items()
-            for planned in shards.divide(
-                path, split, one, contents.splits[split].sizes(), job.shard_bytes
-            )
-        ],
-        shard=functools.partial(_shard, contents),
-        packer=functools.partial(Packer, job.recipe.dataset.tfds),
+        fingerprint=total.hexdigest(),
+        shards=planned,
+        entries=functools.partial(_entries, contents),
+        encoder=functools.partial(ExampleEncoder, job.recipe.dataset.tfds),
         finish=functools.partial(_finish, job, contents),
     )
 
 
-def held(folder: Path) -> dict[str, Any] | None:
-    """The facts of a dataset built by this module, or None."""
-    try:
-        facts = json.loads((folder / staging.FACTS).read_text())
-    except (OSError, ValueError):
-        return None
-    return facts if isinstance(facts, dict) and "official" in facts else None
+def _entries(contents: Contents, shard: Shard) -> list[Example]:
+    return [contents.splits[shard.split][position] for position in shard.positions.tolist()]
 
 
-def counts(facts: Mapping[str, Any]) -> str:
-    """Describes how many of the official images each split contains."""
-    there = {split: about["examples"] for split, about in facts["splits"].items()}
-    return _counts(there, facts["official"])
-
-
-def is_partial(facts: Mapping[str, Any]) -> bool:
-    """Whether images are missing."""
-    there = {split: about["examples"] for split, about in facts["splits"].items()}
-    return there != facts["official"]
-
-
-def order(split: str, examples: Examples) -> np.ndarray:
+def order(split: str, examples: Sequence[Example]) -> np.ndarray:
     """Positions (N,) in TFDS's order of the examples of a split.
 
     TFDS orders by the MD5 of the split's name and the key (`tfds.core.hashing`), so `train[:800]`
@@ -133,7 +188,8 @@ def order(split: str, examples: Examples) -> np.ndarray:
     """
     salted = hashlib.md5(split.encode(), usedforsecurity=False)
     hashes = np.zeros((len(examples), 2), ">u8")
-    for index, key in enumerate(examples.keys()):
+    for index, example in enumerate(examples):
+        key = example.name if example.key is None else example.key
         one = salted.copy()
         one.update(str(key).replace("\\", "/").encode())
         hashes[index] = np.frombuffer(one.digest(), ">u8")
@@ -145,6 +201,11 @@ def order(split: str, examples: Examples) -> np.ndarray:
     return found
 
 
+def example_sizes(examples: Sequence[Example]) -> np.ndarray:
+    """The bytes of every example (N,), int64."""
+    return np.fromiter((example.size for example in examples), np.int64, len(examples))
+
+
 def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents:
     """The examples in the sources, after checking their number.
 
@@ -152,28 +213,33 @@ def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents
     raises NeedsUnpackingError. Raises DataError if images are missing, unless the job is `partial`.
     """
     recipe = job.recipe
-    archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked, limit)
-    with contextlib.closing(archives):
-        contents = recipe.find(archives)
+    files = SourceFiles(job.sources, recipe.patterns, scratch, recipe.unpacked, limit)
+    with contextlib.closing(files):
+        contents = recipe.find(files)
     there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
+    where = f"{job.name}: --from={files.named}: "
     if not any(there.values()):
         raise DataError(
-            f"{job.name}: --from={archives.named}: contains no image of {recipe.files}; to pack "
-            "your own images, choose another name"
+            f"{where}contains no image of {recipe.files}; to pack your own images, choose another "
+            "name"
         )
     for split, number in there.items():
         if number > recipe.splits[split]:
             raise DataError(
-                f"{job.name}: --from={archives.named}: {split} has {number:,} images, more than "
-                f"the official {recipe.splits[split]:,}"
+                f"{where}{split} has {number:,} images, more than the official "
+                f"{recipe.splits[split]:,}"
             )
     if there != dict(recipe.splits) and not job.partial:
         raise DataError(
-            f"{job.name}: --from={archives.named}: {_counts(there, recipe.splits)}; it requires "
-            f"{recipe.files}; to pack the available images, add --partial"
+            f"{where}{_counts(there, recipe.splits)}; it requires {recipe.files}; to pack the "
+            "available images, add --partial"
         )
     splits = {split: contents.splits[split] for split, number in there.items() if number}
     return contents._replace(splits=splits)
+
+
+def _examples(facts: Mapping[str, Any]) -> dict[str, int]:
+    return {split: about["examples"] for split, about in facts["splits"].items()}
 
 
 def _counts(there: Mapping[str, int], official: Mapping[str, int]) -> str:
@@ -183,26 +249,6 @@ def _counts(there: Mapping[str, int], official: Mapping[str, int]) -> str:
     )
 
 
-def _fingerprint(job: Job, contents: Contents, orders: Mapping[str, np.ndarray]) -> str:
-    """A digest of everything that determines the contents of the shards."""
-    total = hashlib.sha256()
-    facts = [FORM, job.builder.info.full_name, job.shard_bytes]
-    total.update(json.dumps([*facts, {k: list(v) for k, v in contents.names.items()}]).encode())
-    for split, positions in orders.items():
-        examples = contents.splits[split]
-        for position in positions.tolist():
-            one = examples[position]
-            total.update(repr((split, one.key, one.values)).encode())
-        total.update(examples.sizes()[positions].astype("<i8").tobytes())
-    return total.hexdigest()
-
-
-def _shard(contents: Contents, one: Planned) -> Shard:
-    """A shard with its examples."""
-    examples = contents.splits[one.split]
-    return Shard(one.path, [examples[at] for at in one.positions.tolist()])
-
-
 def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -> dict[str, Any]:
     """Writes the builder's TFDS metadata, with the actual splits, and returns the facts."""
     info = job.builder.info
@@ -210,10 +256,10 @@ def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -
         info.features[feature].names = list(names)
     facts, splits = {}, []
     for split in contents.splits:
-        mine = [each for each in packed if each[0].split == split]
-        facts[split] = shards.join_names(whole / f"{split}.txt", mine)
-        lengths = [outcome.examples for _, outcome in mine]
-        size = sum(outcome.bytes for _, outcome in mine)
+        members = [each for each in packed if each[0].split == split]
+        facts[split] = shards.join_names(whole / f"{split}.txt", members)
+        lengths = [outcome.examples for _, outcome in members]
+        size = sum(outcome.bytes for _, outcome in members)
         splits.append(tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size))
     info.set_splits(splits_lib.SplitDict(splits))
     info.write_to_directory(whole)
@@ -222,45 +268,28 @@ def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -
         "official": dict(job.recipe.splits),
         "splits": facts,
         "order": ORDER,
-        "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
+        "shards": {shard.path.name: outcome.sha256 for shard, outcome in packed},
     }
 
 
-class Packer:
-    """Packs shards of a dataset, one after another; every process has one."""
+class ExampleEncoder:
+    """Encodes the examples of a dataset by its recipe."""
 
-    def __init__(self, dataset: str, each: Callable[[], None]) -> None:
-        self._recipe, self._each = RECIPES[dataset], each
-        self._features: Any = tfds.builder(self._recipe.builder).info.features
-        self._write = shards.Writer(self._features)
-        self._files = image_listing.Reader()
-        self._open: dict[str, int] = {}
+    def __init__(self, dataset: str) -> None:
+        self._recipe = RECIPES[dataset]
+        self.features: Any = tfds.builder(self._recipe.builder).info.features
+        self._read = archives.Reader()
 
-    def __call__(self, shard: Shard) -> Outcome:
-        """Writes a shard, then its outcome; calls `each` for every example.
+    def __call__(self, example: Example, outcome: Outcome) -> tuple[str, dict[str, Any]]:
+        """The encoded example; raises DataError if its files are missing or invalid."""
+        try:
+            data = [self._read(file) for file in example.files]
+            values = example.features | self._recipe.encode(data, example.features)
+            return example.name, self.features.encode_example(values)
+        except (BadImage, ValueError) as error:  # of TFDS, for a value out of its range
+            reason = str(error).strip().rpartition("\n")[2][:200]
+            raise DataError(f"{example.name}: {reason}; download it again") from None
 
-        Raises PrepareError if the disk is full, and DataError if a source is missing or an example
-        is invalid.
-        """
-        return self._write(shard.path, self._examples(shard), Outcome())
-
-    def _examples(self, shard: Shard) -> Iterator[shards.Named]:
-        for example in shard.examples:
-            self._each()
-            try:
-                data = [self._read(location) for location in example.locations]
-                values = self._features.encode_example(self._recipe.encode(data, example.values))
-            except (BadImage, ValueError) as error:  # of TFDS, for a value out of its range
-                reason = str(error).strip().rpartition("\n")[2][:200]
-                raise DataError(f"{example.name}: {reason}; download it again") from None
-            yield example.name, values
-
-    def _read(self, location: Location) -> bytes:
-        if not isinstance(location, Span):
-            return self._files(location)
-        if location.file not in self._open:
-            self._open[location.file] = os.open(location.file, os.O_RDONLY)
-        data = os.pread(self._open[location.file], location.size, location.offset)
-        if len(data) != location.size:
-            raise DataError(f"{location.file}: changed while it was packed")
-        return data
+    def close(self) -> None:
+        """Closes the files that were read from."""
+        self._read.close()

@@ -9,7 +9,7 @@ import functools
 import io
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -20,23 +20,21 @@ import tensorflow_datasets as tfds
 from vit_jax.data import datasets, decoding
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare.image_listing import FileEntry
+from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.prepare.official import mat
-from vit_jax.data.prepare.official.archives import Archives
 from vit_jax.data.prepare.official.recipe import (
     FORMATS,
     Contents,
     Example,
-    ExampleList,
-    Location,
+    Features,
     Recipe,
     as_jpeg,
     as_png,
     check_pixels,
     checked,
     class_numbers,
-    encode_file,
 )
+from vit_jax.data.prepare.official.source_files import SourceFiles, any_of
 from vit_jax.data.source import DataError
 
 DTD_LISTS = {"train": "train1.txt", "validation": "val1.txt", "test": "test1.txt"}
@@ -65,44 +63,77 @@ SUN_LISTS = {"train": "tr", "validation": "va", "test": "te"}
 SUN_PIXELS = 120_000  # maximum per image, as in TFDS
 
 EYES_SPLITS = {"train": None, "validation": "Public", "test": "Private"}
-EYES_LISTS = ("trainLabels.csv", "retinopathy_solution.csv")
+EYES_LISTS = {
+    "train": "trainLabels.csv",
+    "validation": "retinopathy_solution.csv",
+    "test": "retinopathy_solution.csv",
+}
 EYES_RADIUS, EYES_QUALITY, EYES_BLUR, EYES_MASK = 300, 72, 30, 0.9
 
 
 def find_in_folders(
-    split: str,
+    dataset: Dataset,
     classes: Dataset | None,
     suffixes: tuple[str, ...],
-    archives: Archives,
+    feature: str,
+    files: SourceFiles,
     *,
     key: str = "{folder}_{file}",
     name: str = "{folder}/{file}",
-    feature: str = "{file}",
+    value: str = "{file}",
 ) -> Contents:
-    """Finds `CLASS/FILE`, all in one split.
+    """Finds `CLASS/FILE`, all in the only split of a dataset.
 
     Args:
-      split: the split.
+      dataset: the dataset.
       classes: dataset whose classes are the folders; None: the numbers of ImageNet's.
       suffixes: ends of the files.
-      archives: the archives.
+      feature: the feature that has the file's name.
+      files: the source files.
       key: form of the sort key.
       name: form of the example's name.
-      feature: form of the file name that the example has as a feature.
+      value: form of the feature.
     """
     labels = {str(k): k for k in range(1000)} if classes is None else class_numbers(classes)
     examples = []
-    for found in archives.files():
+    for found in files:
         above, _, file = found.path.rpartition("/")
         folder = above.rpartition("/")[2]
         if file.endswith(suffixes) and folder in labels:
-            values = (feature.format(folder=folder, file=file), labels[folder])
-            own_key, own_name = (form.format(folder=folder, file=file) for form in (key, name))
-            examples.append(Example(own_key, own_name, (found,), values))
-    return Contents({split: ExampleList(examples)})
+            own_key, own_name, own_value = (
+                form.format(folder=folder, file=file) for form in (key, name, value)
+            )
+            features = {"label": labels[folder], feature: own_value}
+            examples.append(Example(own_name, (found,), features, own_key))
+    (split,) = dataset.images
+    return Contents({split: examples})
 
 
-def find_caltech101(archives: Archives) -> Contents:
+def from_lists(
+    files: SourceFiles,
+    names: Mapping[str, str],
+    lists: Mapping[str, FileEntry],
+    read: Callable[[str, FileEntry], Iterable[Example]],
+    folder: str = "",
+) -> Contents:
+    """The examples of each split in a list of files; raises DataError for one that is missing.
+
+    Args:
+      files: the source files.
+      names: name of the list of each split.
+      lists: lists by name.
+      read: yields the examples of a split from its list.
+      folder: where a list lies, for messages.
+    """
+    return Contents(
+        {
+            split: list(read(split, files.require(lists, name, folder + name)))
+            for split, name in names.items()
+        }
+    )
+
+
+def find_caltech101(files: SourceFiles) -> Contents:
     """Finds the images by class, and draws 30 of each for training; the others are the test split.
 
     By TFDS's rule: seed 1234, class after class, `numpy.random.choice` of the files. TFDS draws
@@ -112,85 +143,76 @@ def find_caltech101(archives: Archives) -> Contents:
     """
     labels = class_numbers(datasets.CALTECH101)
     classes: dict[str, dict[str, FileEntry]] = {}
-    for path, found in archives.sort(r"([^/]+/image_\d{4}\.jpg)")[0].items():
+    for path, found in files.sort(r"([^/]+/image_\d{4}\.jpg)")[0].items():
         folder, _, file = path.partition("/")
         if folder.lower() in labels:
             classes.setdefault(folder, {})[file] = found
     splits: dict[str, list[Example]] = {"train": [], "test": []}
-    draw = np.random.RandomState(CALTECH_SEED)
-    for name, files in sorted(classes.items()):
-        if len(files) < CALTECH_TRAIN:
+    random = np.random.RandomState(CALTECH_SEED)
+    for name, members in sorted(classes.items()):
+        if len(members) < CALTECH_TRAIN:
             raise DataError(
-                f"{archives.named}: class {name} has {len(files)} images, fewer than the "
+                f"{files.named}: class {name} has {len(members)} images, fewer than the "
                 f"{CALTECH_TRAIN} to train on"
             )
-        drawn = set(draw.choice(sorted(files), CALTECH_TRAIN, replace=False).tolist())
-        for file, found in sorted(files.items()):
-            key = f"{name}/{file}"
-            example = Example(key, key, (found,), (file, labels[name.lower()]))
-            splits["train" if file in drawn else "test"].append(example)
-    return Contents({split: ExampleList(examples) for split, examples in splits.items()})
-
-
-def find_dtd(archives: Archives) -> Contents:
-    """Finds the textures of the first of the ten partitions."""
-    labels = class_numbers(datasets.DTD)
-    lists, images = archives.sort(_any_of(DTD_LISTS.values()), r"([a-z-]+/[^/]+\.jpg)")
-    if not images:
-        return Contents({})
-    splits = {}
-    for split, file in DTD_LISTS.items():
-        if file not in lists:
-            raise DataError(f"{archives.named}: has images, but lacks dtd/labels/{file}")
-        examples = []
-        for name in archives.text(lists[file]).split():
-            label = labels.get(name.partition("/")[0])
-            if label is None:
-                raise DataError(
-                    f"{lists[file].path}: {name[:60]!r} has a class that DTD does not have"
-                )
-            if name in images:
-                examples.append(Example(name, name, (images[name],), (name, label)))
-        splits[split] = ExampleList(examples)
+        drawn = set(random.choice(sorted(members), CALTECH_TRAIN, replace=False).tolist())
+        for file, found in sorted(members.items()):
+            features = {"label": labels[name.lower()], "image/file_name": file}
+            split = "train" if file in drawn else "test"
+            splits[split].append(Example(f"{name}/{file}", (found,), features))
     return Contents(splits)
 
 
-def find_sun397(archives: Archives) -> Contents:
+def find_dtd(files: SourceFiles) -> Contents:
+    """Finds the textures of the first of the ten partitions."""
+    labels = class_numbers(datasets.DTD)
+    lists, images = files.sort(any_of(DTD_LISTS.values()), r"([a-z-]+/[^/]+\.jpg)")
+
+    def read(split: str, found: FileEntry) -> Iterator[Example]:
+        for name in files.text(found).split():
+            label = labels.get(name.partition("/")[0])
+            if label is None:
+                raise DataError(f"{found.path}: {name[:60]!r} has a class that DTD does not have")
+            if name in images:
+                yield Example(name, (images[name],), {"label": label, "file_name": name})
+
+    return from_lists(files, DTD_LISTS if images else {}, lists, read, "dtd/labels/")
+
+
+def find_sun397(files: SourceFiles) -> Contents:
     """Finds the images in TFDS's lists for the three splits."""
     labels = class_numbers(datasets.SUN397)
-    (images,) = archives.sort(r"SUN397(/[a-z]/.+\.jpg)")
+    (images,) = files.sort(r"SUN397(/[a-z]/.+\.jpg)")
     folder = pathlib.Path(str(tfds.core.tfds_path("image_classification")))
     splits = {}
     for split, short in SUN_LISTS.items():
-        names = (folder / f"sun397_tfds_{short}.txt").read_text().split("\n")
-        splits[split] = ExampleList(
-            [
-                Example(name, name, (images[name],), (name, labels[name.rpartition("/")[0]]))
-                for name in map(str.strip, names)
-                if name in images
-            ]
-        )
+        names = map(str.strip, (folder / f"sun397_tfds_{short}.txt").read_text().split("\n"))
+        splits[split] = [
+            Example(
+                name,
+                (images[name],),
+                {"label": labels[name.rpartition("/")[0]], "file_name": name},
+            )
+            for name in names
+            if name in images
+        ]
     return Contents(splits)
 
 
-def find_flowers(archives: Archives) -> Contents:
+def find_flowers(files: SourceFiles) -> Contents:
     """Finds the images, their labels and the three splits that `setid.mat` defines."""
-    images, tables = archives.sort(r"image_(\d{5})\.jpg", _any_of((FLOWERS_LABELS, FLOWERS_SPLITS)))
+    images, tables = files.sort(r"image_(\d{5})\.jpg", any_of((FLOWERS_LABELS, FLOWERS_SPLITS)))
     if not images:
         return Contents({})
-    for name in (FLOWERS_LABELS, FLOWERS_SPLITS):
-        if name not in tables:
-            raise DataError(f"{archives.named}: has images, but lacks {name}")
 
     def rows(file: str, names: list[str]) -> dict[str, np.ndarray]:
         """The rows of whole numbers in a file."""
-        found = tables[file]
-        arrays = mat.load_arrays(
-            archives.read(found, FLOWERS_BYTES), names, found.path, FLOWERS_BYTES
-        )
+        found = files.require(tables, file)
+        data = files.read(found, FLOWERS_BYTES)
+        arrays = mat.load_arrays(data, names, found.path, FLOWERS_BYTES)
         for name, array in arrays.items():
             row = isinstance(array, np.ndarray) and array.ndim == 2 and len(array) == 1
-            if not row or not (array == np.round(array)).all():
+            if not row or not (np.isfinite(array) & (array == np.round(array))).all():
                 raise DataError(f"{found.path}: {name} is not a row of whole numbers")
         return {name: array[0].astype(np.int64) for name, array in arrays.items()}
 
@@ -204,141 +226,53 @@ def find_flowers(archives: Archives) -> Contents:
         if not 0 <= label < datasets.FLOWERS.classes:
             raise DataError(f"{found.path}: label {label + 1} of {datasets.FLOWERS.classes}")
         name = f"image_{number:05d}.jpg"
-        return Example(name, name, (found,), (name, label))
+        return Example(name, (found,), {"label": label, "file_name": name})
 
     members = rows(FLOWERS_SPLITS, list(FLOWERS_NAMES.values()))
     return Contents({
-        split: ExampleList([example(k) for k in members[name].tolist() if f"{k:05d}" in images])
+        split: [example(k) for k in members[name].tolist() if f"{k:05d}" in images]
         for split, name in FLOWERS_NAMES.items()
     })  # fmt: skip
 
 
-def find_pets(archives: Archives) -> Contents:
+def find_pets(files: SourceFiles) -> Contents:
     """Finds the images of the two lists, each with its trimap and optional bounding box.
 
     A line of a list has name, class, species and breed.
     """
-    lists, images, trimaps, boxes = archives.sort(
-        _any_of(PETS_LISTS.values()),
+    lists, images, trimaps, boxes = files.sort(
+        any_of(PETS_LISTS.values()),
         *(rf"([A-Za-z_]+_\d+)\.{suffix}" for suffix in ("jpg", "png", "xml")),
     )
-    if not images:
-        return Contents({})
 
-    def examples(found: FileEntry) -> Iterator[Example]:
-        for number, line in enumerate(archives.text(found).splitlines(), start=1):
-            parts = line.split()
-            if not parts or parts[0].startswith("#"):
+    def read(split: str, found: FileEntry) -> Iterator[Example]:
+        for number, line in enumerate(files.text(found).splitlines(), start=1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
                 continue
             where = f"{found.path}: line {number}: {line[:60]!r}"
-            name = parts[0]
-            if len(parts) != 4 or not all(each.isdecimal() and len(each) < 4 for each in parts[1:]):
+            name = words[0]
+            if len(words) != 4 or not all(each.isdecimal() and len(each) < 4 for each in words[1:]):
                 raise DataError(f"{where} is not NAME and 3 numbers")
-            label, species = int(parts[1]) - 1, int(parts[2]) - 1
+            label, species = int(words[1]) - 1, int(words[2]) - 1
             if not (0 <= label < datasets.PETS.classes and species in (0, 1)):
                 raise DataError(f"{where} has no such class")
             if name not in images:
                 continue
-            if name not in trimaps:
-                raise DataError(f"{archives.named}: lacks annotations/trimaps/{name}.png")
-            locations: list[Location] = [images[name], trimaps[name]]
-            locations += [boxes[name]] if name in boxes else []
-            file = f"{name}.jpg"
-            yield Example(file, file, tuple(locations), (name, label, species))
+            trimap = files.require(trimaps, name, f"annotations/trimaps/{name}.png")
+            entries = [images[name], trimap, *([boxes[name]] if name in boxes else [])]
+            features = {"label": label, "species": species, "file_name": f"{name}.jpg"}
+            yield Example(f"{name}.jpg", tuple(entries), features)
 
-    splits = {}
-    for split, name in PETS_LISTS.items():
-        if name not in lists:
-            raise DataError(f"{archives.named}: has images, but lacks annotations/{name}")
-        splits[split] = ExampleList(list(examples(lists[name])))
-    return Contents(splits)
+    return from_lists(files, PETS_LISTS if images else {}, lists, read, "annotations/")
 
 
-def find_cars(archives: Archives) -> Contents:
-    """Finds the cars of both lists, each with its bounding box."""
-    lists, *images = archives.sort(
-        _any_of(CARS_LISTS.values()), *(rf"cars_{split}/(\d{{5}})\.jpg" for split in CARS_LISTS)
-    )
-    splits = {}
-    for (split, file), there in zip(CARS_LISTS.items(), images, strict=True):
-        if not there:
-            continue
-        if file not in lists:
-            raise DataError(f"{archives.named}: has images, but lacks {file}")
-        table = mat.load_arrays(archives.read(lists[file]), ["annotations"], file, CARS_BYTES)
-        splits[split] = ExampleList(
-            [
-                Example(name, name, (there[name],), (name, *values))
-                for name, values in _read_cars(table["annotations"], file)
-                if name in there
-            ]
-        )
-    return Contents(splits)
-
-
-def _read_cars(rows: Any, file: str) -> Iterator[tuple[str, tuple[float, ...]]]:
-    """Yields the number of each car, with left, top, right, bottom and the zero-based class."""
-    for row in rows if isinstance(rows, list) else ():
-        *numbers, image = row.values()
-        ok = len(numbers) == 5 and all(isinstance(n, np.ndarray) and n.size == 1 for n in numbers)
-        if not ok or not isinstance(image, str):
-            raise DataError(f"{file}: is not a list of cars")
-        *box, label = (float(number.item()) for number in numbers)
-        if not 1 <= label <= datasets.CARS.classes:
-            raise DataError(f"{file}: {image[:40]}: class {label:g} of {datasets.CARS.classes}")
-        yield image.partition(".")[0], (*box, int(label) - 1)
-
-
-def find_retinopathy(archives: Archives) -> Contents:
-    """Finds the images of the three lists; the test images have a public and a private part."""
-    lists, images = archives.sort(
-        _any_of(EYES_LISTS), r"((?:train|test)/\d{1,6}_(?:left|right))\.jpeg"
-    )
-    if not images:
-        return Contents({})
-    splits = {}
-    for split, usage in EYES_SPLITS.items():
-        name = EYES_LISTS[usage is not None]
-        if name not in lists:
-            raise DataError(f"{archives.named}: has images, but lacks {name}")
-        examples = []
-        for row in csv.DictReader(io.StringIO(archives.text(lists[name]))):
-            if usage is not None and row.get("Usage") != usage:
-                continue
-            image, level = row.get("image") or "", row.get("level") or ""
-            if level not in ("0", "1", "2", "3", "4"):
-                raise DataError(f"{lists[name].path}: {image[:40]!r} has no level from 0 to 4")
-            found = images.get(f"{'test' if usage else 'train'}/{image}")
-            if found is not None:
-                examples.append(Example(image, f"{image}.jpeg", (found,), (image, int(level))))
-        splits[split] = ExampleList(examples)
-    return Contents(splits)
-
-
-def _any_of(names: Iterable[str]) -> str:
-    """A pattern of file names."""
-    return f"({'|'.join(map(re.escape, names))})"
-
-
-def encode_tiff(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example from a TIFF, converted to PNG."""
-    name, label = values
-    check_pixels(*decoding.size(data[0]))
-    pixels = cv2.imdecode(np.frombuffer(data[0], np.uint8), cv2.IMREAD_COLOR_RGB)
-    if pixels is None:
-        raise BadImage("is not a valid TIFF")
-    return {"image": as_png(pixels), "label": label, "filename": name}
-
-
-def encode_pet(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example with trimap and the relative bounding box of the head."""
-    name, label, species = values
+def encode_pet(data: Sequence[bytes], features: Features) -> Features:
+    """Image, trimap, and the relative bounding box of the head."""
     image, trimap, *boxes = data
+    again = features["file_name"].removesuffix(".jpg") in PETS_AGAIN
     return {
-        "image": as_jpeg(image, PETS_QUALITY, again=True) if name in PETS_AGAIN else checked(image),
-        "label": label,
-        "species": species,
-        "file_name": f"{name}.jpg",
+        "image": as_jpeg(image, PETS_QUALITY, again=True) if again else checked(image),
         "segmentation_mask": checked(trimap),
         "head_bbox": _parse_box(boxes[0]) if boxes else tfds.features.BBox(0.0, 0.0, 0.0, 0.0),
     }
@@ -358,36 +292,96 @@ def _parse_box(data: bytes) -> tfds.features.BBox:
     return tfds.features.BBox(ymin / height, xmin / width, ymax / height, xmax / width)
 
 
-def encode_car(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example whose bounding box is relative to the image size in the header."""
-    name, left, top, right, bottom, label = values
+def find_cars(files: SourceFiles) -> Contents:
+    """Finds the cars of both lists, each with its bounding box."""
+    lists, *images = files.sort(
+        any_of(CARS_LISTS.values()), *(rf"cars_{split}/(\d{{5}})\.jpg" for split in CARS_LISTS)
+    )
+    members = dict(zip(CARS_LISTS, images, strict=True))
+
+    def read(split: str, found: FileEntry) -> Iterator[Example]:
+        table = mat.load_arrays(files.read(found), ["annotations"], found.path, CARS_BYTES)
+        for name, features in _read_cars(table["annotations"], found.path):
+            if name in members[split]:
+                yield Example(name, (members[split][name],), features)
+
+    wanted = {split: name for split, name in CARS_LISTS.items() if members[split]}
+    return from_lists(files, wanted, lists, read)
+
+
+def _read_cars(rows: Any, file: str) -> Iterator[tuple[str, Features]]:
+    """Yields the name and the features of each car; the box is left, top, right, bottom."""
+    for row in rows if isinstance(rows, list) else ():
+        *numbers, image = row.values()
+        ok = len(numbers) == 5 and all(isinstance(n, np.ndarray) and n.size == 1 for n in numbers)
+        if not ok or not isinstance(image, str):
+            raise DataError(f"{file}: is not a list of cars")
+        *box, label = (float(number.item()) for number in numbers)
+        if not 1 <= label <= datasets.CARS.classes:
+            raise DataError(f"{file}: {image[:40]}: class {label:g} of {datasets.CARS.classes}")
+        name = image.partition(".")[0]
+        yield name, {"label": int(label) - 1, "id": name, "bbox": box}
+
+
+def encode_car(data: Sequence[bytes], features: Features) -> Features:
+    """An image, and a bounding box relative to the size in its header."""
+    left, top, right, bottom = features["bbox"]
     try:
         with PIL.Image.open(io.BytesIO(checked(data[0])), formats=FORMATS) as opened:
             width, height = opened.size
     except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
         raise BadImage(f"cannot be read: {error}") from None
     box = tfds.features.BBox(top / height, left / width, bottom / height, right / width)
-    return {"image": data[0], "label": label, "bbox": box, "id": name}
+    return {"image": data[0], "bbox": box}
 
 
-def encode_sun397(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example as a JPEG of at most 120,000 pixels, from any format."""
-    name, label = values
+def find_retinopathy(files: SourceFiles) -> Contents:
+    """Finds the images of the three lists; the test images have a public and a private part."""
+    lists, images = files.sort(
+        any_of(EYES_LISTS.values()), r"((?:train|test)/\d{1,6}_(?:left|right))\.jpeg"
+    )
+
+    def read(split: str, found: FileEntry) -> Iterator[Example]:
+        usage = EYES_SPLITS[split]
+        for row in csv.DictReader(io.StringIO(files.text(found))):
+            if usage is not None and row.get("Usage") != usage:
+                continue
+            image, level = row.get("image") or "", row.get("level") or ""
+            if level not in ("0", "1", "2", "3", "4"):
+                raise DataError(f"{found.path}: {image[:40]!r} has no level from 0 to 4")
+            file = images.get(f"{'test' if usage else 'train'}/{image}")
+            if file is not None:
+                features = {"label": int(level), "name": image}
+                yield Example(f"{image}.jpeg", (file,), features, image)
+
+    return from_lists(files, EYES_LISTS if images else {}, lists, read)
+
+
+def encode_tiff(data: Sequence[bytes], features: Features) -> Features:
+    """A TIFF, converted to PNG."""
+    check_pixels(*decoding.size(data[0]))
+    pixels = cv2.imdecode(np.frombuffer(data[0], np.uint8), cv2.IMREAD_COLOR_RGB)
+    if pixels is None:
+        raise BadImage("is not a valid TIFF")
+    return {"image": as_png(pixels)}
+
+
+def encode_sun397(data: Sequence[bytes], features: Features) -> Features:
+    """A JPEG of at most 120,000 pixels, from any format."""
     image = _decode(data[0])
     pixels = image.shape[0] * image.shape[1]
     if pixels > SUN_PIXELS:
         factor = float(np.sqrt(SUN_PIXELS / pixels))
         image = cv2.resize(image, None, fx=factor, fy=factor)
-    return {"image": cv2.imencode(".jpg", image)[1].tobytes(), "label": label, "file_name": name}
+    return {"image": cv2.imencode(".jpg", image)[1].tobytes()}
 
 
-def encode_retinopathy(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example like B. Graham's, who won the competition: all eyes have the same radius.
+def encode_retinopathy(data: Sequence[bytes], features: Features) -> Features:
+    """An image like B. Graham's, who won the competition: all eyes have the same radius.
 
     An eye is scaled to a radius of 300 pixels, its local average is taken to gray, and what is
     outside of 90 % of the radius is cut off.
     """
-    name, label = values
     image = _decode(data[0])
     across = image[image.shape[0] // 2].sum(axis=1)
     radius = (across > across.mean() / 10).sum() / 2
@@ -403,7 +397,7 @@ def encode_retinopathy(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[s
     rows = slice(max(height // 2 - kept, 0), min(height // 2 + kept, height))
     columns = slice(max(width // 2 - kept, 0), min(width // 2 + kept, width))
     encoded = cv2.imencode(".jpg", image[rows, columns], [cv2.IMWRITE_JPEG_QUALITY, EYES_QUALITY])
-    return {"image": encoded[1].tobytes(), "label": label, "name": name}
+    return {"image": encoded[1].tobytes()}
 
 
 def _decode(data: bytes) -> np.ndarray:
@@ -423,14 +417,11 @@ def _variant_of_imagenet(dataset: Dataset, archive: str, source: str, **forms: s
     numbered = dataset is datasets.IMAGENET_V2
     classes = None if numbered else datasets.IMAGENET
     suffixes = (".jpeg",) if numbered else (".jpg", ".JPEG")
-    stem = archive.partition(".")[0].lower()
     return Recipe(
         dataset=dataset,
         files=f"{archive} from {source}",
-        archives=(f"{stem}*.tar*", f"{stem}*.zip"),
         unpacked=2**34,
-        find=functools.partial(find_in_folders, "test", classes, suffixes, **forms),
-        encode=functools.partial(encode_file, "file_name"),
+        find=functools.partial(find_in_folders, dataset, classes, suffixes, "file_name", **forms),
         downloads=(archive,),
     )
 
@@ -439,27 +430,29 @@ RECIPES = (
     Recipe(
         dataset=datasets.EUROSAT,
         files="EuroSAT.zip (EuroSAT_RGB.zip) from github.com/phelber/eurosat",
-        archives=("eurosat*.zip",),
-        unpacked=2**30,
-        find=functools.partial(find_in_folders, "train", datasets.EUROSAT, (".jpg",)),
-        encode=functools.partial(encode_file, "filename"),
+        find=functools.partial(
+            find_in_folders, datasets.EUROSAT, datasets.EUROSAT, (".jpg",), "filename"
+        ),
         downloads=("EuroSAT.zip",),
     ),
     Recipe(
         dataset=datasets.RESISC45,
         files=datasets.RESISC45.files,
         archives=("nwpu-resisc45*.zip", "nwpu-resisc45*.tar*"),
-        unpacked=2**30,
-        find=functools.partial(find_in_folders, "train", datasets.RESISC45, (".jpg",)),
-        encode=functools.partial(encode_file, "filename"),
+        find=functools.partial(
+            find_in_folders, datasets.RESISC45, datasets.RESISC45, (".jpg",), "filename"
+        ),
     ),
     Recipe(
         dataset=datasets.UC_MERCED,
         files="UCMerced_LandUse.zip from weegee.vision.ucmerced.edu/datasets/landuse.html",
-        archives=("ucmerced_landuse*.zip",),
-        unpacked=2**30,
         find=functools.partial(
-            find_in_folders, "train", datasets.UC_MERCED, (".tif",), key="{file}"
+            find_in_folders,
+            datasets.UC_MERCED,
+            datasets.UC_MERCED,
+            (".tif",),
+            "filename",
+            key="{file}",
         ),
         encode=encode_tiff,
         downloads=("UCMerced_LandUse.zip",),
@@ -468,24 +461,18 @@ RECIPES = (
         dataset=datasets.CALTECH101,
         files="caltech-101.zip, or its 101_ObjectCategories.tar.gz, from doi.org/10.22002/D1.20086",
         archives=("caltech-101*.zip", "caltech101*.zip", "101_objectcategories*.tar*"),
-        unpacked=2**29,
         find=find_caltech101,
-        encode=functools.partial(encode_file, "image/file_name"),
         downloads=("caltech-101.zip",),
     ),
     Recipe(
         dataset=datasets.DTD,
         files="dtd-r1.0.1.tar.gz from www.robots.ox.ac.uk/~vgg/data/dtd",
-        archives=("dtd-r1.0.1*.tar*",),
-        unpacked=2**31,
         find=find_dtd,
-        encode=functools.partial(encode_file, "file_name"),
         downloads=("dtd-r1.0.1.tar.gz",),
     ),
     Recipe(
         dataset=datasets.SUN397,
         files="SUN397.tar.gz from vision.princeton.edu/projects/2010/SUN",
-        archives=("sun397*.tar*",),
         unpacked=2**36,
         find=find_sun397,
         encode=encode_sun397,
@@ -495,17 +482,12 @@ RECIPES = (
         dataset=datasets.FLOWERS,
         files=f"102flowers.tgz, {FLOWERS_LABELS} and {FLOWERS_SPLITS} from "
         "www.robots.ox.ac.uk/~vgg/data/flowers/102",
-        archives=("102flowers*.tgz", "102flowers*.tar*"),
-        unpacked=2**30,
         find=find_flowers,
-        encode=functools.partial(encode_file, "file_name"),
         downloads=("102flowers.tgz", FLOWERS_LABELS, FLOWERS_SPLITS),
     ),
     Recipe(
         dataset=datasets.PETS,
         files="images.tar.gz and annotations.tar.gz from www.robots.ox.ac.uk/~vgg/data/pets",
-        archives=("images*.tar*", "annotations*.tar*"),
-        unpacked=2**31,
         find=find_pets,
         encode=encode_pet,
         downloads=("images.tar.gz", "annotations.tar.gz"),
@@ -514,8 +496,6 @@ RECIPES = (
         dataset=datasets.CARS,
         files="cars_train.tgz, cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat "
         "of Stanford's cars",
-        archives=("cars_train*.tgz", "cars_test*.tgz", "car_devkit*.tgz"),
-        unpacked=2**31,
         find=find_cars,
         encode=encode_car,
         downloads=("cars_train.tgz", "cars_test.tgz", "car_devkit.tgz", CARS_LISTS["test"]),
@@ -523,8 +503,6 @@ RECIPES = (
     Recipe(
         dataset=datasets.RETINOPATHY,
         files=datasets.RETINOPATHY.files,
-        archives=(),
-        unpacked=0,
         find=find_retinopathy,
         encode=encode_retinopathy,
     ),
@@ -532,7 +510,7 @@ RECIPES = (
         datasets.IMAGENET_V2,
         "imagenetv2-matched-frequency.tar.gz",
         "huggingface.co/datasets/vaishaal/ImageNetV2",
-        feature="{folder}/{file}",
+        value="{folder}/{file}",
     ),
     _variant_of_imagenet(
         datasets.IMAGENET_A,
@@ -545,13 +523,13 @@ RECIPES = (
         datasets.IMAGENET_R,
         "imagenet-r.tar",
         "github.com/hendrycks/imagenet-r",
-        feature="{folder}/{file}",
+        value="{folder}/{file}",
     ),
     _variant_of_imagenet(
         datasets.IMAGENET_SKETCH,
         "ImageNet-Sketch.zip",
         "github.com/HaohanWang/ImageNet-Sketch",
         key="{folder}/{file}",
-        feature="{folder}/{file}",
+        value="{folder}/{file}",
     ),
 )

@@ -147,10 +147,10 @@ def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
     if len(length) != 1 or not 1 <= int(length[0]) <= 64 or len(names) % int(length[0]):
         _fail("a table has no names of columns")
     width = int(length[0])
-    columns = [
-        names[at : at + width].partition(b"\0")[0].decode("latin-1")
-        for at in range(0, len(names), width)
-    ]
+    starts = range(0, len(names), width)
+    columns = [names[at : at + width].partition(b"\0")[0].decode("latin-1") for at in starts]
+    if not columns:
+        _fail("a table has no columns")
     rows: Table = []
     for _ in range(count):
         row = {}
@@ -159,8 +159,6 @@ def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
             if kind != MATRIX:
                 _fail("a table has a cell that is not an array")
             row[column] = _matrix(content, depth + 1)[1]
-        if not row:
-            _fail("a table has no columns")
         rows.append(row)
     return rows
 

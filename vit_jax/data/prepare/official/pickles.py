@@ -31,14 +31,10 @@ TYPE = "numpy dtype"
 LATIN = "_codecs encode"  # how Python 3 writes bytes for Python 2
 VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
-TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 LITERALS = frozenset({
     "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "STRING", "BINSTRING",
     "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES",
 })  # fmt: skip
-PUT = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-GET = frozenset({"GET", "BINGET", "LONG_BINGET"})
-IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
 SIMPLE = (str, bytes, int, float, type(None))
 
 
@@ -48,7 +44,7 @@ def load_dictionary(data: bytes, named: str) -> dict[str, Any]:
     Raises DataError where the pickle has anything else, or is damaged; `named` is the file.
     """
     try:
-        found = _Machine().run(data)
+        found = _Machine(len(data)).run(data)
         if not isinstance(found, dict):
             raise DataError(f"{named}: its pickle is not a dictionary; use the binary archive")
         return {str(key): _plain(value) for key, value in found.items()}
@@ -68,15 +64,14 @@ class _Refused(Exception):
 class _Machine:
     """The stack and the memo of a pickle machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memory: dict[int, Any] = {}
-        self._left = 0
+        self._left = size  # characters of texts that may still become bytes
 
     def run(self, data: bytes) -> Any:
         """The value of a pickle."""
-        self._left = len(data)
         with warnings.catch_warnings():  # of escapes in texts
             warnings.simplefilter("ignore")
             for operation, argument, _ in pickletools.genops(data):
@@ -86,61 +81,59 @@ class _Machine:
 
     def _step(self, name: str, argument: Any) -> None:
         stack = self._stack
-        if name in LITERALS:
-            stack.append(argument)
-        elif name in VALUES:
-            stack.append(VALUES[name])
-        elif name in EMPTY:
-            stack.append(EMPTY[name]())
-        elif name in PUT:
-            self._memory[int(argument)] = stack[-1]
-        elif name == "MEMOIZE":
-            self._memory[len(self._memory)] = stack[-1]
-        elif name in GET:
-            stack.append(self._memory[int(argument)])
-        elif name == "MARK":
-            self._marks.append(len(stack))
-        elif name in TUPLES:
-            items = tuple(stack[len(stack) - TUPLES[name] :])
-            del stack[len(stack) - TUPLES[name] :]
-            stack.append(items)
-        elif name == "GLOBAL":
-            stack.append(_Name(argument))
-        elif name not in IGNORED:
-            self._build(name)
+        match name:
+            case _ if name in LITERALS:
+                stack.append(argument)
+            case _ if name in VALUES:
+                stack.append(VALUES[name])
+            case _ if name in EMPTY:
+                stack.append(EMPTY[name]())
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                self._memory[int(argument)] = stack[-1]
+            case "MEMOIZE":
+                self._memory[len(self._memory)] = stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(self._memory[int(argument)])
+            case "MARK":
+                self._marks.append(len(stack))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(self._popped(len(stack) - int(name[-1]))))
+            case "TUPLE":
+                stack.append(tuple(self._marked()))
+            case "LIST":
+                stack.append(self._marked())
+            case "DICT":
+                stack.append(_pairs(self._marked()))
+            case "APPEND" | "APPENDS":
+                items = self._marked() if name == "APPENDS" else [stack.pop()]
+                _expect(stack[-1], list).extend(items)
+            case "SETITEM" | "SETITEMS":
+                items = self._marked() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+                _expect(stack[-1], dict).update(_pairs(items))
+            case "GLOBAL":
+                stack.append(_Name(argument))
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(self._call(function, arguments))
+            case "BUILD":
+                state = stack.pop()
+                if isinstance(stack[-1], _Array):
+                    stack[-1].values = self._values(state)
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case _:
+                raise _Refused(f"the operation {name}")
 
-    def _build(self, name: str) -> None:
-        stack = self._stack
-        if name in ("TUPLE", "LIST", "DICT"):
-            items = self._marked()
-            pairs = _pairs(items) if name == "DICT" else None
-            stack.append(
-                pairs if pairs is not None else (tuple if name == "TUPLE" else list)(items)
-            )
-        elif name in ("APPEND", "APPENDS"):
-            items = self._marked() if name == "APPENDS" else [stack.pop()]
-            _expect(stack[-1], list).extend(items)
-        elif name in ("SETITEM", "SETITEMS"):
-            items = self._marked() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            _expect(stack[-1], dict).update(_pairs(items))
-        elif name == "REDUCE":
-            arguments, function = stack.pop(), stack.pop()
-            stack.append(self._made(function, arguments))
-        elif name == "BUILD":
-            state = stack.pop()
-            if isinstance(stack[-1], _Array):
-                stack[-1].values = self._values(state)
-        else:
-            raise _Refused(f"the operation {name}")
-
-    def _marked(self) -> list[Any]:
-        at = self._marks.pop()
+    def _popped(self, at: int) -> list[Any]:
         items = self._stack[at:]
         del self._stack[at:]
         return items
 
-    def _made(self, function: Any, arguments: Any) -> Any:
-        """Emulates the two NumPy functions as far as needed."""
+    def _marked(self) -> list[Any]:
+        return self._popped(self._marks.pop())
+
+    def _call(self, function: Any, arguments: Any) -> Any:
+        """The result of one of the three functions that CIFAR's pickles name."""
         name = function.text if isinstance(function, _Name) else None
         if name in ARRAY:
             return _Array()

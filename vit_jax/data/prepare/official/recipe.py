@@ -3,132 +3,103 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 
-from vit_jax.config import Data
 from vit_jax.data import decoding
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare.image_listing import FileEntry
-from vit_jax.data.prepare.official.archives import Archives
+from vit_jax.data.prepare.archives import SUFFIXES, FileEntry, stem
+from vit_jax.data.prepare.official.source_files import SourceFiles
+from vit_jax.data.prepare.shards import MAX_PIXELS
+from vit_jax.data.source import DataError
+from vit_jax.utils.storage import reason
 
 JPEG = b"\xff\xd8\xff"
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")  # of Pillow, which has some that run programs
 STARTS = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
 CHUNK = 1024  # rows of an array to read at a time
 
-
-class Span(NamedTuple):
-    """`size` bytes of a file, starting at `offset`."""
-
-    file: str
-    offset: int
-    size: int
-
-
-Location = FileEntry | Span
+Features = dict[str, Any]
 
 
 class Example(NamedTuple):
-    """An example before it is read.
+    """An example before its files are read.
 
     Attributes:
-      key: TFDS's sort key.
       name: its file name or number.
-      locations: where the bytes of its image and other files are.
-      values: other inputs, mostly labels.
+      files: where the bytes of its image, and of other files, are.
+      features: its features except those that `Recipe.encode` makes of the files.
+      key: TFDS's sort key; None: the name.
     """
 
-    key: str | int
     name: str
-    locations: tuple[Location, ...]
-    values: tuple[Any, ...]
+    files: tuple[FileEntry, ...]
+    features: Features
+    key: str | int | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(file.size for file in self.files)
 
 
-class Examples(Protocol):
-    """The examples of a split, in any order."""
+class Rows(Sequence[Example]):
+    """Examples of the same size, one after another in a file.
 
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-    def keys(self) -> Iterator[str | int]:
-        """Yields the key of every example."""
-        ...
-
-    def sizes(self) -> np.ndarray:
-        """The bytes of every example (N,), int64."""
-        ...
-
-
-class ExampleList:
-    """Examples in a list, for datasets of up to some 100,000."""
-
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self._examples = examples
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def __getitem__(self, index: int) -> Example:
-        return self._examples[index]
-
-    def keys(self) -> Iterator[str | int]:
-        """Yields the key of every example."""
-        return (example.key for example in self._examples)
-
-    def sizes(self) -> np.ndarray:
-        """The bytes of every example (N,), int64."""
-        sizes = (sum(one.size for one in example.locations) for example in self._examples)
-        return np.fromiter(sizes, np.int64, len(self._examples))
-
-
-class Rows:
-    """Examples of `size` bytes each, one after another in a file, and columns of their labels.
-
-    `key` and `name` turn an index into the key and the name of an example. Its values are its name
-    and its row of the columns.
+    Args:
+      first: the location of the first example.
+      columns: features (N,) of all examples by name.
+      name: format of an example's name, which takes its index.
+      named: feature that has the name, or empty.
+      by_name: whether the name is TFDS's sort key; else the index is.
     """
 
     def __init__(
         self,
-        file: str,
-        start: int,
-        size: int,
-        columns: Sequence[np.ndarray],
-        name: Callable[[int], str],
-        key: Callable[[int], str | int] = int,
+        first: FileEntry,
+        columns: Mapping[str, np.ndarray],
+        name: str,
+        *,
+        named: str = "",
+        by_name: bool = False,
     ) -> None:
-        self._file, self._start, self._size = file, start, size
-        self._columns, self._name, self._key = columns, name, key
+        self._first, self._columns, self._name = first, columns, name
+        self._named, self._by_name = named, by_name
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(next(iter(self._columns.values())))
 
-    def __getitem__(self, index: int) -> Example:
-        name = self._name(index)
-        span = Span(self._file, self._start + index * self._size, self._size)
-        row = tuple(column[index].item() for column in self._columns)
-        return Example(self._key(index), name, (span,), (name, *row))
-
-    def keys(self) -> Iterator[str | int]:
-        """Yields the key of every example."""
-        return map(self._key, range(len(self)))
-
-    def sizes(self) -> np.ndarray:
-        """The bytes of every example (N,), int64."""
-        return np.full(len(self), self._size, np.int64)
+    def __getitem__(self, index: int) -> Example:  # pyright: ignore[reportIncompatibleMethodOverride]
+        name, first = self._name.format(index), self._first
+        features = {key: column[index].item() for key, column in self._columns.items()}
+        if self._named:
+            features[self._named] = name
+        file = first._replace(offset=first.offset + index * first.size)
+        return Example(name, (file,), features, name if self._by_name else index)
 
 
 class Contents(NamedTuple):
     """Contents of archives: examples by split, and class names that TFDS reads from files."""
 
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Sequence[Example]]
     names: Mapping[str, Sequence[str]] = {}
+
+
+def encode_file(data: Sequence[bytes], features: Features) -> Features:
+    """An image file as it is."""
+    return {"image": checked(data[0])}
+
+
+def encode_pixels(
+    shape: tuple[int, ...], axes: tuple[int, ...], data: Sequence[bytes], features: Features
+) -> Features:
+    """The PNG of pixels that are stored in a `shape` whose `axes` are height, width, channels."""
+    pixels = np.frombuffer(data[0], np.uint8).reshape(shape)
+    return {"image": as_png(pixels.transpose(axes))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,21 +109,22 @@ class Recipe:
     Attributes:
       dataset: the dataset, with the official number of images by split.
       files: description of the files it needs.
-      archives: name patterns of tars, zips and compressed files to open; others are ignored.
-      unpacked: limit in bytes for the contents of a compressed file.
       find: finds the examples in the archives; raises DataError for unexpected contents.
-      encode: the features of an example, from the bytes at its locations and its values; raises
-        BadImage. It runs in other processes.
+      encode: the features that it makes of the bytes of an example's files, given its other
+        features; raises BadImage. It runs in other processes.
+      archives: name patterns of tars, zips and compressed files to open, others are ignored; empty:
+        those that begin like a download.
+      unpacked: limit in bytes for the contents of a compressed file.
       version: version of TFDS's builder; empty: the newest.
       downloads: names of the files that TFDS can download; empty: none.
     """
 
     dataset: Dataset
     files: str
-    archives: tuple[str, ...]
-    unpacked: int
-    find: Callable[[Archives], Contents]
-    encode: Callable[[Sequence[bytes], tuple[Any, ...]], dict[str, Any]]
+    find: Callable[[SourceFiles], Contents]
+    encode: Callable[[Sequence[bytes], Features], Features] = encode_file
+    archives: tuple[str, ...] = ()
+    unpacked: int = 2**31
     version: str = ""
     downloads: tuple[str, ...] = ()
 
@@ -160,6 +132,13 @@ class Recipe:
     def splits(self) -> Mapping[str, int]:
         """The official number of images by split."""
         return self.dataset.images
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Name patterns of archives to open, in lower case."""
+        packed = [name for name in self.downloads if name.lower().endswith(SUFFIXES)]
+        ends = (".tar*", ".tgz", ".zip", ".gz")
+        return self.archives or tuple(f"{stem(name).lower()}*{e}" for name in packed for e in ends)
 
     @property
     def builder(self) -> str:
@@ -178,17 +157,10 @@ def _class_numbers(name: str) -> Mapping[str, int]:
     return {one: number for number, one in enumerate(features["label"].names)}
 
 
-def encode_file(feature: str, data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An image as it is, with its label and, as `feature`, its file name."""
-    name, label = values
-    return {"image": checked(data[0]), "label": label, feature: name}
-
-
 def checked(encoded: bytes) -> bytes:
     """The bytes of an image unchanged; raises BadImage for an unknown signature.
 
-    Whether they can be decoded is not tried, which takes most of the time of packing: that is what
-    `prepare --verify` is for.
+    Decoding would take most of the time of packing; `prepare --verify` does that.
     """
     if not encoded:
         raise BadImage("is empty")
@@ -199,35 +171,31 @@ def checked(encoded: bytes) -> bytes:
 
 def check_pixels(height: float, width: float) -> None:
     """Raises BadImage for more pixels than images of any dataset have."""
-    if height * width > Data().max_pixels:
-        raise BadImage(f"has {width:.0f} x {height:.0f} pixels, more than {Data().max_pixels:,}")
+    if height * width > MAX_PIXELS:
+        raise BadImage(f"has {width:.0f} x {height:.0f} pixels, more than {MAX_PIXELS:,}")
 
 
 def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
-    """A gray or RGB JPEG unchanged, and other images encoded as one.
+    """A gray or RGB JPEG unchanged, and other images encoded as one of `quality`.
 
-    With `again`, encodes a JPEG again, too. Encodes with `quality`. Raises BadImage for anything
-    but an image.
+    With `again`, encodes a JPEG again, too. Raises BadImage for anything but an image.
     """
-    colors = _colors(checked(encoded))
-    if colors in (1, 3) and not again:
+    if _components(checked(encoded)) in (1, 3) and not again:
         return encoded
-    pixels = decoding.decode(encoded, channels=3, max_pixels=Data().max_pixels)
+    pixels = decoding.decode(encoded, channels=3, max_pixels=MAX_PIXELS)
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
 
 def as_png(pixels: np.ndarray) -> bytes:
-    """Encodes uint8 pixels `H W C`, C = 1 or 3, RGB, as a PNG."""
+    """The PNG of uint8 pixels `H W C`, C = 1 or 3, RGB."""
+    pixels = np.ascontiguousarray(pixels)
     if pixels.shape[-1] == 3:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    found, encoded = cv2.imencode(".png", pixels)
-    if not found:
-        raise BadImage(f"cannot be encoded: {pixels.shape}")
-    return encoded.tobytes()
+    return cv2.imencode(".png", pixels)[1].tobytes()
 
 
-def _colors(encoded: bytes) -> int | None:
+def _components(encoded: bytes) -> int | None:
     """The number of components in the frame header of a JPEG; None for another format."""
     if not encoded.startswith(JPEG):
         return None
@@ -240,12 +208,22 @@ def _colors(encoded: bytes) -> int | None:
     return None
 
 
-def cache_name(found: FileEntry) -> str:
-    """Identifies the pixels of a file in the cache of unpacked files."""
-    return f"pixels of {found.path}, {found.size} bytes, of {found.container}"
+def spill_pixels(
+    files: SourceFiles, origin: Sequence[FileEntry], images: Any, size: int
+) -> FileEntry:
+    """Writes an array (N, ...) to a file; returns the location of its first row, of `size` bytes.
 
+    `origin` are the files that the array comes from: a file of an earlier attempt is kept.
+    """
 
-def blocks(images: Any) -> Iterator[bytes]:
-    """Yields the bytes of an array (N, ...) in chunks of rows."""
-    for start in range(0, images.shape[0], CHUNK):
-        yield np.ascontiguousarray(images[start : start + CHUNK]).tobytes()
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, images.shape[0], CHUNK):
+            try:
+                rows = np.ascontiguousarray(images[start : start + CHUNK])
+            except (OSError, RuntimeError) as error:  # of h5py; no error of the disk written to
+                raise DataError(f"{origin[0].path}: cannot be read: {reason(error)}") from None
+            yield rows.tobytes()
+
+    named = [f"{each.path}, {each.size} bytes, of {each.container}" for each in origin]
+    path = files.spill(f"pixels of {'; '.join(named)}", chunks)
+    return FileEntry(origin[0].path, str(path), 0, size)

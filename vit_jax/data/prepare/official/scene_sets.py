@@ -14,16 +14,9 @@ from tensorflow_datasets.proto import tf_example_pb2
 from vit_jax.data import datasets
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import tfrecords
-from vit_jax.data.prepare.image_listing import FileEntry
-from vit_jax.data.prepare.official.archives import Archives
-from vit_jax.data.prepare.official.recipe import (
-    Contents,
-    Example,
-    ExampleList,
-    Recipe,
-    Span,
-    checked,
-)
+from vit_jax.data.prepare.archives import FileEntry
+from vit_jax.data.prepare.official.recipe import Contents, Example, Features, Recipe, checked
+from vit_jax.data.prepare.official.source_files import SourceFiles, any_of
 from vit_jax.data.source import DataError
 
 CLEVR_SPLITS = {"train": "train", "validation": "val"}
@@ -44,66 +37,53 @@ PNG_HEAD = 24
 DMLAB_RECORD = 2**22  # bytes
 
 
-def find_clevr(archives: Archives) -> Contents:
+def find_clevr(files: SourceFiles) -> Contents:
     """Finds the scenes of the two splits that have objects; the test split has none."""
-    shorts = CLEVR_SPLITS.values()
-    tables, *images = archives.sort(
+    tables, *images = files.sort(
         r"CLEVR_(train|val)_scenes\.json",
-        *(rf"(CLEVR_{short}_\d{{6}}\.png)" for short in shorts),
+        *(rf"(CLEVR_{short}_\d{{6}}\.png)" for short in CLEVR_SPLITS.values()),
     )
     splits = {}
-    for (split, short), there in zip(CLEVR_SPLITS.items(), images, strict=True):
-        if not there:
+    for (split, short), members in zip(CLEVR_SPLITS.items(), images, strict=True):
+        if not members:
             continue
-        if short not in tables:
-            raise DataError(f"{archives.named}: lacks scenes/CLEVR_{short}_scenes.json")
-        scenes = _clevr_scenes(archives, tables[short])
+        table = files.require(tables, short, f"scenes/CLEVR_{short}_scenes.json")
+        scenes = _clevr_scenes(files, table)
         examples = []
-        for name, found in sorted(there.items()):
+        for name, found in sorted(members.items()):
             if name not in scenes:
-                raise DataError(f"{tables[short].path}: lacks {name}")
-            examples.append(Example(name, name, (found,), (name, scenes[name])))
-        splits[split] = ExampleList(examples)
+                raise DataError(f"{table.path}: lacks {name}")
+            examples.append(Example(name, (found,), {"file_name": name, "objects": scenes[name]}))
+        splits[split] = examples
     return Contents(splits)
 
 
-def find_kitti(archives: Archives) -> Contents:
+def find_kitti(files: SourceFiles) -> Contents:
     """Finds the training images, split by video as in TFDS; the others have no labels."""
-    images, labels, lists = archives.sort(
-        r"training/image_2/(\d{6})\.png",
-        r"training/label_2/(\d{6})\.txt",
-        f"({'|'.join(KITTI_LISTS)})",
+    images, labels, lists = files.sort(
+        r"training/image_2/(\d{6})\.png", r"training/label_2/(\d{6})\.txt", any_of(KITTI_LISTS)
     )
     if not images:
         return Contents({})
-    for name in KITTI_LISTS:
-        if name not in lists:
-            raise DataError(f"{archives.named}: lacks mapping/{name} of devkit_object.zip")
+    order, mapping = (
+        files.text(files.require(lists, name, f"mapping/{name} of devkit_object.zip"))
+        for name in KITTI_LISTS
+    )
     splits = {}
-    for split, numbers in _kitti_splits(
-        *(archives.text(lists[name]) for name in KITTI_LISTS)
-    ).items():
-        examples = []
+    for split, numbers in _kitti_splits(order, mapping).items():
+        splits[split] = []
         for number in (f"{one:06d}" for one in numbers):
             if number not in images:
                 continue
-            if number not in labels:
-                raise DataError(f"{archives.named}: lacks training/label_2/{number}.txt")
+            label = files.require(labels, number, f"training/label_2/{number}.txt")
             name = f"{number}.png"
-            examples.append(Example(name, name, (images[number], labels[number]), (name,)))
-        splits[split] = ExampleList(examples)
+            example = Example(name, (images[number], label), {"image/file_name": name})
+            splits[split].append(example)
     return Contents(splits)
 
 
-def encode_clevr(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example."""
-    name, scene = values
-    objects = [dict(zip(CLEVR_VALUES, one, strict=True)) for one in scene]
-    return {"image": checked(data[0]), "file_name": name, "objects": objects}
-
-
-def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example; TFDS measures bounding boxes from the bottom."""
+def encode_kitti(data: Sequence[bytes], features: Features) -> Features:
+    """Image and objects; TFDS measures bounding boxes from the bottom."""
     image, labels = checked(data[0]), data[1]
     if image[12:16] != b"IHDR" or len(image) < PNG_HEAD:
         raise BadImage("is not a PNG")
@@ -115,18 +95,17 @@ def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
                 objects.append(_kitti_object(row, height, width))
     except (ValueError, ZeroDivisionError, csv.Error) as error:
         raise BadImage(f"its labels are damaged: {error}") from None
-    return {"image": image, "image/file_name": values[0], "objects": objects}
+    return {"image": image, "objects": objects}
 
 
-def _clevr_scenes(archives: Archives, found: FileEntry) -> dict[str, tuple[tuple[Any, ...], ...]]:
+def _clevr_scenes(files: SourceFiles, found: FileEntry) -> dict[str, list[Features]]:
     """The objects of each image by file name."""
     try:
-        scenes = json.loads(archives.read(found, CLEVR_BYTES))["scenes"]
+        scenes = json.loads(files.read(found, CLEVR_BYTES))["scenes"]
         return {
-            scene["image_filename"]: tuple(
-                tuple(tuple(v) if isinstance(v := one[name], list) else v for name in CLEVR_VALUES)
-                for one in scene["objects"]
-            )
+            scene["image_filename"]: [
+                {name: one[name] for name in CLEVR_VALUES} for one in scene["objects"]
+            ]
             for scene in scenes
         }
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -156,7 +135,7 @@ def _kitti_splits(order: str, mapping: str) -> dict[str, list[int]]:
     return splits
 
 
-def _kitti_object(row: list[str], height: int, width: int) -> dict[str, Any]:
+def _kitti_object(row: list[str], height: int, width: int) -> Features:
     kind, *numbers = row
     if len(row) != KITTI_COLUMNS:
         raise ValueError(f"{len(row)} columns, not {KITTI_COLUMNS}")
@@ -178,35 +157,34 @@ def _kitti_object(row: list[str], height: int, width: int) -> dict[str, Any]:
     }
 
 
-def find_dmlab(archives: Archives) -> Contents:
+def find_dmlab(files: SourceFiles) -> Contents:
     """Finds the records of the three splits in TFRecord files."""
     names = ("train", "validation", "test")
-    files = archives.sort(*(rf"(dmlab-{name}\.tfrecord[^/]*)" for name in names))
+    sorted_ = files.sort(*(rf"(dmlab-{name}\.tfrecord[^/]*)" for name in names))
     splits = {}
-    for split, members in zip(names, files, strict=True):
-        examples = []
+    for split, members in zip(names, sorted_, strict=True):
+        splits[split] = []
         for found in members.values():
-            for span, data in _records(archives, found):
-                name = str(_dmlab_features(data)["filename"], "utf-8", "replace")
-                examples.append(Example(name, name, (span,), ()))
-        splits[split] = ExampleList(examples)
+            for span, record in read_records(files, found):
+                name = str(_dmlab_features(record)["filename"], "utf-8", "replace")
+                splits[split].append(Example(name, (span,), {}))
     return Contents(splits)
 
 
-def encode_dmlab(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """An example: the same values in another file format."""
+def encode_dmlab(data: Sequence[bytes], features: Features) -> Features:
+    """The same values in another file format."""
     return _dmlab_features(data[0])
 
 
-def _records(archives: Archives, found: FileEntry) -> Iterator[tuple[Span, bytes]]:
+def read_records(files: SourceFiles, found: FileEntry) -> Iterator[tuple[FileEntry, bytes]]:
     """Yields the records of a TFRecord file, each with its location."""
-    with archives.opened(found) as (path, start, file):
-        end = start + found.size
+    with files.opened(found) as (plain, file):
+        end = plain.offset + found.size
         for at, record in tfrecords.read_records(file, found.path, most=DMLAB_RECORD, end=end):
-            yield Span(str(path), at, len(record)), record
+            yield plain._replace(offset=at, size=len(record)), record
 
 
-def _dmlab_features(data: bytes) -> dict[str, Any]:
+def _dmlab_features(data: bytes) -> Features:
     """Image, name and label of a record."""
     example: Any = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
     try:
@@ -226,17 +204,14 @@ RECIPES = (
         dataset=datasets.CLEVR,
         version="3.0.0",
         files="CLEVR_v1.0.zip from cs.stanford.edu/people/jcjohns/clevr",
-        archives=("clevr_v1.0*.zip",),
         unpacked=2**36,
         find=find_clevr,
-        encode=encode_clevr,
         downloads=("CLEVR_v1.0.zip",),
     ),
     Recipe(
         dataset=datasets.KITTI,
         files="data_object_image_2.zip, data_object_label_2.zip and devkit_object.zip from "
         "www.cvlibs.net/datasets/kitti",
-        archives=("data_object_image_2*.zip", "data_object_label_2*.zip", "devkit_object*.zip"),
         unpacked=2**36,
         find=find_kitti,
         encode=encode_kitti,
@@ -245,7 +220,6 @@ RECIPES = (
     Recipe(
         dataset=datasets.DMLAB,
         files="dmlab.tar.gz from storage.googleapis.com/dmlab-vtab/dmlab.tar.gz",
-        archives=("dmlab*.tar*",),
         unpacked=2**33,
         find=find_dmlab,
         encode=encode_dmlab,

@@ -9,13 +9,12 @@ import os
 import pathlib
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
-from vit_jax.data import folders
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare import archives, image_listing, shards
-from vit_jax.data.prepare.image_listing import FileEntry
+from vit_jax.data.prepare import archives, shards
+from vit_jax.data.prepare.archives import PLAIN, FileEntry
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
 
@@ -24,7 +23,6 @@ Path = pathlib.Path
 GZIP = b"\x1f\x8b"
 CHUNK = 2**20
 TARS = (".tgz", ".tar.gz", ".tar")
-SUFFIXES = (*TARS, ".zip", ".gz")
 DEEP = 3  # nesting depth of archives
 SMALL = 2**26  # bytes of a file to read at once: a list, labels, a table
 
@@ -33,33 +31,35 @@ class NeedsUnpackingError(Exception):
     """A file unpacks to more than a dry run may write; the message names it."""
 
 
-class Archives:
+class SourceFiles:
     """All files in the given sources; compressed ones are unpacked to `scratch` once.
 
-    `looked_into` are name patterns of archives to open inside a folder or another archive; archives
-    given directly are always opened. `unpacked` limits the contents of one compressed file, in
-    bytes. With a `limit`, a file that unpacks to more bytes than
-    that raises NeedsUnpackingError.
+    Args:
+      given: folders and files; archives among them are always opened.
+      patterns: names of archives to open inside a folder or another archive.
+      scratch: folder for what has to be unpacked.
+      unpacked: limit in bytes for the contents of one compressed file.
+      limit: a file that unpacks to more bytes than that raises NeedsUnpackingError.
     """
 
     def __init__(
         self,
         given: Sequence[Path],
-        looked_into: Sequence[str],
+        patterns: Sequence[str],
         scratch: Path,
         unpacked: int,
         limit: int | None = None,
     ) -> None:
-        self._given, self._patterns = given, tuple(p.lower() for p in looked_into)
+        self._given, self._patterns = given, tuple(p.lower() for p in patterns)
         self._scratch, self._unpacked, self._limit = scratch, unpacked, limit
         self.named = ", ".join(map(str, given))
-        self._read = image_listing.Reader()
+        self._read = archives.Reader()
 
     def close(self) -> None:
         """Closes the files that were read from."""
         self._read.close()
 
-    def files(self) -> Iterator[FileEntry]:
+    def __iter__(self) -> Iterator[FileEntry]:
         """Yields every file; the files of an archive are in a folder of its name without suffix.
 
         Raises DataError for unreadable sources.
@@ -68,17 +68,13 @@ class Archives:
             try:
                 is_folder, size = given.is_dir(), given.stat().st_size
             except OSError as error:
-                what = "no such file or folder" if not given.exists() else error.strerror
-                raise DataError(f"--from={given}: {what}") from None
+                raise DataError(f"--from={given}: {archives.io_reason(error)}") from None
             if not is_folder:
-                found = FileEntry(given.name, str(given.parent), image_listing.PLAIN, size)
-                yield from self._expanded(found, given, given=True)
+                found = FileEntry(given.name, str(given.parent), PLAIN, size)
+                yield from self._expanded(found, given=True)
                 continue
-            for path, entry in folders.walk(given, "--from"):
-                with storage.errors_as(DataError, f"--from: {entry.path}"):
-                    size = entry.stat().st_size
-                found = FileEntry(path, str(given), image_listing.PLAIN, size)
-                yield from self._expanded(found, Path(entry.path))
+            for found in archives.list_folder(given):
+                yield from self._expanded(found)
 
     def sort(self, *patterns: str) -> list[dict[str, FileEntry]]:
         """The files that fit each pattern, by its first group; the last of equal ones wins.
@@ -87,7 +83,7 @@ class Archives:
         """
         compiled = [re.compile(f"(?:.*/)?{pattern}") for pattern in patterns]
         sorted_ = [dict[str, FileEntry]() for _ in patterns]
-        for found in self.files():
+        for found in self:
             for pattern, members in zip(compiled, sorted_, strict=True):
                 if match := pattern.fullmatch(found.path):
                     members[match[1]] = found
@@ -96,7 +92,13 @@ class Archives:
 
     def by_name(self, names: Iterable[str]) -> dict[str, FileEntry]:
         """The files of some names, from any folder."""
-        return self.sort(f"({'|'.join(map(re.escape, names))})")[0]
+        return self.sort(any_of(names))[0]
+
+    def require(self, found: Mapping[str, FileEntry], name: str, shown: str = "") -> FileEntry:
+        """The file of a name that others need; raises DataError, which names it as `shown`."""
+        if name not in found:
+            raise DataError(f"{self.named}: has images, but lacks {shown or name}")
+        return found[name]
 
     def read(self, found: FileEntry, most: int = SMALL) -> bytes:
         """The bytes of a file; raises DataError for more than `most`."""
@@ -114,26 +116,29 @@ class Archives:
         except UnicodeDecodeError:
             raise DataError(f"{found.path}: is not UTF-8 text; download it again") from None
 
-    def plain(self, found: FileEntry) -> tuple[Path, int]:
-        """A file that contains the bytes of `found` uncompressed, and their offset."""
-        if found.offset != image_listing.PLAIN and not archives.is_zip(found.container):
-            return Path(found.container), found.offset
-        return self.alone(found), 0
+    def plain(self, found: FileEntry) -> FileEntry:
+        """The same bytes, as bytes of a file that is not compressed."""
+        if found.offset >= 0:
+            return found
+        return found._replace(container=str(self.alone(found)), offset=0)
 
     def alone(self, found: FileEntry) -> Path:
         """A file that contains the bytes of `found` and nothing else."""
-        if found.offset == image_listing.PLAIN:
+        if found.offset == PLAIN:
             return Path(found.container, found.path)
         named = f"{found.path}, of {found.container}"
         return self.spill(named, functools.partial(self._read.chunks, found))
 
     @contextlib.contextmanager
-    def opened(self, found: FileEntry) -> Iterator[tuple[Path, int, IO[bytes]]]:
-        """Opens what `plain` returns, at that offset; raises DataError if it cannot be read."""
-        path, start = self.plain(found)
-        with storage.errors_as(DataError, f"{found.path}: cannot be read"), path.open("rb") as file:
-            file.seek(start)
-            yield path, start, file
+    def opened(self, found: FileEntry) -> Iterator[tuple[FileEntry, IO[bytes]]]:
+        """Opens what `plain` returns, at its offset; raises DataError if it cannot be read."""
+        plain = self.plain(found)
+        with (
+            storage.errors_as(DataError, f"{found.path}: cannot be read"),
+            Path(plain.container).open("rb") as file,
+        ):
+            file.seek(plain.offset)
+            yield plain, file
 
     def spill(self, named: str, make: Callable[[], Iterator[bytes]], inside: str = "data") -> Path:
         """A file in `scratch` with the chunks of `make`, or that of an earlier attempt.
@@ -141,64 +146,64 @@ class Archives:
         `named` identifies the contents. The path of the file ends in `inside`. Raises DataError for
         too many bytes.
         """
-        folder = self._scratch / hashlib.sha256(os.fsencode(named)).hexdigest()[:32]
-        path, part = folder / inside, folder / ".part"
+        path = self._scratch / hashlib.sha256(os.fsencode(named)).hexdigest()[:32] / inside
         if path.exists():
             return path
         with shards.disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = part.open("wb")
-        total = 0
-        with file:
-            for chunk in make():
-                total += len(chunk)
-                if self._limit is not None and total > self._limit:
-                    raise NeedsUnpackingError(named.partition(", ")[0])
-                if total > self._unpacked:
-                    raise DataError(
-                        f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "
-                        "bytes, more than any file in this dataset"
-                    )
-                with shards.disk_errors(path):
-                    file.write(chunk)
-        with shards.disk_errors(path):
-            part.replace(path)
+            for leftover in path.parent.glob(".*"):  # of a killed attempt; it may be most of a disk
+                leftover.unlink()
+            with storage.replacing(path) as part, part.open("wb") as file:
+                self._fill(file, named.partition(", ")[0], make())
         return path
 
+    def _fill(self, file: IO[bytes], named: str, chunks: Iterator[bytes]) -> None:
+        total = 0
+        for chunk in chunks:
+            total += len(chunk)
+            if self._limit is not None and total > self._limit:
+                raise NeedsUnpackingError(named)
+            if total > self._unpacked:
+                raise DataError(
+                    f"{named}: unpacks to more than {self._unpacked:,} bytes, more than any file "
+                    "in this dataset"
+                )
+            file.write(chunk)
+
     def _expanded(
-        self, found: FileEntry, path: Path | None, depth: int = 0, given: bool = False
+        self, found: FileEntry, depth: int = 0, *, given: bool = False
     ) -> Iterator[FileEntry]:
-        """Yields a file, or the files in it; `path` is its location unless it is in an archive."""
+        """Yields a file, or the files in it if it is an archive to open."""
         above, name = found.path.rpartition("/")[::2]
         wanted = any(fnmatch.fnmatch(name.lower(), pattern) for pattern in self._patterns)
-        if not wanted and not (given and name.lower().endswith(SUFFIXES)):
+        if not wanted and not (given and name.lower().endswith(archives.SUFFIXES)):
             yield found
             return
         if depth == DEEP:
             raise DataError(f"{found.container}: {found.path}: archives nested too deeply")
-        if path is None:
-            path = self.alone(found)
-        inside = f"{above}/{_stem(name)}" if above else _stem(name)
+        path = self.alone(found)
+        stem = archives.stem(name)
+        inside = f"{above}/{stem}" if above else stem
         if _is_compressed(path):
             status = path.stat()
             named = f"{path}, {status.st_size} bytes of {status.st_mtime_ns}"
             path = self.spill(named, functools.partial(_gunzipped, path), inside)
             if not name.lower().endswith(TARS):
                 folder = str(path)[: -len(inside) - 1]
-                yield FileEntry(inside, folder, image_listing.PLAIN, path.stat().st_size)
+                yield FileEntry(inside, folder, PLAIN, path.stat().st_size)
                 return
-        for each in image_listing.members(path, f"{inside}/"):
-            yield from self._expanded(each, None, depth + 1)
+        for each in archives.list_files(path, f"{inside}/"):
+            yield from self._expanded(each, depth + 1)
+
+
+def any_of(names: Iterable[str]) -> str:
+    """A pattern of file names."""
+    return f"({'|'.join(map(re.escape, names))})"
 
 
 def _is_compressed(path: Path) -> bool:
     with storage.errors_as(DataError, f"{path}: cannot be read"), path.open("rb") as file:
         return file.read(2) == GZIP
-
-
-def _stem(name: str) -> str:
-    suffix = next((each for each in SUFFIXES if name.lower().endswith(each)), "")
-    return name[: len(name) - len(suffix)]
 
 
 def _gunzipped(path: Path) -> Iterator[bytes]:

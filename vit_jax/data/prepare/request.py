@@ -1,0 +1,136 @@
+"""What the user asked of `vit_jax prepare`, and the lines that `--dry-run` prints."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vit_jax import config
+from vit_jax.data import availability
+from vit_jax.data.prepare import dedup, staging
+from vit_jax.data.source import DataError
+from vit_jax.utils import messages, storage
+from vit_jax.utils.messages import size_text
+
+Path = pathlib.Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to do with a name; the fields are the flags of the command.
+
+    Attributes:
+      data_dir: where datasets are; None: TFDS's default.
+      sources: what to make it of; none: it is downloaded.
+      verify: read what is prepared again.
+      holdout: fraction of each class of the user's images that becomes a validation split, if
+        there is none to evaluate on; None: `pack.HOLDOUT`.
+      max_side: longest side of packed images, or None.
+      against: tasks whose test images must not be packed.
+      distance: most bits, of 64, in which the hash of a near duplicate differs.
+      partial: pack official archives also where images are missing.
+      dry_run: report what would be read and written, and write nothing.
+      workers: processes or threads.
+    """
+
+    data_dir: str | None = None
+    sources: Sequence[str] = ()
+    verify: bool = False
+    holdout: float | None = None
+    max_side: int | None = None
+    against: Sequence[str] = ()
+    distance: int = dedup.THRESHOLD
+    partial: bool = False
+    dry_run: bool = False
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for sources at addresses that are not read."""
+        for source in self.sources:
+            storage.given_path("--from", source)
+
+    def directory(self) -> Path:
+        """The folder of datasets; raises ConfigError unless it is on this machine."""
+        folder = str(availability.directory(self.data_dir))
+        if not messages.is_utf8(folder):  # array_record could not open a file there
+            raise config.ConfigError(f"--data-dir={folder}: is not UTF-8; choose another folder")
+        return _local(folder, "--data-dir")
+
+    def paths(self) -> list[Path]:
+        """The sources; raises ConfigError unless they are on this machine."""
+        return [_local(source, "--from") for source in self.sources]
+
+    def refuse_packing(self, name: str) -> None:
+        """Raises ConfigError for flags of packing if `name` is not packed from folders and tars."""
+        for flag, value in (
+            ("holdout", self.holdout),
+            ("max-side", self.max_side),
+            ("dedup-against", self.against),
+        ):
+            if value:
+                raise config.ConfigError(
+                    f"--{flag}: is for folders and tars that are packed, and {name} is not"
+                )
+
+    def refuse_partial(self, name: str) -> None:
+        """Raises ConfigError for --partial if `name` has no official number of images."""
+        if self.partial:
+            raise config.ConfigError(
+                f"--partial: is for datasets with an official number of images, and {name} has none"
+            )
+
+
+def _local(path: str, flag: str) -> Path:
+    if "://" in path:
+        raise config.ConfigError(
+            f"{flag}={path}: only a folder of this machine can be written to or packed from; "
+            f"prepare it here, then: gcloud storage cp -r FOLDER gs://BUCKET"
+        )
+    return Path(path).expanduser()
+
+
+# --- The lines of a dry run -----------------------------------------------------------------------
+
+
+def reads(name: str, sources: Sequence[Any], contents: str, size: int) -> str:
+    """The line about what would be read."""
+    return f"{name}: would read {', '.join(map(str, sources))}: {contents}, {size_text(size)}"
+
+
+def downloads(name: str, files: Mapping[str, int]) -> str:
+    """The line about files that would be downloaded, with their sizes in bytes."""
+    if not files:
+        return f"{name}: would download files of unknown size"
+    shown = ", ".join(f"{file} ({size_text(size)})" for file, size in list(files.items())[:10])
+    more = f" and {len(files) - 10} more files" if len(files) > 10 else ""
+    return f"{name}: would download {shown}{more}: {size_text(sum(files.values()))} in all"
+
+
+def expected(name: str, images: Mapping[str, int]) -> list[str]:
+    """The lines about official numbers of images by split."""
+    return [f"{name}: {split}: {number:,} images expected" for split, number in images.items()]
+
+
+def writes(
+    name: str, folder: Path, contents: str, needed: int = 0, finished: int = 0
+) -> Iterator[str]:
+    """Yields the target; raises DataError if it cannot be written, PrepareError if disk is short.
+
+    `finished` shards of an earlier attempt are kept, if it used the same images and settings.
+    """
+    existing = staging.nearest_existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise DataError(f"{folder}: {existing} is not a writable folder; choose another --data-dir")
+    free = staging.free_bytes(folder)
+    kept = f"; {finished:,} shards of an earlier attempt are there" if finished else ""
+    yield f"{name}: would write {folder}: {contents}{kept}; {size_text(free)} of disk space is free"
+    staging.check_free(folder, needed, "free some space, or choose another --data-dir")
+
+
+def file_sizes(source: Path) -> list[int]:
+    """The bytes of each file below a folder, or of the file itself; raises DataError."""
+    if not source.exists():
+        raise DataError(f"--from={source}: no such file or folder")
+    paths = source.rglob("*") if source.is_dir() else [source]
+    return [path.stat().st_size for path in paths if path.is_file()]
