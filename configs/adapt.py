@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from vit_jax.config import catalog, paper
+from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice
 
 
@@ -93,9 +93,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     decay = {"layer_decay": LAYER_DECAY[size]} if method == "llrd" else {}
     options |= {
         "init_from": weights.init_from,
-        # Unrolled, a step spends neither time nor memory on gradients of frozen layers.
-        "model": {"variant": weights.variant, "unroll": paper.SIZES[size][0]}
-        | own.get("model", {}),
+        "model": {"variant": weights.variant} | own.get("model", {}),
         "train": {"batch_size": 64, "duration": "20 epochs", "clip_norm": 1.0}
         | own.get("train", {}),
         "optimizer": {"lr": RATES[method][1]} | decay | own.get("optimizer", {}),

@@ -80,7 +80,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     model, dataset = RUNS[name]
     row, upstream = paper.AUGREG[model], dataset == "i21k"
     mixup, randaugment = paper.LEVELS[_level(model, dataset)]
-    layers, _ = paper.SIZES[model.rpartition("-")[2].partition("/")[0]]
     options = catalog.load(BASES[dataset])
     options["model"] = {
         "variant": model,
@@ -88,7 +87,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "head_bias": -10.0 if upstream else -6.9,
         "dropout": row.dropout if upstream else 0.0,
         "stochastic_depth": row.stochastic_depth if upstream else 0.0,
-        "unroll": layers,
     }
     # Evaluated as in big_vision's configs of these runs: resize_small(256), central_crop(224).
     view = {"eval_crop": "central", "eval_resampling": "area"}

@@ -45,7 +45,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "pooling": "gap",
                 "position": "sincos_2d",
                 "representation_size": 384,
-                "unroll": 12,
             },
             "data": {
                 "source": "tfds",
@@ -55,7 +54,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "randaugment": (2, 10),
                 "eval_crop": "central",
                 "eval_resampling": "area",
-                "workers": 16,
             },
             "train": {
                 "batch_size": 1024,

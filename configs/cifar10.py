@@ -24,8 +24,8 @@ ROWS = {
     TAUGHT: "the small one, taught by cifar10/ViT-6_4",
 }
 SIZES = {
-    LARGE: {"width": 192, "depth": 6, "mlp_dim": 768, "heads": 3, "unroll": 6},
-    SMALL: {"width": 96, "depth": 3, "mlp_dim": 384, "heads": 3, "unroll": 3},
+    LARGE: {"width": 192, "depth": 6, "mlp_dim": 768, "heads": 3},
+    SMALL: {"width": 96, "depth": 3, "mlp_dim": 384, "heads": 3},
 }
 STEPS = {  # all, cooldown, warm-up
     LARGE: (6000, 1500, 200),

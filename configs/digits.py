@@ -31,7 +31,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "depth": 4,
                 "mlp_dim": 256,
                 "heads": 4,
-                "unroll": 4,
                 "pooling": pooling,
                 "position": position,
             },
@@ -44,7 +43,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "rotation": 10.0,
                 "scale": 0.1,
                 "shift": 0.1,
-                "threads": 1,
             },
             "train": {
                 "batch_size": 64,

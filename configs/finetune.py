@@ -78,14 +78,12 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the config of the run `name`."""
     run = RUNS[name]
     row, task, side = paper.TABLE_4[run.target], TASKS[run.target], run.pixels or pixels(run.model)
-    layers = paper.SIZES[run.model.rpartition("-")[2][0]][0] if "ViT" in run.model else 1
     return ml_collections.ConfigDict(
         {
             "init_from": published(run.model) if run.pretrained == "i21k" else None,
             "model": {
                 "variant": run.model,
                 "num_classes": task.classes,
-                "unroll": layers,
             },
             "data": {
                 "source": "tfds",
@@ -93,7 +91,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "train_split": task.whole,
                 "eval_split": task.test,
                 "image_size": (side, side),
-                "workers": 8,
             },
             "train": {
                 "batch_size": paper.FINETUNE_BATCH,

@@ -28,7 +28,6 @@ MODELS: dict[str, dict[str, Any]] = {
         "depth": 4,
         "mlp_dim": 256,
         "heads": 4,
-        "unroll": 4,
     },
     "ResNet": {
         "architecture": "resnet",

@@ -42,7 +42,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "eval_split": "auto",
             "test_split": "auto",
             "resampling": "antialiased_bilinear",
-            "workers": 2,
         },
         "train": {"batch_size": 256, "duration": "90 epochs", "clip_norm": 1.0},
         "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
@@ -62,7 +61,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         }
         # Half of the images: on a CPU a step of 256 takes 6.6 GB.
         options["train"] |= {"batch_size": 128}
-        options["data"] |= {"image_size": (32, 32), "crop_area": (0.25, 1.0), "workers": 0}
+        options["data"] |= {"image_size": (32, 32), "crop_area": (0.25, 1.0)}
     return ml_collections.ConfigDict(options)
 
 

@@ -50,7 +50,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             # What is held out of ImageNet is for choosing settings.
             "eval_split": task.test if row.dataset == "imagenet" else task.held_out,
             "image_size": (paper.PIXELS, paper.PIXELS),
-            "workers": 16,
         },
         "train": {
             "batch_size": paper.BATCH,
@@ -72,8 +71,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "evaluation": {"every": "10000 steps"},
     }
     if "ViT" in model:
-        layers, width = paper.SIZES[model.rpartition("-")[2][0]]
-        options["model"] |= {"representation_size": width, "unroll": layers}
+        _, width = paper.SIZES[model.rpartition("-")[2][0]]
+        options["model"] |= {"representation_size": width}
     if name.endswith(SGD):
         options["optimizer"] = {
             "name": "sgd",

@@ -59,7 +59,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "mlp_dim": shape["mlp_dim"],
         "heads": shape["width"] // 64,
         "representation_size": shape["width"],
-        "unroll": shape["depth"],
     }
     return ml_collections.ConfigDict(options)
 

@@ -29,6 +29,7 @@ PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]
 TINY = {
     "model": {
         "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "dropout": 0.1,
+        "unroll": 1,
     },
     "data": {
         "source": "digits", "image_size": 8, "channels": 1, "train_crop": "resize",

@@ -182,8 +182,12 @@ class Data(
     )
     scale: float = option(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
     shift: float = option(0.0, "Random shift up to this share of the side.", at_least=0, below=1)
-    workers: int = option(
-        0, "Loader processes; 0 loads in this one.", at_least=0, at_most=256, free=True
+    workers: int | None = option(
+        None,
+        "Loader processes; 0 loads in this one, none chooses by the cores of the machine.",
+        at_least=0,
+        at_most=256,
+        free=True,
     )
     threads: int = option(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
     prefetch: int = option(

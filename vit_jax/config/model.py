@@ -213,9 +213,9 @@ class Model(
         choices=("explicit", "xla", "cudnn"),
         free=True,
     )
-    unroll: int = option(
-        1,
-        "Layers unrolled per scan step: 1 compiles fastest, depth runs fastest.",
+    unroll: int | None = option(
+        None,
+        "Layers unrolled per scan step: 1 compiles fastest; none: all while training, else 1.",
         at_least=1,
         free=True,
     )

@@ -14,6 +14,7 @@ import dataclasses
 import logging
 import math
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -50,10 +51,22 @@ MOST_THREADS = 16  # in place of processes
 PATIENCE = 10.0  # seconds before processes that do not end are killed
 
 
+# Sources whose images take time to decode: the others have no use for processes.
+DECODED = ("csv", "folder", "tfds")
+
+
 class LoaderError(DataError):
     """A loader process was killed or ran out of memory; a retry may succeed."""
 
     exit_code = 70
+
+
+def loader_processes(data: config.Data) -> int:
+    """`data.workers`, or a process for every four of at least eight cores of this machine."""
+    if data.workers is not None:
+        return data.workers
+    cores = len(os.sched_getaffinity(0))
+    return min(cores // 4, 16) if cores >= 8 and data.source in DECODED else 0
 
 
 def batches(
@@ -90,6 +103,7 @@ def batches(
     must guard its own start with `if __name__ == "__main__":`. A daemonic process may have no
     children: there threads load.
     """
+    data = dataclasses.replace(data, workers=loader_processes(data))
     if data.workers and multiprocessing.current_process().daemon:
         log.warning(
             "data.workers=%d: a daemonic process may start no others; loading in threads",
@@ -203,7 +217,9 @@ class Loader:
         """Number of parts per batch: one per thread, unless they would be too small."""
         height, width = self.data.image_size
         least = max(PART_ROWS, PART_PIXELS // (height * width))
-        return max(1, min(self.data.threads * max(1, self.data.workers), len(self.rows) // least))
+        return max(
+            1, min(self.data.threads * max(1, self.data.workers or 0), len(self.rows) // least)
+        )
 
     def bounds(self, part: int) -> tuple[int, int]:
         """The rows of a batch that a part covers."""
@@ -353,7 +369,7 @@ class Batches(Iterator[Batch]):
         except BaseException as error:
             self.close()
             if "terminated unexpectedly" in str(error):
-                raise LoaderError(_death_of_loader(self._loader.data.workers, error)) from None
+                raise LoaderError(_death_of_loader(self._loader.data.workers or 0, error)) from None
             raise
         self._step += 1
         if self._shared:

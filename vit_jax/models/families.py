@@ -62,7 +62,7 @@ class ViTFamily(Family):
             raise config.ConfigError(
                 f"model.attention={model.attention}: relative positions need explicit"
             )
-        if model.unroll > (depth := required(model.depth)):
+        if (model.unroll or 1) > (depth := required(model.depth)):
             raise config.ConfigError(f"model.unroll={model.unroll}: more than model.depth {depth}")
 
     def check_positions(self, model: config.Model) -> None:
@@ -128,7 +128,7 @@ class ViTFamily(Family):
             depth=SMOKE_DEPTH,
             mlp_dim=SMOKE_MLP,
             heads=SMOKE_HEADS,
-            unroll=min(model.unroll, SMOKE_DEPTH),
+            unroll=model.unroll and min(model.unroll, SMOKE_DEPTH),
         )
         height, width = self.multiple(small)
         return small, (2 * height, 2 * width)
@@ -282,7 +282,9 @@ class ResNetFamily(Family):
         """Two short, narrow stages with a last map of two by two positions."""
         size = None if model.representation_size is None else SMOKE_WIDTH
         small = dataclasses.replace(
-            _shrink_backbone(model), representation_size=size, unroll=min(model.unroll, 2)
+            _shrink_backbone(model),
+            representation_size=size,
+            unroll=model.unroll and min(model.unroll, 2),
         )
         # A patch size that is set but not read still scales the images.
         height, width = small.patch_size or (1, 1)

@@ -262,7 +262,7 @@ class Attention(nnx.Module):
           rngs: for initial values.
         """
         self.kind = model.attention
-        self.recomputed, self.unrolled = model.remat == "attention", model.unroll > 1
+        self.recomputed, self.unrolled = model.remat == "attention", (model.unroll or 1) > 1
         width = required(model.width)
         heads = (required(model.heads), width // required(model.heads))
         self.normed = model.qk_norm

@@ -201,7 +201,7 @@ class Stage(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.remat, self.others = model.remat, units - 1
-        self.unroll = min(model.unroll, self.others)
+        self.unroll = min(model.unroll or 1, self.others)
         self.first = Unit(model, unit, middle, dtype, rngs=rngs)
         if self.others:
             unit = UnitShape(unit.outputs, unit.features, 1, unit.reduction * unit.stride)

@@ -157,10 +157,11 @@ class ViT(layers.WithHead):
             x, weights = block(x, key, share, capture, **bias)
             return constrain_batch(x), weights
 
-        layer = layers.rematerialize(layer, self.model.remat, self.model.unroll)
+        unroll = self.model.unroll or 1
+        layer = layers.rematerialize(layer, self.model.remat, unroll)
         share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
-        if self.model.unroll < depth:
-            return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=self.model.unroll)
+        if unroll < depth:
+            return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=unroll)
         # A call of its own for every layer: it is traced once, and the compiler casts each slice
         # where it is used instead of keeping a cast copy of the whole stack.
         layer, weights = jax.jit(layer), []

@@ -29,7 +29,7 @@ class Settings:
     @classmethod
     def from_config(cls, cfg: config.Config) -> "Settings":
         """The settings of a config."""
-        return cls(cfg.train.accumulation, cfg.model.remat, cfg.model.unroll, cfg.mesh.fsdp)
+        return cls(cfg.train.accumulation, cfg.model.remat, cfg.model.unroll or 1, cfg.mesh.fsdp)
 
     def apply(self, cfg: config.Config) -> config.Config:
         """Applies the settings to a config."""
@@ -143,6 +143,8 @@ def same_program(cfg: config.Config) -> str:
     for key in ("optimizer.weight_decay", "train.clip_norm"):
         if key in values:
             values[key] = True
+    unroll = build.unroll(cfg.model, "tpu")
+    values = {**values, "model.unroll": unroll} if unroll > 1 else values
     values["view"] = [cfg.data.image_size, cfg.data.channels, cfg.schedule.name]
     return json.dumps(values, sort_keys=True)
 
@@ -172,7 +174,7 @@ def measure(
     trainer = build.build(
         cfg, examples, devices=where.devices, teacher=_teacher(cfg, teacher, where.platform)
     )
-    cfg, shapes, distilled = trainer.cfg, trainer.state_shapes, trainer.teacher
+    cfg, shapes, distilled = trainer.machine_cfg, trainer.state_shapes, trainer.teacher
     began = time.monotonic()
     compiled, exceeds = None, None
     try:

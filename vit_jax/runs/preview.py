@@ -8,7 +8,7 @@ import jax
 from vit_jax import config
 from vit_jax.checkpoints import record
 from vit_jax.config import checks
-from vit_jax.data import split_roles
+from vit_jax.data import pipeline, split_roles
 from vit_jax.data.run_splits import RunSplits, open_splits
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
@@ -63,10 +63,20 @@ def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
         f"{len(splits.train):,} examples, {trainer.durations.steps:,} steps of "
         f"{cfg.train.batch_size:,} images on {devices}, in {session.workdir}",
         *hosts,
+        *_of_machine(trainer),
         *([splits.files] if splits.files else []),
         *split_roles.notes(cfg, trainer.durations.evaluations),
         *checks.large_batch(cfg, len(splits.train), jax.device_count()),
     ]
+
+
+def _of_machine(trainer: Trainer) -> list[str]:
+    """A line on the options that the machine has set, where it loads in processes."""
+    cfg, workers = trainer.cfg, pipeline.loader_processes(trainer.cfg.data)
+    if cfg.data.workers is not None or not workers:
+        return []
+    unroll = "" if cfg.model.unroll else f", model.unroll={trainer.model.config.unroll}"
+    return [f"set for this machine: data.workers={workers}{unroll}"]
 
 
 def _start(trainer: Trainer, splits: RunSplits, *, begun: bool) -> str:

@@ -69,16 +69,23 @@ class Trainer:
         places = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
         return jax.jit(self.create_state, out_shardings=places)()
 
+    @property
+    def machine_cfg(self) -> config.Config:
+        """The config with the `model.unroll` of these devices; runs record what the user set."""
+        return dataclasses.replace(self.cfg, model=self.model.config)
+
     @functools.cached_property
     def step(self) -> Step:
         """The pure step, (state, batch, teacher_params) -> (state, metrics)."""
+        cfg = self.machine_cfg
         return step.create(
-            self.model, self.optimizer, self.schedule, self.trainable, self.cfg, self.teacher
+            self.model, self.optimizer, self.schedule, self.trainable, cfg, self.teacher
         )
 
     def compile_step(self) -> Step:
         """The step compiled for the mesh; it donates its state."""
-        return step.compile_step(self.step, self.state_shapes, self.cfg, self.mesh, self.teacher)
+        cfg = self.machine_cfg
+        return step.compile_step(self.step, self.state_shapes, cfg, self.mesh, self.teacher)
 
     def eval_params(self, live: state.State) -> models.Params:
         """The parameters of a state to evaluate: the average where there is one."""
@@ -139,7 +146,9 @@ def build(
     cfg = checks.with_accumulation(cfg, len(devices))
     checks.check_devices(cfg, len(devices))
     durations = Durations.from_config(cfg, examples)
-    model = create_model(cfg, devices[0].platform)
+    platform = devices[0].platform
+    network = dataclasses.replace(cfg.model, unroll=unroll(cfg.model, platform))
+    model = create_model(dataclasses.replace(cfg, model=network), platform)
     if teacher is not None:
         distillation.check(cfg, model, teacher)
     return Trainer(
@@ -153,6 +162,17 @@ def build(
         trainable=trainable.from_config(model, cfg),
         teacher=teacher,
     )
+
+
+def unroll(model: config.Model, platform: str) -> int:
+    """`model.unroll`, or what trains fastest on this kind of device."""
+    if model.unroll is not None:
+        return model.unroll
+    # A loop over layers stacks its residuals, and differentiates frozen layers too. XLA for CPUs
+    # has no fast gradient of a convolution in a loop: three stages of two units train five times as
+    # slowly; elsewhere unrolled convolutions only take longer to compile.
+    units = max(model.resnet_units or (1,)) if platform == "cpu" else 1
+    return max(model.depth or 1, units)
 
 
 def create_model(cfg: config.Config, platform: str | None = None) -> models.Classifier:

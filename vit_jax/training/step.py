@@ -94,7 +94,7 @@ def _hides_links(cfg: config.Config, devices: int) -> bool:
     A loop over layers needs all of them before its first turn; one over microbatches would keep a
     second copy of all.
     """
-    one_by_one = cfg.model.depth is not None and cfg.model.unroll >= cfg.model.depth
+    one_by_one = cfg.model.depth is not None and (cfg.model.unroll or 1) >= cfg.model.depth
     few = cfg.train.batch_size <= FEW * devices
     return one_by_one and cfg.train.accumulation == 1 and few
 

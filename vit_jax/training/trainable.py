@@ -217,7 +217,7 @@ def from_config(model: models.Classifier, cfg: config.Config) -> Trainable:
         raise config.ConfigError(
             f"optimizer.head_first={options.head_first}: the head is frozen; set 0"
         )
-    unrolled = model.config.unroll >= (model.config.depth or 1)
+    unrolled = (model.config.unroll or 1) >= (model.config.depth or 1)
     return Trainable(specs, shapes, options, cfg.lora, unrolled)
 
 

@@ -1,0 +1,40 @@
+"""Options that the user leaves open and the machine decides; no result depends on them."""
+
+import os
+
+import pytest
+
+from vit_jax import config
+from vit_jax.data import pipeline
+from vit_jax.training import build
+
+
+@pytest.mark.parametrize(
+    ("model", "platform", "expected"),
+    [
+        ({"depth": 12}, "tpu", 12),
+        ({"depth": 12, "unroll": 3}, "tpu", 3),
+        ({"resnet_units": (3, 4, 6, 3)}, "gpu", 1),
+        ({"resnet_units": (3, 4, 6, 3)}, "cpu", 6),  # no loop over convolutions
+        ({"depth": 2, "resnet_units": (3, 4, 9)}, "cpu", 9),
+        ({"depth": 2, "resnet_units": (3, 4, 9)}, "tpu", 2),
+    ],
+)
+def test_loops_are_unrolled_for_training(model, platform, expected):
+    assert build.unroll(config.Model(**model), platform) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "cores", "expected"),
+    [
+        ({"source": "folder"}, 7, 0),
+        ({"source": "folder"}, 8, 2),
+        ({"source": "tfds"}, 96, 16),
+        ({"source": "digits"}, 96, 0),
+        ({"source": "folder", "workers": 0}, 96, 0),
+        ({"source": "digits", "workers": 3}, 2, 3),
+    ],
+)
+def test_images_are_loaded_by_a_process_for_every_four_cores(data, cores, expected, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
+    assert pipeline.loader_processes(config.Data(**data)) == expected
