@@ -13,7 +13,7 @@ WATCHDOG = {"heartbeat": 20, "join": 120}
 
 
 def draw(rng, processes, teacher):
-    """Returns a config's options, the devices of each process, and what was drawn, in words.
+    """A config's options, the devices of each process, and what was drawn, in words.
 
     Args:
       rng: draws.
@@ -74,7 +74,7 @@ def draw(rng, processes, teacher):
 
 
 def configure(sections):
-    """Returns the config of drawn options, those of runs.TINY where they do not say."""
+    """The config of drawn options, those of runs.TINY where they do not say."""
     if sections["data"]["source"] != "digits":
         with_digits = runs.TINY["data"].keys() - sections["data"].keys()
         default = {"flip": True, "rotation": 0.0, "train_crop": "inception"}
@@ -85,7 +85,7 @@ def configure(sections):
 
 
 def images():
-    """Returns a folder of small JPEGs, smooth and random, in four classes."""
+    """A folder of small JPEGs, smooth and random, in four classes."""
     folder = WORK / "images"
     if not folder.exists():
         rng, part = np.random.default_rng(0), WORK / f"images{os.getpid()}"

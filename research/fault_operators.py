@@ -39,7 +39,7 @@ class Fault:
     nth: int = 0
 
     def applied(self, text: str) -> str:
-        """Returns the file's text with this fault; raises ValueError where it no longer fits."""
+        """The file's text with this fault; raises ValueError where it no longer fits."""
         lines = text.splitlines()
         low, high = _range(_parsed(text), self.function, len(lines))
         count = self.before.count("\n") + 1
@@ -66,7 +66,7 @@ def _parsed(text):
 
 
 def functions(tree: ast.Module) -> dict[str, ast.AST]:
-    """Returns the functions of a module by qualified name, without `<locals>`."""
+    """The functions of a module by qualified name, without `<locals>`."""
     found = {}
 
     def visit(node, prefix):

@@ -58,7 +58,7 @@ class Process(subprocess.Popen):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class StruckRun:
     """A run, its processes, and the devices of each."""
 
     workdir: pathlib.Path
@@ -112,11 +112,13 @@ def wait_for_a_moment(processes, workdir, rng):
 
 
 def kill(processes, workdir, rng):
+    """Kills a process."""
     rng.choice(processes).kill()
     return True
 
 
 def terminate(processes, workdir, rng):
+    """Sends a process SIGTERM, as a preemption does."""
     rng.choice(processes).terminate()
     return True
 
@@ -186,23 +188,25 @@ KINDS = {
 
 
 def committed(workdir):
+    """The step of the newest committed checkpoint."""
     saved = workdir.glob("checkpoints/" + 8 * "[0-9]" + "/commit.json")
     return max((int(path.parent.name) for path in saved), default=0)
 
 
 def reached(workdir):
+    """The last logged step."""
     return max(runs.trace(workdir), default=0) if (workdir / "metrics.jsonl").exists() else 0
 
 
 def teacher(photos):
-    """Returns a run to learn from."""
+    """A run to learn from."""
     folder = WORK / ("teacher-photos" if photos else "teacher-digits")
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         drawn = (draw(random.Random(seed), 1, lambda photos: "") for seed in itertools.count())
         fits = {"JPEGs" if photos else "digits", "labels", "1 devices"}
         sections = next(sections for sections, _, words in drawn if fits <= {*words.split(", ")})
-        finish(Run(folder, configure(sections), 1, 1))
+        finish(StruckRun(folder, configure(sections), 1, 1))
         (folder / "done").write_text("")
     return folder
 
@@ -237,7 +241,7 @@ def strike(kind, run, rng, faults):
 
 
 def batch(name, seed, faults=FAULTS):
-    """Returns a line of the record: one run of a drawn config, struck many times."""
+    """A line of the record: one run of a drawn config, struck many times."""
     kind, rng = KINDS[name], random.Random(f"{name} {seed}")
     WORK.mkdir(parents=True, exist_ok=True)
     before = _cpu()
@@ -245,7 +249,7 @@ def batch(name, seed, faults=FAULTS):
     with tempfile.TemporaryDirectory() as folder:
         sections, devices, words = draw(rng, kind.processes, teacher)
         oracle, struck = (
-            Run(pathlib.Path(folder) / one, configure(sections), kind.processes, devices)
+            StruckRun(pathlib.Path(folder) / one, configure(sections), kind.processes, devices)
             for one in ("oracle", "struck")
         )
         try:
@@ -279,7 +283,7 @@ HEADER = (
 
 
 def markdown(lines):
-    """Returns the lines of the table."""
+    """The lines of the table."""
     rows = [HEADER, ["---"] * len(HEADER)]
     for name in KINDS:
         own = [line for line in lines if line["fault"] == name]
@@ -296,6 +300,7 @@ def markdown(lines):
 
 
 def main():
+    """Runs batches until every kind has so many faults, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--until", type=int, default=0, help="faults of each kind, in all")
     parser.add_argument(

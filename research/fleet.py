@@ -34,7 +34,7 @@ class Fleet:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class SavingRun:
     """A run.
 
     Attributes:
@@ -50,8 +50,8 @@ class Run:
     write: float
 
 
-def share(fleet: Fleet, run: Run, seed: int = 0) -> tuple[float, float]:
-    """Returns the share of the time that machines are held that is kept as training, and of all."""
+def share(fleet: Fleet, run: SavingRun, seed: int = 0) -> tuple[float, float]:
+    """The share of the time that machines are held that is kept as training, and of all."""
     rng = np.random.default_rng(seed)
     held = np.minimum(rng.exponential(fleet.between, HELD), fleet.limit)
     noticed = rng.random(HELD) < fleet.notice
@@ -82,11 +82,11 @@ PAUSE, WRITE = 0.07, 0.84  # of a save, measured by `vit_jax bench checkpoint`
 
 
 def table() -> list[str]:
-    """Returns the table of docs/reliability.md."""
+    """The table of docs/reliability.md."""
     head = ("fleet", "every hour", "10 minutes", "1 minute", "10 s", "10 s, compiling anew")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for fleet in FLEETS:
-        runs = [Run(start=WARM, every=every, pause=PAUSE, write=WRITE) for every in EVERY]
+        runs = [SavingRun(start=WARM, every=every, pause=PAUSE, write=WRITE) for every in EVERY]
         runs.append(dataclasses.replace(runs[-1], start=COLD))
         shares = [f"{100 * share(fleet, run)[0]:.1f} %" for run in runs]
         lines.append(f"| {fleet.name} | " + " | ".join(shares) + " |")

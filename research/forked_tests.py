@@ -47,6 +47,7 @@ class Recorder:
         self.report, self.began, self.called = report, {}, set()
 
     def pytest_collection_modifyitems(self, items):
+        """Keeps the chosen tests, in their order."""
         if self.order is not None:
             places = {name: place for place, name in enumerate(self.order)}
             items[:] = sorted(
@@ -55,6 +56,7 @@ class Recorder:
             )
 
     def pytest_runtest_logstart(self, nodeid):
+        """Begins to measure and to trace; a test that takes far longer than usual is ended."""
         if self.budget is not None and time.process_time() > self.budget:
             self._say("unfinished")
             os._exit(0)
@@ -68,15 +70,18 @@ class Recorder:
             sys.settrace(self._trace)
 
     def pytest_runtest_logfinish(self, nodeid):
+        """Notes what a test took and called."""
         sys.settrace(None)
         seconds = round(time.process_time() - self.began[nodeid], 2)
         self._say("end", nodeid, seconds, sorted(self.called))
 
     def pytest_runtest_logreport(self, report):
+        """Notes a failure."""
         if report.failed:
             self._say("failed", report.nodeid)
 
     def pytest_collectreport(self, report):
+        """Notes a file that cannot be imported."""
         if report.failed:
             self._say("failed", report.nodeid)
 
@@ -164,6 +169,7 @@ class Copy:
 
     @contextlib.contextmanager
     def with_fault(self, fault):
+        """The copy with a fault, for as long as the context lasts."""
         path = self.root / fault.file
         sound = path.read_text()
         for stale in path.parent.glob(f"__pycache__/{path.stem}.*"):

@@ -52,13 +52,14 @@ class Row:
     why: str = ""
 
     def line(self):
+        """The row as values for JSON."""
         return dataclasses.asdict(self.fault) | {
             "killed_by": self.killed_by, "seconds": self.seconds, "why": self.why,
         }  # fmt: skip
 
 
 def read(path=TABLE):
-    """Returns the table's rows."""
+    """The table's rows."""
     rows = []
     for text in path.read_text().splitlines() if path.exists() else []:
         line = json.loads(text)
@@ -68,6 +69,7 @@ def read(path=TABLE):
 
 
 def write(rows, path=TABLE):
+    """Writes the table, whole or not at all."""
     part = path.with_suffix(".part")
     part.write_text("".join(json.dumps(row.line()) + "\n" for row in rows))
     part.replace(path)
@@ -96,7 +98,7 @@ def room(file, root=ROOT):
 
 
 def draw(rows, words, each, seed):
-    """Returns the rows with new ones, up to `each` for every module that a word names.
+    """The rows with new ones, up to `each` for every module that a word names.
 
     Rows of these modules that no longer fit the code are dropped. Operators take turns, so that
     rare ones are drawn as often as comparisons and constants. Faults written by hand do not count.
@@ -168,7 +170,7 @@ def baseline(copy, file, files):
 
 
 def killer(copy, fault, known, budget=None):
-    """Returns the first test that fails with a fault, and CPU seconds; "" for none.
+    """The first test that fails with a fault, and CPU seconds; "" for none.
 
     None instead of a test: the CPU seconds of `budget` were too few to tell.
 
@@ -246,7 +248,7 @@ HEADER = ("package", "faults", "tried", "killed", "explained", "left", "CPU s, m
 
 
 def markdown(rows):
-    """Returns the lines of a table of counts by package."""
+    """The lines of a table of counts by package."""
     lines = [HEADER, ["---"] * len(HEADER)]
     packages = {row: package(row.fault.file) or pathlib.Path(row.fault.file).stem for row in rows}
     for name in [*sorted(set(packages.values())), "all"]:
@@ -266,6 +268,7 @@ def _named(row, words):
 
 
 def main():
+    """Runs a command; exit code 1 if `check` finds a fault that is no longer noticed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("command", choices=("draw", "run", "check", "table"))
     parser.add_argument("words", nargs="*", help="modules, by part of their path")

@@ -149,10 +149,10 @@ def test_transfer_gives_them_to_its_processes(tmp_path, monkeypatch):
 
 def test_reproduce_gives_them_to_its_commands():
     from vit_jax.studies.reproduce import planning
-    from vit_jax.studies.reproduce.exhibit import Step
+    from vit_jax.studies.reproduce.exhibit import TableRun
 
     with plugins.loaded():
-        step = Step(kind="train", name="digits", directory="digits")
+        step = TableRun(kind="train", name="digits", directory="digits")
         words = planning.words(step, plugins.PROJECT, {})
     assert words[-1] == "--plugins=my_project"
     assert components.plugins() == ()

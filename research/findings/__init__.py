@@ -9,7 +9,7 @@ from research.findings.arms import Arms
 from research.findings.declaration import Claim, Figure, Finding, Line, Measurement, Term, Training
 from research.findings.page import as_dict, blocks, write
 from research.findings.paper_findings import declare, select
-from research.findings.planning import Study, open_records
+from research.findings.planning import FindingsStudy, open_records
 from research.findings.protocol import check_data, one_core_each, perform
 from research.findings.scales import SCALES, scale
 from research.findings.verification import verify
@@ -20,9 +20,9 @@ __all__ = [
     "Claim",
     "Figure",
     "Finding",
+    "FindingsStudy",
     "Line",
     "Measurement",
-    "Study",
     "Term",
     "Training",
     "as_dict",

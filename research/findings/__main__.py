@@ -95,7 +95,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     workdir = args.workdir or pathlib.Path("runs", "findings", size.name)
     records = findings.open_records(args.records or workdir / "findings.jsonl")
     arms = findings.Arms(size, args.copies)
-    study = findings.Study(size, findings.declare(names, arms), records, overrides)
+    study = findings.FindingsStudy(size, findings.declare(names, arms), records, overrides)
     if args.dry_run and args.records and not args.records.exists():
         print(f"--records={args.records}: not there yet; no cell is recorded", file=sys.stderr)
     if args.verify:
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     return 0
 
 
-def _verify(args: argparse.Namespace, study: findings.Study, workdir: pathlib.Path) -> int:
+def _verify(args: argparse.Namespace, study: findings.FindingsStudy, workdir: pathlib.Path) -> int:
     findings.check_data(study)
     repeated = findings.verify(study, workdir, args.verify, _shares(args.parallel))
     if args.json:

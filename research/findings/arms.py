@@ -46,7 +46,7 @@ class Arms:
         rates: tuple[float, ...] = (),
         measurements: tuple[Measurement, ...] = (),
     ) -> Training:
-        """Returns a training on CIFAR-100 from random weights, measured by few-shot on CIFAR-10."""
+        """A training on CIFAR-100 from random weights, measured by few-shot on CIFAR-10."""
         options = self._data(self.upstream, 100, images or self.whole) | {
             "train.duration": f"{self.size.steps} steps",
             "optimizer.name": "adam",
@@ -85,13 +85,13 @@ class Arms:
         images: int | None = None,
         measurements: tuple[Measurement, ...] = (),
     ) -> Training:
-        """Returns the pre-training of a family's network by size, 0 to 2, on all images or some."""
+        """The pre-training of a family's network by size, 0 to 2, on all images or some."""
         few = f", {images:,} images" if images not in (None, self.whole) else ""
         label, model = f"{family} {SIZES[index]}{few}", self.model(family, index)
         return self.pretraining(label, model, images=images, measurements=measurements)
 
     def model(self, family: str, index: int) -> dict[str, Any]:
-        """Returns the options of a network."""
+        """The options of a network."""
         if family == "ViT":
             return vit(*self.size.encoders[index])
         if family == "hybrid":
@@ -107,11 +107,11 @@ class Arms:
         return self.network("ViT", 1, measurements=(attention, Measurement(kind="positions")))
 
     def vit(self, index: int) -> Training:
-        """Returns the pre-training of a ViT by size."""
+        """The pre-training of a ViT by size."""
         return self.base if index == 1 else self.network("ViT", index)
 
     def by_family(self, family: str) -> list[Training]:
-        """Returns the three sizes of a family."""
+        """The three sizes of a family."""
         if family == "ViT":
             return [self.vit(index) for index in range(len(SIZES))]
         return [self.network(family, index) for index in range(len(SIZES))]
@@ -147,7 +147,7 @@ class Arms:
         )
 
     def scratch(self) -> Training:
-        """Returns the middle ViT from random weights on the images to fine-tune on.
+        """The middle ViT from random weights on the images to fine-tune on.
 
         It takes as many steps as pre-training and fine-tuning together, by Adam.
         """
@@ -192,7 +192,7 @@ def sorted_options(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 @functools.cache
 def forward_flops(training: Training) -> float:
-    """Returns the floating-point operations of one image through the network."""
+    """The floating-point operations of one image through the network."""
     cfg = config.build(config.override({}, dict(training.options)))
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     found = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
@@ -201,7 +201,7 @@ def forward_flops(training: Training) -> float:
 
 
 def compute(training: Training) -> float:
-    """Returns the compute of a training in petaFLOPs: three forward passes per image."""
+    """The compute of a training in petaFLOPs: three forward passes per image."""
     options = dict(training.options)
     steps = int(options["train.duration"].split()[0])
     return 3 * forward_flops(training) * steps * options["train.batch_size"] / 1e15

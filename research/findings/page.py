@@ -7,7 +7,7 @@ from typing import Any
 
 from research.findings import verdicts
 from research.findings.declaration import FEW_SHOT, TEST, Claim, Finding, Training
-from research.findings.planning import Study
+from research.findings.planning import FindingsStudy
 from research.findings.verdicts import Judged
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
@@ -24,7 +24,7 @@ RULE = (
 )
 
 
-def blocks(study: Study, *, planned: bool) -> Iterator[tuple[str, Table]]:
+def blocks(study: FindingsStudy, *, planned: bool) -> Iterator[tuple[str, Table]]:
     """Yields titles and tables for a terminal.
 
     Args:
@@ -41,8 +41,8 @@ def blocks(study: Study, *, planned: bool) -> Iterator[tuple[str, Table]]:
         yield f"{finding.name} ({finding.place})", claims(study, finding)
 
 
-def summary(study: Study) -> Table:
-    """Returns the verdict on each finding."""
+def summary(study: FindingsStudy) -> Table:
+    """The verdict on each finding."""
     rows = [
         (one.name, one.statement, one.place, verdicts.overall(one, judged(study, one)))
         for one in study.findings
@@ -50,13 +50,13 @@ def summary(study: Study) -> Table:
     return Table(header=("finding", "the paper", "place", "here"), rows=rows, caption=RULE)
 
 
-def judged(study: Study, finding: Finding) -> list[Judged]:
-    """Returns the claims of a finding with their verdicts."""
+def judged(study: FindingsStudy, finding: Finding) -> list[Judged]:
+    """The claims of a finding with their verdicts."""
     return [verdicts.judge(study, claim) for claim in finding.claims]
 
 
-def claims(study: Study, finding: Finding) -> Table:
-    """Returns the claims of a finding with their numbers."""
+def claims(study: FindingsStudy, finding: Finding) -> Table:
+    """The claims of a finding with their numbers."""
     rows = [
         (one.claim.text, _bounds(one.claim), _contrast(one), f"{len(one.values)}", one.verdict)
         for one in judged(study, finding)
@@ -67,8 +67,8 @@ def claims(study: Study, finding: Finding) -> Table:
     )
 
 
-def arms(study: Study, finding: Finding) -> Table:
-    """Returns the trainings of a finding: the rate chosen, and measures over seeds."""
+def arms(study: FindingsStudy, finding: Finding) -> Table:
+    """The trainings of a finding: the rate chosen, and measures over seeds."""
     rows = []
     for training in finding.trainings:
         rate = study.rate(training)
@@ -89,8 +89,8 @@ def _rate(training: Training, rate: float | None) -> str:
     return f"{rate:g}, {end} of {len(training.rates)}" if end else f"{rate:g}"
 
 
-def cells(study: Study, finding: Finding) -> Table:
-    """Returns every cell of a finding with its estimated duration and state."""
+def cells(study: FindingsStudy, finding: Finding) -> Table:
+    """Every cell of a finding with its estimated duration and state."""
     rows = []
     for training, rate, seed, cell in study.planned(finding):
         record = cell and study.records.find(cell)
@@ -106,8 +106,8 @@ def cells(study: Study, finding: Finding) -> Table:
     return Table(header=("training", "learning rate", "seed", "seconds", "state"), rows=rows)
 
 
-def totals(study: Study) -> Table:
-    """Returns the number of cells and their duration, by finding and in all."""
+def totals(study: FindingsStudy) -> Table:
+    """The number of cells and their duration, by finding and in all."""
     rows, everything = [], set()
     for finding in study.findings:
         mine = set()
@@ -131,15 +131,15 @@ def totals(study: Study) -> Table:
 
 
 def _total(
-    study: Study, cells: set[tuple[Training, float | None, int, bool]]
+    study: FindingsStudy, cells: set[tuple[Training, float | None, int, bool]]
 ) -> tuple[str, str, str]:
     left = [training for training, _, _, done in cells if not done]
     seconds = sum(study.seconds(training) for training in left)
     return f"{len(cells)}", f"{len(left)}", logs.duration(seconds)
 
 
-def chart(study: Study, finding: Finding) -> Chart:
-    """Returns the figure of a finding with error bars."""
+def chart(study: FindingsStudy, finding: Finding) -> Chart:
+    """The figure of a finding with error bars."""
     figure, series = finding.figure, []
     for color, line in enumerate(figure.lines):
         points, errors = [], []
@@ -156,14 +156,14 @@ def chart(study: Study, finding: Finding) -> Chart:
                  ticks=figure.ticks, percent=figure.percent)  # fmt: skip
 
 
-def drawn(study: Study) -> dict[str, Chart]:
-    """Returns the figures that have points, by finding."""
+def drawn(study: FindingsStudy) -> dict[str, Chart]:
+    """The figures that have points, by finding."""
     charts = {finding.name: chart(study, finding) for finding in study.findings}
     return {name: one for name, one in charts.items() if any(s.points for s in one.series)}
 
 
-def document(study: Study, command: str) -> Document:
-    """Returns the whole page.
+def document(study: FindingsStudy, command: str) -> Document:
+    """The whole page.
 
     Args:
       study: the findings.
@@ -171,7 +171,8 @@ def document(study: Study, command: str) -> Document:
     """
     figures = drawn(study)
     known = study.known
-    sections = [Section(title="", blocks=[summary(study)])]
+    checkout = Text(text="The commands run in a checkout of the repository.", note=True)
+    sections = [Section(title="", blocks=[summary(study), checkout])]
     for finding in study.findings:
         named = command.replace("research.findings", f"research.findings --only={finding.name}")
         content: list[Block] = [
@@ -205,7 +206,9 @@ def _where(known: list[dict[str, Any]]) -> str:
     )
 
 
-def write(study: Study, output: pathlib.Path, command: str) -> tuple[pathlib.Path, pathlib.Path]:
+def write(
+    study: FindingsStudy, output: pathlib.Path, command: str
+) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes Markdown with pictures, and HTML beside it; raises ConfigError where it cannot."""
     from vit_jax.pages import curves  # matplotlib is slow to import
 
@@ -217,8 +220,8 @@ def write(study: Study, output: pathlib.Path, command: str) -> tuple[pathlib.Pat
     return output, page
 
 
-def as_dict(study: Study) -> dict[str, Any]:
-    """Returns verdicts, contrasts and cells as values for JSON."""
+def as_dict(study: FindingsStudy) -> dict[str, Any]:
+    """Verdicts, contrasts and cells as values for JSON."""
     found = []
     for finding in study.findings:
         every = judged(study, finding)
@@ -281,7 +284,7 @@ def _number(claim: Claim, value: float) -> str:
     return f"{value:.3g} {claim.unit}".rstrip()
 
 
-def _spread(study: Study, training: Training, measure: str) -> str:
+def _spread(study: FindingsStudy, training: Training, measure: str) -> str:
     values = [100 * value for value in verdicts.measured(study, training, measure).values()]
     if not values:
         return ""

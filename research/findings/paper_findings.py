@@ -29,7 +29,7 @@ NAMES = tuple(_FINDINGS)
 
 
 def select(patterns: str | None) -> tuple[str, ...]:
-    """Returns the names of findings, all or those of a list; raises ConfigError."""
+    """The names of findings, all or those of a list; raises ConfigError."""
     if patterns is None:
         return NAMES
     chosen: dict[str, None] = {}
@@ -44,5 +44,5 @@ def select(patterns: str | None) -> tuple[str, ...]:
 
 
 def declare(names: tuple[str, ...], arms: Arms) -> list[Finding]:
-    """Returns findings at a scale, in the order to run them."""
+    """Findings at a scale, in the order to run them."""
     return [_FINDINGS[name](arms) for name in names]

@@ -35,7 +35,7 @@ def open_records(path: pathlib.Path) -> Records:
     return Records(path, keys=KEYS)
 
 
-class Study:
+class FindingsStudy:
     """Findings at a scale: their cells, and which rate was chosen for each training."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Study:
                 )
 
     def cell(self, training: Training, rate: float, seed: int) -> Cell | None:
-        """Returns a cell; None while the rate of its origin is not chosen, or where that failed."""
+        """A cell; None while the rate of its origin is not chosen, or where that failed."""
         origin = None
         if training.origin is not None:
             chosen = self.rate(training.origin)
@@ -104,7 +104,7 @@ class Study:
         return forward_flops(training) * (3 * images + MEASURED_IMAGES)
 
     def rate(self, training: Training) -> float | None:
-        """Returns the rate with the best mean held-out top-1; None while a cell of it is missing.
+        """The rate with the best mean held-out top-1; None while a cell of it is missing.
 
         Equal means go to the lower rate. A rate that diverged with any seed is excluded; where all
         have, the lowest is taken.
@@ -127,7 +127,7 @@ class Study:
         return max(means, key=lambda rate: means[rate]) if means else min(training.rates)
 
     def cells(self, training: Training) -> list[Cell]:
-        """Returns the cells of the measurements: each seed at the chosen rate, as far as known."""
+        """The cells of the measurements: each seed at the chosen rate, as far as known."""
         rate = self.rate(training)
         if rate is None:
             return []
@@ -135,7 +135,7 @@ class Study:
         return [cell for cell in found if cell is not None]
 
     def waiting(self, trainings: Iterable[Training]) -> list[Cell]:
-        """Returns the cells without a record that can run once their origins have."""
+        """The cells without a record that can run once their origins have."""
         found: dict[str, Cell] = {}
         for training in trainings:
             rate = self.rate(training)
@@ -164,7 +164,7 @@ class Study:
                 yield training, rate, seed, cell
 
     def seconds(self, training: Training) -> float:
-        """Returns the estimated duration of a cell.
+        """The estimated duration of a cell.
 
         It is the start-up time plus FLOPs over the median FLOP/s of the recorded cells of this
         scale, or over the scale's own number while there are none.

@@ -204,7 +204,7 @@ def _families(arms: Arms) -> dict[str, list[tuple[float, Training]]]:
 def _ahead(
     one: tuple[float, Training], others: list[tuple[float, Training]], sign: float = 1.0
 ) -> list[Term]:
-    """Returns a network's lead on a family at its compute."""
+    """A network's lead on a family at its compute."""
     return [
         Term(weight=sign, training=one[1], measure=TEST),
         *(

@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Sequence
 
-from research.findings.planning import Study
+from research.findings.planning import FindingsStudy
 from vit_jax import config
 from vit_jax.data import availability
 from vit_jax.runtime import locking, logs
@@ -23,11 +23,11 @@ def one_core_each(shares: Sequence[Environment]) -> list[Environment]:
 
 
 def perform(
-    study: Study,
+    study: FindingsStudy,
     workdir: pathlib.Path,
     shares: Sequence[Environment] = ({},),
     *,
-    run: processes.Run = processes.run,
+    run: processes.RunCells = processes.run,
 ) -> None:
     """Runs or resumes every cell without a record.
 
@@ -48,7 +48,7 @@ def perform(
 class _InWorkdir:
     """Findings whose fine-tunings begin with weights that are in a directory."""
 
-    def __init__(self, study: Study, workdir: pathlib.Path) -> None:
+    def __init__(self, study: FindingsStudy, workdir: pathlib.Path) -> None:
         self._study, self._workdir, self.records = study, workdir, study.records
 
     def ready(self) -> list[Cell]:
@@ -78,7 +78,7 @@ class _InWorkdir:
         return (self._workdir / cell.directory / FINISHED).is_file()
 
 
-def check_data(study: Study) -> None:
+def check_data(study: FindingsStudy) -> None:
     """Raises ConfigError if a data set is missing, with the command that provides it."""
     names = {}
     for finding in study.findings:

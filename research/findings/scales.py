@@ -99,14 +99,14 @@ SCALES = {one.name: one for one in (CPU, GPU)}
 
 
 def scale(name: str) -> Scale:
-    """Returns a scale by name; raises ConfigError."""
+    """A scale by name; raises ConfigError."""
     if name not in SCALES:
         raise config.ConfigError(f"--scale={name}: no such scale{config.suggest(name, [*SCALES])}")
     return SCALES[name]
 
 
 def vit(width: int, depth: int, heads: int, mlp_dim: int | None = None) -> dict[str, Any]:
-    """Returns the options of a ViT on patches of 4 x 4 pixels."""
+    """The options of a ViT on patches of 4 x 4 pixels."""
     return {
         "model.patch_size": (4, 4),
         "model.width": width,
@@ -118,13 +118,13 @@ def vit(width: int, depth: int, heads: int, mlp_dim: int | None = None) -> dict[
 
 
 def hybrid(width: int, depth: int, heads: int) -> dict[str, Any]:
-    """Returns the options of an encoder on the map of a ResNet's stem, a quarter of the image."""
+    """The options of an encoder on the map of a ResNet's stem, a quarter of the image."""
     stem = {"model.resnet_units": (), "model.resnet_width": 0.5, "model.patch_size": (1, 1)}
     return vit(width, depth, heads) | stem
 
 
 def resnet(units: tuple[int, ...], width: float) -> dict[str, Any]:
-    """Returns the options of a BiT ResNet."""
+    """The options of a BiT ResNet."""
     return {
         "model.architecture": "resnet",
         "model.resnet_units": units,

@@ -12,7 +12,7 @@ COMPUTE = "compute of the pre-training, petaFLOPs"
 
 
 def changed(training: Training, label: str, **more: Any) -> Training:
-    """Returns a training with other options, by dotted names with `__` for the dot."""
+    """A training with other options, by dotted names with `__` for the dot."""
     options = dict(training.options) | {k.replace("__", "."): v for k, v in more.items()}
     few_shot = tuple(m for m in training.measurements if m.kind == "fewshot")
     return dataclasses.replace(
@@ -23,19 +23,19 @@ def changed(training: Training, label: str, **more: Any) -> Training:
 def difference(
     text: str, better: Training, worse: Training, measure: str = FEW_SHOT, **bounds: Any
 ) -> Claim:
-    """Returns the claim that one training is ahead of another, or within bounds of it."""
+    """The claim that one training is ahead of another, or within bounds of it."""
     terms = (Term(weight=1.0, training=better, measure=measure),
              Term(weight=-1.0, training=worse, measure=measure))  # fmt: skip
     return Claim(text=text, terms=terms, **bounds)
 
 
 def line(name: str, trainings: list[tuple[float, Training]], measure: str = FEW_SHOT) -> Line:
-    """Returns a line of a figure."""
+    """A line of a figure."""
     return Line(name=name, points=tuple((x, training, measure) for x, training in trainings))
 
 
 def named(points: dict[str, tuple[Training, str]], title: str = FEW) -> Figure:
-    """Returns a figure of trainings with a measure of each, by name."""
+    """A figure of trainings with a measure of each, by name."""
     places = tuple((float(x), training, measure)
                    for x, (training, measure) in enumerate(points.values()))  # fmt: skip
     ticks = tuple((float(x), name) for x, name in enumerate(points))
@@ -43,5 +43,5 @@ def named(points: dict[str, tuple[Training, str]], title: str = FEW) -> Figure:
 
 
 def at_rates(training: Training, rates: tuple[float, ...]) -> Training:
-    """Returns a training with other learning rates to choose among."""
+    """A training with other learning rates to choose among."""
     return dataclasses.replace(training, rates=rates)

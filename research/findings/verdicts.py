@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from research.findings.declaration import Claim, Finding, Training
-from research.findings.planning import Study
+from research.findings.planning import FindingsStudy
 from vit_jax.studies.records import DONE
 from vit_jax.utils import intervals
 
@@ -31,14 +31,14 @@ class Judged:
     verdict: str
 
 
-def measured(study: Study, training: Training, measure: str) -> dict[int, float]:
-    """Returns a measure of the finished runs at the chosen rate, by seed."""
+def measured(study: FindingsStudy, training: Training, measure: str) -> dict[int, float]:
+    """A measure of the finished runs at the chosen rate, by seed."""
     every = finished(study, training).items()
     return {seed: float(found[measure]) for seed, found in every if measure in found}
 
 
-def finished(study: Study, training: Training) -> dict[int, Mapping[str, float]]:
-    """Returns all measures of the finished runs at the chosen rate, by seed."""
+def finished(study: FindingsStudy, training: Training) -> dict[int, Mapping[str, float]]:
+    """All measures of the finished runs at the chosen rate, by seed."""
     found = {}
     for cell in study.cells(training):
         record = study.records.find(cell)
@@ -47,8 +47,8 @@ def finished(study: Study, training: Training) -> dict[int, Mapping[str, float]]
     return found
 
 
-def judge(study: Study, claim: Claim) -> Judged:
-    """Returns a claim with its contrast, paired by seed, and its verdict."""
+def judge(study: FindingsStudy, claim: Claim) -> Judged:
+    """A claim with its contrast, paired by seed, and its verdict."""
     each = [(term.weight, measured(study, term.training, term.measure)) for term in claim.terms]
     seeds = [seed for seed in study.size.seeds if all(seed in values for _, values in each)]
     contrast = [sum(weight * values[seed] for weight, values in each) for seed in seeds]
@@ -63,7 +63,7 @@ def judge(study: Study, claim: Claim) -> Judged:
 
 
 def verdict(claim: Claim, values: Sequence[float], *, needed: int) -> str:
-    """Returns the verdict on a claim from the contrast of each seed.
+    """The verdict on a claim from the contrast of each seed.
 
     With fewer than `needed` values, the number of seeds declared, it is `undecided`: to stop when
     the interval measurements good would be choosing the verdict. `not run` without any.
@@ -82,7 +82,7 @@ def verdict(claim: Claim, values: Sequence[float], *, needed: int) -> str:
 
 
 def overall(finding: Finding, judged: Sequence[Judged]) -> str:
-    """Returns the verdict on a finding: refuted if one claim is, supported if all are."""
+    """The verdict on a finding: refuted if one claim is, supported if all are."""
     found = {one.verdict for one in judged}
     assert len(judged) == len(finding.claims)
     if found == {NOT_RUN}:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from research.findings.declaration import FEW_SHOT, TEST, VALIDATION
-from research.findings.planning import Study
+from research.findings.planning import FindingsStudy
 from vit_jax import config
 from vit_jax.runtime import locking
 from vit_jax.studies import processes, runner
@@ -46,12 +46,12 @@ class Repeated:
 
 
 def verify(
-    study: Study,
+    study: FindingsStudy,
     workdir: pathlib.Path,
     count: int,
     shares: Sequence[Environment] = ({},),
     *,
-    run: processes.Run = processes.run,
+    run: processes.RunCells = processes.run,
     draw: random.Random | None = None,
 ) -> list[Repeated]:
     """Repeats cells drawn at random, each with the pre-training that it begins with.
@@ -82,7 +82,7 @@ def verify(
     return [_compared(study, cell, repetition.records.find(cell)) for cell in cells]
 
 
-def _remedy(study: Study) -> str:
+def _remedy(study: FindingsStudy) -> str:
     """The option to set where a file has no record, or only records of other data."""
     recorded = {record["data"] for record in study.known}
     if not recorded:
@@ -93,7 +93,7 @@ def _remedy(study: Study) -> str:
     return f"; its records are of other data: give {' or '.join(options)}" if options else ""
 
 
-def _comparable(study: Study) -> list[Cell]:
+def _comparable(study: FindingsStudy) -> list[Cell]:
     """The finished cells that have another seed beside them."""
     found: dict[str, Cell] = {}
     for finding in study.findings:
@@ -108,7 +108,7 @@ def _measure(measures: dict[str, Any]) -> str | None:
     return next((key for key in (FEW_SHOT, TEST, VALIDATION) if key in measures), None)
 
 
-def _values(study: Study, cells: Sequence[Cell]) -> list[tuple[str, float]]:
+def _values(study: FindingsStudy, cells: Sequence[Cell]) -> list[tuple[str, float]]:
     found = []
     for cell in cells:
         record = study.records.find(cell)
@@ -117,7 +117,7 @@ def _values(study: Study, cells: Sequence[Cell]) -> list[tuple[str, float]]:
     return found
 
 
-def _compared(study: Study, cell: Cell, repeated: Record | None) -> Repeated:
+def _compared(study: FindingsStudy, cell: Cell, repeated: Record | None) -> Repeated:
     ((measure, recorded),) = _values(study, [cell])
     values = [value for _, value in _values(study, _seeds(study, cell))]
     half = prediction_half(values)
@@ -132,7 +132,7 @@ def _compared(study: Study, cell: Cell, repeated: Record | None) -> Repeated:
     )
 
 
-def _seeds(study: Study, cell: Cell) -> list[Cell]:
+def _seeds(study: FindingsStudy, cell: Cell) -> list[Cell]:
     """The cells that differ from a cell in nothing but the seed."""
     trainings = (training for finding in study.findings for training in finding.trainings)
     groups = (study.cells(training) for training in trainings)

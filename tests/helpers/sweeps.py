@@ -26,7 +26,7 @@ RATES, SEEDS = (0.003, 0.03), (0, 1)
 
 
 def plan(reference=NAME, *, rates=RATES, choose_seeds=(0,), seeds=SEEDS, tiny=False, **overrides):
-    """Returns a plan; overrides have `__` where options have a dot."""
+    """A plan; overrides have `__` where options have a dot."""
     options = {key.replace("__", "."): value for key, value in overrides.items()}
     return transfer.create(
         reference, TINY | options, rates=rates, choose_seeds=choose_seeds, seeds=seeds, tiny=tiny
@@ -34,7 +34,7 @@ def plan(reference=NAME, *, rates=RATES, choose_seeds=(0,), seeds=SEEDS, tiny=Fa
 
 
 def flags(**overrides):
-    """Returns the same as flags of the command line."""
+    """The same as flags of the command line."""
     options = TINY | {key.replace("__", "."): value for key, value in overrides.items()}
     return [f"--config.{key}={value}" for key, value in options.items()]
 

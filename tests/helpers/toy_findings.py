@@ -52,7 +52,7 @@ def training(
 
 
 def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
-    """Returns the claim that the first training is ahead of the second."""
+    """The claim that the first training is ahead of the second."""
     terms = tuple(
         Term(weight=weight, training=one, measure="test/top1")
         for weight, one in zip((1.0, -1.0), trainings, strict=False)
@@ -68,8 +68,8 @@ def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
     )
 
 
-def study(path: pathlib.Path, *found: Finding, size=SCALE) -> findings.Study:
-    return findings.Study(size, found, findings.open_records(path / "records.jsonl"))
+def study(path: pathlib.Path, *found: Finding, size=SCALE) -> findings.FindingsStudy:
+    return findings.FindingsStudy(size, found, findings.open_records(path / "records.jsonl"))
 
 
 class Runner:

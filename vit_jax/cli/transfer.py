@@ -17,7 +17,7 @@ several --choose-seeds the mean over them counts, and the lowest rate within one
 the best is taken; a rate that diverges with any of them is excluded. Means are printed with 95 %
 confidence intervals over seeds (Student's t) and the number of seeds. Each cell is a run directory
 below DIR; the same command continues where it was stopped or killed. DIR/transfer.json and
-transfer.md hold the results.
+its page transfer.html (and .md) hold the results.
 
   vit_jax transfer finetune/ViT-B_16-i21k-cifar10
   vit_jax transfer 'vtab/ViT-L_16-i21k-*' --parallel=4

@@ -106,13 +106,13 @@ class Axis:
         self.log, self.low, self.high = log, low, high
 
     def place(self, value: float) -> float:
-        """Returns where a value is, from 0 to 1."""
+        """Where a value is, from 0 to 1."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:
-        """Returns round values between the ends."""
+        """Round values between the ends."""
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             for factors in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8)):
@@ -164,7 +164,7 @@ def run_charts(points: Callable[[str], Sequence[Point]], splits: Sequence[str]) 
 
 
 def svg(chart: Chart) -> Markup:
-    """Returns the chart; one without points says so."""
+    """The chart; one without points says so."""
     series = chart.drawn
     drawn: list[Markup] = []
     if series:
@@ -185,7 +185,7 @@ def svg(chart: Chart) -> Markup:
 
 
 def number(value: float, *, percent: bool = False) -> str:
-    """Returns a value as an axis has it: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
+    """A value as an axis has it: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
     if percent:
         return f"{100 * value:.4g} %"
     if abs(value) >= 1e6 or 0 < abs(value) < 1e-4:
@@ -256,7 +256,7 @@ def _error_bar(point: Point, error: float, x: Axis, y: Axis, color: str) -> Iter
 
 
 def _spoken(chart: Chart, series: Sequence[Series]) -> str:
-    """Returns the chart in words, for who cannot see it."""
+    """The chart in words, for who cannot see it."""
     parts = []
     for one in series:
         first, last = one.points[0][1], one.points[-1][1]
@@ -268,7 +268,7 @@ def _spoken(chart: Chart, series: Sequence[Series]) -> str:
 
 
 def _thin(points: Sequence[Point]) -> Sequence[Point]:
-    """Returns at most `MOST_POINTS` of them, spread evenly, the last among them."""
+    """At most `MOST_POINTS` of them, spread evenly, the last among them."""
     every = -(-len(points) // MOST_POINTS)
     return points[(len(points) - 1) % every :: every]
 

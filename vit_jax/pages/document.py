@@ -35,18 +35,18 @@ class Confusion:
 
     @classmethod
     def of(cls, classes: Sequence[str], pairs: Iterable[tuple[str, str]]) -> "Confusion":
-        """Returns the counts of (truth, prediction) pairs."""
+        """The counts of (truth, prediction) pairs."""
         return cls(classes=classes, counts=collections.Counter(pairs))
 
     def commonest(self, most: int = 10) -> Table:
-        """Returns the commonest mistakes, commonest first."""
+        """The commonest mistakes, commonest first."""
         pairs = [pair for pair in self.counts if pair[0] != pair[1]]
         pairs.sort(key=lambda pair: (-self.counts[pair], pair))
         rows = [(truth, taken, f"{self.counts[truth, taken]}") for truth, taken in pairs[:most]]
         return Table(header=("true class", "taken for", "images"), rows=rows)
 
     def per_class(self, truth: str) -> int:
-        """Returns the number of images whose true class this is."""
+        """The number of images whose true class this is."""
         return sum(n for (t, _), n in self.counts.items() if t == truth)
 
 

@@ -64,7 +64,7 @@ def write(document: Document, page_file: pathlib.Path, words: pathlib.Path) -> N
 
 
 def page(document: Document) -> str:
-    """Returns the whole page."""
+    """The whole page."""
     head = element("header", element("h1", document.title), element("p", document.lead))
     facts = [element("li", f"{name} {value}".strip()) for name, value in document.facts.items()]
     foot = element("footer", element("ul", *facts)) if facts else None
@@ -128,7 +128,7 @@ def _table(table: Table) -> Markup:
 
 
 def _row_kinds(table: Table) -> list[str | None]:
-    """Returns which rows stand out, and which the next one, without a name, belongs to."""
+    """Which rows stand out, and which the next one, without a name, belongs to."""
     follows = [not row[0] for row in table.rows[1:]] + [False]
     return [
         "chosen" if index in table.chosen else "open" if follows[index] else None

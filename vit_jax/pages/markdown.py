@@ -21,7 +21,7 @@ SIGNS = re.compile(r"[\\`*\[\]|<>&]|(?<!\w)_|_(?!\w)")
 
 
 def page(document: Document) -> str:
-    """Returns the whole report."""
+    """The whole report."""
     lines = [f"# {escape(document.title)}", "", escape(document.lead), ""]
     for section in document.sections:
         lines += _section(section)
@@ -30,7 +30,7 @@ def page(document: Document) -> str:
 
 
 def table(block: Table) -> list[str]:
-    """Returns the lines of a table; the rows that stand out are bold."""
+    """The lines of a table; the rows that stand out are bold."""
     rows = []
     for index, row in enumerate(block.rows):
         cells = [escape(cell) for cell in row]
@@ -40,12 +40,12 @@ def table(block: Table) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Returns text that Markdown shows as it is, in a table too."""
+    """Text that Markdown shows as it is, in a table too."""
     return SIGNS.sub(r"\\\g<0>", text).replace("\n", " ")
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table whose cells are Markdown already."""
+    """The lines of a table whose cells are Markdown already."""
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 

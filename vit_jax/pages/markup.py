@@ -19,7 +19,7 @@ def element(name: str, *inside: object, **attributes: object) -> Markup:
 
 
 def empty(name: str, **attributes: object) -> Markup:
-    """Returns an element that has no end, such as `<img>`."""
+    """An element that has no end, such as `<img>`."""
     return Markup(f"<{name}{_attributes(attributes)}>")
 
 
@@ -29,7 +29,7 @@ def join(*parts: object) -> Markup:
 
 
 def text(value: object) -> Markup:
-    """Returns a value as HTML: markup as it is, all else escaped."""
+    """A value as HTML: markup as it is, all else escaped."""
     return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
 
 

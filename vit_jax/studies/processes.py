@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from vit_jax import config
 from vit_jax.config import components
@@ -21,6 +21,7 @@ from vit_jax.studies.devices import Environment
 
 LOG = "log.txt"
 POLL_EVERY = 0.1  # seconds
+RunCells = Callable[..., None]  # with the arguments of `run`
 
 
 class CellStopped(config.UserError):
@@ -29,23 +30,6 @@ class CellStopped(config.UserError):
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
         self.exit_code = exit_code
-
-
-class Run(Protocol):
-    """Runs cells, as `run` does."""
-
-    def __call__(
-        self,
-        cells: Sequence[Cell],
-        workdir: pathlib.Path,
-        shares: Sequence[Environment],
-        *,
-        started: Callable[[Cell], None],
-        ended: Callable[[Cell, float, Mapping[str, Any]], None],
-        watch: Callable[[Mapping[str, str]], None],
-    ) -> None:
-        """Calls `started` and `ended` with each cell."""
-        ...
 
 
 class Process:

@@ -34,7 +34,7 @@ def perform(
     workdir: pathlib.Path,
     shares: Sequence[Environment] = ({},),
     *,
-    run: processes.Run = processes.run,
+    run: processes.RunCells = processes.run,
 ) -> None:
     """Runs or resumes every cell of a study; the caller holds the lock on `workdir`.
 

@@ -24,7 +24,7 @@ findings.perform(test_findings_cells.toy(path), path)
 """
 
 
-def toy(path: pathlib.Path) -> findings.Study:
+def toy(path: pathlib.Path) -> findings.FindingsStudy:
     return study(path, finding(training("one", rates=(0.001,), measurements=(MEASUREMENT,))))
 
 

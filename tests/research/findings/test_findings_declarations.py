@@ -14,7 +14,7 @@ from vit_jax import config
 def study(request, tmp_path_factory):
     size = findings.scale(request.param)
     records = findings.open_records(tmp_path_factory.mktemp("findings") / "records.jsonl")
-    return findings.Study(size, findings.declare(NAMES, findings.Arms(size)), records)
+    return findings.FindingsStudy(size, findings.declare(NAMES, findings.Arms(size)), records)
 
 
 def trainings(study):
@@ -84,7 +84,7 @@ def test_arms_of_equal_compute_are_within_a_tenth(study):
 def test_all_of_the_cpu_scale_takes_two_cores_less_than_twelve_hours(tmp_path):
     size = findings.scale("cpu")
     records = findings.open_records(tmp_path / "records.jsonl")
-    found = findings.Study(size, findings.declare(NAMES, findings.Arms(size)), records)
+    found = findings.FindingsStudy(size, findings.declare(NAMES, findings.Arms(size)), records)
     cells = {
         (training, rate, seed): found.seconds(training)
         for finding in found.findings

@@ -109,7 +109,7 @@ def test_a_digest_depends_on_what_determines_the_result_and_on_nothing_else(tmp_
 
     def digest(*args, root=None, **more):
         overrides = {"data.threads": "2"} if root else {}
-        one = findings.Study(size.size, [], size.records, overrides)
+        one = findings.FindingsStudy(size.size, [], size.records, overrides)
         cell = one.cell(training(*args, **more), 0.1, 0)
         assert cell is not None
         return cell.digest
@@ -125,14 +125,17 @@ def test_a_digest_depends_on_what_determines_the_result_and_on_nothing_else(tmp_
 
 def test_options_that_change_results_are_refused(tmp_path):
     with pytest.raises(config.ConfigError, match=r"train\.batch_size=64: would change"):
-        findings.Study(
+        findings.FindingsStudy(
             study(tmp_path).size, [], study(tmp_path).records, {"train.batch_size": "64"}
         )
 
 
 def test_records_that_cannot_be_written_are_refused_before_any_cell_runs(tmp_path):
     records = findings.open_records(tmp_path)
-    toy, run = findings.Study(study(tmp_path).size, [finding(*pair())], records), Runner(rate_of)
+    toy, run = (
+        findings.FindingsStudy(study(tmp_path).size, [finding(*pair())], records),
+        Runner(rate_of),
+    )
     with pytest.raises(config.ConfigError, match=f"--records={tmp_path}: cannot be written"):
         findings.perform(toy, tmp_path / "run", run=run)
     assert not run.ran

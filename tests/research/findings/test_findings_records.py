@@ -43,7 +43,7 @@ def test_the_records_are_those_of_todays_declarations(only, tmp_path):
     """So `--verify --copies=webp --records=...` finds them; images and options are theirs."""
     size = findings.scale("cpu")
     declared = findings.declare(findings.select(only), findings.Arms(size, "webp"))
-    kept = findings.Study(size, declared, findings.open_records(KEPT))
+    kept = findings.FindingsStudy(size, declared, findings.open_records(KEPT))
     assert verification._comparable(kept)
     for one in declared:
         for _, _, _, cell in kept.planned(one):
@@ -58,7 +58,7 @@ def test_the_records_are_those_of_todays_declarations(only, tmp_path):
 def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_path):
     size = findings.scale("cpu")
     declared = findings.declare(findings.select("rows-and-columns"), findings.Arms(size))
-    study = findings.Study(size, declared, findings.open_records(path))
+    study = findings.FindingsStudy(size, declared, findings.open_records(path))
     with pytest.raises(config.ConfigError, match=remedy):
         findings.verify(study, tmp_path, 3)
 
@@ -68,7 +68,7 @@ def test_the_page_is_that_of_the_records():
     """Whatever the command of docs/paper.md writes, but for the day."""
     size = findings.scale("cpu")
     declared = findings.declare(findings.select(None), findings.Arms(size, "webp"))
-    study = findings.Study(size, declared, findings.open_records(KEPT))
+    study = findings.FindingsStudy(size, declared, findings.open_records(KEPT))
     command = "python -m research.findings --copies=webp \\\n    --config.data.root=DIR"
     words = markdown.page(page.document(study, command))
     kept = (KEPT.parents[1] / "findings.md").read_text()

@@ -133,6 +133,18 @@ def test_a_transfer_has_its_choice_and_the_papers_number(tmp_path):
     assert "Beside the paper" not in page_of(tmp_path)[0].words
 
 
+@pytest.mark.parametrize("place", ["../a", "/etc", "link", ".", ""])
+def test_a_cell_outside_of_the_directory_of_its_transfer_is_not_read(tmp_path, place):
+    pages.write_run(tmp_path / "a", results=RESULTS)
+    (tmp_path / "transfer").mkdir()
+    (tmp_path / "transfer/link").symlink_to(tmp_path / "a")
+    cells = [pages.TRANSFER["cells"][2] | {"directory": place}]
+    pages.write_transfer(tmp_path / "transfer", cells=cells)
+    (problem,) = run_data.transfer(tmp_path / "transfer").problems
+    assert problem.startswith("transfer.json: cannot be read (directory")
+    assert "81.25 %" not in page_of(tmp_path / "transfer")[0].text
+
+
 def test_several_runs_are_compared_and_then_shown(tmp_path):
     pages.write_run(tmp_path / "a", results=RESULTS)
     pages.write_run(tmp_path / "b", results=RESULTS | {"test/top1": 0.5})

@@ -24,7 +24,7 @@ def pretend(tmp_path, monkeypatch):
             return 0.5
 
     run = functools.partial(transfer.perform, run=sweeps.pretending(Half()))
-    monkeypatch.setattr(transfer, "perform", run)
+    monkeypatch.setattr(transfer.study, "perform", run)
 
 
 def test_a_config(tmp_path, capsys):

@@ -16,7 +16,7 @@ from vit_jax.data import sources
 from vit_jax.runs import run_log
 from vit_jax.runs.evaluating import Outcome
 from vit_jax.studies import transfer, worker
-from vit_jax.studies.transfer import page
+from vit_jax.studies.transfer import tables
 from vit_jax.training import sharding
 
 CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
@@ -75,7 +75,7 @@ def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, chosen, tmp
     assert found["choose_seeds"] == [0, 1, 2]
     assert [cell["lr"] for cell in found["cells"][9:]] == [chosen] * 2
     text = (tmp_path / "transfer.md").read_text()
-    assert "by the mean of 3 seeds; of those within one standard error of the best the" in text
+    assert "Of those within one standard error of the best mean the lowest rate is chosen." in text
 
 
 def test_the_choice_is_shown_with_intervals(tmp_path):
@@ -85,8 +85,8 @@ def test_the_choice_is_shown_with_intervals(tmp_path):
     transfer.perform(plan, tmp_path, run=sweeps.pretending(values | dict.fromkeys(FINAL, 0.5)))
     text = (tmp_path / "transfer.md").read_text()
     # The deviation is 0.1, and 4.3027 standard errors are 0.2484.
-    assert "| vit | 0.03 | 80.00 % | ± 24.84 % | 3 | chosen |" in text
-    assert f"| vit | 0.1 | failed: {SEEDED[5]}: step 3: loss nan |  | 2 |  |" in text
+    assert "| **vit** | **0.03** | **80.00 %** | **± 24.84 %** | **3** |" in text
+    assert f"| vit | 0.1 | failed: {SEEDED[5]}: step 3: loss nan |  | 2 |" in text
 
 
 def test_a_choice_over_seeds_that_was_killed_goes_on(tmp_path):
@@ -174,13 +174,12 @@ def test_mean_and_deviation(tmp_path):
     text = (tmp_path / "transfer.md").read_text()
     # Two values: 12.7062 standard errors, by the table of Student's t.
     assert top1["ci95"] == pytest.approx(12.706205 * 0.0625, rel=1e-7)
-    assert "| measure | mean | 95 % interval | n | paper | table |" in text
-    assert "| top1 | 56.25 % | ± 79.41 % | 2 |  |  |" in text
+    assert "| top-1 | 56.25 ± 79.41 | 2 |" in text
     assert "± is half the 95 % confidence interval of the mean over n seeds" in text
-    assert "| vit | 0.03 | 80.00 % |  | 1 | chosen |" in text  # one run: no interval
+    assert "| **vit** | **0.03** | **80.00 %** |  | **1** |" in text  # one run: no interval
     one = transfer.perform(sweeps.plan(seeds=(0,)), tmp_path / "one", run=sweeps.pretending(GOOD))
     assert one["results"]["top1"] == {"mean": 0.5, "std": None, "ci95": None, "values": [0.5]}
-    assert "| top1 | 50.00 % |  | 1 |  |  |" in (tmp_path / "one" / "transfer.md").read_text()
+    assert "| top-1 | 50.00 | 1 |" in (tmp_path / "one" / "transfer.md").read_text()
 
 
 def test_the_papers_number_is_beside_ours(tmp_path):
@@ -188,7 +187,7 @@ def test_the_papers_number_is_beside_ours(tmp_path):
     transfer.perform(plan, tmp_path, run=sweeps.pretending({"final/seed0": 0.9}))
     mean, std = paper.TABLE_2["ViT-L/16", "jft"].cifar10
     text = (tmp_path / "transfer.md").read_text()
-    assert f"{mean:g} ± {std:g} % | 5, 6, 2 |" in text
+    assert f"| top-1 | 90.00 | 1 | {mean:.2f} ± {std:.2f} | {90 - mean:+.2f} | Table 2 |" in text
 
 
 @pytest.mark.slow
@@ -328,8 +327,8 @@ def test_vtab_means():
 
     for column, wanted in enumerate(expected):
         tasks = [one(task, [row[column], row[column] + 2]) for task, row in paper.TABLE_9.items()]
-        found = page.means(tasks)
-        names = ("vtab/natural", "vtab/specialized", "vtab/structured", page.OVERALL)
+        found = tables.means(tasks)
+        names = ("vtab/natural", "vtab/specialized", "vtab/structured", tables.OVERALL)
         assert tuple(found) == names
         for name, mean in zip(names, wanted, strict=True):
             assert found[name]["values"][0] == pytest.approx(mean, abs=0.051)
@@ -341,8 +340,8 @@ def test_vtab_means():
             "vtab/ViT": found
         }
         assert transfer.vtab_means(named[1:]) == {}
-        assert page.means(tasks[:-1]) is None
-        assert page.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
+        assert tables.means(tasks[:-1]) is None
+        assert tables.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
 
 
 @pytest.mark.slow

@@ -24,12 +24,12 @@ SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "resnet_units", "re
 
 
 def percent(value: float | None) -> str:
-    """Returns a share as `80.56 %`."""
+    """A share as `80.56 %`."""
     return NOTHING if value is None else f"{100 * value:.2f} %"
 
 
 def spread(mean: float, half: float | None) -> str:
-    """Returns percent points as `80.56`, or `80.56 ± 0.12`.
+    """Percent points as `80.56`, or `80.56 ± 0.12`.
 
     What stands after ± is half a confidence interval for our numbers, the standard deviation for
     those that the paper prints; whoever shows it says which.
@@ -38,7 +38,7 @@ def spread(mean: float, half: float | None) -> str:
 
 
 def half_interval(result: Mapping[str, Any]) -> float | None:
-    """Returns half the 95 % interval of a result's mean, from the `values` that transfer.json has.
+    """Half the 95 % interval of a result's mean, from the `values` that transfer.json has.
 
     None where there are fewer than two, or none were kept.
     """
@@ -46,7 +46,7 @@ def half_interval(result: Mapping[str, Any]) -> float | None:
 
 
 def mean_of(result: Mapping[str, Any]) -> str:
-    """Returns the mean of a result that is a share as `80.56 ± 0.12 %, n = 3`.
+    """The mean of a result that is a share as `80.56 ± 0.12 %, n = 3`.
 
     Of a single run it is `80.56 %`.
     """
@@ -57,7 +57,7 @@ def mean_of(result: Mapping[str, Any]) -> str:
 
 
 def measured(key: str, value: float) -> str:
-    """Returns the value of a result such as `real/top1` or `loss`."""
+    """The value of a result such as `real/top1` or `loss`."""
     last = key.rpartition("/")[2]
     if last not in COUNTED and not abs(value) > 1:  # no share: of a plug-in, in its own units
         return percent(value)
@@ -65,17 +65,17 @@ def measured(key: str, value: float) -> str:
 
 
 def title(key: str) -> str:
-    """Returns a result's name for people: `real/top1` is `real top-1`."""
+    """A result's name for people: `real/top1` is `real top-1`."""
     return key.replace("top1", "top-1").replace("top5", "top-5").replace("/", " ")
 
 
 def first_upper(text: str) -> str:
-    """Returns text with a capital at its start, the rest as it is: `testA` is `TestA`."""
+    """Text with a capital at its start, the rest as it is: `testA` is `TestA`."""
     return text[:1].upper() + text[1:]
 
 
 def model(cfg: config.Config) -> str:
-    """Returns the network in a few words."""
+    """The network in a few words."""
     one = cfg.model
     if (one.architecture or "vit") not in components.built_in("model"):
         return f"a {one.architecture}"
@@ -102,7 +102,7 @@ def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
 
 
 def printed(name: str) -> list[tuple[catalog.Result, str]]:
-    """Returns the paper's numbers for a name of the catalog, each with what measures it here."""
+    """The paper's numbers for a name of the catalog, each with what measures it here."""
     if name not in catalog.names():
         return []
     results = catalog.about(name).results
@@ -110,12 +110,12 @@ def printed(name: str) -> list[tuple[catalog.Result, str]]:
 
 
 def place(table: str) -> str:
-    """Returns where something is printed: `2` is `Table 2`, `section 4.6` itself."""
+    """Where something is printed: `2` is `Table 2`, `section 4.6` itself."""
     return f"Table {table}" if table[0].isdigit() else table
 
 
 def in_percent(value: float) -> float:
-    """Returns a printed score in %: Table 8 prints shares."""
+    """A printed score in %: Table 8 prints shares."""
     return 100 * value if value <= 1 else value
 
 
@@ -127,7 +127,7 @@ def machine(device: object, devices: object, host: object) -> str:
 
 
 def devices(record: Mapping[str, Any]) -> int:
-    """Returns the number of devices of a run by its record."""
+    """The number of devices of a run by its record."""
     number = 1
     for size in record.get("mesh", {}).values():
         number *= size

@@ -11,7 +11,7 @@ from vit_jax.pages.charts import Chart, Series
 from vit_jax.pages.document import Charts, Confusion, Document, Sample, Section, Table
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
-from vit_jax.studies.report.run_data import Run, Transfer
+from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
 from vit_jax.utils import storage
 
 SHOWN, MISTAKES = 24, 12  # images in the report
@@ -53,10 +53,10 @@ def _path(output: pathlib.Path) -> pathlib.Path:
 
 
 def document(
-    items: Sequence[Run | Transfer],
+    items: Sequence[StoredRun | StoredTransfer],
     predictions: Mapping[int, run_section.Predictions],
 ) -> Document:
-    """Returns the report.
+    """The report.
 
     Args:
       items: what was read; there is at least one.
@@ -81,20 +81,20 @@ def document(
     )
 
 
-def _lead(item: Run | Transfer) -> str:
-    return run_section.lead(item) if isinstance(item, Run) else transfer_section.lead(item)
+def _lead(item: StoredRun | StoredTransfer) -> str:
+    return run_section.lead(item) if isinstance(item, StoredRun) else transfer_section.lead(item)
 
 
 def _sections(
-    item: Run | Transfer, predictions: run_section.Predictions | None, *, level: int
+    item: StoredRun | StoredTransfer, predictions: run_section.Predictions | None, *, level: int
 ) -> Iterator[Section]:
-    if isinstance(item, Run):
+    if isinstance(item, StoredRun):
         return run_section.sections(item, predictions, level=level)
     return transfer_section.sections(item, predictions, level=level)
 
 
-def _labels(items: Sequence[Run | Transfer]) -> list[str]:
-    """Returns a name for each: that of its config, or where two share it, its directory."""
+def _labels(items: Sequence[StoredRun | StoredTransfer]) -> list[str]:
+    """A name for each: that of its config, or where two share it, its directory."""
     names = [item.name for item in items]
     return [
         name if names.count(name) == 1 else str(item.directory)
@@ -102,13 +102,15 @@ def _labels(items: Sequence[Run | Transfer]) -> list[str]:
     ]
 
 
-def _together(items: Sequence[Run | Transfer], labels: Sequence[str]) -> Iterator[Section]:
+def _together(
+    items: Sequence[StoredRun | StoredTransfer], labels: Sequence[str]
+) -> Iterator[Section]:
     rows = [_row(label, item) for label, item in zip(labels, items, strict=True)]
     header = ("run", "model", "parameters", "steps", "split", "top-1", "loss", "images/s", "time")
-    several = any(isinstance(item, Transfer) for item in items)
+    several = any(isinstance(item, StoredTransfer) for item in items)
     caption = f"Of transfers: {formatting.PLUS_MINUS}." if several else ""
     yield Section(title="Results", blocks=[Table(header=header, rows=rows, caption=caption)])
-    runs = [(i, labels[i], item) for i, item in enumerate(items) if isinstance(item, Run)]
+    runs = [(i, labels[i], item) for i, item in enumerate(items) if isinstance(item, StoredRun)]
     if len(runs) > 1:
         yield Section(title="Curves", blocks=[Charts(charts=list(_charts(runs)))])
         rows = list(_differing([(label, run) for _, label, run in runs]))
@@ -117,9 +119,9 @@ def _together(items: Sequence[Run | Transfer], labels: Sequence[str]) -> Iterato
             yield Section(title="Where they differ", blocks=[table])
 
 
-def _row(label: str, item: Run | Transfer) -> tuple[str, ...]:
-    if isinstance(item, Transfer):
-        ours = item.results.get(str(item.values.get("measure", "top1")))
+def _row(label: str, item: StoredRun | StoredTransfer) -> tuple[str, ...]:
+    if isinstance(item, StoredTransfer):
+        ours = item.results.get(item.measure)
         score = formatting.NOTHING
         if ours:
             score = formatting.mean_of(ours)
@@ -140,7 +142,7 @@ def _row(label: str, item: Run | Transfer) -> tuple[str, ...]:
     )
 
 
-def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
+def _charts(runs: Sequence[tuple[int, str, StoredRun]]) -> Iterator[Chart]:
     def series(key: str) -> list[Series]:
         return [Series(name=label, points=run.points(key), color=i) for i, label, run in runs]
 
@@ -166,7 +168,7 @@ def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
     yield Chart(title="Images per second", series=series("speed/images_per_second"), zero=True)
 
 
-def _differing(runs: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, ...]]:
+def _differing(runs: Sequence[tuple[str, StoredRun]]) -> Iterator[tuple[str, ...]]:
     configs = [run.cfg for _, run in runs]
     keys = dict.fromkeys(key for cfg in configs if cfg for key, _, _ in config.fields(cfg))
     for key in keys:
@@ -175,10 +177,12 @@ def _differing(runs: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, ...]]:
             yield key, *values
 
 
-def _predictions(item: Run | Transfer, images: int, seed: int) -> run_section.Predictions:
+def _predictions(
+    item: StoredRun | StoredTransfer, images: int, seed: int
+) -> run_section.Predictions:
     """Returns what a run's model, or a transfer's first final one, says of images."""
     directory = item.directory
-    if isinstance(item, Transfer):
+    if isinstance(item, StoredTransfer):
         done = [cell for cell in item.cells("final") if cell.get("state") == "done"]
         if not done:
             return run_section.Predictions(problem="no final run is finished.")

@@ -21,7 +21,7 @@ WHILE_TRAINING = ("train/", "data/", "speed/")  # all other numbers are results
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class StoredRun:
     """A run directory: its config, its numbers, and its checkpoints.
 
     `record` is that of the newest one, `saved` the step of the best one; None without one.
@@ -134,7 +134,7 @@ class Run:
         return records.best(commits, metric)
 
     def results_of(self, step: float | None, split: Role | None = None) -> dict[str, float]:
-        """Returns the numbers of the evaluation at a step, none where there was none.
+        """The numbers of the evaluation at a step, none where there was none.
 
         Those of `split`, by default the one measured while training, have no name before them.
         """
@@ -165,12 +165,12 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Transfer:
+class StoredTransfer:
     """A transfer directory: what its transfer.json says, and the runs of its cells."""
 
     directory: pathlib.Path
     values: Mapping[str, Any]
-    runs: Mapping[str, Run]  # by the directory of the cell
+    runs: Mapping[str, StoredRun]  # by the directory of the cell
     problems: Sequence[str]
 
     @property
@@ -179,8 +179,17 @@ class Transfer:
         return str(self.values.get("name") or self.directory.name)
 
     def cells(self, stage: str) -> list[Mapping[str, Any]]:
-        """Returns the cells of a stage, `choose` or `final`, in order."""
+        """The cells of a stage, `choose` or `final`, in order."""
         return [cell for cell in self.values.get("cells", ()) if cell.get("stage") == stage]
+
+    @property
+    def measure(self) -> str:
+        """The measure that chooses."""
+        return str(self.values.get("measure", "top1"))
+
+    def is_chosen(self, cell: Mapping[str, Any]) -> bool:
+        """Whether a cell has the setup and the learning rate that were chosen."""
+        return {"setup": cell.get("setup"), "lr": cell["lr"]} == self.values.get("chosen")
 
     @property
     def results(self) -> Mapping[str, Any]:
@@ -188,7 +197,7 @@ class Transfer:
         return self.values.get("results") or {}
 
 
-def read(directory: pathlib.Path) -> Run | Transfer:
+def read(directory: pathlib.Path) -> StoredRun | StoredTransfer:
     """Returns what a directory holds; raises ConfigError for one that is neither kind."""
     with storage.readable_errors(str(directory)):
         exists = directory.is_dir()
@@ -205,13 +214,13 @@ def read(directory: pathlib.Path) -> Run | Transfer:
     return run(directory)
 
 
-def run(directory: pathlib.Path) -> Run:
-    """Returns a run directory, or as much of it as can be read."""
+def run(directory: pathlib.Path) -> StoredRun:
+    """A run directory, or as much of it as can be read."""
     problems: list[str] = []
     cfg = _config(directory / "config.json", problems)
     lines = _lines(directory / "metrics.jsonl", problems)
     record, saved, parameters, date = _checkpoints(directory / "checkpoints", problems)
-    return Run(
+    return StoredRun(
         directory=directory,
         cfg=cfg,
         lines=lines,
@@ -223,8 +232,8 @@ def run(directory: pathlib.Path) -> Run:
     )
 
 
-def transfer(directory: pathlib.Path) -> Transfer:
-    """Returns a transfer directory, or as much of it as can be read."""
+def transfer(directory: pathlib.Path) -> StoredTransfer:
+    """A transfer directory, or as much of it as can be read."""
     problems: list[str] = []
     try:
         values = unsealed(limits.read_json(directory / TRANSFER, limits.TABLE))
@@ -233,16 +242,25 @@ def transfer(directory: pathlib.Path) -> Transfer:
             for cell in values.get("cells", ())
             if isinstance(cell, dict) and set(cell) >= NEEDED
         ]
+        for cell in cells:
+            _check_below(directory, cell["directory"])
     except (OSError, ValueError, TypeError, AttributeError) as error:
         values, cells = {}, []
         problems.append(f"{TRANSFER}: cannot be read ({records.first_line(error)})")
     runs = {}
     for cell in cells:
-        place = str(cell.get("directory", ""))
-        if place and (directory / place).is_dir():
+        place = str(cell["directory"])
+        if (directory / place).is_dir():
             runs[place] = run(directory / place)
             problems += [f"{place}: {problem}" for problem in runs[place].problems]
-    return Transfer(directory=directory, values=values, runs=runs, problems=problems)
+    return StoredTransfer(directory=directory, values=values, runs=runs, problems=problems)
+
+
+def _check_below(directory: pathlib.Path, name: Any) -> None:
+    """Raises ValueError unless a cell's directory is below that of its transfer."""
+    # Links lead out of it as well as .. and /.
+    if directory.resolve() not in (directory / str(name)).resolve().parents:
+        raise ValueError(f"directory {name!r} of a cell is outside of {directory}")
 
 
 def _config(file: pathlib.Path, problems: list[str]) -> config.Config | None:
@@ -272,7 +290,7 @@ def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
 def _checkpoints(
     folder: pathlib.Path, problems: list[str]
 ) -> tuple[Mapping[str, Any], int | None, int | None, str]:
-    """Returns the newest record, the step of the best, the number of parameters, and the date."""
+    """The newest record, the step of the best, the number of parameters, and the date."""
     try:
         committed = records.steps(folder)
         sound = records.readable(folder)
@@ -309,7 +327,7 @@ def _results(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _without(split: Role, numbers: Mapping[str, float]) -> dict[str, float]:
-    """Returns numbers by name, those of a split without its name before them."""
+    """Numbers by name, those of a split without its name before them."""
     return {key.removeprefix(f"{split.name}/"): value for key, value in numbers.items()}
 
 

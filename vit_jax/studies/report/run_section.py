@@ -20,7 +20,7 @@ from vit_jax.pages.document import (
 )
 from vit_jax.runtime import goodput, logs
 from vit_jax.studies.report import formatting
-from vit_jax.studies.report.run_data import Run
+from vit_jax.studies.report.run_data import StoredRun
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Predictions:
     problem: str = ""
 
 
-def lead(run: Run) -> str:
+def lead(run: StoredRun) -> str:
     """Returns what was run, as a sentence."""
     if run.cfg is None:
         return "A run without a readable config."
@@ -69,7 +69,9 @@ def lead(run: Run) -> str:
     )
 
 
-def sections(run: Run, predictions: Predictions | None, *, level: int = 2) -> Iterator[Section]:
+def sections(
+    run: StoredRun, predictions: Predictions | None, *, level: int = 2
+) -> Iterator[Section]:
     """Yields all there is to say of a run."""
     blocks: list[Block] = [Numbers(items=list(_headline(run)))]
     blocks += [Text(text=line, note=True) for line in _state(run)]
@@ -91,7 +93,7 @@ def sections(run: Run, predictions: Predictions | None, *, level: int = 2) -> It
     yield Section(title="Where it ran", blocks=[_machine(run)], level=level)
 
 
-def setup(run: Run) -> Iterator[Block]:
+def setup(run: StoredRun) -> Iterator[Block]:
     """Yields the options that are not as the schema has them."""
     if run.cfg is None:
         yield Text(text="The config cannot be read.", note=True)
@@ -101,8 +103,8 @@ def setup(run: Run) -> Iterator[Block]:
     yield Table(header=("option", "value", "default", "meaning"), rows=rows)
 
 
-def speed(run: Run) -> float | None:
-    """Returns the median of the measured images per second."""
+def speed(run: StoredRun) -> float | None:
+    """The median of the measured images per second."""
     values = [value for _, value in run.points("speed/images_per_second")]
     return statistics.median(values) if values else None
 
@@ -127,7 +129,7 @@ def shown(predictions: Predictions) -> Iterator[Block]:
         yield confusion
 
 
-def _headline(run: Run) -> Iterator[tuple[str, str, str]]:
+def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
     results, split = run.results, run.reported
     count = results.get("count")
     if "top1" in results:
@@ -146,7 +148,7 @@ def _headline(run: Run) -> Iterator[tuple[str, str, str]]:
         yield logs.duration(run.seconds), "Training time", "evaluation not counted"
 
 
-def _state(run: Run) -> Iterator[str]:
+def _state(run: StoredRun) -> Iterator[str]:
     """Yields what a reader has to know before believing the numbers."""
     if not run.results:
         yield "Nothing has been evaluated yet."
@@ -156,7 +158,7 @@ def _state(run: Run) -> Iterator[str]:
     yield from (f"{problem}." for problem in run.problems)
 
 
-def _measured_on(run: Run) -> Iterator[str]:
+def _measured_on(run: StoredRun) -> Iterator[str]:
     """Yields which split the numbers are of, and whether it chose what is reported."""
     cfg, measured, test = run.cfg, run.evaluated, run.tested
     if cfg is None or not run.results:
@@ -182,7 +184,7 @@ def _measured_on(run: Run) -> Iterator[str]:
         yield f"The split {measured.shown} has images that were trained on."
 
 
-def _beside(run: Run) -> Table | None:
+def _beside(run: StoredRun) -> Table | None:
     rows = []
     for result, measure in formatting.printed(run.name):
         if measure in run.results:
@@ -197,7 +199,7 @@ def _beside(run: Run) -> Table | None:
     return Table(header=header, rows=rows, caption=caption) if rows else None
 
 
-def _further(run: Run) -> Table | None:
+def _further(run: StoredRun) -> Table | None:
     known = ("top1", "top5", "loss", "count", "step")
     rows = [
         (formatting.title(key), formatting.measured(key, value))
@@ -207,7 +209,7 @@ def _further(run: Run) -> Table | None:
     return Table(header=("measure", "value"), rows=rows) if rows else None
 
 
-def _machine(run: Run) -> Table:
+def _machine(run: StoredRun) -> Table:
     record = run.record
     versions = ", ".join(f"{name} {v}" for name, v in record.get("versions", {}).items())
     waits = [value for _, value in run.points("data/wait_share")]

@@ -1,19 +1,19 @@
 """One transfer as sections of a report: the choice, the final runs, the paper's number beside."""
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax.pages.charts import Chart, Series
 from vit_jax.pages.document import Block, Charts, Numbers, Section, Table, Text
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_section
-from vit_jax.studies.report.run_data import Run, Transfer
+from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
 from vit_jax.utils import intervals
 
 
-def lead(transfer: Transfer) -> str:
-    """Returns what was transferred to where, as a sentence."""
+def lead(transfer: StoredTransfer) -> str:
+    """The model and its target, as a sentence."""
     task = transfer.values.get("task", "its task")
     runs = _final_runs(transfer)
     model = formatting.model(runs[0].cfg) if runs and runs[0].cfg else "A model"
@@ -27,7 +27,7 @@ def lead(transfer: Transfer) -> str:
 
 
 def sections(
-    transfer: Transfer, predictions: run_section.Predictions | None, *, level: int = 2
+    transfer: StoredTransfer, predictions: run_section.Predictions | None, *, level: int = 2
 ) -> Iterator[Section]:
     """Yields all there is to say of a transfer."""
     blocks: list[Block] = [Numbers(items=list(_headline(transfer)))]
@@ -41,7 +41,11 @@ def sections(
     if choice:
         yield Section(
             title="The choice",
-            blocks=[Charts(charts=[_rates(transfer)]), _cells(transfer, "choose")],
+            blocks=[
+                Charts(charts=[_rates(transfer)]),
+                _candidates(transfer),
+                _cells(transfer, "choose"),
+            ],
             level=level,
         )
     final = transfer.cells("final")
@@ -59,7 +63,7 @@ def sections(
 
 
 def beside(name: str, results: Mapping[str, Any]) -> Table:
-    """Returns every measure with what the paper printed for it, if it did."""
+    """Every measure with what the paper printed for it, if it did."""
     papers = formatting.printed(name)
     rows = []
     for measure, ours in results.items():
@@ -85,9 +89,8 @@ def beside(name: str, results: Mapping[str, Any]) -> Table:
     return Table(header=header[:shown], rows=[row[:shown] for row in rows], caption=f"{caption}.")
 
 
-def _headline(transfer: Transfer) -> Iterator[tuple[str, str, str]]:
-    measure = str(transfer.values.get("measure", "top1"))
-    ours = transfer.results.get(measure)
+def _headline(transfer: StoredTransfer) -> Iterator[tuple[str, str, str]]:
+    ours = transfer.results.get(transfer.measure)
     if ours:
         seeds = len(ours.get("values", ()))
         half = formatting.half_interval(ours)
@@ -95,11 +98,11 @@ def _headline(transfer: Transfer) -> Iterator[tuple[str, str, str]]:
         interval = "" if half is None else f"± {100 * half:.2f} ({formatting.INTERVAL}), "
         yield (
             formatting.percent(ours["mean"]),
-            formatting.title(measure).capitalize(),
+            formatting.title(transfer.measure).capitalize(),
             f"{interval}{runs}",
         )
         for result, key in formatting.printed(transfer.name):
-            if key == measure:
+            if key == transfer.measure:
                 paper = formatting.in_percent(result.value)
                 yield (
                     f"{paper:.2f} %",
@@ -117,39 +120,71 @@ def _headline(transfer: Transfer) -> Iterator[tuple[str, str, str]]:
         yield logs.duration(seconds), "Time", "all runs together"
 
 
-def _rates(transfer: Transfer) -> Chart:
-    measure = str(transfer.values.get("measure", "top1"))
-    cells = transfer.cells("choose")
-    setups = list(dict.fromkeys(str(cell.get("setup", "")) for cell in cells))
+Cells = Sequence[Mapping[str, Any]]
+
+
+def _by_candidate(transfer: StoredTransfer) -> dict[tuple[str, float], Cells]:
+    """The cells of the choice by setup and learning rate."""
+    found: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for cell in transfer.cells("choose"):
+        found.setdefault((str(cell.get("setup", "")), cell["lr"]), []).append(cell)
+    return found
+
+
+def _scores(transfer: StoredTransfer, cells: Cells) -> list[float]:
+    """The held-out results of cells, by the measure that chooses."""
+    each = (cell.get("results") or {} for cell in cells)
+    return [results[transfer.measure] for results in each if transfer.measure in results]
+
+
+def _candidates(transfer: StoredTransfer) -> Table:
+    rows, marked = [], set()
+    for (setup, lr), cells in _by_candidate(transfer).items():
+        values, failed = _scores(transfer, cells), [c for c in cells if c.get("state") == "failed"]
+        mean = statistics.fmean(values) if values else None
+        half = formatting.half_interval({"values": values})
+        shown = formatting.percent(mean), "" if half is None else f"± {formatting.percent(half)}"
+        if failed:
+            shown = f"failed: {failed[0]['directory']}: {failed[0].get('why')}", ""
+        if transfer.is_chosen(cells[0]):
+            marked.add(len(rows))
+        rows.append((setup, f"{lr:g}", *shown, f"{len(values)}"))
+    header = ("setup", "learning rate", f"held-out {formatting.title(transfer.measure)}",
+              formatting.INTERVAL, "n")  # fmt: skip
+    seeds = max(len(cells) for cells in _by_candidate(transfer).values())
+    equal = "those within one standard error of the best mean" if seeds > 1 else "equal ones"
+    split = (transfer.cells("choose")[0].get("split") or {}).get("split")
+    caption = f"Measured on {split}. " if split else ""
+    caption += f"Of {equal} the lowest rate is chosen."
+    return Table(header=header, rows=rows, caption=caption, chosen=frozenset(marked))
+
+
+def _rates(transfer: StoredTransfer) -> Chart:
+    candidates = _by_candidate(transfer)
     series = []
-    for index, setup in enumerate(setups):
-        by_rate: dict[float, list[float]] = {}
-        for cell in cells:
-            if str(cell.get("setup", "")) == setup and measure in (cell.get("results") or {}):
-                by_rate.setdefault(cell["lr"], []).append(cell["results"][measure])
-        each = sorted(by_rate.items())
+    for index, setup in enumerate(dict.fromkeys(setup for setup, _ in candidates)):
+        each = sorted(
+            (lr, values)
+            for (its, lr), cells in candidates.items()
+            if its == setup and (values := _scores(transfer, cells))
+        )
         points = [(lr, statistics.fmean(values)) for lr, values in each]
         errors = [intervals.half_width(values) for _, values in each]
         series.append(Series(name=setup, points=points, color=index, marks=True, errors=errors))
-    title = f"{formatting.title(measure)} on held-out images".capitalize()
-    ticks = sorted({(cell["lr"], f"{cell['lr']:g}") for cell in cells})
+    title = f"{formatting.title(transfer.measure)} on held-out images".capitalize()
+    ticks = sorted({(lr, f"{lr:g}") for _, lr in candidates})
     return Chart(
         title=title, series=series, x="learning rate", log_x=True, percent=True, ticks=ticks
     )
 
 
-def _cells(transfer: Transfer, stage: str) -> Table:
+def _cells(transfer: StoredTransfer, stage: str) -> Table:
     cells = transfer.cells(stage)
     measures = list(dict.fromkeys(key for cell in cells for key in cell.get("results") or {}))
-    chosen = transfer.values.get("chosen") or {}
-    rows, marked = [], set()
-    for index, cell in enumerate(cells):
+    rows = []
+    marked = {i for i, cell in enumerate(cells) if stage == "choose" and transfer.is_chosen(cell)}
+    for cell in cells:
         results = cell.get("results") or {}
-        if stage == "choose" and (cell.get("setup"), cell.get("lr")) == (
-            chosen.get("setup"),
-            chosen.get("lr"),
-        ):
-            marked.add(index)
         rows.append(
             (str(cell.get("setup", "")), f"{cell.get('lr', 0):g}", f"{cell.get('seed', '')}",
              ": ".join(filter(None, (str(cell.get("state", "")), cell.get("why")))),
@@ -166,12 +201,12 @@ def _setup(cell: Mapping[str, Any]) -> str:
     return "" if setup == "vit" else f"setup {setup}"
 
 
-def _final_runs(transfer: Transfer) -> list[Run]:
+def _final_runs(transfer: StoredTransfer) -> list[StoredRun]:
     cells = transfer.cells("final") or transfer.cells("choose")
     return [transfer.runs[c["directory"]] for c in cells if c.get("directory") in transfer.runs]
 
 
-def _curves(transfer: Transfer) -> Iterator[Chart]:
+def _curves(transfer: StoredTransfer) -> Iterator[Chart]:
     """Yields the training loss of the cells of each stage."""
     for stage, title in (("choose", "Loss while choosing"), ("final", "Loss of the final runs")):
         cells = [c for c in transfer.cells(stage) if c.get("directory") in transfer.runs]
@@ -188,14 +223,14 @@ def _curves(transfer: Transfer) -> Iterator[Chart]:
 
 
 def _named(cell: Mapping[str, Any], *, several: bool) -> str:
-    """Returns what tells a cell from the others of its stage, of one seed or `several`."""
+    """A label that distinguishes a cell within its stage, which has one seed or `several`."""
     if cell["stage"] == "final":
         return f"seed {cell['seed']}"
     seed = f", seed {cell['seed']}" if several else ""
     return f"{_setup(cell)} rate {cell['lr']:g}{seed}".strip()
 
 
-def _machine(transfer: Transfer) -> Table:
+def _machine(transfer: StoredTransfer) -> Table:
     machine = transfer.values.get("machine") or {}
     versions = ", ".join(f"{name} {v}" for name, v in (machine.get("versions") or {}).items())
     device = formatting.machine(machine.get("device"), machine.get("devices"), machine.get("host"))

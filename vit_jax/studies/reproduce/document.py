@@ -6,22 +6,21 @@ from typing import Any
 
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.pages.document import Block, Charts, Document, Section, Text
-from vit_jax.pages.document import Table as Grid
+from vit_jax.pages.document import Block, Charts, Document, Section, Table, Text
 from vit_jax.studies.report import formatting, run_data
 from vit_jax.studies.reproduce import measurements
-from vit_jax.studies.reproduce.exhibit import Score, Table
+from vit_jax.studies.reproduce.exhibit import Exhibit, Score
 from vit_jax.studies.reproduce.measurements import Number
 from vit_jax.studies.reproduce.planning import Planned
 from vit_jax.utils import storage
 
 NOT_RUN = "not run"
 OTHERS = "others' model"  # with no run in the catalog
-Found = Mapping[str, run_data.Run | run_data.Transfer | None]
+Found = Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None]
 
 
-def ours(table: Table, planned: Sequence[Planned], found: Found) -> dict[Score, Number]:
-    """Returns the numbers of the cells that have been run."""
+def ours(table: Exhibit, planned: Sequence[Planned], found: Found) -> dict[Score, Number]:
+    """The numbers of the cells that have been run."""
     compute = {one.step.directory: one.exaflops for one in planned}
     every = {
         cell: measurements.number(cell, found, compute.get(cell.steps[0].directory))
@@ -31,8 +30,8 @@ def ours(table: Table, planned: Sequence[Planned], found: Found) -> dict[Score, 
     return {cell: number for cell, number in every.items() if number is not None}
 
 
-def grid(table: Table, known: Mapping[Score, Number]) -> Grid:
-    """Returns the table: for each row the paper's line, if printed, and ours."""
+def grid(table: Exhibit, known: Mapping[Score, Number]) -> Table:
+    """The table: for each row the paper's line, if printed, and ours."""
     cells = {(cell.row, cell.column): cell for cell in table.cells}
     columns = list(dict.fromkeys(cell.column for cell in table.cells))
     rows = []
@@ -44,10 +43,10 @@ def grid(table: Table, known: Mapping[Score, Number]) -> Grid:
             title = ""
         shown = ("" if c is None else _here(c, known.get(c)) for c in here)
         rows.append((title, "here", *shown))
-    return Grid(header=("", "", *columns), rows=rows, caption=_caption(table, known))
+    return Table(header=("", "", *columns), rows=rows, caption=_caption(table, known))
 
 
-def _caption(table: Table, known: Mapping[Score, Number]) -> str:
+def _caption(table: Exhibit, known: Mapping[Score, Number]) -> str:
     caption = "Shares are in %"
     if any(cell.printed is not None for cell in table.cells):
         caption += "; in brackets: ours - paper"
@@ -58,8 +57,8 @@ def _caption(table: Table, known: Mapping[Score, Number]) -> str:
     return f"{caption}. {table.note}." if table.note else f"{caption}."
 
 
-def costs(table: Table, planned: Sequence[Planned]) -> Grid:
-    """Returns the runs in order, with measures, cost and state."""
+def costs(table: Exhibit, planned: Sequence[Planned]) -> Table:
+    """The runs in order, with measures, cost and state."""
     measures: dict[str, dict[str, None]] = {}
     for cell in table.cells:
         for step in cell.steps:
@@ -80,7 +79,7 @@ def costs(table: Table, planned: Sequence[Planned]) -> Grid:
         for one in planned
     ]  # fmt: skip
     filled = [i for i in range(len(header)) if i < 3 or any(row[i] for row in rows)]
-    return Grid(
+    return Table(
         header=[header[i] for i in filled],
         rows=[[row[i] for i in filled] for row in rows],
         caption="Steps and exaFLOPs are totals over the runs of a transfer; TPUv3-core-days as "
@@ -88,27 +87,27 @@ def costs(table: Table, planned: Sequence[Planned]) -> Grid:
     )
 
 
-def commands(planned: Sequence[Planned]) -> Grid:
-    """Returns each command that starts a run or provides a missing requirement, once."""
+def commands(planned: Sequence[Planned]) -> Table:
+    """Each command that starts a run or provides a missing requirement, once."""
     needed: dict[str, str] = {}
     for one in planned:
         if one.command:
             needed.setdefault(one.command, one.why or one.state)
     rows = [(why, command) for command, why in needed.items()]
-    return Grid(header=("for", "command"), rows=rows)
+    return Table(header=("for", "command"), rows=rows)
 
 
-def ran(table: Table, found: Found) -> Grid:
-    """Returns where and when the finished runs were run."""
+def ran(table: Exhibit, found: Found) -> Table:
+    """Where and when the finished runs were run."""
     rows = [
         (one.directory, one.result, f"{one.seeds}", one.machine, one.date, one.time)
         for one in _ran(table, found)
     ]
-    return Grid(header=("run", "top-1", "seeds", "device, host", "date", "time"), rows=rows)
+    return Table(header=("run", "top-1", "seeds", "device, host", "date", "time"), rows=rows)
 
 
-def charts(table: Table, known: Mapping[Score, Number]) -> list[Chart]:
-    """Returns the charts of a figure: hollow marks for the paper, filled ones for ours."""
+def charts(table: Exhibit, known: Mapping[Score, Number]) -> list[Chart]:
+    """The charts of a figure: hollow marks for the paper, filled ones for ours."""
     if not table.x:
         return []
     if not table.apart:
@@ -120,8 +119,8 @@ def charts(table: Table, known: Mapping[Score, Number]) -> list[Chart]:
     ]
 
 
-def document(table: Table, planned: Sequence[Planned], found: Found) -> Document:
-    """Returns the whole report."""
+def document(table: Exhibit, planned: Sequence[Planned], found: Found) -> Document:
+    """The whole report."""
     known = ours(table, planned, found)
     blocks: list[Block] = [grid(table, known)]
     drawn = charts(table, known)
@@ -145,7 +144,7 @@ def document(table: Table, planned: Sequence[Planned], found: Found) -> Document
     )
 
 
-def blocks(table: Table, planned: Sequence[Planned], found: Found) -> Iterator[tuple[str, Grid]]:
+def blocks(table: Exhibit, planned: Sequence[Planned], found: Found) -> Iterator[tuple[str, Table]]:
     """Yields titles and tables for a terminal: plan, requirements, machines, numbers."""
     yield "The runs, in order", costs(table, planned)
     left = commands(planned)
@@ -158,7 +157,7 @@ def blocks(table: Table, planned: Sequence[Planned], found: Found) -> Iterator[t
 
 
 def write(
-    table: Table, planned: Sequence[Planned], found: Found, output: pathlib.Path
+    table: Exhibit, planned: Sequence[Planned], found: Found, output: pathlib.Path
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes Markdown, and HTML beside it; raises ConfigError where that cannot be done."""
     page = output.with_suffix(".html")
@@ -168,9 +167,9 @@ def write(
 
 
 def as_dict(
-    table: Table, planned: Sequence[Planned], found: Found, workdir: pathlib.Path
+    table: Exhibit, planned: Sequence[Planned], found: Found, workdir: pathlib.Path
 ) -> dict[str, Any]:
-    """Returns everything as values for JSON."""
+    """Everything as values for JSON."""
     known = ours(table, planned, found)
     cells = []
     for cell in table.cells:
@@ -208,7 +207,7 @@ def as_dict(
             "cells": cells, "steps": steps, "ran": where}  # fmt: skip
 
 
-def _ran(table: Table, found: Found) -> Iterator[measurements.Where]:
+def _ran(table: Exhibit, found: Found) -> Iterator[measurements.Where]:
     for step in table.steps:
         there = found.get(step.directory)
         if there is not None and measurements.finished(there):
@@ -242,7 +241,9 @@ def _value(cell: Score, mean: float, half: float | None) -> str:
     return f"{mean:,.0f}" if mean >= 10 else f"{mean:.2g}"
 
 
-def _chart(table: Table, cells: Sequence[Score], known: Mapping[Score, Number], what: str) -> Chart:
+def _chart(
+    table: Exhibit, cells: Sequence[Score], known: Mapping[Score, Number], what: str
+) -> Chart:
     series = []
     groups = dict.fromkeys(_group(table, cell) for cell in cells)
     for color, group in enumerate(groups):
@@ -261,8 +262,8 @@ def _chart(table: Table, cells: Sequence[Score], known: Mapping[Score, Number], 
     return Chart(title=f"{what}, %", series=series, x=table.x, log_x=table.log_x, ticks=table.ticks)
 
 
-def _group(table: Table, cell: Score) -> str:
-    """Returns the series of a cell's points: its network, or the type of network."""
+def _group(table: Exhibit, cell: Score) -> str:
+    """The series of a cell's points: its network, or the type of network."""
     if not table.apart:
         return cell.series or cell.row
     return "hybrid" if "+ViT" in cell.row else "ViT" if cell.row.startswith("ViT") else "ResNet"

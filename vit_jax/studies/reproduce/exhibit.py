@@ -22,7 +22,7 @@ HELD_OUT = "held-out/"  # a measure of the choosing stage, followed by the learn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
+class TableRun:
     """A run that a table needs.
 
     Attributes:
@@ -36,7 +36,7 @@ class Step:
     directory: str
     name: str
     kind: str = "train"
-    origin: "Step | None" = None
+    origin: "TableRun | None" = None
     measured: tuple[tuple[str, str], ...] = ()
 
 
@@ -60,7 +60,7 @@ class Score:
 
     row: str
     column: str
-    steps: tuple[Step, ...]
+    steps: tuple[TableRun, ...]
     measure: str
     printed: float | None = None
     std: float | None = None
@@ -76,7 +76,7 @@ class Score:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class Exhibit:
     """A table or figure.
 
     Attributes:
@@ -104,7 +104,7 @@ class Table:
     note: str = ""
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TableRun]:
         """Every run once, pre-training before the runs that depend on it."""
         used = [step for cell in self.cells for step in cell.steps]
         origins = [step.origin for step in used if step.origin is not None]
@@ -112,20 +112,20 @@ class Table:
         return sorted(chosen.values(), key=lambda step: step.kind == "transfer")
 
 
-def pretraining(name: str) -> Step:
-    """Returns a training run of a config."""
-    return Step(directory=name, name=name)
+def pretraining(name: str) -> TableRun:
+    """A training run of a config."""
+    return TableRun(directory=name, name=name)
 
 
-def transfer(name: str, origin: str = "") -> Step:
-    """Returns a transfer; its name includes an `origin` that differs from the config's."""
+def transfer(name: str, origin: str = "") -> TableRun:
+    """A transfer; its name includes an `origin` that differs from the config's."""
     usual = catalog.about(name).origin
     directory = name
     if origin and origin != usual:  # finetune/R50x1-jft7ep-cifar10: the arm of Table 7 with SGD
         stem, target = name.rsplit("-", 1)
         directory = f"{stem}{origin.removeprefix(usual)}-{target}"
     measures_real = "-imagenet" in name.partition("-")[2]
-    return Step(
+    return TableRun(
         directory=directory,
         name=name,
         kind="transfer",
@@ -135,50 +135,50 @@ def transfer(name: str, origin: str = "") -> Step:
 
 
 def spelled(model: str) -> str:
-    """Returns the spelling of a network in config names."""
+    """The spelling of a network in config names."""
     return model.replace("/", "_")
 
 
-def finetuning(model: str, pretrained: str, target: str, origin: str = "") -> Step:
-    """Returns the transfer of a network from its pre-training data set to a target."""
+def finetuning(model: str, pretrained: str, target: str, origin: str = "") -> TableRun:
+    """The transfer of a network from its pre-training data set to a target."""
     return transfer(f"finetune/{spelled(model)}-{pretrained}-{target}", origin)
 
 
-def after_jft(model: str, epochs: int, target: str, origin: str = "") -> Step:
-    """Returns the transfer after some epochs; names omit the length used in Table 5."""
+def after_jft(model: str, epochs: int, target: str, origin: str = "") -> TableRun:
+    """The transfer after some epochs; names omit the length used in Table 5."""
     named = f"finetune/{spelled(model)}-jft{epochs}ep-{target}"
     pretrained = f"jft{epochs}ep" if named in catalog.names() else "jft"
     return finetuning(model, pretrained, target, origin)
 
 
 def row_label(model: str, pretrained: str) -> str:
-    """Returns the row label for a network and its pre-training data set."""
+    """The row label for a network and its pre-training data set."""
     return f"{model}, {PRETRAINED[pretrained]}"
 
 
-def vtab(model: str, pretrained: str, group: str = "") -> tuple[Step, ...]:
-    """Returns the transfers to all VTAB-1k tasks, or to one group."""
+def vtab(model: str, pretrained: str, group: str = "") -> tuple[TableRun, ...]:
+    """The transfers to all VTAB-1k tasks, or to one group."""
     prefix = f"{spelled(model)}-{pretrained}-"
     return tuple(transfer(f"vtab/{prefix}{task}") for task in vtab_tasks(group))
 
 
 def vtab_tasks(group: str = "") -> list[str]:
-    """Returns all VTAB-1k tasks, or one group such as `Natural`."""
+    """All VTAB-1k tasks, or one group such as `Natural`."""
     of_group = f"VTAB {group}".rstrip()
     return [task for task in paper.TABLE_9 if TASKS[f"vtab/{task}"].group.startswith(of_group)]
 
 
-def bit_vtab(group: str = "") -> tuple[Step, ...]:
+def bit_vtab(group: str = "") -> tuple[TableRun, ...]:
     """Returns Big Transfer's transfers to all VTAB-1k tasks, or to one group."""
     return tuple(transfer(f"bit/R152x4-jft-vtab-{task}") for task in vtab_tasks(group))
 
 
 def length_row(model: str, epochs: int) -> str:
-    """Returns the row label for a network and its pre-training epochs."""
+    """The row label for a network and its pre-training epochs."""
     return f"{model}, {epochs} epochs"
 
 
-def few_shot(name: str, **more: str) -> Step:
-    """Returns a run that measures 5-shot ImageNet; `more` are other options of `evaluation`."""
+def few_shot(name: str, **more: str) -> TableRun:
+    """A run that measures 5-shot ImageNet; `more` are other options of `evaluation`."""
     options = paper.FIVE_SHOT | {f"evaluation.{key}": value for key, value in more.items()}
     return dataclasses.replace(pretraining(name), measured=tuple(options.items()))

@@ -10,8 +10,8 @@ from vit_jax.studies.reproduce.exhibit import (
     FIVE,
     PRETRAINED,
     TARGETS,
+    Exhibit,
     Score,
-    Table,
     after_jft,
     bit_vtab,
     few_shot,
@@ -25,7 +25,7 @@ from vit_jax.studies.reproduce.exhibit import (
 FIVE_SHOT = "5-shot ImageNet"
 
 
-def figure2() -> Table:
+def figure2() -> Exhibit:
     """Returns VTAB scores by task group for ViT-H/14 and its competitors."""
     groups = {"VTAB": "", **{group: group for group in ("Natural", "Specialized", "Structured")}}
     cells = []
@@ -46,7 +46,7 @@ def figure2() -> Table:
             Score(row=other, column=column, steps=(), measure="top1", x=float(x))
             for other in paper.FIGURE_2_OTHERS
         ]
-    return Table(
+    return Exhibit(
         name="figure2",
         title="VTAB-1k top-1 by group of tasks",
         cells=tuple(sorted(cells, key=lambda cell: [c.row for c in cells].index(cell.row))),
@@ -58,7 +58,7 @@ def figure2() -> Table:
     )
 
 
-def figure3() -> Table:
+def figure3() -> Exhibit:
     """Returns fine-tuned ImageNet top-1 by pre-training set."""
     places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
     cells = tuple(
@@ -68,12 +68,12 @@ def figure3() -> Table:
     )  # fmt: skip
     ticks = tuple((x, PRETRAINED[pretrained]) for pretrained, x in places.items())
     title = "ImageNet top-1 by pre-training set; the paper's points are those of Table 5"
-    return Table(
+    return Exhibit(
         name="figure3", title=title, cells=cells, x="pre-trained on", ticks=ticks, log_x=False
     )
 
 
-def figure4() -> Table:
+def figure4() -> Exhibit:
     """Returns 5-shot ImageNet top-1 by number of JFT-300M images."""
     cells = tuple(
         Score(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
@@ -83,12 +83,12 @@ def figure4() -> Table:
     )  # fmt: skip
     ticks = tuple((float(images), label) for label, images in paper.SUBSETS.items())
     title = "5-shot ImageNet by images of JFT-300M; the paper draws its points and prints none"
-    return Table(
+    return Exhibit(
         name="figure4", title=title, cells=cells, x="images of JFT-300M", ticks=ticks, y=FIVE_SHOT
     )
 
 
-def figure5() -> Table:
+def figure5() -> Exhibit:
     """Returns fine-tuned top-1 by pre-training compute."""
     cells = []
     for (model, epochs), printed in paper.TABLE_6.items():
@@ -102,12 +102,12 @@ def figure5() -> Table:
                  printed=scores["ImageNet"], x=printed.exaflops),
         ]  # fmt: skip
     title = "Top-1 by compute of pre-training; the paper's points are those of Table 6"
-    return Table(
+    return Exhibit(
         name="figure5", title=title, cells=tuple(cells), x="exaFLOPs", apart=True, joined=False
     )
 
 
-def figure8() -> Table:
+def figure8() -> Exhibit:
     """Returns 5-shot ImageNet top-1 of one network scaled along one or all dimensions."""
     chosen = listing.entries(table="figure8")
     compute = {entry.name: entry.exaflops or 0.0 for entry in chosen}
@@ -118,7 +118,7 @@ def figure8() -> Table:
              series=name.removeprefix("scaling/").partition("-")[0])
         for name, exaflops in compute.items()
     )  # fmt: skip
-    return Table(
+    return Exhibit(
         name="figure8",
         title="5-shot ImageNet by depth, width, MLP width and patch size; the paper draws its "
         "points and prints none",
@@ -129,7 +129,7 @@ def figure8() -> Table:
     )
 
 
-def figure9() -> Table:
+def figure9() -> Exhibit:
     """Returns 5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
     cells = tuple(
         Score(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
@@ -137,7 +137,7 @@ def figure9() -> Table:
         for entry in listing.entries(table="figure9")
         for epoch in range(1, paper.FIGURE_9_EPOCHS + 1)
     )  # fmt: skip
-    return Table(
+    return Exhibit(
         name="figure9",
         title="5-shot ImageNet by epoch, class token and mean token; the paper draws its curves "
         "and prints no number",
@@ -148,7 +148,7 @@ def figure9() -> Table:
     )
 
 
-def figure13() -> Table:
+def figure13() -> Exhibit:
     """Returns 5-shot ImageNet top-1 by compute for axial networks and their base networks."""
     cells = []
     for entry in listing.entries(table="figure13"):
@@ -159,7 +159,7 @@ def figure13() -> Table:
             Score(row=entry.model, column="exaFLOPs", steps=(step,), measure=EXAFLOPS,
                  printed=entry.about.exaflops),
         ]  # fmt: skip
-    return Table(
+    return Exhibit(
         name="figure13",
         title="5-shot ImageNet by compute, axial and not; the paper draws its points, Table 6 "
         "prints the compute of the three that are not",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vit_jax import config
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_data
-from vit_jax.studies.reproduce.exhibit import CORE_DAYS, EXAFLOPS, HELD_OUT, Score, Step
+from vit_jax.studies.reproduce.exhibit import CORE_DAYS, EXAFLOPS, HELD_OUT, Score, TableRun
 from vit_jax.utils import intervals
 
 
@@ -39,8 +39,10 @@ class Where(NamedTuple):
     time: str
 
 
-def read(step: Step, workdir: pathlib.Path) -> run_data.Run | run_data.Transfer | None:
-    """Returns the run or transfer of a step; None if it has not started."""
+def read(
+    step: TableRun, workdir: pathlib.Path
+) -> run_data.StoredRun | run_data.StoredTransfer | None:
+    """The run or transfer of a step; None if it has not started."""
     directory = workdir / step.directory
     if step.kind == "transfer":
         found = (directory / run_data.TRANSFER).is_file()
@@ -48,19 +50,19 @@ def read(step: Step, workdir: pathlib.Path) -> run_data.Run | run_data.Transfer 
     return run_data.run(directory) if (directory / "config.json").is_file() else None
 
 
-def finished(found: run_data.Run | run_data.Transfer | None) -> bool:
-    """Returns whether a step is finished."""
-    if isinstance(found, run_data.Transfer):
+def finished(found: run_data.StoredRun | run_data.StoredTransfer | None) -> bool:
+    """Whether a step is finished."""
+    if isinstance(found, run_data.StoredTransfer):
         return bool(found.results)
     return found is not None and found.finished
 
 
 def number(
     cell: Score,
-    found: Mapping[str, run_data.Run | run_data.Transfer | None],
+    found: Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None],
     exaflops: float | None,
 ) -> Number | None:
-    """Returns the measured number of a cell; None while any of its steps is missing.
+    """The measured number of a cell; None while any of its steps is missing.
 
     Args:
       cell: a cell of a table.
@@ -78,9 +80,9 @@ def number(
     return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))
 
 
-def _values(cell: Score, found: run_data.Run | run_data.Transfer | None) -> list[float]:
-    """Returns the value of each seed; empty if the step has not been measured."""
-    if isinstance(found, run_data.Transfer):
+def _values(cell: Score, found: run_data.StoredRun | run_data.StoredTransfer | None) -> list[float]:
+    """The value of each seed; empty if the step has not been measured."""
+    if isinstance(found, run_data.StoredTransfer):
         if cell.measure.startswith(HELD_OUT):
             return _held_out(found, cell.measure.removeprefix(HELD_OUT))
         return list((found.results.get(cell.measure) or {}).get("values", ()))
@@ -96,8 +98,8 @@ def _values(cell: Score, found: run_data.Run | run_data.Transfer | None) -> list
     return [results[cell.measure]] if cell.measure in results else []
 
 
-def _after(found: run_data.Run, epoch: int) -> dict[str, float]:
-    """Returns the results of the evaluation after an epoch; empty without such an evaluation."""
+def _after(found: run_data.StoredRun, epoch: int) -> dict[str, float]:
+    """The results of the evaluation after an epoch; empty without such an evaluation."""
     examples = found.record.get("examples")
     if found.cfg is None or examples is None:
         return {}
@@ -107,8 +109,8 @@ def _after(found: run_data.Run, epoch: int) -> dict[str, float]:
     return next(filter(None, map(found.results_of, steps)), {})
 
 
-def _held_out(found: run_data.Transfer, rate: str) -> list[float]:
-    """Returns the held-out results of a learning rate with the config's own setup."""
+def _held_out(found: run_data.StoredTransfer, rate: str) -> list[float]:
+    """The held-out results of a learning rate with the config's own setup."""
     return [
         cell["results"]["top1"]
         for cell in found.cells("choose")
@@ -116,9 +118,9 @@ def _held_out(found: run_data.Transfer, rate: str) -> list[float]:
     ]
 
 
-def where(step: Step, found: run_data.Run | run_data.Transfer) -> Where:
-    """Returns where a finished step was run."""
-    if isinstance(found, run_data.Run):
+def where(step: TableRun, found: run_data.StoredRun | run_data.StoredTransfer) -> Where:
+    """Where a finished step was run."""
+    if isinstance(found, run_data.StoredRun):
         record = found.record
         return Where(
             directory=step.directory,

@@ -12,7 +12,7 @@ from vit_jax.config import catalog, components
 from vit_jax.data import availability, datasets, tasks
 from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import measurements
-from vit_jax.studies.reproduce.exhibit import Step, Table
+from vit_jax.studies.reproduce.exhibit import Exhibit, TableRun
 from vit_jax.utils import limits, storage
 
 SEEDS = 3  # of the final runs of a transfer
@@ -37,7 +37,7 @@ class Planned:
       command: command that runs it or provides the requirement.
     """
 
-    step: Step
+    step: TableRun
     runs: int
     steps: int | None
     exaflops: float | None
@@ -49,9 +49,9 @@ class Planned:
 
 
 def plan(
-    table: Table, workdir: pathlib.Path, overrides: Mapping[str, str]
-) -> tuple[list[Planned], dict[str, run_data.Run | run_data.Transfer | None]]:
-    """Returns the steps of a table in the order to run them, and the existing runs.
+    table: Exhibit, workdir: pathlib.Path, overrides: Mapping[str, str]
+) -> tuple[list[Planned], dict[str, run_data.StoredRun | run_data.StoredTransfer | None]]:
+    """The steps of a table in the order to run them, and the existing runs.
 
     Args:
       table: a table or figure of the paper.
@@ -84,30 +84,30 @@ def plan(
     return list(planned.values()), found
 
 
-def words(step: Step, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
-    """Returns the command that runs one step, as a list of words."""
+def words(step: TableRun, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
+    """The command that runs one step, as a list of words."""
     flags = [f"--config.{key}={value}" for key, value in options.items()]
     flags += [f"--plugins={module}" for module in components.plugins()]
     return [step.kind, step.name, f"--workdir={workdir / step.directory}", *flags]
 
 
 def spelled(words: list[str]) -> str:
-    """Returns a command quoted for a shell."""
+    """A command quoted for a shell."""
     return f"vit_jax {shlex.join(words)}"
 
 
 def options(
-    step: Step,
+    step: TableRun,
     workdir: pathlib.Path,
     overrides: Mapping[str, str],
-    found: Mapping[str, run_data.Run | run_data.Transfer | None],
+    found: Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None],
 ) -> dict[str, str]:
-    """Returns the options of a step: initial weights, measurements, the user's data."""
+    """The options of a step: initial weights, measurements, the user's data."""
     chosen = dict(step.measured)
     if catalog.about(step.name).needs:
         chosen |= overrides
     there = found.get(step.directory)
-    if isinstance(there, run_data.Transfer):  # resumes with its initial weights
+    if isinstance(there, run_data.StoredTransfer):  # resumes with its initial weights
         began = (there.values.get("config") or {}).get("init_from")
         return chosen | ({"init_from": began} if began else {})
     if step.origin is not None and measurements.finished(found.get(step.origin.directory)):
@@ -116,15 +116,15 @@ def options(
 
 
 def _state(
-    step: Step,
+    step: TableRun,
     about: catalog.About,
     entry: listing.Entry,
     workdir: pathlib.Path,
     overrides: Mapping[str, str],
-    found: Mapping[str, run_data.Run | run_data.Transfer | None],
+    found: Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None],
     planned: Mapping[str, Planned],
 ) -> tuple[str, str, str]:
-    """Returns the state of a step, the reason, and the command that helps."""
+    """The state of a step, the reason, and the command that helps."""
     there = found[step.directory]
     if measurements.finished(there):
         return DONE, "", ""
@@ -139,13 +139,13 @@ def _state(
 
 
 def _lacks(
-    step: Step,
+    step: TableRun,
     about: catalog.About,
     entry: listing.Entry,
     ours: Mapping[str, str],
     planned: Mapping[str, Planned],
 ) -> tuple[str, str, str] | None:
-    """Returns why a step cannot run here, if it cannot."""
+    """Why a step cannot run here, if it cannot."""
     if step.origin is not None and "init_from" not in ours and entry.cfg.init_from is None:
         origin = planned[step.origin.directory]
         waits = origin.state in (READY, BEGUN, WAITS)
@@ -162,7 +162,7 @@ def _lacks(
 
 
 def _data(
-    step: Step, entry: listing.Entry, ours: Mapping[str, str]
+    step: TableRun, entry: listing.Entry, ours: Mapping[str, str]
 ) -> Iterator[tuple[str, datasets.Dataset]]:
     """Yields the data sets that a step trains or evaluates on, with a task of each."""
     data = entry.cfg.data
@@ -180,8 +180,8 @@ def _data(
             yield task.name, task.dataset
 
 
-def _progress(found: run_data.Run | run_data.Transfer) -> str:
-    if isinstance(found, run_data.Transfer):
+def _progress(found: run_data.StoredRun | run_data.StoredTransfer) -> str:
+    if isinstance(found, run_data.StoredTransfer):
         cells = found.values.get("cells", ())
         return f"{sum(cell.get('state') == 'done' for cell in cells)} of {len(cells)} cells"
     return f"step {found.step:,}" + ("" if found.steps is None else f" of {found.steps:,}")
@@ -193,7 +193,7 @@ def _entry(name: str) -> listing.Entry:
 
 
 def _runs(about: catalog.About) -> int:
-    """Returns the number of fine-tuning runs of a transfer: candidates, if several, and seeds."""
+    """The number of fine-tuning runs of a transfer: candidates, if several, and seeds."""
     protocol = about.transfer or catalog.TransferSettings()
     candidates = len(protocol.rates) + len(protocol.setups)
     choosing = candidates * max(len(protocol.choose_seeds), 1)
@@ -212,5 +212,5 @@ def _slices() -> Iterator[tuple[str, list[str]]]:
 
 
 def _program(name: str) -> str:
-    """Returns the common key of pre-training rows that differ only in epochs."""
+    """The common key of pre-training rows that differ only in epochs."""
     return re.sub(r"-\d+ep$", "", name)

@@ -13,7 +13,7 @@ from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import processes, runner, transfer
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.reproduce import planning
-from vit_jax.studies.reproduce.exhibit import FEW_SHOT, Step, Table
+from vit_jax.studies.reproduce.exhibit import FEW_SHOT, Exhibit, TableRun
 from vit_jax.studies.reproduce.planning import Planned
 from vit_jax.training import run_config
 
@@ -23,12 +23,12 @@ OWN = "fewshot/self/5shot"  # replaces few-shot ImageNet in tiny copies, which h
 
 
 def perform(
-    table: Table,
+    table: Exhibit,
     workdir: pathlib.Path,
     overrides: Mapping[str, str],
     *,
     smoke: bool,
-    run: processes.Run = processes.run,
+    run: processes.RunCells = processes.run,
 ) -> int:
     """Runs the steps that are ready in order, then those that they make ready.
 
@@ -68,12 +68,12 @@ def perform(
 
 
 def _train(
-    step: Step,
+    step: TableRun,
     workdir: pathlib.Path,
     options: Mapping[str, str],
     *,
     smoke: bool,
-    run: processes.Run,
+    run: processes.RunCells,
 ) -> None:
     options = _tiny_options(options) if smoke else options
     directory = workdir / step.directory
@@ -87,12 +87,12 @@ def _train(
 
 
 def _transfer(
-    step: Step,
+    step: TableRun,
     workdir: pathlib.Path,
     options: Mapping[str, str],
     *,
     smoke: bool,
-    run: processes.Run,
+    run: processes.RunCells,
 ) -> None:
     directory = workdir / step.directory
     if not smoke:
@@ -106,7 +106,7 @@ def _transfer(
     transfer.perform(plan, directory, run=run)
 
 
-def tiny(table: Table) -> Table:
+def tiny(table: Exhibit) -> Exhibit:
     """A table that tiny copies can measure.
 
     Few-shot cells use the runs' own images. Of cells by epoch only the last remains.

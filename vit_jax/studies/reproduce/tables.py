@@ -13,9 +13,9 @@ from vit_jax.studies.reproduce.exhibit import (
     FIVE,
     HELD_OUT,
     TARGETS,
+    Exhibit,
     Score,
-    Step,
-    Table,
+    TableRun,
     after_jft,
     bit_vtab,
     few_shot,
@@ -29,12 +29,12 @@ from vit_jax.studies.reproduce.exhibit import (
 )
 
 
-def table(name: str) -> Table:
-    """Returns a table or figure by any name that `exhibits` knows; raises ConfigError."""
+def table(name: str) -> Exhibit:
+    """A table or figure by any name that `exhibits` knows; raises ConfigError."""
     return _TABLES[table_names.measured(name)]()
 
 
-def _table2() -> Table:
+def _table2() -> Exhibit:
     cells = []
     for (model, pretrained), printed in paper.TABLE_2.items():
         steps = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
@@ -47,7 +47,7 @@ def _table2() -> Table:
         measure = CORE_DAYS if column == "core-days" else TARGETS[column][1]
         row = "Noisy Student (EfficientNet-L2)"
         cells.append(Score(row=row, column=column, steps=(), measure=measure, printed=value))
-    return Table(
+    return Exhibit(
         name="table2",
         title="Transfer beside the state of the art",
         cells=tuple(cells),
@@ -56,7 +56,10 @@ def _table2() -> Table:
 
 
 def _column_of_table2(
-    row: str, printed: paper.TransferScores, steps: Mapping[str, Step], tasks: tuple[Step, ...]
+    row: str,
+    printed: paper.TransferScores,
+    steps: Mapping[str, TableRun],
+    tasks: tuple[TableRun, ...],
 ) -> Iterator[Score]:
     """Yields the column of a network in Table 2, which is a row here."""
     for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
@@ -70,7 +73,7 @@ def _column_of_table2(
                printed=printed.core_days)  # fmt: skip
 
 
-def _table4() -> Table:
+def _table4() -> Exhibit:
     """Held-out results of each learning rate; the paper prints only the grid."""
     cells = [
         Score(row=f"{row_label(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
@@ -85,20 +88,20 @@ def _table4() -> Table:
         for pair in paper.TABLE_2
     ]  # fmt: skip
     title = "Top-1 by learning rate: on held-out images, of VTAB on test images"
-    return Table(name="table4", title=title, cells=tuple(cells))
+    return Exhibit(name="table4", title=title, cells=tuple(cells))
 
 
-def _table5() -> Table:
+def _table5() -> Exhibit:
     cells = tuple(
         Score(row=row_label(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
              measure=TARGETS[column][1], printed=value)
         for pair, scores in paper.TABLE_5.items()
         for column, value in paper.titled(scores).items()
     )  # fmt: skip
-    return Table(name="table5", title="Top-1 by network and pre-training set", cells=cells)
+    return Exhibit(name="table5", title="Top-1 by network and pre-training set", cells=cells)
 
 
-def _table6() -> Table:
+def _table6() -> Exhibit:
     cells = []
     for (model, epochs), printed in paper.TABLE_6.items():
         row = length_row(model, epochs)
@@ -113,10 +116,10 @@ def _table6() -> Table:
             Score(row=row, column="exaFLOPs", steps=(origin,), measure=EXAFLOPS,
                  printed=printed.exaflops)
         )  # fmt: skip
-    return Table(name="table6", title="Top-1 after JFT-300M, by compute", cells=tuple(cells))
+    return Exhibit(name="table6", title="Top-1 after JFT-300M, by compute", cells=tuple(cells))
 
 
-def _table7() -> Table:
+def _table7() -> Exhibit:
     cells = []
     for (model, optimizer), printed in paper.TABLE_7.items():
         row = f"{model}, {'Adam' if optimizer == 'adam' else 'SGD'}"
@@ -125,10 +128,12 @@ def _table7() -> Table:
         for column, value in printed.items():
             used = tuple(steps.values()) if column == "Average" else (steps[column],)
             cells.append(Score(row=row, column=column, steps=used, measure="top1", printed=value))
-    return Table(name="table7", title="Pre-training ResNets by Adam and by SGD", cells=tuple(cells))
+    return Exhibit(
+        name="table7", title="Pre-training ResNets by Adam and by SGD", cells=tuple(cells)
+    )
 
 
-def _table8() -> Table:
+def _table8() -> Exhibit:
     kinds = {"none": "none", "learned_1d": "1d", "learned_2d": "2d", "relative": "relative"}
     cells = tuple(
         Score(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
@@ -137,10 +142,10 @@ def _table8() -> Table:
              printed=round(100 * value, 3))
         for (position, place), value in paper.TABLE_8.items()
     )  # fmt: skip
-    return Table(name="table8", title="5-shot ImageNet by position embedding", cells=cells)
+    return Exhibit(name="table8", title="5-shot ImageNet by position embedding", cells=cells)
 
 
-def _table9() -> Table:
+def _table9() -> Exhibit:
     cells = []
     for task, scores in paper.TABLE_9.items():
         for (model, pretrained), value in zip(paper.TABLE_2, scores, strict=True):
@@ -149,10 +154,10 @@ def _table9() -> Table:
             cells.append(
                 Score(row=task, column=column, steps=(step,), measure="top1", printed=value)
             )
-    return Table(name="table9", title="VTAB-1k by task", cells=tuple(cells))
+    return Exhibit(name="table9", title="VTAB-1k by task", cells=tuple(cells))
 
 
-def _home() -> Table:
+def _home() -> Exhibit:
     """The experiments of Figures 3 to 5 on the bundled digits: configs/home.py."""
     cells, shares = [], {"-25": 0.25, "-50": 0.5, "": 1.0}
     options = (("evaluation.fewshot", "digits"), ("evaluation.shots", "5"))
@@ -175,7 +180,7 @@ def _home() -> Table:
             cells.append(
                 Score(row=row, column="fine-tuned", steps=(second,), x=images, measure="top1")
             )
-    return Table(
+    return Exhibit(
         name="home",
         title="All ten digits after pre-training on 0 to 4, by images and network",
         cells=tuple(cells),
@@ -185,7 +190,7 @@ def _home() -> Table:
     )
 
 
-def _masked() -> Table:
+def _masked() -> Exhibit:
     """Section 4.6, and the same experiment on the bundled digits: configs/masked.py."""
     cells = []
     for name in catalog.names():
@@ -197,7 +202,9 @@ def _masked() -> Table:
             cells.append(
                 Score(row=row, column="ImageNet", steps=(step,), measure="top1", printed=printed)
             )
-    scratch = Step(directory="masked/digits-scratch", name="masked/digits-scratch", kind="transfer")
+    scratch = TableRun(
+        directory="masked/digits-scratch", name="masked/digits-scratch", kind="transfer"
+    )
     rows = {
         "digits, 10 % of the labels, after masked patches": transfer("masked/digits-tenth"),
         "digits, 10 % of the labels, from random weights": scratch,
@@ -205,10 +212,10 @@ def _masked() -> Table:
     cells += [
         Score(row=row, column="digits", steps=(step,), measure="top1") for row, step in rows.items()
     ]
-    return Table(name="masked", title="Top-1 after masked patch prediction", cells=tuple(cells))
+    return Exhibit(name="masked", title="Top-1 after masked patch prediction", cells=tuple(cells))
 
 
-_TABLES: Mapping[str, Callable[[], Table]] = {
+_TABLES: Mapping[str, Callable[[], Exhibit]] = {
     "table2": _table2,
     "table4": _table4,
     "table5": _table5,

@@ -1,9 +1,8 @@
 """The cells of a transfer: the candidates and the final runs."""
 
 import dataclasses
-import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from vit_jax import config
 from vit_jax.config import ConfigError, catalog, checks
@@ -35,27 +34,8 @@ class Candidate:
         return self.cfg.optimizer.lr
 
 
-class Ranked(NamedTuple):
-    """A candidate with its results in the selection stage.
-
-    Attributes:
-      candidate: of the plan.
-      values: held-out top-1 of each seed that finished.
-      why: why a seed failed; such a candidate is not chosen.
-    """
-
-    candidate: Candidate
-    values: list[float]
-    why: str
-
-    @property
-    def mean(self) -> float:
-        """The mean over seeds."""
-        return statistics.fmean(self.values)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class TransferPlan:
     """The cells of a transfer.
 
     Attributes:
@@ -123,7 +103,7 @@ def create(
     choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (),
     tiny: bool = False,
-) -> Plan:
+) -> TransferPlan:
     """The plan of a catalog name or file.
 
     Args:
@@ -167,7 +147,7 @@ def create(
         raise ConfigError(
             f"transfer: {base.name} names no learning rates to try; set --rates=0.003,0.01,0.03"
         )
-    return Plan(
+    return TransferPlan(
         name=base.name,
         task=protocol.task or base.data.name or base.data.source,
         results=about.results,

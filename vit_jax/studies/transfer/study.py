@@ -8,21 +8,21 @@ import datetime
 import json
 import os
 import pathlib
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.runtime import locking
-from vit_jax.studies import processes, runner
+from vit_jax.studies import processes, report, runner
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment, shares
 from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
-from vit_jax.studies.transfer import page
-from vit_jax.studies.transfer.plan import CHOSEN_BY, FINAL, Candidate, Plan, Ranked, create
+from vit_jax.studies.transfer.plan import CHOSEN_BY, FINAL, Candidate, TransferPlan, create
 from vit_jax.utils import intervals, limits, storage
 
-FILE, CELLS = "transfer.json", "cells.jsonl"
+FILE, CELLS, PAGE = "transfer.json", "cells.jsonl", "transfer.html"
 ROUNDING = 1e-9  # tolerance of equal means
 MACHINE = ("device", "devices", "host", "versions")  # what a record says of it
 
@@ -36,7 +36,7 @@ class Failed(config.UserError):
 
 
 def transfer(
-    name_or_plan: str | Plan,
+    name_or_plan: str | TransferPlan,
     workdir: str | os.PathLike[str],
     overrides: Mapping[str, Any] | None = None,
     *,
@@ -75,17 +75,18 @@ def transfer(
 
 
 def perform(
-    plan: Plan,
+    plan: TransferPlan,
     workdir: pathlib.Path,
     shares: Sequence[Environment] = ({},),
     *,
-    run: processes.Run = processes.run,
+    run: processes.RunCells = processes.run,
 ) -> dict[str, Any]:
     """Runs or resumes a transfer until its end and returns the contents of transfer.json.
 
     Args:
       plan: the cells to run.
-      workdir: receives the cells' run directories, cells.jsonl, transfer.json and transfer.md.
+      workdir: receives the cells' run directories, cells.jsonl, transfer.json, and its page as
+        transfer.html and transfer.md.
       shares: environment variables that assign devices, one mapping per parallel process.
       run: runs cells.
 
@@ -93,24 +94,24 @@ def perform(
     InUse (2) if another process uses `workdir`, or another UserError; the same call then resumes.
     """
     with locking.exclusive(workdir):
-        transfer = Transfer(plan, workdir)
+        transfer = TransferStudy(plan, workdir)
         transfer.write()
         runner.perform(transfer, workdir, shares, run=run)
         found = transfer.write()
-        page.write(plan, transfer.ranked(), found, workdir)
+        report.write([workdir], workdir / PAGE, images=0)
     if found["results"] is None:
         why = next(entry["why"] for entry in found["cells"] if entry["stage"] == FINAL)
         raise Failed(f"transfer: every final run failed; {why}")
     return found
 
 
-def preview(plan: Plan, workdir: pathlib.Path) -> dict[str, Any]:
+def preview(plan: TransferPlan, workdir: pathlib.Path) -> dict[str, Any]:
     """The cells that `perform` would run and their state; writes nothing.
 
     Until a learning rate is chosen, the final cells have none. Raises ConfigError if `workdir`
     contains another transfer, and Failed if every candidate failed.
     """
-    transfer = Transfer(plan, workdir)
+    transfer = TransferStudy(plan, workdir)
     found = transfer.as_dict()
     if transfer.chosen is None:
         final = [transfer.entry(cell) | {"lr": None} for cell in plan.final(plan.candidates[0])]
@@ -118,10 +119,10 @@ def preview(plan: Plan, workdir: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-class Transfer:
+class TransferStudy:
     """A study of two stages: the final cells are those of the candidate that is chosen."""
 
-    def __init__(self, plan: Plan, workdir: pathlib.Path) -> None:
+    def __init__(self, plan: TransferPlan, workdir: pathlib.Path) -> None:
         """Reads the results in `workdir`, and chooses if that stage is done.
 
         Raises ConfigError if `workdir` belongs to another transfer, and Failed as `choose` does.
@@ -156,18 +157,6 @@ class Transfer:
         """The cells without a result."""
         return [cell for cell in cells if self.records.find(cell) is None]
 
-    def ranked(self) -> list[Ranked]:
-        """The results of every candidate, in the order of the plan."""
-        found = []
-        for candidate in self._plan.candidates:
-            cells = [self._plan.choosing_cell(candidate, s) for s in self._plan.choose_seeds]
-            each = [record for cell in cells if (record := self.records.find(cell))]
-            values = [one["measures"][CHOSEN_BY] for one in each if one["state"] == DONE]
-            failed = [one for one in each if one["state"] == FAILED]
-            why = f"{failed[0]['cell']}: {failed[0]['why']}" if failed else ""
-            found.append(Ranked(candidate, values, why))
-        return found
-
     def choose(self) -> None:
         """Chooses the candidate with the best mean held-out top-1 over its seeds.
 
@@ -175,17 +164,24 @@ class Transfer:
         the lower learning rate, then to the config's own setup. A candidate that failed with any
         seed is excluded. Raises Failed if none is left.
         """
-        if len(self._plan.candidates) == 1:
-            (self.chosen,) = self._plan.candidates
+        plan, why = self._plan, ""
+        if len(plan.candidates) == 1:
+            (self.chosen,) = plan.candidates
             return
-        every = self.ranked()
-        sound = [one for one in every if not one.why]
-        if not sound:
-            raise Failed(f"transfer: every candidate failed, so none is chosen: {every[0].why}")
-        best = max(sound, key=lambda one: one.mean)
-        error = intervals.standard_error(best.values) if len(best.values) > 1 else 0.0
-        least = best.mean - error - ROUNDING
-        equal = [one.candidate for one in sound if one.mean >= least]
+        scores: list[tuple[Candidate, list[float]]] = []
+        for candidate in plan.candidates:
+            cells = [plan.choosing_cell(candidate, seed) for seed in plan.choose_seeds]
+            ended = [record for cell in cells if (record := self.records.find(cell))]
+            if failed := [record for record in ended if record["state"] == FAILED]:
+                why = why or f"{failed[0]['cell']}: {failed[0]['why']}"
+            else:
+                scores.append((candidate, [record["measures"][CHOSEN_BY] for record in ended]))
+        if not scores:
+            raise Failed(f"transfer: every candidate failed, so none is chosen: {why}")
+        best = max((values for _, values in scores), key=statistics.fmean)
+        error = intervals.standard_error(best) if len(best) > 1 else 0.0
+        least = statistics.fmean(best) - error - ROUNDING
+        equal = [candidate for candidate, values in scores if statistics.fmean(values) >= least]
         self.chosen = min(equal, key=lambda candidate: candidate.lr)
 
     def entry(self, cell: Cell) -> Entry:

@@ -1,37 +1,18 @@
-"""Tables of transfers, on a terminal and in `transfer.md`: results next to the paper's."""
+"""Tables of transfers on a terminal, and the means of VTAB-1k."""
 
-import pathlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax.data import split_roles
 from vit_jax.data.tasks import TASKS
-from vit_jax.pages import markdown
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting
-from vit_jax.studies.transfer.plan import CHOOSE, CHOSEN_BY, FINAL, Plan, Ranked
-from vit_jax.utils import intervals, storage
+from vit_jax.studies.transfer.plan import CHOOSE, CHOSEN_BY
+from vit_jax.utils import intervals
 
-FILE = "transfer.md"
 VTAB = tuple(name for name in TASKS if name.startswith("vtab/"))
 OVERALL = "vtab/overall"
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # header, rows
-
-
-def write(
-    plan: Plan, ranked: Sequence[Ranked], transfer: Mapping[str, Any], workdir: pathlib.Path
-) -> None:
-    """Writes transfer.md.
-
-    Args:
-      plan: of the transfer.
-      ranked: its candidates.
-      transfer: contents of `transfer.json`.
-      workdir: receives the file.
-    """
-    text = "\n".join(_lines(plan, ranked, transfer)) + "\n"
-    storage.write_atomically(workdir / FILE, text)
 
 
 def table(transfer: Mapping[str, Any]) -> Table:
@@ -76,65 +57,12 @@ def spreads(title: str, results: Mapping[str, Any]) -> Table:
     ]
 
 
-def _lines(plan: Plan, ranked: Sequence[Ranked], transfer: Mapping[str, Any]) -> Iterator[str]:
-    data = plan.base.data
-    yield f"# {plan.name}\n"
-    if plan.choosing():
-        chosen_on = plan.candidates[0].cfg.data
-        seeds = len(plan.choose_seeds)
-        by = f", by the mean of {seeds} seeds" if seeds > 1 else ""
-        equal = "those within one standard error of the best" if seeds > 1 else "equal ones"
-        yield (
-            f"Chosen on `{chosen_on.eval_split}` after training on `{chosen_on.train_split}`{by}; "
-            f"of {equal} the lowest rate.\n"
-        )
-        header = ("setup", "learning rate", "held-out top-1", formatting.INTERVAL, "n", "")
-        yield from markdown.grid(header, _choice(ranked, transfer["chosen"]))
-    else:
-        (only,) = plan.candidates
-        yield f"One learning rate, {only.lr:g}: no selection.\n"
-    measured = split_roles.final(data) or split_roles.evaluation(data)
-    yield f"\nThen trained on `{data.train_split}` and measured once on `{measured.split}`.\n"
-    final = [entry for entry in transfer["cells"] if entry["stage"] == FINAL]
-    yield from markdown.grid(
-        ("seed", f"{measured.name} top-1"), [(str(entry["seed"]), _top1(entry)) for entry in final]
-    )
-    yield ""
-    header = ("measure", "mean", formatting.INTERVAL, "n", "paper", "table")
-    yield from markdown.grid(header, _means(plan, transfer["results"] or {}))
-    deviation = "; the paper's ± is a standard deviation" if plan.results else ""
-    yield f"\n{formatting.PLUS_MINUS}, all from the same weights{deviation}."
-    machine = transfer["machine"] or {}
-    versions = ", ".join(f"{name} {value}" for name, value in machine.get("versions", {}).items())
-    yield f"\n{machine.get('devices')} x {machine.get('device')}, {versions}."
-
-
-def _choice(ranked: Sequence[Ranked], chosen: object) -> Iterator[tuple[str, ...]]:
-    for one in ranked:
-        setup, lr = one.candidate.setup, one.candidate.lr
-        mark = "chosen" if chosen == {"setup": setup, "lr": lr} else ""
-        if one.why:
-            yield setup, f"{lr:g}", f"failed: {one.why}", "", f"{len(one.values)}", mark
-        else:
-            yield setup, f"{lr:g}", *_spread(CHOSEN_BY, intervals.spread(one.values)), mark
-
-
 def _top1(entry: Mapping[str, Any]) -> str:
     return (
         formatting.percent(entry["results"][CHOSEN_BY])
         if entry["results"]
         else f"failed: {entry['why']}"
     )
-
-
-def _means(plan: Plan, results: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for key, one in results.items():
-        printed = [result for result in plan.results if formatting.MEASURES.get(result.what) == key]
-        papers = [
-            f"{r.value:g}" + ("" if r.std is None else f" ± {r.std:g}") + " %" for r in printed
-        ]
-        tables = ", ".join(result.table for result in printed)
-        yield key, *_spread(key, one), ", ".join(papers), tables
 
 
 def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str, str]:
