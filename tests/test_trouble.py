@@ -1,5 +1,9 @@
-"""What goes wrong in a run: numbers that are not finite, bad files, damage, a full disk."""
+"""What goes wrong in a run: numbers that are not finite, bad files, damage, a full disk.
 
+A run that fails twice from one checkpoint goes back to an older one.
+"""
+
+import json
 import re
 import subprocess
 
@@ -12,12 +16,12 @@ import runs
 from vit_jax import train_loop
 from vit_jax.data import source
 from vit_jax.runs import run_log
-from vit_jax.runtime import logs, preemption
+from vit_jax.runtime import goodput, logs, preemption
 
 # What a resumed run says before it fails; nothing of orbax, absl or asyncio.
 OUTPUT = (
     r"(\w[\w ]+ \.\.\.|\w+: [\d,]+ parameters, .*|resuming from step \d+|step compiled in .*"
-    r"|step \d+/100  .*)$"
+    r"|step \d+/100  .*|the best checkpoint is chosen on the test split .*)$"
 )
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -182,3 +186,41 @@ def test_full_disk_is_reported_at_that_step_and_loses_nothing(tmp_path):
         runs.command(workdir), env=runs.environment(), capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
+
+
+def fail(workdir):
+    with pytest.raises(run_log.Diverged):
+        train_loop.train(runs.configure(), workdir)
+    kept = json.loads((workdir / goodput.FILE).read_text())
+    return kept[-1]["first_step"], kept[-1].get("failed")
+
+
+@pytest.mark.slow
+def test_the_checkpoint_before_is_taken_after_two_failures(tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    weights_that_overflow(monkeypatch, 13)
+    found = [fail(workdir) for _ in range(6)]
+    # Steps 5 and 10 are saved. Of 0 there is no checkpoint; after both, the newest again.
+    assert found == [(0, True), (10, True), (10, True), (5, True), (5, True), (10, True)]
+    monkeypatch.undo()
+    oracle = tmp_path / "oracle"
+    assert train_loop.train(runs.configure(), workdir).steps == runs.STEPS
+    train_loop.train(runs.configure(), oracle)
+    assert runs.digests(workdir) == runs.digests(oracle)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([], set()),
+        ([(5, True)], set()),
+        ([(5, True), (5, True)], {5}),
+        ([(5, True), (10, True), (5, True)], {5}),
+        ([(5, True), (5, True), (10, True), (10, True)], {5, 10}),
+        ([(5, True), (5, True), (10, False)], set()),  # it got on, or was only told to stop
+        ([(10, False), (5, True), (5, True)], {5}),
+    ],
+)
+def test_suspects(ends, expected):
+    kept = [{"first_step": step} | ({"failed": True} if bad else {}) for step, bad in ends]
+    assert goodput.suspects(kept) == expected

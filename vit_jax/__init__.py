@@ -52,7 +52,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'vit_jax' has no attribute {name!r}")
     from vit_jax.runtime import backend
 
-    backend.choose()  # before jax starts one
+    # Before jax starts one.
+    backend.choose(opens=name not in ("get_config", "list_configs", "register"))
     return getattr(importlib.import_module(f"vit_jax.{_MODULES.get(name, 'api')}"), name)
 
 

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 import runs
+from preflight_reports import create_report, tiny
 from vit_jax import config, models, preflight
 from vit_jax.preflight import collectives, program
 from vit_jax.training.build import build
@@ -146,11 +147,6 @@ async_execution_thread="sparsecore", to_apply=%called
     assert one == ("reduce-scatter", 16, 1, 0.75)
 
 
-def tiny(**sections):
-    sections["model"] = {"num_classes": 10} | sections.get("model", {})
-    return preflight.prepare(runs.configure(**sections))
-
-
 @pytest.fixture(scope="module")
 def here():
     return preflight.open_slice("cpu")
@@ -235,23 +231,8 @@ def test_flops_of_a_step_do_not_depend_on_loops():
     assert 1.15 < count(model={"remat": "full"}) / plain < 1.34
 
 
-def report_of(**changes):
-    """A report with round numbers: 1e12 FLOPs of 1e13 per second, 2e9 bytes of 1e10, ..."""
-    values = {
-        "name": "a", "topology": "v3-8", "settings": program.Settings(1, "none", 2, 1),
-        "devices": 8, "cores": 8, "batch": 4, "fits": True, "memory": 16 * 2.0**30,
-        "peak": 2**30, "exceeds": None, "params": 2**28, "optimizer": 2**29,
-        "activations": 2**28, "model_flops": 1e12, "compiler_flops": 1.5e12,
-        "bytes_accessed": 2e9, "compiler_seconds": 0.25,
-        "collectives": {"all-reduce": {"count": 2, "bytes": 10**9}},
-        "steps": 86_400, "global_batch": 32, "peak_flops": 1e13, "bandwidth": 1e10,
-        "links": 1e11, "compile_seconds": 3.0,
-    }  # fmt: skip
-    return program.Report(**values | changes)
-
-
 def test_bounds_and_length_of_a_run_by_hand():
-    report = report_of()
+    report = create_report()
     assert report.bounds() == pytest.approx({"compute": 0.15, "memory": 0.2, "links": 0.02})
     assert report.run(0.5) == pytest.approx(
         {
@@ -270,7 +251,7 @@ def test_bounds_and_length_of_a_run_by_hand():
     assert "cost" not in preflight.as_dict(report, 0.5)["whole_run"]
     (_, _, row) = preflight.markdown([report], 0.5, {"a": None}, 1.25)
     assert "; 2; 24 |" in row
-    unknown = report_of(peak_flops=None, bytes_accessed=None)
+    unknown = create_report(peak_flops=None, bytes_accessed=None)
     assert unknown.bounds() == pytest.approx({"links": 0.02})
     assert unknown.run(0.5) is None
     assert dict(preflight.lines(unknown, 0.5, 1.25))["cost"].startswith("not known")

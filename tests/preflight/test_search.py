@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from test_program import report_of, tiny
+from preflight_reports import create_report, tiny
 from vit_jax import config, preflight
 from vit_jax.preflight import batch, program, search, topologies
 
@@ -17,7 +17,7 @@ def compiler(needs, tried):
         settings = program.Settings.from_config(cfg)
         tried.append(settings)
         peak = needs(settings) * 2**30
-        return report_of(settings=settings, peak=peak, fits=peak <= where.memory)
+        return create_report(settings=settings, peak=peak, fits=peak <= where.memory)
 
     return compile_
 
@@ -93,7 +93,7 @@ def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
 
     def measure(cfg, where, examples, teacher):
         asked.append((cfg.name, where.name))
-        return report_of(name=cfg.name, topology=where.name, steps=25)
+        return create_report(name=cfg.name, topology=where.name, steps=25)
 
     monkeypatch.setattr(batch, "measure", measure)
     runs = [(tiny(name="a"), 200), (tiny(name="b", train={"duration": 7}), 200)]
@@ -124,9 +124,9 @@ def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
 
 def test_markdown_has_a_row_per_run_and_a_column_per_slice():
     reports = [
-        report_of(name="a"),
-        report_of(name="a", topology="v5e-16", fits=False, peak=None),
-        report_of(name="b", settings=program.Settings(2, "full", 1, 8), peak=3 * 2**30),
+        create_report(name="a"),
+        create_report(name="a", topology="v5e-16", fits=False, peak=None),
+        create_report(name="b", settings=program.Settings(2, "full", 1, 8), peak=3 * 2**30),
     ]
     assert preflight.markdown(reports, 0.5, {"a": 680.0}) == [
         "| run | v3-8 | v5e-16 | paper |",

@@ -95,7 +95,7 @@ def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
     found = {}
     exec(named, found)
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    monkeypatch.setattr(cli.backend, "choose", lambda: found["find"]())
+    monkeypatch.setattr(cli.backend, "choose", lambda opens: found["find"]())
     assert cli.main(["list"]) == 2
     line = (
         "JAX_PLATFORMS=tpu: not on this machine (Unable to initialize backend 'tpu': no TPU); "
@@ -107,6 +107,26 @@ def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
     assert str(caught.value) == line
     with pytest.raises(RuntimeError, match="another"), device.memory_errors():
         raise RuntimeError("another")
+
+
+@pytest.mark.slow  # libtpu looks for its device for ten seconds
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
+@pytest.mark.parametrize(
+    "words", [("-m", "vit_jax", "selftest"), ("-c", "import vit_jax; vit_jax.train('digits')")]
+)
+@pytest.mark.parametrize("platforms", ["tpu", "tpu,cpu"])
+def test_a_tpu_that_is_not_there_is_one_line(words, platforms):
+    run = subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | {"JAX_PLATFORMS": platforms},
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in run.stderr.splitlines() if not line.startswith(("Traceback", "  "))]
+    assert run.returncode == (1 if "-c" in words else 2)
+    assert len(lines) == 1
+    assert f"JAX_PLATFORMS={platforms}: not on this machine (Unable to initialize" in lines[0]
+    assert lines[0].endswith("); unset it to use what there is")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")

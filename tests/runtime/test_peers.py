@@ -108,8 +108,23 @@ def test_the_environment_says_who_i_am(monkeypatch, variables, expected):
     assert distributed.from_environment() == expected
 
 
-def test_half_an_environment_is_one_line(monkeypatch):
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "h:1")
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
-    with pytest.raises(config.ConfigError, match="JAX_NUM_PROCESSES=two: must be a number"):
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        (("h:1", "two", "0"), "JAX_NUM_PROCESSES=two: must be a number, as JAX_COORD"),
+        (("h:1", "2", ""), "JAX_PROCESS_ID=: must be a number below 2, as JAX_COORD"),
+        (("h:1", "2", "2"), "JAX_PROCESS_ID=2: must be a number below 2"),
+        (("h", "2", "0"), "JAX_COORDINATOR_ADDRESS=h: must be HOST:PORT"),
+    ],
+)
+def test_half_an_environment_is_one_line(monkeypatch, variables, line):
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    for name, value in zip(names, variables, strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(config.ConfigError, match=line):
+        distributed.from_environment()
+    monkeypatch.delenv("JAX_COORDINATOR_ADDRESS")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    monkeypatch.setenv("TPU_WORKER_ID", "2")
+    with pytest.raises(config.ConfigError, match="TPU_WORKER_ID=2: must be a number below 2, on a"):
         distributed.from_environment()

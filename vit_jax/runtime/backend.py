@@ -1,5 +1,6 @@
 """The backend that jax uses, chosen before jax is imported."""
 
+import functools
 import importlib.util
 import os
 import pathlib
@@ -12,16 +13,19 @@ from vit_jax.utils import errors
 GOOGLE = "0x1ae0"  # PCI vendor
 
 
-def choose() -> None:
+def choose(*, opens: bool = True) -> None:
     """Keeps jax from looking for TPUs where libtpu is installed only to compile for them.
 
     Otherwise every command on such a machine would print libtpu's complaints of a missing TPU.
     Leaves a JAX_PLATFORMS that is already set alone; raises ConfigError if none of its
-    platforms is installed.
+    platforms is installed or, where this process `opens` devices, if there is no TPU.
     """
     asked = [name for name in os.environ.get("JAX_PLATFORMS", "").lower().split(",") if name]
     if asked and not any(map(_may_exist, asked)):
         raise errors.ConfigError(_missing("no package for it is installed"))
+    if opens and "tpu" in asked and not _has_tpu():
+        # Device files may be hidden, so jax decides; libtpu's own lines stay in that process.
+        _open_in_a_process()
     if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None or _has_tpu():
         return
     if not _has_plugin():
@@ -39,11 +43,17 @@ def ask(code: str) -> list[str]:
     """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if found.returncode:
-        why = found.stderr.strip().rpartition("\n")[2]
+        why = found.stderr.strip().rpartition("\n")[2].removeprefix("RuntimeError: ")
+        why = why.partition(" (set JAX_PLATFORMS")[0]
         raise errors.ConfigError(
             _missing(why) if "JAX_PLATFORMS" in os.environ else f"jax finds no device: {why}"
         )
     return found.stdout.split()
+
+
+@functools.cache
+def _open_in_a_process() -> None:
+    ask("import jax; jax.devices()")
 
 
 def problem(error: BaseException) -> str | None:

@@ -16,9 +16,9 @@ from vit_jax.runtime import backend
 
 log = logging.getLogger("vit_jax")
 
+CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
 # Of glibc's malloc.h: one arena (M_ARENA_MAX), nothing mapped on its own (M_MMAP_MAX), and nothing
 # handed back to the kernel (M_TRIM_THRESHOLD).
-CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
 MALLOC_OPTIONS = ((-8, 1), (-4, 0), (-1, -1))
 
 
@@ -34,6 +34,9 @@ def cache_programs() -> None:
     Not in the run directory: jax executes what it finds there, and others may have written it.
     Without a private folder nothing is cached.
     """
+    # A full disk caches nothing, wherever the user has put the cache, and is reported by what the
+    # run writes.
+    warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
     if jax.config.values["jax_compilation_cache_dir"]:
         return  # chosen by the user, through JAX_COMPILATION_CACHE_DIR
     # A program for one machine's CPU may not run on the next one's.
@@ -50,8 +53,6 @@ def cache_programs() -> None:
     except (OSError, RuntimeError) as error:
         log.info("compiled programs are not kept: %s", error)
         return
-    # A full disk caches nothing, and is reported by what the run writes.
-    warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 

@@ -61,13 +61,14 @@ def from_environment() -> ProcessInfo | None:
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     if address:
         why = "as JAX_COORDINATOR_ADDRESS is set"
-        count, number = (_number(key, why) for key in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
-        return ProcessInfo(number, count, address)
+        if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdecimal():
+            raise config.ConfigError(f"JAX_COORDINATOR_ADDRESS={address}: must be HOST:PORT")
+        count = _number("JAX_NUM_PROCESSES", why)
+        return ProcessInfo(_number("JAX_PROCESS_ID", why, below=count), count, address)
     workers = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
     if len(workers) > 1:
-        return ProcessInfo(
-            _number("TPU_WORKER_ID", "on a slice of several hosts"), len(workers), None
-        )
+        number = _number("TPU_WORKER_ID", "on a slice of several hosts", below=len(workers))
+        return ProcessInfo(number, len(workers), None)
     return None
 
 
@@ -77,10 +78,11 @@ def is_first() -> bool:
     return me is None or me.number == 0
 
 
-def _number(name: str, why: str) -> int:
+def _number(name: str, why: str, below: int | None = None) -> int:
     text = os.environ.get(name, "")
-    if not text.isdigit():
-        raise config.ConfigError(f"{name}={text}: must be a number, {why}")
+    if not text.isdecimal() or (below is not None and int(text) >= below):
+        bound = "" if below is None else f" below {below}"
+        raise config.ConfigError(f"{name}={text}: must be a number{bound}, {why}")
     return int(text)
 
 
