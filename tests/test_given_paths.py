@@ -7,9 +7,10 @@ import pytest
 
 import runs
 import vit_jax
-from vit_jax import cli, config, listing, weights
+from vit_jax import cli, config, weights
 from vit_jax.config import catalog, table_names
 from vit_jax.data import image_inputs
+from vit_jax.pages import listing
 from vit_jax.preflight import topologies
 from vit_jax.training import run_config
 from vit_jax.utils import errors, storage

@@ -1,7 +1,8 @@
 """The rows of section 4.6: what the paper says of them, and nothing that it does not."""
 
-from vit_jax import config, listing
+from vit_jax import config
 from vit_jax.config import catalog
+from vit_jax.pages import listing
 from vit_jax.studies.reproduce import tables
 from vit_jax.training import run_config
 

@@ -10,8 +10,8 @@ import re
 
 import pytest
 
-from vit_jax import listing
 from vit_jax.config import catalog
+from vit_jax.pages import listing
 
 ROWS = json.loads((pathlib.Path(__file__).parent / "paper_tables.json").read_text())
 ENTRIES = {entry.name: entry for entry in listing.entries()}

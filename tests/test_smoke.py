@@ -7,10 +7,11 @@ import subprocess
 import pytest
 
 import rotation
-from vit_jax import cli, config, listing, train_loop
+from vit_jax import cli, config, train_loop
 from vit_jax.config import catalog
 from vit_jax.inference import loading
 from vit_jax.models import families
+from vit_jax.pages import listing
 from vit_jax.runtime import logs
 from vit_jax.training import run_config
 

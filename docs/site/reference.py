@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import vit_jax
-from vit_jax import cli, config, listing
+from vit_jax import cli, config
 from vit_jax.config import components
 from vit_jax.config.durations import Duration
+from vit_jax.pages import listing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECTIONS = {"": "the run", "mesh": "devices"}  # headings other than the name of a section

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         return _tasks(args)
     if args.data_dir:
         raise config.ConfigError(f"--data-dir={args.data_dir}: needs --tasks")
-    from vit_jax import listing
+    from vit_jax.pages import listing
 
     if args.table and (args.weights or args.augreg_index):
         raise config.ConfigError(

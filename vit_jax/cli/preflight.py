@@ -78,7 +78,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError("preflight: name a config (see `vit_jax list`), or a --table")
     if args.topology != "gpu":  # the target device need not be here
         os.environ["JAX_PLATFORMS"] = "cpu"
-    from vit_jax import listing, preflight
+    from vit_jax import preflight
+    from vit_jax.pages import listing
     from vit_jax.runtime import logs
 
     logs.setup()

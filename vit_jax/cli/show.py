@@ -3,36 +3,50 @@
 import argparse
 import dataclasses
 import json
+from collections.abc import Iterator
+from typing import Any
 
 from vit_jax import config
 from vit_jax.cli import arguments, tables
-from vit_jax.config import catalog
+from vit_jax.config import catalog, options
 
 HELP = "print the options of a config that differ from the defaults: value, meaning"
 TAKES_CONFIG = True
-EPILOG = ""
+EPILOG = """\
+A config of your own begins as a copy:
+  vit_jax show finetune/ViT-B_16-i21k-pets --python > mine.py
+  vit_jax train --config=mine.py
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     arguments.add_config(parser)
-    parser.add_argument("--all", action="store_true", help="print every option; * marks changed")
-    parser.add_argument("--json", action="store_true", help="print the resolved config as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--all", action="store_true", help="print every option; * marks changed")
+    form.add_argument("--json", action="store_true", help="print the resolved config as JSON")
+    form.add_argument(
+        "--python", action="store_true", help="print a config file of its own, to copy and change"
+    )
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints every option of a config, and the choices that its source left open."""
+    """Prints the options of a config, and the choices that its source left open."""
     reference = arguments.reference(args.name, args.config)
     if reference is None:
         raise config.ConfigError("show: name a config; see `vit_jax list`")
-    from vit_jax import listing, models
+    from vit_jax import models
+    from vit_jax.pages import listing
     from vit_jax.training import run_config
 
     # Not validated as a whole: a recipe can be shown before its data is configured.
     cfg = config.build(config.override(catalog.load(reference), overrides))
     run_config.check_read(cfg, overrides)
-    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     about = catalog.about(reference)
+    if args.python:
+        print(config_file(cfg, about), end="")
+        return 0
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     if args.json:
         print(json.dumps(config.to_dict(cfg) | {"about": listing.about_dict(about)}, indent=2))
         return 0
@@ -43,3 +57,51 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for line in listing.notes(about):
         print(line)
     return 0
+
+
+def config_file(cfg: config.Config, about: catalog.About) -> str:
+    """A Python file that makes the config by itself: one `get_config()` of values."""
+    values: dict[str, Any] = {}
+    for key, value in config.changed(cfg).items():
+        section, _, name = key.rpartition(".")
+        node = values.setdefault(section, {}) if section else values
+        node[name] = value
+    del values["name"]  # that of the file
+    lines = "\n".join(_lines(values, " " * 12))
+    return f'''"""{cfg.name}{about.row and f": {about.row}"}.
+
+`vit_jax show {cfg.name}` says what each option means, and why it has its value;
+with --all, also those that are left out here, at their defaults.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The options that differ from the defaults."""
+    return ml_collections.ConfigDict(
+        {{
+{lines}
+        }}
+    )
+'''
+
+
+def _lines(values: dict[str, Any], indent: str) -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from (f'{indent}"{key}": {{', *_lines(value, f"{indent}    "), f"{indent}}},")
+        else:
+            yield f'{indent}"{key}": {_literal(value)},'
+
+
+def _literal(value: Any) -> str:
+    """A value as ruff would write it."""
+    value = options.to_dict(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_literal(k)}: {_literal(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
+    return repr(value)

@@ -6,7 +6,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vit_jax import config, listing
+from vit_jax import config
+from vit_jax.pages import listing
 from vit_jax.weights import hub, zoo
 
 

@@ -19,7 +19,8 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
     model of a plug-in may read every option of its section. `models.check_read` has more.
     """
     fields = {key: field for key, field, _ in config.fields(cfg)}
-    own = (cfg.model.architecture or "vit") not in components.built_in("model")
+    name = cfg.model.architecture or "vit"
+    own = name not in components.built_in("model")
     for key in keys:
         if key not in fields:
             continue  # an argument of a component in a list

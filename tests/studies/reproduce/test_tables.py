@@ -10,8 +10,9 @@ import statistics
 import pytest
 
 import runs
-from vit_jax import config, listing
+from vit_jax import config
 from vit_jax.config import catalog, table_names
+from vit_jax.pages import listing
 from vit_jax.studies.reproduce import tables
 
 ROWS = json.loads((runs.ROOT / "tests" / "paper_tables.json").read_text())

@@ -77,7 +77,8 @@ def first_upper(text: str) -> str:
 def model(cfg: config.Config) -> str:
     """The network in a few words."""
     one = cfg.model
-    if (one.architecture or "vit") not in components.built_in("model"):
+    name = one.architecture or "vit"
+    if name not in components.built_in("model"):
         return f"a {one.architecture}"
     if one.variant is not None:
         return one.variant

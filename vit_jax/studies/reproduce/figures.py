@@ -2,8 +2,8 @@
 
 import statistics
 
-from vit_jax import listing
 from vit_jax.config import paper
+from vit_jax.pages import listing
 from vit_jax.studies.reproduce.exhibit import (
     EXAFLOPS,
     FEW_SHOT,

@@ -7,9 +7,9 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from vit_jax import listing
 from vit_jax.config import catalog, components
 from vit_jax.data import availability, datasets, tasks
+from vit_jax.pages import listing
 from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, TableRun

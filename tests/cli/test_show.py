@@ -1,0 +1,47 @@
+"""`vit_jax show NAME --python`: a file of one's own that is the same run."""
+
+import dataclasses
+
+import pytest
+
+from vit_jax import cli, config
+from vit_jax.config import catalog
+from vit_jax.training import run_config
+
+SAMPLE = (
+    "digits",
+    "cifar10/ViT-3_4-distilled",  # a teacher
+    "masked/ViT-B_16-jft-color_4x4",
+    "bit/R152x4-jft-vtab-dtd",
+    "adapt/ViT-S_16-lora",
+    "image_csv-multilabel",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in SAMPLE else pytest.mark.slow) for n in catalog.names()],
+)
+def test_the_printed_file_is_the_same_config(name, tmp_path, capsys):
+    assert cli.main(["show", name, "--python"]) == 0
+    file = tmp_path / "mine.py"
+    file.write_text(capsys.readouterr().out)
+    given = {"data.root": "x"} if "root" in vars(config.build(catalog.load(name)).data) else {}
+    copy, cfg = run_config.resolve(str(file), given), run_config.resolve(name, given)
+    assert dataclasses.replace(copy, name=cfg.name) == cfg
+    assert config.fingerprint(copy) == config.fingerprint(cfg)
+
+
+def test_the_printed_file_has_overrides_and_lists(tmp_path, capsys):
+    given = [
+        "--config.optimizer.groups.head.lr=10",
+        "--config.data.transforms.three_augment.jitter=0.2",
+        "--config.optimizer.freeze=embedding,*/bias",
+    ]
+    assert cli.main(["show", "digits", "--python", *given]) == 0
+    file = tmp_path / "mine.py"
+    file.write_text(capsys.readouterr().out)
+    cfg = run_config.resolve(str(file), {})
+    assert cfg.optimizer.groups == (config.Group(pattern="head", lr=10.0),)
+    assert [config.show(one) for one in cfg.data.transforms] == ["three_augment jitter=0.2"]
+    assert cfg.optimizer.freeze == ("embedding", "*/bias")
