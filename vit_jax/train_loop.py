@@ -10,7 +10,7 @@ import jax
 
 from vit_jax import config, models
 from vit_jax.data.prefetch import BatchIterator, StoppedError
-from vit_jax.data.run_splits import open_splits
+from vit_jax.data.sources import open_splits
 from vit_jax.runs import preview, resume, saving
 from vit_jax.runs.evaluating import Outcome, RunEvaluation, collect_outcome
 from vit_jax.runs.run_log import Profiler, RunLog

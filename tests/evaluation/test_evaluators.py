@@ -10,7 +10,7 @@ import toys
 from vit_jax.config import ConfigError
 from vit_jax.data import datasets, real_labels, sources
 from vit_jax.data.real_labels import Reassessed
-from vit_jax.data.source import DataError
+from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluators, features, fewshot, knn, measures, probe
 from vit_jax.training import build, normalization, sharding
 
@@ -35,7 +35,7 @@ class Tagged(sources.Digits):
 
     def __getitem__(self, index):
         image, label = super().__getitem__(index)
-        return sources.Record(image, tuple(range(label)))
+        return Record(image, tuple(range(label)))
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import tiffs
 import vit_jax
 from vit_jax import cli, config, models, train_loop
 from vit_jax.data import decoding, native_aspect, sources
+from vit_jax.data.source import Record
 from vit_jax.evaluation import features, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
@@ -226,7 +227,7 @@ def test_a_plan_covers_every_image_once_with_one_shape_in_a_batch():
             return 70
 
         def __getitem__(self, index):
-            return sources.Record(shown[index], 0)
+            return Record(shown[index], 0)
 
     for window in (None, 1, 3):
         plan = native_aspect.plan(Shown(), config.Data(), KNOWN, 8, window)

@@ -13,7 +13,7 @@ from vit_jax import config, train_loop
 from vit_jax.benchmarks import turns
 from vit_jax.config import catalog
 from vit_jax.data import prefetch
-from vit_jax.data.run_splits import open_splits
+from vit_jax.data.sources import open_splits
 from vit_jax.runs import saving
 from vit_jax.runs.resume import Start
 from vit_jax.runs.run_log import Profiler, RunLog

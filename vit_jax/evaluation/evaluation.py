@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from vit_jax import config, models
 from vit_jax.config import ConfigError, checks, components
-from vit_jax.data import class_matching, run_splits, split_roles
+from vit_jax.data import class_matching, sources, split_roles
 from vit_jax.data.source import Source
 from vit_jax.evaluation import evaluators, features, fewshot, knn, probe, task_sets
 from vit_jax.evaluation.runner import Evaluator, SplitRunner, create_runner, plan_native
@@ -139,7 +139,7 @@ class Evaluation:
 
     def open_split(self, split: str) -> Source:
         """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
-        return run_splits.open_split(self.cfg, split, self._head)
+        return sources.open_split(self.cfg, split, self._head)
 
     def runner(self, source: Source) -> SplitRunner:
         """What runs a function over every batch of a source."""
@@ -163,7 +163,7 @@ def open_evaluation(
     """
     cfg = checks.with_accumulation(cfg, jax.device_count())
     checks.check_devices(cfg, jax.device_count())
-    source = run_splits.open_split(cfg, cfg.data.eval_split, head) if split else None
+    source = sources.open_split(cfg, cfg.data.eval_split, head) if split else None
     numbers = tuple(str(number) for number in range(cfg.model.num_classes or 0))
     classes = tuple(head or (numbers if source is None else source.classes))
     cfg = config.with_classes(cfg, len(classes))

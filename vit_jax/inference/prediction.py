@@ -78,7 +78,7 @@ def files(
             if not inside:
                 held = left_out and f"; it holds {left_out}"
                 raise config.ConfigError(
-                    f"{path}: holds no {', '.join(sources.SUFFIXES)} files{held}"
+                    f"{path}: holds no {', '.join(folders.SUFFIXES)} files{held}"
                 )
             if left_out:
                 logs.log.info("%s: %d images; not used: %s", path, len(inside), left_out)

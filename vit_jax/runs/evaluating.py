@@ -11,7 +11,7 @@ from vit_jax.checkpoints import manager as checkpoints
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.checkpoints.record import NEWEST
 from vit_jax.data import split_roles
-from vit_jax.data.run_splits import RunSplits
+from vit_jax.data.sources import RunSplits
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.evaluation.runner import Evaluator
 from vit_jax.inference import loading

@@ -9,7 +9,7 @@ from vit_jax import config
 from vit_jax.checkpoints import record
 from vit_jax.config import checks
 from vit_jax.data import pipeline, split_roles
-from vit_jax.data.run_splits import RunSplits, open_splits
+from vit_jax.data.sources import RunSplits, open_splits
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
 from vit_jax.runs.session import Session

@@ -14,7 +14,7 @@ from vit_jax import __version__, config
 from vit_jax.checkpoints.manager import CheckpointError, Manager
 from vit_jax.config import components
 from vit_jax.data import class_matching, split_roles
-from vit_jax.data.run_splits import RunSplits
+from vit_jax.data.sources import RunSplits
 from vit_jax.inference import loading
 from vit_jax.runs import directory
 from vit_jax.runs.session import Session
