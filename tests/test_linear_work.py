@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 import pytest
 
+import official_fakes
 import tiffs
 from vit_jax import config
 from vit_jax.data import csv_source, decoding, example_lists, image_headers, tiff
@@ -175,14 +176,8 @@ def unpacked_members(count):
 
 
 def tf_records(count):
-    record = _record(b"x" * 100)
+    record = official_fakes.tfrecord([b"x" * 100])
     return lambda folder: list(tfrecords.read_records(io.BytesIO(record * count), "x"))
-
-
-def _record(body):
-    head = struct.pack("<Q", len(body))
-    check = [struct.pack("<I", tfrecords.masked(part)) for part in (head, body)]
-    return head + check[0] + body + check[1]
 
 
 def csv_rows(count):

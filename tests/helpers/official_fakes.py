@@ -14,12 +14,11 @@ import tarfile
 import zipfile
 
 import cv2
+import google_crc32c
 import numpy as np
 import scipy.io
 import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
-
-from vit_jax.data.prepare import tfrecords
 
 IMAGENET = pathlib.Path(str(tfds.core.tfds_path("datasets/imagenet2012")))
 WORDNET = IMAGENET.joinpath("labels.txt").read_text().split()
@@ -42,10 +41,10 @@ def picture(*seed, kind=".jpg", **size):
     return cv2.imencode(kind, pixels(*seed, **size))[1].tobytes()
 
 
-def tar(files, mode="w"):
+def tar(files, mode="w", **options):
     """A tar, or with `w:gz` a compressed one, of files by name."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as archive:
+    with tarfile.open(fileobj=buffer, mode=mode, **options) as archive:
         for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -60,6 +59,17 @@ def zipped(files):
         for name, data in files.items():
             archive.writestr(name, data)
     return buffer.getvalue()
+
+
+def tfrecord(records):
+    """A TFRecord file, written out from its description: lengths and records with checksums."""
+
+    def summed(data):
+        crc = google_crc32c.value(data)
+        mask = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+        return data + struct.pack("<I", mask)
+
+    return b"".join(summed(struct.pack("<Q", len(one))) + summed(one) for one in records)
 
 
 def write(root, files):
@@ -473,18 +483,15 @@ def dmlab(root):
     files = {}
     for split, examples in dmlab_examples().items():
         for shard in range(2):
-            data = b""
+            records = []
             for one in examples[shard::2]:
                 example = tf_example_pb2.Example()
                 feature = example.features.feature
                 feature["image"].bytes_list.value.append(one["image"])
                 feature["filename"].bytes_list.value.append(one["filename"])
                 feature["label"].int64_list.value.append(one["label"])
-                record = example.SerializeToString()
-                length = struct.pack("<Q", len(record))
-                for part in (length, record):
-                    data += part + struct.pack("<I", tfrecords.masked(part))
-            files[f"dmlab-{split}.tfrecord-{shard:05d}-of-00002"] = data
+                records.append(example.SerializeToString())
+            files[f"dmlab-{split}.tfrecord-{shard:05d}-of-00002"] = tfrecord(records)
     write(root, {"dmlab.tar.gz": tar(files, "w:gz")})
     return {split: len(examples) for split, examples in dmlab_examples().items()}
 

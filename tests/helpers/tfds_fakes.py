@@ -6,12 +6,14 @@ has as many as splits such as `train[45000:45200]` need.
 
 import io
 import json
+import pathlib
 
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source, array_record_module
 
+import official_fakes
 from vit_jax.data import objectnet
 from vit_jax.data.tasks import TASKS
 
@@ -36,6 +38,19 @@ VTAB_SIZES = {
     "smallnorb": {"train": 800, "test": 400},
 }
 DISTINCT = 200  # records that are made; the others repeat them
+
+
+def as_tfrecords(builder):
+    """Turns a prepared dataset into a copy in TFRecord files; returns its folder."""
+    folder = pathlib.Path(builder.data_path)
+    for shard in folder.glob("*array_record*"):
+        records = list(array_record_data_source.ArrayRecordDataSource(str(shard)))
+        data = official_fakes.tfrecord(records)
+        shard.with_name(shard.name.replace("array_record", "tfrecord")).write_bytes(data)
+        shard.unlink()
+    info = folder / "dataset_info.json"
+    info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
+    return folder
 
 
 def prepare(root, name, splits, change=None, distinct=False):

@@ -13,6 +13,7 @@ from array_record.python import array_record_data_source
 from etils import epath
 
 import tfds_fakes
+from official_fakes import tfrecord
 from vit_jax.data.prepare import staging, tfrecords
 from vit_jax.data.source import DataError
 
@@ -20,25 +21,11 @@ THREE = pathlib.Path(__file__).parents[2] / "fixtures/data/three.tfrecord"
 RECORDS = [b"", b"123456789", bytes(range(256)) * 2]
 
 
-def framed(records):
-    """TFRecord framing, written out from its description."""
-    result = b""
-    for record in records:
-        head = struct.pack("<Q", len(record))
-        result += head + struct.pack("<I", mask(head)) + record + struct.pack("<I", mask(record))
-    return result
-
-
-def mask(data):
-    crc = google_crc32c.value(data)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
-
-
 def test_reads_what_tensorflow_wrote():
     assert google_crc32c.value(b"123456789") == 0xE3069283  # RFC 3720's polynomial
     with THREE.open("rb") as file:
         assert [one for _, one in tfrecords.read_records(file, "three")] == RECORDS
-    assert framed(RECORDS) == THREE.read_bytes()
+    assert tfrecord(RECORDS) == THREE.read_bytes()
 
 
 def test_every_damaged_byte_is_named():
@@ -56,9 +43,8 @@ def test_every_damaged_byte_is_named():
 @pytest.mark.parametrize("length", [2**30 + 1, 2**63, 2**64 - 1])
 def test_a_record_without_bound_is_named(length):
     head = struct.pack("<Q", length)
-    reading = tfrecords.read_records(
-        io.BytesIO(head + struct.pack("<I", mask(head)) + b"rest"), "file"
-    )
+    head += struct.pack("<I", tfrecords.masked(head))
+    reading = tfrecords.read_records(io.BytesIO(head + b"rest"), "file")
     with pytest.raises(DataError, match=f"^file: record 0: has {length:,} bytes, more than 1,073"):
         list(reading)
 
@@ -70,7 +56,8 @@ def test_a_length_takes_no_memory_that_the_file_does_not_have():
             return super().read(size)
 
     head = struct.pack("<Q", 2**30)
-    reading = tfrecords.read_records(Short(head + struct.pack("<I", mask(head)) + b"rest"), "file")
+    head += struct.pack("<I", tfrecords.masked(head))
+    reading = tfrecords.read_records(Short(head + b"rest"), "file")
     with pytest.raises(DataError, match="^file: record 0: is cut off; copy it again"):
         list(reading)
 
@@ -96,7 +83,7 @@ def made(tmp_path_factory):
     records = array_record_data_source.ArrayRecordDataSource(str(shard)).__getitems__(range(12))
     shard.unlink()
     for number, part in enumerate((records[:7], records[7:])):
-        (folder / f"eurosat-train.tfrecord-0000{number}-of-00002").write_bytes(framed(part))
+        (folder / f"eurosat-train.tfrecord-0000{number}-of-00002").write_bytes(tfrecord(part))
     info = json.loads((folder / "dataset_info.json").read_text())
     info["fileFormat"] = "tfrecord"
     info["splits"][0]["shardLengths"] = ["7", "5"]
@@ -152,7 +139,7 @@ def test_a_stopped_conversion_goes_on(made, tmp_path):
 def test_counts_and_names_must_be_those_of_the_metadata(made, tmp_path):
     folder = copied(made, tmp_path)
     second = folder / "eurosat-train.tfrecord-00001-of-00002"
-    second.write_bytes(framed(made[1][7:11]))
+    second.write_bytes(tfrecord(made[1][7:11]))
     with pytest.raises(DataError, match=r"has 4 records, but dataset_info\.json lists 5"):
         tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
     with pytest.raises(DataError, match="is a copy of eurosat/rgb, not of cifar10"):

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import io
-import json
 import pathlib
 import subprocess
 import sys
@@ -300,9 +299,9 @@ def test_packing_goes_on_where_it_was_killed(tmp_path):
         SLOW,
         str(tmp_path),
         str(here),
-        str(here.parents[1] / "helpers"),
+        str(here.parents[2] / "helpers"),
     ]
-    process = subprocess.Popen(command, cwd=here.parents[2])
+    process = subprocess.Popen(command, cwd=here.parents[3])
     part = tmp_path / "killed/imagenet2012/.5.1.0.part"
     deadline = time.monotonic() + 60
     while len(list(part.glob("*.json"))) < 2:  # shards that are finished
@@ -329,27 +328,3 @@ def test_a_part_of_other_images_is_not_gone_on_with(tmp_path, prepare):
     (part / "plan").write_text("of others")
     line = woe(prepare(f"--from={tmp_path / 'mine'}", "--partial"))
     assert line.startswith(f"{part}: was started with other images or settings; ")
-
-
-@pytest.mark.usefixtures("small")
-def test_a_damaged_record_is_found(prepare, tmp_path, capsys):
-    layout("tars", tmp_path / "mine")
-    prepare(f"--from={tmp_path / 'mine'}")
-    (shard,) = (tmp_path / "data/imagenet2012/5.1.0").glob("*-train.array_record*")
-    data = bytearray(shard.read_bytes())
-    data[data.index(b"\xff\xd8\xff") + 100] ^= 1
-    shard.write_bytes(data)
-    code, lines, errors = prepare("--verify")
-    assert (code, len(lines)) == (2, 2)
-    assert "its SHA-256 is not that in vit_jax.json" in lines[0]
-    assert errors[0].startswith("vit_jax: imagenet: 2 faults in ")
-
-
-def test_facts(tmp_path, prepare):
-    layout("tars", tmp_path / "mine")
-    prepare(f"--from={tmp_path / 'mine'}", "--partial")
-    facts = json.loads((tmp_path / "data/imagenet2012/5.1.0/vit_jax.json").read_text())
-    assert facts["name"] == "imagenet2012/5.1.0"
-    assert facts["official"] == {"train": 1_281_167, "validation": 50_000}
-    assert facts["splits"]["train"]["examples"] == 12
-    assert len(facts["shards"]) == 2

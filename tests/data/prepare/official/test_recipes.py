@@ -1,16 +1,23 @@
-"""Data sets packed from official archives against those that TFDS's own builders make of them."""
+"""Datasets packed from official archives against those that TFDS's own builders make of them."""
 
+import functools
+import hashlib
+import http.server
 import io
+import threading
 
 import cv2
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import checksums
 
 import official_fakes
 import tfds_reference
-from vit_jax.data.prepare import command
+from commands import woe
+from vit_jax.data.prepare import command, download
 from vit_jax.data.prepare.official import build
+from vit_jax.data.tasks import TASKS
 
 SETS = {
     "imagenet": "imagenet2012",
@@ -151,3 +158,89 @@ def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path,
                 assert_same(one, other)
     good = f"{task}: {sum(splits.values())} examples in {folder}, all good"
     assert prepare(task, "--verify")[:2] == (0, [good, *([f"{task}: listed"] * ("vtab" in task))])
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serves a folder on this machine; yields the folder and its URL."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments): ...
+
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as one:
+        thread = threading.Thread(target=one.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{one.server_port}/"
+        one.shutdown()
+        thread.join()
+
+
+def test_archives_are_downloaded_checked_and_packed(prepare, server, tmp_path, monkeypatch):
+    """By TFDS's downloader, without TensorFlow; a file that is another is refused."""
+    folder, url = server
+    splits = official_fakes.oxford_flowers102(folder)
+    one = official_fakes.resized(build.RECIPES["oxford_flowers102"], splits)
+    monkeypatch.setitem(build.RECIPES, "oxford_flowers102", one)
+    infos = {
+        url + path.name: checksums.UrlInfo(
+            size=tfds.core.units.Size(path.stat().st_size),
+            checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
+            filename=path.name,
+        )
+        for path in folder.iterdir()
+    }
+    builder = tfds.builder_cls("oxford_flowers102")
+    monkeypatch.setattr(builder, "url_infos", property(lambda self: infos))
+    monkeypatch.setattr(download, "_check_network", lambda *arguments: None)
+    labels = (folder / "imagelabels.mat").read_bytes()
+    (folder / "imagelabels.mat").write_bytes(labels[:-1] + b"!")
+    code, _, errors = prepare("flowers")
+    assert code != 0
+    assert "imagelabels.mat" in errors[-1]
+    assert not (tmp_path / "data/oxford_flowers102").exists()
+    (folder / "imagelabels.mat").write_bytes(labels)
+    code, lines, _ = prepare("flowers")
+    assert code == 0
+    assert lines[0] == (
+        "flowers: train: 4 of 4 images, validation: 4 of 4 images, test: 12 of 12 images"
+    )
+    assert prepare("flowers")[1] == [
+        f"flowers: is prepared already, in {tmp_path}/data/oxford_flowers102/2.1.1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "change", "line"),
+    [
+        ("oxford_flowers102", "flowers", "setid.mat", "has images, but lacks setid.mat"),
+        ("oxford_iiit_pet", "pets", "annotations.tar.gz", "lacks annotations/trainval.txt"),
+        ("smallnorb", "vtab/smallnorb-azimuth",
+         "smallnorb-5x46789x9x18x6x2x96x96-training-cat.mat.gz", "lacks smallnorb-5x46789"),
+        ("kitti", "vtab/kitti-distance", "devkit_object.zip", "lacks mapping/train_rand.txt"),
+        ("kitti", "vtab/kitti-distance", "data_object_label_2.zip", "lacks training/label_2/"),
+        ("diabetic_retinopathy_detection", "vtab/retinopathy", "trainLabels.csv", "lacks trainL"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_missing_is_named(name, task, change, line, prepare, tmp_path):
+    (tmp_path / "mine").mkdir()
+    getattr(official_fakes, name)(tmp_path / "mine")
+    (tmp_path / "mine" / change).unlink()
+    assert line in woe(prepare(task, f"--from={tmp_path / 'mine'}", "--partial"))
+
+
+def test_a_recipe_for_every_dataset_of_the_paper():
+    """ImageNet, CIFAR, Pets, Flowers and VTAB-1k's 19; no more than what its dataset says."""
+    papers = {"imagenet", "cifar10", "cifar100", "pets", "flowers"}
+    for name, task in TASKS.items():
+        if name in papers or name.startswith("vtab/"):
+            recipe = build.RECIPES[task.dataset.tfds]
+            assert recipe.splits == task.dataset.images
+            assert "tensorflow" not in task.dataset.packages
+            builder = tfds.builder(recipe.builder)
+            known = {info.filename for info in (builder.url_infos or {}).values()}
+            assert set(recipe.downloads) <= known
+            asks = bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS)
+            assert asks == (not recipe.downloads) or name == "vtab/retinopathy"

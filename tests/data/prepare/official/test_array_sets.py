@@ -1,0 +1,238 @@
+"""Datasets of arrays, in each of the formats in which their users have them."""
+
+import contextlib
+import io
+import pathlib
+import pickle
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+import official_fakes
+from commands import woe
+from vit_jax.data.prepare import download
+from vit_jax.data.prepare.official import array_sets
+from vit_jax.data.prepare.official.source_files import SourceFiles
+from vit_jax.data.source import DataError
+
+
+def records(root, name):
+    """All records of a dataset, by split."""
+    builder = tfds.builder(name, data_dir=str(root))
+    return {split: list(builder.as_data_source(split)) for split in builder.info.splits}
+
+
+@pytest.mark.parametrize("number", [10, 100])
+def test_cifars_pickles_are_its_binary_files(number, prepare, tmp_path):
+    """Both archives give the same dataset, from the archive and from its folder."""
+    getattr(official_fakes, f"cifar{number}")(tmp_path / "binary")
+    files = official_fakes.cifar_python(number)
+    archive = {f"cifar-{number}-python.tar.gz": official_fakes.tar(files, "w:gz")}
+    official_fakes.write(tmp_path / "python", archive)
+    official_fakes.write(tmp_path / "unpacked", files)
+    for kind in ("binary", "python", "unpacked"):
+        given = f"--from={tmp_path / kind}"
+        assert prepare(f"cifar{number}", given, "--partial", data_dir=f"data_{kind}")[0] == 0
+    expected = records(tmp_path / "data_binary", f"cifar{number}")
+    for kind in ("python", "unpacked"):
+        found = records(tmp_path / f"data_{kind}", f"cifar{number}")
+        assert found.keys() == expected.keys()
+        for split, rows in expected.items():
+            for ours, theirs in zip(found[split], rows, strict=True):
+                assert ours.keys() == theirs.keys()
+                assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+    rows = official_fakes.cifar_records(number, {"train": 7}, [20, 100][-1:])  # shape alone
+    assert rows["train"].shape == (7, 3073)
+
+
+def test_cifars_mistakes(prepare, tmp_path):
+    files = official_fakes.cifar_python(10)
+    batch = pickle.loads(files["cifar-10-batches-py/data_batch_2"])
+    wrong = {
+        "labels": (batch | {"labels": [1, 2]}, "data_batch_2: is not a batch of CIFAR images: "),
+        "data": (batch | {"data": [1]}, "data_batch_2: is not a batch of CIFAR images: "),
+        "class": (batch | {"labels": [10] * 4}, ": has label 10, of 10 classes; download it again"),
+        "none": ({}, "data_batch_2: is not a batch of CIFAR images: 'labels'"),
+    }
+    for name, (value, line) in wrong.items():
+        changed = files | {"cifar-10-batches-py/data_batch_2": pickle.dumps(value, 2)}
+        official_fakes.write(tmp_path / name, changed)
+        assert line in woe(prepare("cifar10", f"--from={tmp_path / name}", "--partial"))
+    del files["cifar-10-batches-py/batches.meta"]
+    official_fakes.write(tmp_path / "nameless", files)
+    assert "lacks the 10 class names, in batches.meta.txt or batches.meta" in woe(
+        prepare("cifar10", f"--from={tmp_path / 'nameless'}", "--partial")
+    )
+    official_fakes.write(tmp_path / "short", {"data_batch_1.bin": b"123", "batches.meta.txt": "a"})
+    assert "data_batch_1.bin: has 3 bytes, not a multiple of 3,073" in woe(
+        prepare("cifar10", f"--from={tmp_path / 'short'}", "--partial")
+    )
+
+
+def test_hdf5_takes_h5py(prepare, tmp_path, monkeypatch):
+    official_fakes.write(tmp_path / "mine", {f"{official_fakes.SPRITES}.hdf5": b"\x89HDF"})
+    given = "vtab/dsprites-location", f"--from={tmp_path / 'mine'}"
+    if download.importlib.util.find_spec("h5py") is not None:
+        assert "is not a valid HDF5 file: " in woe(prepare(*given))
+    monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: None)
+    assert "reading HDF5 requires h5py: pip install 'vit_jax[prepare]'" in woe(prepare(*given))
+
+
+def looked(root, look, *, patterns=()):
+    """What a recipe finds in `root/mine`."""
+    with contextlib.closing(
+        SourceFiles([root / "mine"], patterns, root / "scratch", 2**28)
+    ) as found:
+        return look(found)
+
+
+def test_dsprites_of_hdf5_are_those_of_numpy(tmp_path):
+    """Uncompressed in a tar, too, where the file does not begin at its first byte."""
+    pytest.importorskip("h5py")
+    for name in ("numpy", "hdf5", "tar"):
+        official_fakes.dsprites(tmp_path / name / "mine")
+    (tmp_path / "hdf5/mine" / f"{array_sets.SPRITES}.npz").unlink()
+    whole = (tmp_path / "tar/mine" / f"{array_sets.SPRITES}.hdf5").read_bytes()
+    shutil.rmtree(tmp_path / "tar/mine")
+    packed = official_fakes.tar({f"{array_sets.SPRITES}.hdf5": whole})
+    official_fakes.write(tmp_path / "tar/mine", {"a.tar": packed})
+    found = []
+    for name in ("numpy", "hdf5", "tar"):
+        (split,) = looked(
+            tmp_path / name, array_sets.find_dsprites, patterns=("*.npz", "a.tar")
+        ).splits.values()
+        locations = [example.files[0] for example in split]
+        pixels = [pathlib.Path(p.container).read_bytes()[p.offset :][: p.size] for p in locations]
+        found.append(([example.features for example in split], pixels))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1] == [image.tobytes() for image in official_fakes.sprites()["imgs"]]
+
+
+def bad_hdf5():
+    """Changes of the arrays of dSprites, or of PatchCamelyon's labels, and what is said."""
+    h5py = pytest.importorskip("h5py")
+
+    def declares(file):  # what takes gigabytes once it is read
+        del file["latents/classes"]
+        file.create_dataset("latents/classes", (3 * 2**30, 6), "i8", chunks=(1024, 6))
+
+    def chunk(file):
+        del file["imgs"]
+        file.create_dataset("imgs", (700_000, 64, 64), "u1", chunks=(700_000, 64, 64))
+
+    def outside(file):
+        del file["imgs"]
+        other = [("/etc/passwd", 0, 4096)]
+        file.create_dataset("imgs", (1, 64, 64), "u1", external=other)
+
+    def link(file):
+        del file["imgs"]
+        file["imgs"] = h5py.ExternalLink("other.h5", "imgs")
+
+    def virtual(file):
+        del file["imgs"]
+        layout = h5py.VirtualLayout((7, 64, 64), "u1")
+        layout[:] = h5py.VirtualSource("other.h5", "imgs", (7, 64, 64))
+        file.create_virtual_dataset("imgs", layout)
+
+    def fewer(file):
+        values = file["latents/values"][:6]
+        del file["latents/values"]
+        file["latents/values"] = values
+
+    def other(file):
+        file["latents/values"][2, 3] = np.nan
+
+    def group(file):
+        del file["imgs"]
+        file.create_group("imgs")
+
+    return {
+        declares: "latents/classes: has the shape (3221225472, 6) and the type int64",
+        chunk: "imgs: has parts of (700000, 64, 64), which take too much memory",
+        outside: "imgs: is no array, or outside of the file",
+        link: "imgs is missing, or a link to elsewhere",
+        virtual: "imgs: is no array, or outside of the file",
+        group: "imgs: is no array, or outside of the file",
+        fewer: "has other numbers of labels than of images",
+        other: "has labels that are not dSprites'",
+    }
+
+
+def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
+    changes = bad_hdf5()
+    import h5py  # pyright: ignore[reportMissingImports]
+
+    official_fakes.dsprites(tmp_path / "mine")
+    (tmp_path / "mine" / f"{array_sets.SPRITES}.npz").unlink()
+    path = tmp_path / "mine" / f"{array_sets.SPRITES}.hdf5"
+    sound = path.read_bytes()
+    for change, line in changes.items():
+        path.write_bytes(sound)
+        with h5py.File(path, "r+") as file:
+            change(file)
+        tracemalloc.start()
+        with pytest.raises(DataError) as caught:
+            looked(tmp_path, array_sets.find_dsprites)
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+        tracemalloc.stop()
+        assert line in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"imgs": np.zeros((7, 64, 65), np.uint8)}, "imgs.npy: is not dSprites': 7 x 64 x 65"),
+        ({"imgs": np.zeros((7, 64, 64), np.int8)}, "64 values of type int8"),
+        ({"latents_classes": np.zeros((7, 6), np.float32)}, "7 x 6 values of type float32"),
+        ({"latents_classes": np.zeros((8, 6), int)}, "has other numbers of labels than of images"),
+        ({"latents_values": np.full((7, 6), 101.0)}, "has labels that are not dSprites'"),
+        ({"latents_values": None}, ".npz/latents_values.npy"),
+        ({"latents_values": np.array({})}, "latents_values.npy: is no array, or a damaged one"),
+    ],
+)
+def test_a_npz_that_is_not_dsprites(changes, line, tmp_path):
+    arrays = official_fakes.sprites() | changes
+    official_fakes.write(tmp_path / "mine", {})
+    (tmp_path / "mine").mkdir()
+    np.savez(
+        tmp_path / "mine" / f"{array_sets.SPRITES}.npz",
+        **{name: array for name, array in arrays.items() if array is not None},
+    )
+    with pytest.raises(DataError) as caught:
+        looked(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
+    assert line in str(caught.value)
+
+
+def test_a_header_that_declares_gigabytes(tmp_path):
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "<i8", "fortran_order": False, "shape": (3 * 2**30, 6)}
+    )
+    files = {f"{name}.npy": stream.getvalue() for name in array_sets.SPRITES_ARRAYS}
+    image = io.BytesIO()
+    np.save(image, np.zeros((7, 64, 64), np.uint8))
+    files["imgs.npy"] = image.getvalue()
+    official_fakes.write(
+        tmp_path / "mine", {f"{array_sets.SPRITES}.npz": official_fakes.zipped(files)}
+    )
+    with pytest.raises(DataError, match="has 128 bytes for 3221225472 x 6 values"):
+        looked(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
+
+
+def test_labels_of_camelyon_are_0_and_1(tmp_path):
+    pytest.importorskip("h5py")
+    official_fakes.patch_camelyon(tmp_path / "mine")
+    labels = np.full((3, 1, 1, 1), 2, np.uint8)
+    name = array_sets.CAMELYON.format("valid", "y")
+    packed = official_fakes.compressed(official_fakes.hdf5({"y": labels}))
+    official_fakes.write(tmp_path / "mine", {f"{name}.gz": packed})
+    with pytest.raises(DataError, match="has labels other than 0 and 1"):
+        looked(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))
+    packed = official_fakes.compressed(official_fakes.hdf5({"y": labels[:2] // 2}))
+    official_fakes.write(tmp_path / "mine", {f"{name}.gz": packed})
+    with pytest.raises(DataError, match="has 3 images for 2 labels"):
+        looked(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))

@@ -1,0 +1,106 @@
+"""Classes, splits and order of images, from their paths alone."""
+
+import hashlib
+
+import pytest
+
+import official_fakes
+from vit_jax.data.prepare import archives, assignment, image_listing
+from vit_jax.data.source import DataError
+
+
+def arranged(names, tmp_path, unsplit="train", holdout=0.0):
+    path = tmp_path / "some.tar"
+    path.write_bytes(official_fakes.tar(dict.fromkeys(names, b"x")))
+    listing = image_listing.scan([path])
+    plan = assignment.arrange(listing, unsplit, "--from=some.tar", holdout)
+    splits = {
+        split: [(listing.path(i), plan.classes[plan.labels[i]]) for i in order]
+        for split, order in plan.order.items()
+    }
+    return plan, splits
+
+
+def test_order_is_by_the_hash_of_the_path_below_the_split(tmp_path):
+    names = [f"{c}/{i}.jpg" for c in "ab" for i in range(50)]
+    by_hash = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    plan, splits = arranged(names, tmp_path)
+    assert plan.classes == ("a", "b")
+    assert splits == {"train": [(name, name[0]) for name in by_hash]}
+    _, splits = arranged([f"around/it/{name}" for name in names], tmp_path, "full")
+    assert splits == {"full": [(f"around/it/{name}", name[0]) for name in by_hash]}
+    both = [f"{split}/{name}" for split in ("train", "val") for name in names]
+    _, splits = arranged(both, tmp_path)
+    for split in ("train", "val"):
+        assert splits[split] == [(f"{split}/{name}", name[0]) for name in by_hash]
+
+
+def test_loose_images_do_not_make_classes_of_splits(tmp_path):
+    """A picture beside the class folders once made `train` and `val` the two classes."""
+    both = [f"{split}/{c}/1.jpg" for split in ("train", "val") for c in "ab"]
+    for more in ("train/loose.jpg", "loose.jpg"):
+        plan, splits = arranged([*both, more], tmp_path)
+        assert plan.classes == ("a", "b")
+        assert {split: len(found) for split, found in splits.items()} == {"train": 2, "val": 2}
+        assert plan.ignored == (more,)
+
+
+@pytest.mark.parametrize("holdout", [0.001, 0.1, 0.5, 0.999])
+def test_a_share_of_each_class_is_held_out(tmp_path, holdout):
+    counts = {"a": 200, "b": 2, "c": 1, "d": 3}
+    names = [f"{c}/{i}.jpg" for c, count in counts.items() for i in range(count)]
+    plan, splits = arranged(names, tmp_path, holdout=holdout)
+    assert plan.held_out
+    assert list(plan.order) == ["train", "validation"]
+    ours = {split: [name for name, _ in images] for split, images in splits.items()}
+    assert sorted(ours["train"] + ours["validation"]) == sorted(names)
+    key = {name: int(hashlib.sha256(name.encode()).hexdigest()[:16], 16) for name in names}
+    for split in ours.values():
+        assert split == sorted(split, key=key.get)
+    held = {c: sum(name[0] == c for name in ours["validation"]) for c in counts}
+    below = {c: sum(key[name] < holdout * 2**64 for name in names if name[0] == c) for c in counts}
+    assert held == {c: min(max(below[c], 1), counts[c] - 1) for c in counts}
+
+
+def test_nothing_is_held_out_where_every_class_has_one_image(tmp_path):
+    plan, splits = arranged(["a/1.jpg", "b/1.jpg"], tmp_path, holdout=0.1)
+    assert (plan.held_out, list(splits)) == (False, ["train"])
+
+
+def test_a_path_that_comes_twice_counts_once_and_the_later_one_wins(tmp_path):
+    path = tmp_path / "some.tar"
+    first, last = (official_fakes.tar({"a/1.jpg": data}) for data in (b"old", b"new"))
+    member = 1024  # a header and a block
+    path.write_bytes(first[:member] + official_fakes.tar({"b/1.jpg": b"b"})[:member] + last)
+    listing = image_listing.scan([path])
+    plan = assignment.arrange(listing, "train", "--from")
+    read = archives.Reader()
+    assert sorted(read(listing[i]) for i in plan.order["train"]) == [b"b", b"new"]
+    assert plan.ignored == ("a/1.jpg",)
+
+
+def test_layouts_that_cannot_be_labeled(tmp_path):
+    def reason(*names):
+        with pytest.raises(DataError) as caught:
+            arranged(names, tmp_path)
+        return str(caught.value).partition(": ")[2]
+
+    assert reason("a/read.me") == (
+        "has no image; images end in .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif, .tiff"
+    )
+    assert reason("a/1.jpg", "a/2.jpg") == (
+        "one class folder alone, a; expected CLASS/IMAGE, 2 at least"
+    )
+    assert reason("train/a/1.jpg", "train/b/1.jpg", "test/c/1.jpg") == (
+        "class folders of test that are missing in train: c"
+    )
+    for name in ("b\udcff", "b\n", " b"):
+        assert reason("a/1.jpg", f"{name}/1.jpg") == (
+            f"class folder {name!r}: no name for a class; rename it"
+        )
+    assert reason("train/1.jpg", "val/2.jpg") == (
+        "images lie in train, val without class folders; expected SPLIT/CLASS/IMAGE"
+    )
+    plan, splits = arranged(["a/1.jpg", "b/1.jpg", "loose.jpg"], tmp_path)
+    assert plan.ignored == ("loose.jpg",)
+    assert len(splits["train"]) == 2
