@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.evaluation.evaluation import open_evaluation
-from vit_jax.inference import loading
+from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.models import variants
 from vit_jax.studies import worker
@@ -45,7 +45,8 @@ def attention(opened: loading.LoadedModel) -> dict[str, float]:
     """
     cfg = opened.config
     token = variants.has_class_token(cfg.model)
-    pictures = inputs.from_split(opened, 10**6)
+    examples = prediction.read_examples(opened, 10**6)
+    pictures = inputs.preprocess(opened.config.data, examples)
     seen = measures.attention_stats(opened, pictures, maps=0)
     heads = seen.distance.mean(axis=0)
     far = measures.distances(

@@ -9,6 +9,7 @@ from PIL import Image
 
 from vit_jax import config
 from vit_jax.data import decoding, image_inputs
+from vit_jax.utils.errors import AssumptionWarning
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
 RGB = Image.fromarray(PHOTO)
@@ -97,6 +98,12 @@ def test_arrays_of_other_types_are_the_same_picture(image):
     np.testing.assert_array_equal(loaded(image), PHOTO)
     batch = list(image_inputs.read_images(np.stack([image, image]), config.Data()))
     assert [name for name, _ in batch] == ["images[0]", "images[1]"]
+
+
+def test_numbers_of_8_bits_in_a_type_of_16_are_told():
+    """A dark image of 16 bits has such numbers too, so they are not guessed."""
+    with pytest.warns(AssumptionWarning, match="taken for 16 bits, nearly black; give 8 bits as"):
+        assert loaded(PHOTO.astype(np.uint16)).max() == 0
 
 
 def test_pillow_images_of_wide_numbers():

@@ -14,8 +14,9 @@ import runs
 from vit_jax import cli, config
 from vit_jax.data import decoding, folders, sources, transforms
 from vit_jax.data.source import DataError
-from vit_jax.inference import embedding, feature_files, loading
+from vit_jax.inference import embedding, loading
 from vit_jax.training import build, normalization, run_config
+from vit_jax.utils.errors import AssumptionWarning
 
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 
@@ -101,6 +102,22 @@ def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     np.testing.assert_allclose(found, expected(opened, pictures, "tokens"), rtol=0, atol=2e-6)
 
 
+def test_labels_of_a_folder_are_the_heads_by_name(tmp_path):
+    """As wherever a head meets data: near names are taken and said, ambiguous ones are unknown."""
+    for name in ("Zero", "one", "003", "twice", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.png").write_bytes(b"x")
+    with pytest.warns(
+        AssumptionWarning, match="'003' of the data is taken for '3' of the head, and"
+    ):
+        found = folders.Loose(tmp_path, ("one", "zero", "twice", "3", "twice"), "--images")
+    labels = {found.name(k).partition("/")[0]: found[k].label for k in range(5)}
+    assert labels == {"Zero": 1, "one": 0, "003": 3, "twice": -1, "other": -1}
+    with pytest.warns(AssumptionWarning, match="no names; '003' of the data is"):
+        nameless = folders.Loose(tmp_path, [f"class {k}" for k in range(5)], "--images")
+    assert [nameless[k].label for k in range(5)] == [3, -1, -1, -1, -1]  # none by its place alone
+
+
 @pytest.mark.slow
 def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_path):
     (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -123,16 +140,16 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
 
 
-@pytest.mark.parametrize("suffix", feature_files.SUFFIXES)
+@pytest.mark.parametrize("suffix", embedding.SUFFIXES)
 def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
     path, rows, batch = tmp_path / f"many{suffix}", 6400, 64
     facts = {"checkpoint": "c", "features": "pre_logits", "classes": ("a",)}
     tracemalloc.start()
-    with feature_files.Writer(path, rows, (640,), facts) as writer:
+    with embedding.create_file(path, rows, (640,), facts) as write:
         for start in range(0, rows, batch):
             values = np.full((batch, 640), start, np.float32)
             names = [f"{start + i}.png" for i in range(batch)]
-            writer.write(values, names, np.zeros(batch, np.int32))
+            write(values, names, np.zeros(batch, np.int32))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4e6 < 4 * rows * 640
@@ -146,11 +163,11 @@ def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
     np.testing.assert_array_equal(first, np.arange(rows) // batch * batch)
 
 
-@pytest.mark.parametrize("suffix", feature_files.SUFFIXES)
+@pytest.mark.parametrize("suffix", embedding.SUFFIXES)
 def test_what_is_interrupted_leaves_nothing(suffix, tmp_path):
     def interrupted():
-        with feature_files.Writer(tmp_path / f"x{suffix}", 4, (3,), facts) as writer:
-            writer.write(np.zeros((2, 3), np.float32), ["a", "b"], np.zeros(2, np.int32))
+        with embedding.create_file(tmp_path / f"x{suffix}", 4, (3,), facts) as write:
+            write(np.zeros((2, 3), np.float32), ["a", "b"], np.zeros(2, np.int32))
             raise KeyboardInterrupt
 
     facts = {"checkpoint": "c", "features": "pre_logits", "classes": ()}

@@ -243,6 +243,20 @@ def test_weights_of_four_channels_load(tmp_path):
     assert model.predict(np.zeros((32, 32, 4), np.uint8))[0].top
 
 
+def test_predictions_stand_in_the_order_of_their_images():
+    """Those that cannot be read too, of any shapes and at most a batch at a time."""
+    model = loading.load(TOKEN)
+    good = np.random.default_rng(0).integers(0, 256, (40, 20, 32, 3), np.uint8)
+    images = [*good[:35], b"no image", good[35, :9], b"", *good[36:]]
+    found = model.predict(images, top=1)
+    assert [one.image for one in found] == [f"images[{k}]" for k in range(len(images))]
+    assert [k for k, one in enumerate(found) if one.error] == [35, 37]
+    for k in (0, 34, 36, 38):
+        (alone,) = model.predict(images[k], top=1)
+        assert found[k].top[0][0] == alone.top[0][0]
+        assert found[k].top[0][1] == pytest.approx(alone.top[0][1], abs=1e-6)
+
+
 def test_a_crop_grows_with_the_image_size(tmp_path):
     folder = foreign.write(tmp_path, foreign.record("timm_folder"))
     own = loading.load(folder).config.data

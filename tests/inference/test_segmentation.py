@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import types
 
 import cv2
 import numpy as np
@@ -59,7 +58,7 @@ def test_layouts(layout, tmp_path):
     mask = masks.read_mask(found[0], max_pixels=10_000)
     assert mask.shape == (80, 96)
     assert (mask[:3] == masks.NO_CLASS).all()
-    image = decoding.decode(masks.read_image(found[0].image), channels=3, max_pixels=10_000)
+    image = decoding.decode(found[0].image.read_bytes(), channels=3, max_pixels=10_000)
     lossless = layout != "voc"
     nearest = np.abs(image[:, :, None].astype(int) - COLORS - 10).sum(-1).argmin(-1)
     assert (nearest[3:] == mask[3:]).mean() > (0.999 if lossless else 0.9)
@@ -133,17 +132,25 @@ def test_a_whole_measurement(tmp_path, capsys):
     assert json.loads((tmp_path / "again" / "segmentation.json").read_text()) == found
 
 
-def test_a_class_that_only_test_images_have_counts(monkeypatch):
+def test_a_class_that_only_test_images_have_counts():
     truth = np.array([[5, 0], [masks.NO_CLASS, 1]], np.uint8)
-    features = np.eye(3)[[[0, 0], [1, 1]]]
-    monkeypatch.setattr(segmentation, "_mask", lambda opened, one: truth)
-    monkeypatch.setattr(segmentation, "_features", lambda opened, test: [(1, None, features)])
-    monkeypatch.setattr(segmentation.figures, "segments", lambda *drawn: None)
-    probe = types.SimpleNamespace(mean=0.0, scale=1.0, weights=np.eye(3), bias=0.0)
-    opened = types.SimpleNamespace(step=1)
-    found = segmentation._measured(opened, [1], (probe, 0.1), 3, 1, 1)
-    assert found.pixels.shape == (6, 6)
-    assert (found.pixels[5, 0], found.pixels[0, 0], found.pixels[1, 1]) == (1, 1, 1)
+    pixels = segmentation.confusion(truth, np.array([[0, 0], [1, 1]]), 3)
+    assert pixels.shape == (6, 6)
+    assert (pixels[5, 0], pixels[0, 0], pixels[1, 1], pixels.sum()) == (1, 1, 1, 3)
+
+
+def test_a_mask_of_a_turned_image_is_refused(tmp_path, capsys):
+    """An image turned by EXIF, and its mask as the pixels are stored."""
+    draw(tmp_path, ["train/a", "val/b"])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for file in tmp_path.rglob("images/*.png"):
+        Image.open(file).save(file, exif=exif)
+    assert cli.main(["segment", f"--checkpoint={GOOGLE}", f"--data={tmp_path}"]) == 2
+    assert "masks/a.png: is 96 x 80, and its image 80 x 96" in capsys.readouterr().err
+    for file in tmp_path.rglob("masks/*.png"):
+        Image.open(file).transpose(Image.Transpose.ROTATE_270).save(file)
+    assert cli.main(["segment", f"--checkpoint={GOOGLE}", f"--data={tmp_path}"]) == 0
 
 
 def test_a_list_of_names_that_is_none(tmp_path):

@@ -64,12 +64,13 @@ class Match:
     repeated: tuple[str, ...] = ()
 
 
-def find_outputs(head: Sequence[str], classes: Sequence[str]) -> Match:
+def find_outputs(head: Sequence[str], classes: Sequence[str], *, in_order: bool = True) -> Match:
     """Finds the output of every class that has one.
 
     Args:
       head: name of each output; `class 3` for output 3 without a name.
       classes: names of the data's classes.
+      in_order: whether classes may be outputs in order where the head or they have no names.
     """
     head, classes = _printable(head), _printable(classes)
     if head == classes:
@@ -89,7 +90,7 @@ def find_outputs(head: Sequence[str], classes: Sequence[str]) -> Match:
     ):
         notes.append(f"{_taken(same, head, classes)}: names of one class of ImageNet")
     repeated = tuple(name for name in repeated if outputs[classes.index(name)] is None)
-    if not any(output is not None for output in outputs) and not repeated:
+    if in_order and not any(output is not None for output in outputs) and not repeated:
         assumed, note = _without_names(head, classes)
         return Match(outputs=assumed, notes=(note,) if note else ())
     return Match(outputs=tuple(outputs), notes=tuple(notes), repeated=repeated)

@@ -14,10 +14,10 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import decoding, splits
+from vit_jax.data import class_matching, decoding, splits
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
-from vit_jax.runtime.logs import log
+from vit_jax.runtime.logs import log, warn_of_assumptions
 from vit_jax.utils import messages, storage
 from vit_jax.utils.digests import digest
 
@@ -436,8 +436,8 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
 class Loose:
     """All image files below a folder, in the order of their paths; hidden ones are skipped.
 
-    `name` is a path below the folder, with `/`. The label of a file is the class with the name of
-    its innermost folder, else UNKNOWN.
+    `name` is a path below the folder, with `/`. The label of a file is the class that its innermost
+    folder is called by, as `class_matching` finds it, else UNKNOWN.
     """
 
     def __init__(self, root: pathlib.Path, classes: Sequence[str], key: str) -> None:
@@ -454,7 +454,11 @@ class Loose:
             raise ConfigError(f"{key}={root}: holds no {', '.join(SUFFIXES)} files{held}")
         if left_out:
             log.info("%s=%s: %d images; not used: %s", key, root, len(self._paths), left_out)
-        self._labels = {name: label for label, name in enumerate(self.classes)}
+        names = sorted({pathlib.PurePosixPath(path).parent.name for path in self._paths})
+        found = class_matching.find_outputs(self.classes, names, in_order=False)
+        warn_of_assumptions(f"{key}={root}", found.notes)
+        labels = zip(names, found.outputs, strict=True)
+        self._labels = {name: label for name, label in labels if label is not None}
 
     def __len__(self) -> int:
         return len(self._paths)

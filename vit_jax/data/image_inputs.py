@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from vit_jax import config
 from vit_jax.data import decoding
+from vit_jax.runtime import logs
 from vit_jax.utils import storage
 
 EXPECTED = "expected (H, W) or (H, W, C), or a batch (B, H, W, C) of these"
@@ -26,8 +27,8 @@ def read_images(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | n
     """Yields the name and the encoded, uint8 or uint16 `H W C` pixels of each image.
 
     Pillow images are read as their files are: EXIF orientation applied, alpha dropped for models of
-    1 or 3 channels. Integers are of 8 bits if none exceeds 255, else of 16. Fractions from 0 to 1
-    are scaled to `data.depth` bits; larger ones, to 255, are gray levels.
+    1 or 3 channels. uint16 are of 16 bits; other integers too, unless none exceeds 255. Fractions
+    from 0 to 1 are scaled to `data.depth` bits; larger ones, to 255, are gray levels.
 
     Args:
       images: a path, the bytes of a file, a Pillow image, an array (H, W), (H, W, C) or
@@ -45,7 +46,7 @@ def _read_images(
 ) -> Iterator[tuple[str, bytes | np.ndarray]]:
     if isinstance(images, str | os.PathLike):
         yield os.fspath(images), _file(images)
-    elif isinstance(images, bytes | bytearray):
+    elif isinstance(images, bytes | bytearray | memoryview):
         yield name, bytes(images)
     elif isinstance(images, Image.Image):
         yield name, _pillow(images, name, data)
@@ -115,6 +116,9 @@ def _pixels(array: np.ndarray, name: str, data: config.Data) -> np.ndarray:
     if kind == "b":
         return array.astype(np.uint8) * np.uint8(255)
     if array.dtype == np.uint8 or array.dtype == np.dtype("u2") or array.dtype == np.dtype(">u2"):
+        if array.itemsize == 2 and 0 < array.max() <= 255:
+            what = "uint16 of at most 255 are taken for 16 bits, nearly black; give 8 bits as uint8"
+            logs.warn_of_assumptions(name, [what])
         return array.astype(array.dtype.newbyteorder("="), copy=False)
     if kind not in "iuf":
         raise decoding.BadImage(f"{name}: is {array.dtype} {array.shape}; expected numbers")

@@ -1,21 +1,26 @@
-"""Features of a folder or a data set as a file: the input of the head, or every token."""
+"""Features of a folder or a dataset as a file: the input of the head, or every token."""
 
+import contextlib
 import functools
+import json
 import os
 import pathlib
 import time
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.data import folders, native_aspect, sources
 from vit_jax.evaluation import runner
-from vit_jax.inference import feature_files, loading
+from vit_jax.inference import loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
 from vit_jax.utils import messages, storage
@@ -24,7 +29,11 @@ AT_ONCE = 32  # images on a device
 WINDOW = 64  # batches whose images are grouped by shape, so that few wait for others to be written
 LOG_SECONDS = 10.0
 
+SUFFIXES = (".npz", ".parquet")
+
 Arrays = dict[str, jax.Array]
+Facts = Mapping[str, Any]
+WriteRows = Callable[[np.ndarray, Sequence[str], np.ndarray], None]
 
 
 def embed(
@@ -37,7 +46,7 @@ def embed(
     features: str = "pre_logits",
     batch_size: int | None = None,
 ) -> int:
-    """Writes the features of a folder or a data set to a file; returns the number of images.
+    """Writes the features of a folder or a dataset to a file, and returns the number of images.
 
     For images in memory use `load(reference).embed(images)`.
 
@@ -63,7 +72,9 @@ def embed(
     device.keep_freed_memory()
     # What can be known to be wrong before a checkpoint is opened.
     output = storage.given_path("--output", output, remote=False)
-    feature_files.check_output(output)
+    if output.suffix not in SUFFIXES:
+        raise config.ConfigError(f"--output={output}: must end in {' or '.join(SUFFIXES)}")
+    storage.check_creatable(output)
     folder = None if images is None else storage.given_path("--images", images, remote=False)
     if folder is None:
         loading.require_images(reference, overrides or {})
@@ -103,26 +114,23 @@ def write(
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
     facts |= {"classes": source.classes}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
-    writes = jax.process_index() == 0
-    with (
-        device.memory_errors(),
-        feature_files.Writer(
-            pathlib.Path(output), len(source), shape, facts, active=writes
-        ) as writer,
-    ):
-        pour = _Pour(writer, source, plan)
-        split.outputs(lambda batch: pour(function(batch)), stop=lambda: False, inputs=_inputs)
-        pour.finish()
+    file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
+    if jax.process_index() == 0:
+        file = create_file(pathlib.Path(output), len(source), shape, facts)
+    with device.memory_errors(), file as write_rows:
+        pending = _Pending(write_rows, source, plan)
+        split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=_inputs)
+        pending.write()
     return len(source)
 
 
-class _Pour:
+class _Pending:
     """Writes batches with a delay of one, so that the devices always have work."""
 
     def __init__(
-        self, writer: feature_files.Writer, source: sources.Source, plan: native_aspect.Plan | None
+        self, write_rows: WriteRows, source: sources.Source, plan: native_aspect.Plan | None
     ) -> None:
-        self._writer, self._source = writer, source
+        self._write_rows, self._source = write_rows, source
         self._order = None if plan is None else iter(plan.rows)
         self._ahead: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of images after missing ones
         self._waiting: Arrays | None = None
@@ -130,10 +138,10 @@ class _Pour:
 
     def __call__(self, computed: Arrays) -> None:
         """Accepts the next batch and writes the previous one."""
-        self.finish()
+        self.write()
         self._waiting = computed
 
-    def finish(self) -> None:
+    def write(self) -> None:
         """Writes the pending batch, if any."""
         if self._waiting is None:
             return
@@ -143,7 +151,7 @@ class _Pour:
         values = np.where(_wide(batch["mask"], batch["values"]), batch["values"], np.nan)
         if self._order is None:
             size = min(len(values), len(self._source) - self._done)
-            self._write(values[:size], batch["label"][:size])
+            self._append(values[:size], batch["label"][:size])
         else:
             rows = zip(values, batch["label"], strict=True)
             self._ahead |= dict(zip(next(self._order).tolist(), rows, strict=True))
@@ -152,15 +160,15 @@ class _Pour:
             while self._done + len(ready) in self._ahead:
                 ready.append(self._ahead.pop(self._done + len(ready)))
             if ready:
-                self._write(*(np.stack(parts) for parts in zip(*ready, strict=True)))
+                self._append(*(np.stack(parts) for parts in zip(*ready, strict=True)))
         if time.monotonic() - self._logged > LOG_SECONDS:
             self._logged = time.monotonic()
             logs.log.info("%d of %d images", self._done, len(self._source))
 
-    def _write(self, values: np.ndarray, labels: np.ndarray) -> None:
+    def _append(self, values: np.ndarray, labels: np.ndarray) -> None:
         """Writes the features and labels of the next images."""
         names = [self._source.name(self._done + row) for row in range(len(values))]
-        self._writer.write(values, [messages.printable(name) for name in names], labels)
+        self._write_rows(values, [messages.printable(name) for name in names], labels)
         self._done += len(values)
 
 
@@ -191,3 +199,129 @@ def _features(
     values = out[kind].astype(jnp.float32)
     found = {"values": values, "label": batch["label"], "mask": batch["mask"]}
     return jax.lax.with_sharding_constraint(found, P())
+
+
+@contextlib.contextmanager
+def create_file(
+    path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
+) -> Iterator[WriteRows]:
+    """A feature file, whose suffix names its format, which appears once it is complete.
+
+    Yields a function that appends features (b, ...) float32, names and labels, (b,) or (b, K)
+    int32. Raises ConfigError if the disk cannot be written.
+
+    Args:
+      path: of the file.
+      count: how many images it will have.
+      shape: of the features of one.
+      facts: what they are of; `classes` are those that labels count.
+    """
+
+    def errors() -> contextlib.AbstractContextManager[None]:
+        # Not around the block of the caller: an OSError of that is about something else.
+        return storage.writing("--output", path)
+
+    def write(features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
+        with errors():
+            rows.write(features, names, labels)
+
+    with contextlib.ExitStack() as opened:
+        with errors():
+            part = opened.enter_context(storage.replacing(path))
+            rows = (_Npz if path.suffix == ".npz" else _Parquet)(part, count, shape, facts)
+        try:
+            yield write
+        except BaseException:
+            with contextlib.suppress(OSError):
+                rows.close()
+            raise
+        with errors():
+            rows.close()
+            opened.close()
+
+
+class _Npz:
+    """Arrays `features`, `names`, `labels`, and `classes` that labels count; for `numpy.load`.
+
+    With `data.multilabel`, labels are (N, K): 1 for each of an image's classes.
+
+    Feature rows are appended as they arrive, after a header with their number; names and labels,
+    which are small, follow at the end.
+    """
+
+    def __init__(
+        self, path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
+    ) -> None:
+        self._archive = zipfile.ZipFile(path, "x")  # stored, as numpy.savez does
+        self._facts = facts
+        self._names: list[str] = []
+        self._labels: list[int | list[int]] = []
+        self._member = self._archive.open("features.npy", "w", force_zip64=True)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
+        np.lib.format.write_array_header_1_0(self._member, header)
+
+    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
+        """Appends rows."""
+        self._member.write(np.ascontiguousarray(features, "<f4").data)
+        self._names += names
+        self._labels += labels.tolist()
+
+    def close(self) -> None:
+        """Writes the remaining arrays and the directory of the archive."""
+        with self._archive:
+            self._member.close()
+            rest = {
+                "names": np.array(self._names, np.str_),
+                "labels": np.array(self._labels, np.int32),
+                "classes": np.array(self._facts["classes"], np.str_),
+            }
+            for name, array in rest.items():
+                with self._archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+class _Parquet:
+    """Columns `name`, `label` (null where it is not known) and `features`, a list of fixed size.
+
+    With `data.multilabel`, a label is a list of classes.
+
+    The schema's metadata contains the key `vit_jax`: JSON with the checkpoint, the classes and the
+    shape of one image's features, which is two-dimensional for tokens.
+    """
+
+    def __init__(
+        self, path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
+    ) -> None:
+        self._size = int(np.prod(shape))
+        self._label = pa.list_(pa.int32()) if facts.get("multilabel") else pa.int32()
+        self._schema = pa.schema(
+            [
+                ("name", pa.string()),
+                ("label", self._label),
+                ("features", pa.list_(pa.float32(), self._size)),
+            ],
+            metadata={"vit_jax": json.dumps({**facts, "shape": shape})},
+        )
+        # Features never repeat, so dictionary encoding only costs time and space.
+        self._file = pyarrow.parquet.ParquetWriter(path, self._schema, use_dictionary=False)
+
+    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
+        """Appends rows as a group."""
+        flat = pa.array(np.ascontiguousarray(features, np.float32).reshape(-1))
+        columns = [
+            pa.array(names, pa.string()),
+            pa.array([_label(one) for one in labels], self._label),
+            pa.FixedSizeListArray.from_arrays(flat, self._size),
+        ]
+        self._file.write_table(pa.table(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Writes the directory of the file."""
+        self._file.close()
+
+
+def _label(label: np.ndarray) -> int | list[int] | None:
+    """The class of a label, the classes of a (K,) one, or None if it is not known."""
+    if (label < 0).any():
+        return None
+    return np.flatnonzero(label).tolist() if label.ndim else label.item()

@@ -16,11 +16,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vit_jax.config import ConfigError, checks
+from vit_jax.data import decoding
 from vit_jax.evaluation import probe
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.inference import loading
 from vit_jax.inference import segmentation_masks as masks
-from vit_jax.inference.inspect import figures, inputs, measures
+from vit_jax.inference.inspect import figures, measures
 from vit_jax.inference.segmentation_masks import NO_CLASS
 from vit_jax.models import variants
 from vit_jax.training import sharding
@@ -100,8 +101,8 @@ def measure(
     grid = _grid(opened)
     share = min(1.0, MOST / (len(train) * math.prod(grid)))
     features, labels, rng = [], [], np.random.default_rng(0)
-    for one, _, found in _features(opened, train):
-        truth = patch_classes(_mask(opened, one), grid).ravel()
+    for _, mask, found in _examples(opened, train):
+        truth = patch_classes(mask, grid).ravel()
         kept = (truth != NO_CLASS) & (rng.random(len(truth)) < share)
         features.append(found.reshape(-1, found.shape[-1])[kept])
         labels.append(truth[kept])
@@ -126,15 +127,12 @@ def _measured(
 ) -> Segmentation:
     linear, l2 = learned
     pixels, shown = np.zeros((0, 0), np.int64), []
-    for one, view, found in _features(opened, test):
-        truth = _mask(opened, one)
-        labeled = truth[truth != NO_CLASS]
-        most = max(classes, int(labeled.max(initial=0)) + 1)  # a class that was never learned
+    for view, truth, found in _examples(opened, test):
         scored = (found - linear.mean) / linear.scale @ linear.weights + linear.bias
         predicted = pixel_classes(scored, truth.shape)
-        size = max(most, len(pixels))
-        pixels = np.pad(pixels, (0, size - len(pixels)))
-        pixels += confusion(truth, predicted, size)
+        one = confusion(truth, predicted, classes)
+        size = max(len(one), len(pixels))
+        pixels = np.pad(pixels, (0, size - len(pixels))) + np.pad(one, (0, size - len(one)))
         if len(shown) < SHOWN:
             shown.append((view, truth, predicted))
     if not pixels.sum():
@@ -169,19 +167,29 @@ def _grid(opened: loading.LoadedModel) -> tuple[int, int]:
     return variants.grid(model, size)
 
 
-def _features(
+def _examples(
     opened: loading.LoadedModel, labeled: Sequence[masks.LabeledImage]
-) -> Iterator[tuple[masks.LabeledImage, np.ndarray, np.ndarray]]:
-    """Yields each image's files, its view (H, W, C) uint8, and its features (rows, columns, D)."""
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields each image's view (H, W, C) uint8, mask (h, w) and features (rows, columns, D)."""
     for start in range(0, len(labeled), BATCH):
-        part = labeled[start : start + BATCH]
-        files = ((str(one.image), masks.read_image(one.image), None) for one in part)
-        views = inputs.preprocessed(opened.config.data, files).views
-        yield from zip(part, views, measures.patch_features(opened, views), strict=True)
-
-
-def _mask(opened: loading.LoadedModel, one: masks.LabeledImage) -> np.ndarray:
-    return masks.read_mask(one, max_pixels=opened.config.data.max_pixels)
+        views, truths = [], []
+        for one in labeled[start : start + BATCH]:
+            try:
+                encoded = decoding.read_file(one.image)
+                views.append(opened.view(encoded))
+                height, width = decoding.size(encoded)
+            except (decoding.BadImage, OSError) as error:
+                raise ConfigError(f"{one.image}: {error}") from error
+            mask = masks.read_mask(one, max_pixels=opened.config.data.max_pixels)
+            # A smaller mask may be a pixel off; one of a turned image is another picture.
+            if abs(mask.shape[0] * width - mask.shape[1] * height) > max(height, width):
+                raise ConfigError(
+                    f"{one.mask}: is {mask.shape[1]} x {mask.shape[0]}, and its image {width} x "
+                    f"{height}, turned as its EXIF says; save both alike"
+                )
+            truths.append(mask)
+        found = measures.patch_features(opened, np.stack(views))
+        yield from zip(views, truths, found, strict=True)
 
 
 def patch_classes(mask: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
@@ -217,8 +225,12 @@ def pixel_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """How many pixels of each class (rows) were taken for each (columns), (K, K) int64."""
-    labeled = truth < classes
+    """How many pixels of each class (rows) were taken for each (columns), (K, K) int64.
+
+    K is `classes`, or more where `truth` has a class that was never learned.
+    """
+    labeled = truth != NO_CLASS
+    classes = max(classes, int(truth[labeled].max(initial=0)) + 1)
     pairs = truth[labeled].astype(np.int64) * classes + predicted[labeled]
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 

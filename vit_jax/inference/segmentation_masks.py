@@ -78,14 +78,6 @@ def _beside(images: pathlib.Path, masks: pathlib.Path, *, offset: int) -> list[L
     return [LabeledImage(path, masks / f"{path.stem}.png", offset) for path in files]
 
 
-def read_image(path: pathlib.Path) -> bytes:
-    """The bytes of a file; raises ConfigError for one that cannot be read."""
-    try:
-        return decoding.read_file(path)
-    except (decoding.BadImage, OSError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
 def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
     """The class of every pixel, (H, W) uint8, NO_CLASS where there is none.
 

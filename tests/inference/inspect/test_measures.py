@@ -362,7 +362,7 @@ def gradient(height, width, channels=3):
 def test_a_photo_is_the_same_part_of_the_image(data, size, factor):
     data = config.Data(**({"image_size": (32, 32)} | data))
     pixels = gradient(*size, data.channels)
-    view, photo = inputs.seen(pixels, data), inputs.photo(pixels, data)
+    view, photo = inputs.see(pixels, data)
     height, width = data.image_size
     assert view.shape == (height, width, data.channels)
     assert photo.shape == (factor * height, factor * width, data.channels)
@@ -376,9 +376,9 @@ def test_photos_of_files_of_several_sizes_are_of_one_size():
     small, large = gradient(32, 32), gradient(64, 100)
     encoded = cv2.imencode(".png", large)[1].tobytes()
     data = config.Data(image_size=(32, 32))
-    shown = inputs.preprocessed(data, [("small", small, None), ("large", encoded, None)])
+    shown = inputs.preprocess(data, [("small", small, None), ("large", encoded, None)])
     assert shown.photos.shape == (2, 64, 64, 3)
     np.testing.assert_array_equal(shown.photos[0], small.repeat(2, axis=0).repeat(2, axis=1))
-    np.testing.assert_array_equal(shown.photos[1], inputs.photo(large, data))
+    np.testing.assert_array_equal(shown.photos[1], inputs.see(large, data)[1])
     np.testing.assert_array_equal(shown.views[0], small)
     assert shown.first(1).photos.shape == (1, 64, 64, 3)

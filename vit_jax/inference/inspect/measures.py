@@ -111,16 +111,20 @@ def attention_weights(
       views: (B, H, W, C) uint8.
       at_most: bytes per batch; a batch contains at least one image.
     """
-    # A loop over layers needs one copy less of the weights than an unrolled program.
-    model = dataclasses.replace(opened.config.model, attention="explicit", remat="none", unroll=1)
-    cfg = dataclasses.replace(opened.config, model=model)
+    model, cfg = explicit_model(opened.config), opened.config
     size = max(1, min(at_most // bytes_per_image(cfg), len(views)))
     for start in range(0, len(views), size):
         batch = views[start : start + size]
         margin = [(0, size - len(batch)), (0, 0), (0, 0), (0, 0)]  # one size, one compilation
-        model = build.create_model(cfg)
         weights = _attention(model, cfg.data, opened.params, np.pad(batch, margin))
         yield np.asarray(weights)[:, : len(batch)]
+
+
+def explicit_model(cfg: config.Config) -> models.Classifier:
+    """The model as a program that returns attention weights in the least memory."""
+    # A loop over layers needs one copy less of the weights than an unrolled program.
+    model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
+    return build.create_model(dataclasses.replace(cfg, model=model))
 
 
 def bytes_per_image(cfg: config.Config) -> int:

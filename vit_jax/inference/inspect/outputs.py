@@ -12,8 +12,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from vit_jax import config
 from vit_jax.config import checks
-from vit_jax.inference import loading
+from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import figure_index as index
 from vit_jax.inference.inspect import (
     figures,
@@ -62,7 +63,9 @@ class Subject:
         if self.given is not None:
             return self.given
         if self.has_split:
-            return inputs.from_split(self.opened, max(self.counts.values()), self.seed)
+            count = max(self.counts.values())
+            examples = prediction.read_examples(self.opened, count, self.seed)
+            return inputs.preprocess(self.opened.config.data, examples)
         raise CannotAnswer("needs images; set --images=FILE_OR_FOLDER")
 
     @functools.cached_property
@@ -128,7 +131,11 @@ def inspect(
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     given = None
     if images and counts:  # fail before drawing anything
-        given = inputs.from_files(opened, images, max(counts.values()), seed)
+        for path in images:
+            if not path.exists():
+                raise config.ConfigError(f"--images={path}: no such file or folder")
+        files = prediction.files(images, max(counts.values()), seed)
+        given = inputs.preprocess(opened.config.data, files)
     subject = Subject(
         opened=opened,
         given=given,

@@ -31,7 +31,7 @@ from vit_jax.models.variants import required
 from vit_jax.pages import html
 from vit_jax.pages.markup import text
 from vit_jax.runtime import logs
-from vit_jax.training import build, losses, normalization
+from vit_jax.training import losses, normalization
 from vit_jax.utils import messages, storage
 
 COUNT = 8  # default number of images in a page
@@ -82,8 +82,7 @@ class Viewer:
         """Data of an image without colors, and its features (P, D)."""
         name, encoded, truth = picture
         cfg = self.opened.config
-        pixels = inputs.load(encoded, cfg.data)
-        view, photo = inputs.seen(pixels, cfg.data), inputs.photo(pixels, cfg.data)
+        view, photo = inputs.see(encoded, cfg.data)
         height, width = (len(photo) // len(view) * side for side in self._side)
         found = _compute(self._model, cfg.data, cfg.loss, self.opened.params, view[None])
         probabilities, weights, tokens = map(np.asarray, found)
@@ -132,10 +131,7 @@ class Viewer:
 
     @functools.cached_property
     def _model(self) -> models.Classifier:
-        # A loop over the layers needs one copy less of the weights than an unrolled program.
-        cfg = self.opened.config
-        model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
-        return build.create_model(dataclasses.replace(cfg, model=model))
+        return measures.explicit_model(self.opened.config)
 
     def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
         if "head/kernel" in self.opened.fresh:
