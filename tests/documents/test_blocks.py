@@ -1,5 +1,7 @@
 """The commands and Python blocks of every page run, in order, with small data and short runs."""
 
+import contextlib
+import io
 import pathlib
 import re
 import shlex
@@ -73,7 +75,8 @@ def world(tmp_path_factory):
 def shortened(words):
     """Returns a command with options that make its run small."""
     verb, *rest = words
-    named = [word for word in rest if not word.startswith("--")]
+    files = [word for word in rest if word.startswith("--config=")]
+    named = [word for word in rest if not word.startswith("--")] + files
     if verb == "train" and not named and any("train.duration" in word for word in rest):
         return [*words, *plugins.flags(RESUMED)]
     if verb not in ("train", "transfer") or not named or {"--smoke", "--dry-run"} & set(rest):
@@ -91,7 +94,7 @@ def shortened(words):
 
 
 def adapted(command):
-    """Returns the words of a command with this world's names for what its reader has."""
+    """The words of a command with this world's names for what its reader has, and its output."""
     text = command.replace("--config.data.root=DIR", "--config.data.root=photos")
     if "holdout" in text and "root=photos" in text:
         text = text.replace("root=photos", "root=unsplit")
@@ -100,7 +103,8 @@ def adapted(command):
         text = text.replace("weights.npz", "pets.npz")
     masked = "reconstruct" in text
     text = re.sub(r"\bRUN\b", "runs/masked" if masked else "runs/mine", text)
-    return shlex.split(text)[1:]
+    words, output = documents.without_redirection(text)
+    return words[1:], output
 
 
 def provide(text):
@@ -146,14 +150,17 @@ def test_a_page_runs(page, world, tmp_path, monkeypatch):
 def run(command):
     if documents.reason(command) or not command.startswith("vit_jax "):
         return
-    words = adapted(command)
+    words, output = adapted(command)
     provide(shlex.join(["vit_jax", *words]))
-    words = shortened(words)
+    words, printed = shortened(words), io.StringIO()
     try:
-        code = cli.main(words)
+        with contextlib.redirect_stdout(printed) if output else contextlib.nullcontext():
+            code = cli.main(words)
     except SystemExit as stopped:
         code = stopped.code
     assert code == 0, shlex.join(words)
+    if output:
+        pathlib.Path(output).write_text(printed.getvalue())
 
 
 def execute(block, names):

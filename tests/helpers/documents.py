@@ -35,7 +35,7 @@ NOT_RUN = {
     r"^vit_jax reproduce (?!table)": "hours; tests/studies/reproduce",
     r"^vit_jax transfer (?!.*(--dry-run|image_folder))": "the paper's run; tests/studies/transfer",
     r"^vit_jax train (pretrain|finetune|masked|baseline)/(?!.*--smoke)": "the paper's run; --smoke",
-    r"^vit_jax train tfds|imagenet|objectnet|--dedup-against": "needs a data set that is not here",
+    r"^vit_jax train tfds|imagenet|objectnet|--dedup-against": "needs a dataset that is not here",
     r"data\.channels=13": "needs such images; tests/data/test_depth.py",
     r"--serve": "waits for a browser; tests/inference/inspect",
     r"--config=my_configs": "names a file of the reader",
@@ -79,6 +79,15 @@ def commands(block):
                 part = []
             else:
                 part.append(word)
+
+
+def without_redirection(command):
+    """The words of a command, and the file that its output goes to, or None."""
+    words = shlex.split(command)
+    if ">" not in words:
+        return words, None
+    at = words.index(">")
+    return words[:at], words[at + 1]
 
 
 def reason(command):

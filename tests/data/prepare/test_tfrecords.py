@@ -136,6 +136,12 @@ def test_a_stopped_conversion_goes_on(made, tmp_path):
     assert (new / first.name).stat().st_mtime_ns == before
 
 
+def test_only_one_command_converts_a_copy(made, tmp_path):
+    part = staging.hidden(tmp_path / "eurosat/rgb/2.0.0")
+    with staging.alone(part), pytest.raises(DataError, match="another command is packing this"):
+        tfrecords.convert(epath.Path(made[0]), "eurosat/rgb", tmp_path)
+
+
 def test_counts_and_names_must_be_those_of_the_metadata(made, tmp_path):
     folder = copied(made, tmp_path)
     second = folder / "eurosat-train.tfrecord-00001-of-00002"

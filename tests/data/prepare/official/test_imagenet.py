@@ -113,11 +113,13 @@ def test_layouts(kind, prepare, tmp_path):
         }
         assert set((folder / f"{split}.txt").read_text().split()) == set(images)
     assert not list(folder.parent.glob(".*"))
+    (folder.parent / ".5.1.0.part/unpacked").mkdir(parents=True)  # killed after the last rename
     assert prepare(f"--from={tmp_path / 'mine'}") == (
         0,
         [f"imagenet: is prepared already, in {folder}"],
         [],
     )
+    assert not list(folder.parent.glob(".*"))
     assert "tensorflow" not in sys.modules
 
 

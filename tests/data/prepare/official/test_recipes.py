@@ -15,8 +15,10 @@ from tensorflow_datasets.core.download import checksums
 import official_fakes
 import tfds_reference
 from commands import woe
-from vit_jax.data.prepare import command, download
+from vit_jax.data.prepare import archives, command, download, shards
 from vit_jax.data.prepare.official import build
+from vit_jax.data.prepare.official.recipe import Example
+from vit_jax.data.source import DataError
 from vit_jax.data.tasks import TASKS
 
 SETS = {
@@ -229,6 +231,44 @@ def test_a_file_that_is_missing_is_named(name, task, change, line, prepare, tmp_
     getattr(official_fakes, name)(tmp_path / "mine")
     (tmp_path / "mine" / change).unlink()
     assert line in woe(prepare(task, f"--from={tmp_path / 'mine'}", "--partial"))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "file", "content", "line"),
+    [
+        ("oxford_flowers102", "flowers", "setid.mat",
+         official_fakes.mat(trnid=[[np.inf]], valid=[[1]], tstid=[[2]]), "trnid is not a row of"),
+        ("diabetic_retinopathy_detection", "vtab/retinopathy", "trainLabels.csv",
+         b"image,level\n" + b"9" * 200_000, "trainLabels.csv: is not a table: field larger"),
+    ],
+    ids=["infinite", "field"],
+)  # fmt: skip
+def test_a_table_of_other_values_is_named(name, task, file, content, line, prepare, tmp_path):
+    (tmp_path / "mine").mkdir()
+    getattr(official_fakes, name)(tmp_path / "mine")
+    (tmp_path / "mine" / file).write_bytes(content)
+    assert line in woe(prepare(task, f"--from={tmp_path / 'mine'}", "--partial"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"color": None}, {"color": "x"}, {"rotation": 10**400}, {"3d_coords": {}}], ids=str
+)
+def test_values_that_are_no_features_are_named(change, tmp_path):
+    (tmp_path / "a.png").write_bytes(official_fakes.picture(0, kind=".png", height=320, width=480))
+    point = [1.0, 2.0, 3.0]
+    scene = {"color": "cyan", "material": "metal", "shape": "cube", "size": "small"}
+    scene |= {"rotation": 1.0, "pixel_coords": point, "3d_coords": point}
+    entry = archives.FileEntry(
+        "a.png", str(tmp_path), archives.PLAIN, len((tmp_path / "a.png").read_bytes())
+    )
+    encode = build.ExampleEncoder("clevr")
+    for objects in ([scene], [scene | change], [None]):
+        example = Example("a.png", (entry,), {"file_name": "a.png", "objects": objects})
+        if objects == [scene]:
+            encode(example, shards.Outcome())
+            continue
+        with pytest.raises(DataError, match=r"^a\.png: .*; download it again$"):
+            encode(example, shards.Outcome())
 
 
 def test_a_recipe_for_every_dataset_of_the_paper():

@@ -34,6 +34,9 @@ UNPACKED = "unpacked"
 UNPACKED_LIMIT = 2**26  # bytes of a compressed file that a dry run unpacks to count its images
 ORDER = "TFDS's: MD5 of the split's name and the example's key"
 
+# What TFDS raises for a value that is none of its feature's.
+INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
 RECIPES: dict[str, Recipe] = {
     recipe.dataset.tfds: recipe
     for recipe in (
@@ -286,7 +289,7 @@ class ExampleEncoder:
             data = [self._read(file) for file in example.files]
             values = example.features | self._recipe.encode(data, example.features)
             return example.name, self.features.encode_example(values)
-        except (BadImage, ValueError) as error:  # of TFDS, for a value out of its range
+        except (BadImage, *INVALID) as error:
             reason = str(error).strip().rpartition("\n")[2][:200]
             raise DataError(f"{example.name}: {reason}; download it again") from None
 

@@ -343,7 +343,11 @@ def find_retinopathy(files: SourceFiles) -> Contents:
 
     def read(split: str, found: FileEntry) -> Iterator[Example]:
         usage = EYES_SPLITS[split]
-        for row in csv.DictReader(io.StringIO(files.text(found))):
+        try:
+            rows = list(csv.DictReader(io.StringIO(files.text(found))))
+        except csv.Error as error:
+            raise DataError(f"{found.path}: is not a table: {error}") from None
+        for row in rows:
             if usage is not None and row.get("Usage") != usage:
                 continue
             image, level = row.get("image") or "", row.get("level") or ""
