@@ -11,49 +11,68 @@ transfer` chooses among the rates of the method and trains once with the best; a
 the middle one. Of `lora`, epochs are as many as two CPU cores do in an hour on a thousand images.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_collections
 
 from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice
 
-
-class Weights(NamedTuple):
-    """Published weights: their address, and the size of the model."""
-
-    init_from: str
-    variant: str
-
-
-HUB = "https://huggingface.co/timm"
-MODELS = {
-    **{
-        f"ViT-{size}_16": Weights(f"augreg/ViT-{size}_16", f"ViT-{size}/16")
-        for size in ("S", "B", "L")
-    },
-    **{
-        f"DINOv2-{size}_14": Weights(f"{HUB}/vit_{long}_patch14_dinov2.lvd142m", f"ViT-{size}/14")
-        for size, long in (("S", "small"), ("B", "base"), ("L", "large"))
-    },
+TIMM = "https://huggingface.co/timm"
+MODELS = {  # weights, size, and MAE's decay of rates by layer, whose smallest model is B
+    "ViT-S_16": ("augreg/ViT-S_16", "ViT-S/16", 0.65),
+    "ViT-B_16": ("augreg/ViT-B_16", "ViT-B/16", 0.65),
+    "ViT-L_16": ("augreg/ViT-L_16", "ViT-L/16", 0.75),
+    "DINOv2-S_14": (f"{TIMM}/vit_small_patch14_dinov2.lvd142m", "ViT-S/14", 0.65),
+    "DINOv2-B_14": (f"{TIMM}/vit_base_patch14_dinov2.lvd142m", "ViT-B/14", 0.65),
+    "DINOv2-L_14": (f"{TIMM}/vit_large_patch14_dinov2.lvd142m", "ViT-L/14", 0.75),
 }
-# Rates to choose among, for Adam, and the options of each method.
-RATES = {
-    "probe": (1e-3, 3e-3, 1e-2),
-    "lora": (3e-4, 1e-3, 3e-3),
-    "llrd": (1e-4, 3e-4, 1e-3),
-    "full": (1e-5, 3e-5, 1e-4),
+METHODS: dict[str, tuple[str, tuple[float, float, float], dict[str, Any]]] = {
+    # what trains, rates to choose among, and what differs besides
+    "probe": ("the head alone", (1e-3, 3e-3, 1e-2), {"optimizer.only": ("head",)}),
+    "lora": (
+        "low-rank adapters",
+        (3e-4, 1e-3, 3e-3),
+        {"lora.rank": 8, "train.batch_size": 16, "train.duration": "4 epochs"},
+    ),
+    "llrd": (
+        "layer-wise rates",
+        (1e-4, 3e-4, 1e-3),
+        {"optimizer.weight_decay": 0.05, "model.stochastic_depth": 0.1},
+    ),
+    "full": ("all at one rate", (1e-5, 3e-5, 1e-4), {"optimizer.weight_decay": 0.05}),
 }
-METHODS: dict[str, dict[str, Any]] = {
-    "probe": {"optimizer": {"only": ("head",)}},
-    "lora": {
-        "lora": {"rank": 8, "alpha": 16.0},
-        "train": {"batch_size": 16, "duration": "4 epochs"},
-    },
-    "llrd": {"optimizer": {"weight_decay": 0.05}, "model": {"stochastic_depth": 0.1}},
-    "full": {"optimizer": {"weight_decay": 0.05}},
-}
-LAYER_DECAY = {"S": 0.65, "B": 0.65, "L": 0.75}  # MAE's; its smallest model is B
+RUNS = {f"adapt/{model}-{method}": (model, method) for model in MODELS for method in METHODS}
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """The config of the run `name`."""
+    model, method = RUNS[name]
+    weights, variant, layer_decay = MODELS[model]
+    _, rates, changes = METHODS[method]
+    common = {
+        "init_from": weights,
+        "model.variant": variant,
+        "train.batch_size": 64,
+        "train.duration": "20 epochs",
+        "optimizer.lr": rates[1],
+        "optimizer.weight_decay": 0.0,
+        "optimizer.layer_decay": layer_decay if method == "llrd" else None,
+        "schedule.warmup": "1 epochs",
+    }
+    return catalog.derive("image_folder", common | changes)
+
+
+def about(name: str) -> catalog.About:
+    """The choices of the recipe, and the rates that `transfer` tries."""
+    model, method = RUNS[name]
+    what, rates, _ = METHODS[method]
+    return catalog.About(
+        row=f"{model}, {what}",
+        choices=(COMMON, *([CHOICES[method]] if method in CHOICES else [])),
+        transfer=catalog.TransferSettings(rates=rates, seeds=(0,)),
+    )
+
 
 COMMON = Choice(
     "the rates, 20 epochs of batches of 64 (lora: 4, of 16)",
@@ -72,48 +91,3 @@ CHOICES = {
         "--config.optimizer.layer_decay=0.75",
     ),
 }
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return tuple(f"adapt/{model}-{method}" for model in MODELS for method in METHODS)
-
-
-def _parts(name: str) -> tuple[str, str]:
-    model, _, method = name.removeprefix("adapt/").rpartition("-")
-    return model, method
-
-
-def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    model, method = _parts(name)
-    weights, size = MODELS[model], model.rpartition("-")[2][0]
-    options = catalog.load("image_folder")
-    own = METHODS[method]
-    decay = {"layer_decay": LAYER_DECAY[size]} if method == "llrd" else {}
-    options |= {
-        "init_from": weights.init_from,
-        "model": {"variant": weights.variant} | own.get("model", {}),
-        "train": {"batch_size": 64, "duration": "20 epochs", "clip_norm": 1.0}
-        | own.get("train", {}),
-        "optimizer": {"lr": RATES[method][1]} | decay | own.get("optimizer", {}),
-        "lora": own.get("lora", {}),
-        "schedule": {"warmup": "1 epochs", "name": "cosine"},
-    }
-    return ml_collections.ConfigDict(options)
-
-
-def about(name: str) -> catalog.About:
-    """Returns the choices of the recipe, and the rates that `transfer` tries."""
-    model, method = _parts(name)
-    row = {
-        "probe": "the head alone",
-        "lora": "low-rank adapters",
-        "llrd": "layer-wise rates",
-        "full": "all at one rate",
-    }
-    return catalog.About(
-        row=f"{model}, {row[method]}",
-        choices=(COMMON, *([CHOICES[method]] if method in CHOICES else [])),
-        transfer=catalog.TransferSettings(rates=RATES[method], seeds=(0,)),
-    )

@@ -10,32 +10,10 @@ from vit_jax.config.catalog import Choice
 from vit_jax.data.tasks import TASKS
 
 RUNS = {f"baseline/ViT-S_16-imagenet-{epochs}ep": epochs for epochs in (90, 150, 300)}
-CHOICES = (
-    Choice(
-        "optimizer.weight_decay=0.1",
-        "printed as 1e-4, not multiplied by the learning rate of 1e-3; ours is",
-        "--config.optimizer.weight_decay=WD",
-    ),
-    Choice(
-        "model.representation_size=384",
-        "its config in big_vision keeps the tanh layer before the head",
-        "--config.model.representation_size=none",
-    ),
-    Choice(
-        "RandAugment's Solarize inverts all of an image, Contrast blends with 196",
-        "as in big_vision at magnitude 10: a threshold that wraps at 256, and height x width / 256 "
-        "for the mean",
-    ),
-)
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return tuple(RUNS)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
+    """The config of the run `name`."""
     task = TASKS["imagenet"]
     return ml_collections.ConfigDict(
         {
@@ -70,7 +48,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns the provenance of the run `name` and the results of its authors."""
+    """The provenance of the run `name` and the results of its authors."""
     task = TASKS["imagenet"]
     printed = (catalog.Result("top-1", 76.5, "big_vision"),) if RUNS[name] == 90 else ()
     return catalog.About(
@@ -81,3 +59,22 @@ def about(name: str) -> catalog.About:
         results=printed,
         choices=CHOICES,
     )
+
+
+CHOICES = (
+    Choice(
+        "optimizer.weight_decay=0.1",
+        "printed as 1e-4, not multiplied by the learning rate of 1e-3; ours is",
+        "--config.optimizer.weight_decay=WD",
+    ),
+    Choice(
+        "model.representation_size=384",
+        "its config in big_vision keeps the tanh layer before the head",
+        "--config.model.representation_size=none",
+    ),
+    Choice(
+        "RandAugment's Solarize inverts all of an image, Contrast blends with 196",
+        "as in big_vision at magnitude 10: a threshold that wraps at 256, and height x width / 256 "
+        "for the mean",
+    ),
+)

@@ -5,7 +5,6 @@ BiT-HyperRule: one setting for each size of a data set, nothing to choose. Tasks
 finetune/*; `vtab-` is one of the 19 of VTAB-1k.
 """
 
-import dataclasses
 from typing import Any
 
 import ml_collections
@@ -16,7 +15,7 @@ from vit_jax.data.tasks import TASKS
 
 ORIGIN = "bit/R152x4-jft-40ep"
 RECIPE = "pretrain/R152x2-jft-7ep-sgd"  # the same recipe, shortened
-TARGETS = {
+RUNS = {ORIGIN: ""} | {
     **{f"bit/R152x4-jft-{target}": target for target in paper.TABLE_4},
     **{f"bit/R152x4-jft-vtab-{task}": f"vtab/{task}" for task in paper.TABLE_9},
 }
@@ -25,9 +24,32 @@ SMALL = ("cifar10", "cifar100", "vtab/cifar100", "vtab/svhn", "vtab/eurosat",
          "vtab/dsprites-location", "vtab/dsprites-orientation")  # fmt: skip
 
 
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return (ORIGIN, *TARGETS)
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """The config of the run `name`."""
+    common = {"model.variant": "R152x4", "model.resnet_version": "v2"}
+    if name == ORIGIN:
+        changes = {
+            "train.duration": "40 epochs",
+            "schedule.drops": tuple(epoch / 40 for epoch in (10, 23, 30, 37)),
+        }
+        return catalog.derive(RECIPE, common | changes)
+    target = RUNS[name]
+    task = TASKS[target]
+    setup = paper.big_transfer(task.count(task.whole) or 0)
+    resized, side = (160, 128) if target in SMALL else (512, 480)  # before and after the crop
+    changes = {
+        "data.image_size": (side, side),
+        "data.resize_to": resized if task.cropped else None,
+        "data.train_crop": "random" if task.cropped else "resize",
+        "train.duration": f"{setup.steps} steps",
+        "train.mixup": setup.mixup,
+        "train.clip_norm": None,
+        "optimizer.lr": paper.BIT_LR,
+        "schedule.name": "step",
+        "schedule.warmup": "500 steps" if setup.steps > 500 else "100 steps",
+        "schedule.drops": paper.BIT_DROPS,
+    }
+    return catalog.derive(_base(target), common | changes)
 
 
 def _base(target: str) -> str:
@@ -36,73 +58,20 @@ def _base(target: str) -> str:
     return f"finetune/R152x2-jft7ep-{target}"
 
 
-def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    if name == ORIGIN:
-        return _pretraining()
-    target = TARGETS[name]
-    task, options = TASKS[target], catalog.load(_base(target))
-    options["model"] = {
-        "variant": paper.BIT_L.model,
-        "resnet_version": "v2",
-        "num_classes": task.classes,
-    }
-    whole, side = paper.BIT_SMALL if target in SMALL else paper.BIT_LARGE
-    options["data"] |= {
-        "image_size": (side, side),
-        "resize_to": whole if task.cropped else None,
-        "train_crop": "random" if task.cropped else "resize",
-    }
-    setup = _setup(target)
-    options["train"] |= {
-        "duration": f"{setup.steps} steps",
-        "mixup": setup.mixup,
-        "clip_norm": None,
-    }
-    options["optimizer"] |= {"lr": paper.BIT_LR}
-    options["schedule"] = {
-        "warmup": "500 steps" if setup.steps > 500 else "100 steps",
-        "name": "step",
-        "drops": paper.BIT_DROPS,
-    }
-    return ml_collections.ConfigDict(options)
-
-
-def _setup(target: str) -> paper.BigTransfer:
-    """Returns the settings of BiT-HyperRule for a number of training images."""
-    task = TASKS[target]
-    images = task.count(task.whole) or 0
-    return next(setup for setup in paper.BIT if images < setup.fewer_than)
-
-
-def _pretraining() -> ml_collections.ConfigDict:
-    recipe, options = paper.BIT_L, catalog.load(RECIPE)
-    options["model"] |= {"variant": recipe.model, "resnet_version": "v2"}
-    options["train"] |= {"duration": f"{recipe.epochs} epochs"}
-    options["optimizer"] |= {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
-    options["schedule"] |= {
-        "warmup": f"{recipe.warmup} steps",
-        "drops": tuple(epoch / recipe.epochs for epoch in recipe.drops),
-    }
-    return ml_collections.ConfigDict(options)
-
-
 def about(name: str) -> catalog.About:
-    """Returns the provenance of the run `name` and its results in Table 2."""
+    """The provenance of the run `name` and its results in Table 2."""
     if name == ORIGIN:
         return _about_pretraining()
-    target = TARGETS[name]
+    target = RUNS[name]
     task, base = TASKS[target], catalog.about(_base(target))
     vtab = target.startswith("vtab/")
     values: dict[str, Any] = paper.TABLE_2_BIT._asdict()
     measures = {"mean of 19, 3 runs": "vtab"} if vtab else {"top-1, 3 runs": target}
     if target == "imagenet":
         measures["ReaL"] = "real"
-    return dataclasses.replace(
-        base,
+    return base.derive(
         tables=("2", "figure 2") if vtab else ("2",),
         row=f"BiT-L (R152x4), {task.title}",
-        exaflops=None,
         results=tuple(
             Result(what, values[key][0], "2", values[key][1]) for what, key in measures.items()
         ),
@@ -119,13 +88,10 @@ def about(name: str) -> catalog.About:
 def _about_pretraining() -> catalog.About:
     base = catalog.about(RECIPE)
     replaced = ("SGD:", "schedule.drops", "model.resnet_version")
-    return dataclasses.replace(
-        base,
+    return base.derive(
         tables=("2", "figure 2"),
-        row=f"BiT-L (R152x4), {base.dataset}, {paper.BIT_L.epochs} epochs",
-        exaflops=None,
+        row=f"BiT-L (R152x4), {base.dataset}, 40 epochs",
         core_days=paper.TABLE_2_BIT.core_days,
-        results=(),
         choices=(LENGTH, *(c for c in base.choices if not c.what.startswith(replaced))),
     )
 

@@ -10,28 +10,85 @@ hours full. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same 
 `ViT-6_4`.
 """
 
+from typing import Any
+
 import ml_collections
 
 from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice
 
-LARGE, CONTINUED = "cifar10/ViT-6_4", "cifar10/ViT-6_4-continued"
-SMALL, TAUGHT = "cifar10/ViT-3_4", "cifar10/ViT-3_4-distilled"
-ROWS = {
-    LARGE: "a plain ViT in 80 minutes of two CPU cores",
-    CONTINUED: "the same with 95 minutes more",
-    SMALL: "a small plain ViT",
-    TAUGHT: "the small one, taught by cifar10/ViT-6_4",
+LARGE = {"model.width": 192, "model.depth": 6, "model.mlp_dim": 768, "model.heads": 3}
+SMALL = {"model.width": 96, "model.depth": 3, "model.mlp_dim": 384, "model.heads": 3}
+TEACHER = "cifar10/ViT-6_4"
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    TEACHER: (
+        "a plain ViT in 80 minutes of two CPU cores",
+        LARGE
+        | {
+            "train.duration": "6000 steps",
+            "schedule.warmup": "200 steps",
+            "schedule.cooldown": "1500 steps",
+        },
+    ),
+    "cifar10/ViT-6_4-continued": (
+        "the same with 95 minutes more",
+        LARGE
+        | {
+            "init_from": TEACHER,
+            "init_head": "keep",
+            "seed": 1,  # other crops
+            "optimizer.lr": 1.5e-3,
+            "train.duration": "2750 steps",
+            "schedule.warmup": "100 steps",
+            "schedule.cooldown": "2650 steps",
+        },
+    ),
+    "cifar10/ViT-3_4": ("a small plain ViT", SMALL),
+    "cifar10/ViT-3_4-distilled": (
+        f"the small one, taught by {TEACHER}",
+        SMALL | {"distill.teacher": TEACHER, "distill.temperature": 2.0},
+    ),
 }
-SIZES = {
-    LARGE: {"width": 192, "depth": 6, "mlp_dim": 768, "heads": 3},
-    SMALL: {"width": 96, "depth": 3, "mlp_dim": 384, "heads": 3},
-}
-STEPS = {  # all, cooldown, warm-up
-    LARGE: (6000, 1500, 200),
-    CONTINUED: (2750, 2650, 100),
-    SMALL: (100, 40, 10),
-}
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """The config of the run `name`."""
+    _, own = RUNS[name]
+    return catalog.derive(
+        None,
+        {
+            "model.patch_size": (4, 4),
+            "model.pooling": "gap",
+            "model.num_classes": 10,
+            "data.source": "tfds",
+            "data.name": "cifar10",
+            "data.image_size": (32, 32),
+            "data.crop_area": (0.35, 1.0),
+            "data.crop_aspect": (0.8, 1.25),
+            "train.batch_size": 128,
+            "train.duration": "100 steps",
+            "train.label_smoothing": 0.1,
+            "train.clip_norm": 1.0,
+            "optimizer.name": "muon",
+            "optimizer.consistent_rms": 0.2,
+            "optimizer.lr": 2e-3,
+            "optimizer.weight_decay": 0.1,
+            "schedule.name": "constant",
+            "schedule.warmup": "10 steps",
+            "schedule.cooldown": "40 steps",
+            "checkpoint.every": "500 steps",
+            "evaluation.every": "2000 steps",
+        }
+        | own,
+    )
+
+
+def about(name: str) -> catalog.About:
+    """The provenance of the run `name`."""
+    row, _ = RUNS[name]
+    return catalog.About(row=row, dataset="CIFAR-10", images=50_000, choices=CHOICES)
+
+
 CHOICES = (
     Choice(
         "optimizer.name=muon, optimizer.consistent_rms=0.2",
@@ -45,49 +102,3 @@ CHOICES = (
         "--config.schedule.name=cosine",
     ),
 )
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return tuple(ROWS)
-
-
-def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    size = {TAUGHT: SMALL, CONTINUED: LARGE}.get(name, name)
-    steps, cooldown, warmup = STEPS[SMALL if name == TAUGHT else name]
-    options = {
-        "model": {"patch_size": (4, 4), "pooling": "gap", "num_classes": 10} | SIZES[size],
-        "data": {
-            "source": "tfds",
-            "name": "cifar10",
-            "image_size": (32, 32),
-            "crop_area": (0.35, 1.0),
-            "crop_aspect": (0.8, 1.25),
-        },
-        "train": {
-            "batch_size": 128,
-            "duration": f"{steps} steps",
-            "label_smoothing": 0.1,
-            "clip_norm": 1.0,
-        },
-        "optimizer": {"name": "muon", "consistent_rms": 0.2, "lr": 2e-3, "weight_decay": 0.1},
-        "schedule": {
-            "warmup": f"{warmup} steps",
-            "name": "constant",
-            "cooldown": f"{cooldown} steps",
-        },
-        "checkpoint": {"every": "500 steps"},
-        "evaluation": {"every": "2000 steps"},
-    }
-    if name == CONTINUED:
-        options |= {"init_from": LARGE, "init_head": "keep", "seed": 1}  # other crops than LARGE's
-        options["optimizer"]["lr"] = 1.5e-3
-    if name == TAUGHT:
-        options["distill"] = {"teacher": LARGE, "temperature": 2.0}
-    return ml_collections.ConfigDict(options)
-
-
-def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from."""
-    return catalog.About(row=ROWS[name], dataset="CIFAR-10", images=50_000, choices=CHOICES)

@@ -13,15 +13,12 @@ import ml_collections
 
 from vit_jax.config import catalog
 
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return ("digits", "digits-token")
+RUNS = {"digits": ("gap", "sincos_2d"), "digits-token": ("token", "learned_1d")}
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    pooling, position = ("gap", "sincos_2d") if name == "digits" else ("token", "learned_1d")
+    """The config of the run `name`."""
+    pooling, position = RUNS[name]
     return ml_collections.ConfigDict(
         {
             "model": {
@@ -59,5 +56,5 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from."""
+    """The provenance of the run `name`."""
     return catalog.About(row=f"{name}, the whole training split", dataset="digits", images=1437)

@@ -39,7 +39,7 @@ LONGER = {("ViT-L/16", "jft"): 14, ("ViT-H/14", "jft"): 14}
 
 
 def _epochs(model: str, pretrained: str) -> int:
-    """Returns the length of the pre-training that Table 5 fine-tunes."""
+    """The length of the pre-training that Table 5 fine-tunes."""
     return LONGER.get((model, pretrained), EPOCHS[pretrained])
 
 
@@ -63,53 +63,44 @@ RUNS = {
 LR = 0.03
 
 
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return tuple(RUNS)
-
-
-def pixels(model: str) -> int:
-    """Returns 384, or the nearest whole number of patches below it."""
-    patch = int(model.rpartition("/")[2]) if "/" in model else 1
-    return paper.FINETUNE_PIXELS // patch * patch
-
-
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
+    """The config of the run `name`."""
     run = RUNS[name]
     row, task, side = paper.TABLE_4[run.target], TASKS[run.target], run.pixels or pixels(run.model)
-    return ml_collections.ConfigDict(
+    return catalog.derive(
+        None,
         {
             "init_from": published(run.model) if run.pretrained == "i21k" else None,
-            "model": {
-                "variant": run.model,
-                "num_classes": task.classes,
-            },
-            "data": {
-                "source": "tfds",
-                "name": task.dataset.tfds,
-                "train_split": task.whole,
-                "eval_split": task.test,
-                "image_size": (side, side),
-            },
-            "train": {
-                "batch_size": paper.FINETUNE_BATCH,
-                "duration": f"{row.steps} steps",
-                "clip_norm": 1.0,
-                "ema": paper.POLYAK if run.pixels else None,
-            },
-            "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.9, "moment_dtype": "bfloat16"},
-            "schedule": {
-                "warmup": "500 steps" if row.steps > 500 else "100 steps",
-                "name": "cosine",
-            },
-            "evaluation": {"tasks": ("imagenet-real",) if run.target == "imagenet" else ()},
-        }
+            "model.variant": run.model,
+            "model.num_classes": task.classes,
+            "data.source": "tfds",
+            "data.name": task.dataset.tfds,
+            "data.train_split": task.whole,
+            "data.eval_split": task.test,
+            "data.image_size": (side, side),
+            "train.batch_size": 512,
+            "train.duration": f"{row.steps} steps",
+            "train.clip_norm": 1.0,
+            "train.ema": paper.POLYAK if run.pixels else None,
+            "optimizer.name": "sgd",
+            "optimizer.lr": LR,
+            "optimizer.momentum": 0.9,
+            "optimizer.moment_dtype": "bfloat16",
+            "schedule.name": "cosine",
+            "schedule.warmup": "500 steps" if row.steps > 500 else "100 steps",
+            "evaluation.tasks": ("imagenet-real",) if run.target == "imagenet" else (),
+        },
     )
 
 
+def pixels(model: str) -> int:
+    """384, or the nearest whole number of patches below it."""
+    patch = int(model.rpartition("/")[2]) if "/" in model else 1
+    return 384 // patch * patch
+
+
 def about(name: str) -> catalog.About:
-    """Returns the provenance of the run `name` and the results of the paper."""
+    """The provenance of the run `name` and the results of the paper."""
     run = RUNS[name]
     row, task = paper.TABLE_4[run.target], TASKS[run.target]
     patch = run.model.rpartition("/")[2]
@@ -147,8 +138,8 @@ def about(name: str) -> catalog.About:
 
 
 def bit(images: int) -> dict[str, Any]:
-    """Returns the options of Big Transfer's setup for so many training images."""
-    setup = next(setup for setup in paper.BIT if images < setup.fewer_than)
+    """The options of Big Transfer's setup for so many training images."""
+    setup = paper.big_transfer(images)
     return {
         "optimizer.lr": paper.BIT_LR,
         "train.duration": f"{setup.steps} steps",
@@ -160,12 +151,12 @@ def bit(images: int) -> dict[str, Any]:
 
 
 def published(model: str) -> str:
-    """Returns the name of the weights that Google published, pre-trained on ImageNet-21k."""
+    """The name of the weights that Google published, pre-trained on ImageNet-21k."""
     return f"imagenet21k/{model.replace('/', '_')}"
 
 
 def origin(model: str, pretrained: str, epochs: int | None = None) -> str:
-    """Returns the name of the pre-training: that of so many epochs, or that of Table 5."""
+    """The name of the pre-training: that of so many epochs, or that of Table 5."""
     epochs = epochs or _epochs(model, pretrained)
     return f"pretrain/{model.replace('/', '_')}-{pretrained}-{epochs}ep"
 

@@ -22,73 +22,58 @@ from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice
 
 MODELS: dict[str, dict[str, Any]] = {
-    "ViT": {
-        "patch_size": (2, 2),
-        "width": 64,
-        "depth": 4,
-        "mlp_dim": 256,
-        "heads": 4,
-    },
-    "ResNet": {
-        "architecture": "resnet",
-        "resnet_units": (1, 1, 1),
-        "resnet_width": 0.5,
-    },
+    "ViT": {"patch_size": (2, 2), "width": 64, "depth": 4, "mlp_dim": 256, "heads": 4},
+    "ResNet": {"architecture": "resnet", "resnet_units": (1, 1, 1), "resnet_width": 0.5},
 }
 PIXELS = {"ViT": 8, "ResNet": 24}
-SHARES = (25, 50, 100)  # of the images to pre-train on, in percent
 KNOWN = ("0", "1", "2", "3", "4")
 IMAGES = 719  # of those classes
 RATES = (0.06, 0.12)  # above Table 4's: the run is 600 steps of 64 images
 SEEDS = (0, 1)  # to try each with
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return tuple(
-        name
-        for model in MODELS
-        for name in (*(pretraining(model, share) for share in SHARES), f"home/{model}-digits")
-    )
-
-
-def pretraining(model: str, share: int) -> str:
-    """Returns the name of the pre-training on a share of the images, in percent."""
-    return f"home/{model}-half" + ("" if share == 100 else f"-{share}")
+RUNS = {  # network, and the share of the images to pre-train on, in percent
+    f"home/{model}-{kind}": (model, share)
+    for model in MODELS
+    for kind, share in {"half-25": 25, "half-50": 50, "half": 100, "digits": None}.items()
+}
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    model, kind, share = _parts(name)
-    options = catalog.load("digits-token") | {"model": dict(MODELS[model])}
+    """The config of the run `name`."""
+    model, share = RUNS[name]
     pixels = PIXELS[model]
-    if kind == "half":
-        part = "train" if share == 100 else f"train[:{share}%]"
-        options["data"] |= {"classes": KNOWN, "train_split": part, "image_size": (pixels, pixels)}
-        options["train"] |= {"duration": "1400 steps"}
-        options["schedule"] |= {"warmup": "60 steps"}
-        options["checkpoint"] = options["evaluation"] = {"every": "350 steps"}
-        return ml_collections.ConfigDict(options)
-    options["data"] |= {"image_size": (5 * pixels // 4, 5 * pixels // 4)}
-    options["train"] |= {"duration": "600 steps"}  # clipped at 1, as in the paper
-    options["optimizer"] = {"name": "sgd", "lr": 0.06, "momentum": 0.9}
-    options["schedule"] = {"warmup": "60 steps", "name": "cosine"}
-    options["checkpoint"], options["evaluation"] = {"every": "300 steps"}, {"every": None}
-    return ml_collections.ConfigDict(options)
-
-
-def _parts(name: str) -> tuple[str, str, int]:
-    model, kind, *share = name.removeprefix("home/").split("-")
-    return model, kind, int(share[0]) if share else 100
+    if share is not None:
+        changes = {
+            "data.classes": KNOWN,
+            "data.train_split": "train" if share == 100 else f"train[:{share}%]",
+            "data.image_size": (pixels, pixels),
+            "train.duration": "1400 steps",
+            "schedule.warmup": "60 steps",
+            "checkpoint.every": "350 steps",
+            "evaluation.every": "350 steps",
+        }
+    else:
+        changes = {
+            "data.image_size": (5 * pixels // 4, 5 * pixels // 4),
+            "train.duration": "600 steps",  # clipped at 1, as in the paper
+            "optimizer.name": "sgd",
+            "optimizer.lr": 0.06,
+            "optimizer.weight_decay": 0.0,
+            "schedule.warmup": "60 steps",
+            "checkpoint.every": "300 steps",
+            "evaluation.every": None,
+        }
+    options = catalog.derive("digits-token", changes)
+    options.model = MODELS[model]
+    return options
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from."""
-    model, kind, share = _parts(name)
-    if kind == "half":
+    """The provenance of the run `name`."""
+    model, share = RUNS[name]
+    if share is not None:
         row = f"{model}, digits 0 to 4" + ("" if share == 100 else f", {share} % of the images")
         return catalog.About(row=row, dataset="digits 0-4", images=IMAGES * share // 100)
-    origin = pretraining(model, 100)
+    origin = f"home/{model}-half"
     return catalog.About(
         row=f"{model} from digits 0 to 4, all digits",
         dataset="digits",

@@ -9,28 +9,21 @@ import ml_collections
 
 from vit_jax.config import catalog
 
-SIZES = ("", "-32")
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return tuple(f"image_csv{kind}{size}" for kind in ("", "-multilabel") for size in SIZES)
+RUNS = {
+    "image_csv": "image_folder",
+    "image_csv-32": "image_folder-32",
+    "image_csv-multilabel": "image_folder",
+    "image_csv-multilabel-32": "image_folder-32",
+}
+MULTILABEL = {"data.multilabel": True, "loss.name": "sigmoid"}
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    options = catalog.load(_folder(name))
-    options["data"]["source"] = "csv"
-    if "multilabel" in name:
-        options["data"]["multilabel"] = True
-        options["loss"] = {"name": "sigmoid"}
-    return ml_collections.ConfigDict(options)
+    """The config of the run `name`."""
+    changes = {"data.source": "csv"} | (MULTILABEL if "multilabel" in name else {})
+    return catalog.derive(RUNS[name], changes)
 
 
 def about(name: str) -> catalog.About:
-    """Returns the choices of the recipe."""
-    return catalog.about(_folder(name))
-
-
-def _folder(name: str) -> str:
-    return name.replace("image_csv", "image_folder").replace("-multilabel", "")
+    """The choices of the recipe."""
+    return catalog.about(RUNS[name])

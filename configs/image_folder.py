@@ -12,29 +12,11 @@ import ml_collections
 from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice
 
-CHOICES = (
-    Choice(
-        "data.resampling=antialiased_bilinear",
-        "photos shrink a lot, and without antialiasing most of their pixels are skipped; the "
-        "paper's runs keep TensorFlow's plain bilinear",
-        "--config.data.resampling=bilinear",
-    ),
-    Choice(
-        "data.eval_split=auto, data.test_split=auto",
-        "a validation split chooses, and then test is measured once; without one, test is "
-        "evaluated and nothing is chosen on it",
-        "--config.data.eval_split=SPLIT --config.data.test_split=SPLIT",
-    ),
-)
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return ("image_folder", "image_folder-32")
+RUNS = ("image_folder", "image_folder-32")
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
+    """The config of the run `name`."""
     options = {
         "model": {"variant": "ViT-S/16"},
         "data": {
@@ -66,5 +48,21 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns the choices of the recipe."""
+    """The choices of the recipe."""
     return catalog.About(choices=CHOICES)
+
+
+CHOICES = (
+    Choice(
+        "data.resampling=antialiased_bilinear",
+        "photos shrink a lot, and without antialiasing most of their pixels are skipped; the "
+        "paper's runs keep TensorFlow's plain bilinear",
+        "--config.data.resampling=bilinear",
+    ),
+    Choice(
+        "data.eval_split=auto, data.test_split=auto",
+        "a validation split chooses, and then test is measured once; without one, test is "
+        "evaluated and nothing is chosen on it",
+        "--config.data.eval_split=SPLIT --config.data.test_split=SPLIT",
+    ),
+)

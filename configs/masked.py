@@ -11,7 +11,6 @@ without a label; `digits-tenth` fine-tunes it on the labels of a tenth of them, 
 does the same from random weights.
 """
 
-import dataclasses
 from typing import Any
 
 import ml_collections
@@ -25,9 +24,9 @@ FINETUNING = f"finetune/{MODEL}-jft-imagenet"
 SHORT = "-100k"
 VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
-    "-rate15": {"rate": paper.MASKED.ablated_rate},
-    "-color_4x4": {"target": "color_4x4"},
-    "-pixels": {"target": "pixels"},
+    "-rate15": {"masked.rate": paper.MASKED.ablated_rate},
+    "-color_4x4": {"masked.target": "color_4x4"},
+    "-pixels": {"masked.target": "pixels"},
 }
 PRETRAINING = {  # data set, whether short, masked target
     f"masked/{MODEL}-{dataset}{SHORT * short}{variant}": (dataset, short, variant)
@@ -40,61 +39,60 @@ AFTER = "-to-imagenet"
 DIGITS, TENTH, SCRATCH = "masked/digits", "masked/digits-tenth", "masked/digits-scratch"
 RATES = (1e-3, 3e-3, 1e-2)
 SEEDS = (0, 1)  # to try each with: 144 images are few
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return (*PRETRAINING, *(name + AFTER for name in PRETRAINING), DIGITS, TENTH, SCRATCH)
+RUNS = (*PRETRAINING, *(name + AFTER for name in PRETRAINING), DIGITS, TENTH, SCRATCH)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
+    """The config of the run `name`."""
     if name == DIGITS:
-        return _digits()
+        return catalog.derive("digits-token", DIGITS_CHANGES)
     if name in (TENTH, SCRATCH):
-        return _tenth()
+        return catalog.derive("digits-token", TENTH_CHANGES)
     if name.endswith(AFTER):
-        return ml_collections.ConfigDict(catalog.load(FINETUNING))
+        return catalog.derive(FINETUNING, {})
     dataset, short, variant = PRETRAINING[name]
-    options = catalog.load(_base(dataset))
-    for key in ("representation_size", "num_classes", "head_bias"):
-        del options["model"][key]
     steps = paper.MASKED.short_steps if short else paper.MASKED.steps
-    options["masked"] = {"target": "color", "rate": paper.MASKED.rate, "split": paper.MASKED.split}
-    options["masked"] |= VARIANTS[variant]
-    options["train"] |= {"duration": f"{steps} steps"}
-    options["loss"] = {"name": "softmax"}
-    options["optimizer"] |= {"lr": paper.MASKED.lr}
-    options["schedule"] |= {"name": "cosine", "end": 0.0}
-    options["checkpoint"] |= {"best": "loss"}
-    return ml_collections.ConfigDict(options)
+    changes = {
+        "model.representation_size": None,
+        "model.num_classes": None,
+        "model.head_bias": 0.0,
+        "masked.target": "color",
+        "masked.rate": paper.MASKED.rate,
+        "masked.split": paper.MASKED.split,
+        "train.duration": f"{steps} steps",
+        "loss.name": "softmax",
+        "optimizer.lr": paper.MASKED.lr,
+        "schedule.name": "cosine",
+        "schedule.end": 0.0,
+        "checkpoint.best": "loss",
+    }
+    return catalog.derive(_base(dataset), changes | VARIANTS[variant])
+
+
+DIGITS_CHANGES = {
+    "masked.target": "color",
+    "train.duration": "3000 steps",
+    "train.label_smoothing": 0.0,
+    "schedule.warmup": "150 steps",
+    "checkpoint.every": "500 steps",
+    "checkpoint.best": "loss",
+    "evaluation.every": "500 steps",
+}
+TENTH_CHANGES = {
+    "data.train_split": "train[:10%]",
+    "train.duration": "300 steps",
+    "schedule.warmup": "30 steps",
+    "checkpoint.every": None,
+    "evaluation.every": None,
+}
 
 
 def _base(dataset: str) -> str:
     return f"pretrain/{MODEL}-{dataset}-{BASES[dataset]}"
 
 
-def _digits() -> ml_collections.ConfigDict:
-    options = catalog.load("digits-token")
-    options["masked"] = {"target": "color"}
-    options["train"] |= {"duration": "3000 steps", "label_smoothing": 0.0}
-    options["schedule"] |= {"warmup": "150 steps"}
-    options["checkpoint"] = {"every": "500 steps", "best": "loss"}
-    options["evaluation"] = {"every": "500 steps"}
-    return ml_collections.ConfigDict(options)
-
-
-def _tenth() -> ml_collections.ConfigDict:
-    options = catalog.load("digits-token")
-    options["data"] |= {"train_split": "train[:10%]"}
-    options["train"] |= {"duration": "300 steps"}
-    options["schedule"] |= {"warmup": "30 steps"}
-    options["checkpoint"] = options["evaluation"] = {"every": None}
-    return ml_collections.ConfigDict(options)
-
-
 def about(name: str) -> catalog.About:
-    """Returns the provenance of the run `name` and the results of the paper."""
+    """The provenance of the run `name` and the results of the paper."""
     if name == DIGITS:
         return catalog.About(row="ViT, all digits, no labels", dataset="digits", images=1437)
     if name in (TENTH, SCRATCH):
@@ -104,19 +102,15 @@ def about(name: str) -> catalog.About:
     dataset, short, variant = PRETRAINING[name]
     base = catalog.about(_base(dataset))
     what = _words(short, variant)
-    return dataclasses.replace(
-        base,
+    return base.derive(
         tables=(paper.MASKED.place,),
         row=f"ViT-B/16, {base.dataset}, masked patches, {what}",
-        exaflops=None,
         core_days=None,
-        results=(),
         choices=(base.choices[0], *CHOICES),
     )
 
 
 def _words(short: bool, variant: str) -> str:
-    """Returns the length of a pre-training run and its differences from the paper."""
     steps = paper.MASKED.short_steps if short else paper.MASKED.steps
     return f"{steps:,} steps" + (f", {variant.removeprefix('-')}" if variant else "")
 
@@ -126,8 +120,7 @@ def _about_finetuning(origin: str) -> catalog.About:
     dataset, short, variant = PRETRAINING[origin]
     printed = (dataset, short, variant) == ("jft", False, "")
     score = catalog.Result("top-1", paper.MASKED.imagenet, paper.MASKED.place)
-    return dataclasses.replace(
-        base,
+    return base.derive(
         tables=(paper.MASKED.place,),
         row=f"ViT-B/16 from masked patches of {dataset}, {_words(short, variant)}, ImageNet",
         results=(score,) if printed else (),
@@ -156,8 +149,7 @@ def _about_tenth(name: str) -> catalog.About:
     )
     if not begun:
         return about
-    return dataclasses.replace(
-        about,
+    return about.derive(
         origin=DIGITS,
         needs=f"init_from=none: run `vit_jax train {DIGITS}` first, then set "
         f"--config.init_from=runs/{DIGITS}; from random weights: {SCRATCH}",

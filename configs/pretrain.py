@@ -5,6 +5,7 @@ that Tables 5 and 6 report have no row in Table 3; `vit_jax show NAME` names the
 """
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import ml_collections
 
@@ -12,82 +13,105 @@ from vit_jax.config import catalog, paper
 from vit_jax.config.catalog import Choice
 from vit_jax.data.tasks import TASKS
 
+
+class Row(NamedTuple):
+    """A row of Table 3, with its braces expanded."""
+
+    models: tuple[str, ...]
+    dataset: str
+    epochs: tuple[int, ...]
+    lr: float
+    decay: str
+    weight_decay: float
+    dropout: float
+
+
+TABLE_3 = (
+    # networks, data, epochs, learning rate, its decay, weight decay, dropout
+    Row(("ViT-B/16", "ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    Row(("ViT-L/32",), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
+    Row(("ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    Row(("ViT-H/14",), "jft", (14,), 3e-4, "linear", 0.1, 0.0),
+    Row(("R50x1", "R50x2"), "jft", (7,), 1e-3, "linear", 0.1, 0.0),
+    Row(("R101x1",), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    Row(("R152x1", "R152x2"), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
+    Row(("R50+ViT-B/16", "R50+ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    Row(("R50+ViT-L/32",), "jft", (7,), 2e-4, "linear", 0.1, 0.0),
+    Row(("R50+ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    Row(("ViT-B/16", "ViT-B/32"), "i21k", (90,), 1e-3, "linear", 0.03, 0.1),
+    Row(("ViT-L/16", "ViT-L/32"), "i21k", (30, 90), 1e-3, "linear", 0.03, 0.1),
+    # Printed as ViT-*: the four of Table 5.
+    Row(
+        ("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32"),
+        "imagenet", (300,), 3e-3, "cosine", 0.3, 0.1,
+    ),
+)  # fmt: skip
 # What Tables 5 and 6 report, and Table 3 lacks.
 UNLISTED = (
-    paper.Pretraining(("R152x2", "R200x3"), "jft", (14,), 6e-4, "linear", 0.1, 0.0),
-    paper.Pretraining(("ViT-H/14",), "i21k", (90,), 1e-3, "linear", 0.03, 0.1),
+    Row(("R152x2", "R200x3"), "jft", (14,), 6e-4, "linear", 0.1, 0.0),
+    Row(("ViT-H/14",), "i21k", (90,), 1e-3, "linear", 0.03, 0.1),
 )
-RUNS = {
+SGD = "-sgd"
+ROWS = {
     f"pretrain/{model.replace('/', '_')}-{row.dataset}-{epochs}ep": (row, model, epochs)
-    for row in (*paper.TABLE_3, *UNLISTED)
+    for row in (*TABLE_3, *UNLISTED)
     for model in row.models
     for epochs in row.epochs
 }
-SGD = "-sgd"
-SGD_RUNS = ("pretrain/R50x1-jft-7ep-sgd", "pretrain/R152x2-jft-7ep-sgd")
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return (*RUNS, *SGD_RUNS)
+RUNS = (*ROWS, "pretrain/R50x1-jft-7ep-sgd", "pretrain/R152x2-jft-7ep-sgd")
+DATASETS = {"jft": "jft", "i21k": "imagenet21k", "imagenet": "imagenet"}  # section 4.1
+WIDTHS = {"B": 768, "L": 1024, "H": 1280}  # Table 1
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    row, model, epochs = RUNS[name.removesuffix(SGD)]
-    task = TASKS[paper.DATASETS[row.dataset]]
-    options = {
-        "model": {
-            "variant": model,
-            "num_classes": task.classes,
-            "head_bias": -10.0,
-            "dropout": row.dropout,
-        },
-        "data": {
-            "source": "tfds",
-            "name": task.dataset.tfds,
-            "train_split": task.train,
-            # What is held out of ImageNet is for choosing settings.
-            "eval_split": task.test if row.dataset == "imagenet" else task.held_out,
-            "image_size": (paper.PIXELS, paper.PIXELS),
-        },
-        "train": {
-            "batch_size": paper.BATCH,
-            "duration": f"{epochs} epochs",
-            "clip_norm": paper.CLIP[row.dataset],
-        },
-        "loss": {"name": "sigmoid"},
-        "optimizer": {
-            "lr": row.lr,
-            "weight_decay": row.weight_decay,
-            "moment_dtype": "bfloat16",
-        },
-        "schedule": {
-            "warmup": f"{paper.WARMUP} steps",
-            "name": row.decay,
-            "end": 1e-5 if row.decay == "linear" else 0.0,
-        },
-        "checkpoint": {"every": "5000 steps"},
-        "evaluation": {"every": "10000 steps"},
+    """The config of the run `name`."""
+    row, model, epochs = ROWS[name.removesuffix(SGD)]
+    task, on_imagenet = TASKS[DATASETS[row.dataset]], row.dataset == "imagenet"
+    values = {
+        "model.variant": model,
+        "model.num_classes": task.classes,
+        "model.head_bias": -10.0,
+        "model.dropout": row.dropout,
+        "model.representation_size": WIDTHS[model.rpartition("-")[2][0]]
+        if "ViT" in model
+        else None,
+        "data.source": "tfds",
+        "data.name": task.dataset.tfds,
+        "data.train_split": task.train,
+        # What is held out of ImageNet is for choosing settings.
+        "data.eval_split": task.test if on_imagenet else task.held_out,
+        "data.image_size": (224, 224),
+        "train.batch_size": 4096,
+        "train.duration": f"{epochs} epochs",
+        "train.clip_norm": 1.0 if on_imagenet else None,
+        "loss.name": "sigmoid",
+        "optimizer.name": "adam",
+        "optimizer.lr": row.lr,
+        "optimizer.weight_decay": row.weight_decay,
+        "optimizer.moment_dtype": "bfloat16",
+        "schedule.name": row.decay,
+        "schedule.warmup": "10000 steps",
+        "schedule.end": 1e-5 if row.decay == "linear" else 0.0,
+        "checkpoint.every": "5000 steps",
+        "evaluation.every": "10000 steps",
     }
-    if "ViT" in model:
-        _, width = paper.SIZES[model.rpartition("-")[2][0]]
-        options["model"] |= {"representation_size": width}
     if name.endswith(SGD):
-        options["optimizer"] = {
-            "name": "sgd",
-            "lr": 0.03 * paper.BATCH / 256,
-            "weight_decay": 1e-4,
-            "moment_dtype": "bfloat16",
+        del values["schedule.end"]
+        values |= {
+            "optimizer.name": "sgd",
+            "optimizer.lr": 0.03 * 4096 / 256,
+            "optimizer.weight_decay": 1e-4,
+            "schedule.name": "step",
+            "schedule.warmup": "5000 steps",
+            "schedule.drops": (0.3, 0.6, 0.9),
         }
-        options["schedule"] = {"warmup": "5000 steps", "name": "step", "drops": (0.3, 0.6, 0.9)}
-    return ml_collections.ConfigDict(options)
+    return catalog.derive(None, values)
 
 
 def about(name: str) -> catalog.About:
-    """Returns the provenance of the run `name` and the results of the paper."""
-    row, model, epochs = RUNS[name.removesuffix(SGD)]
-    task = TASKS[paper.DATASETS[row.dataset]]
+    """The provenance of the run `name` and the results of the paper."""
+    row, model, epochs = ROWS[name.removesuffix(SGD)]
+    task = TASKS[DATASETS[row.dataset]]
     found = dict(_found(name))
     results: dict[str, catalog.Result] = {}
     for table, scores in found.items():
@@ -110,7 +134,7 @@ def about(name: str) -> catalog.About:
 
 def _found(name: str) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Yields the tables and figures the run is in, with its results there."""
-    row, model, epochs = RUNS[name.removesuffix(SGD)]
+    row, model, epochs = ROWS[name.removesuffix(SGD)]
     if name.endswith(SGD):
         yield "7", paper.TABLE_7[model, "sgd"]
         return
@@ -231,7 +255,7 @@ LENGTHS = Choice(
 
 
 def _choices(name: str) -> Iterator[Choice]:
-    row, model, _ = RUNS[name.removesuffix(SGD)]
+    row, model, _ = ROWS[name.removesuffix(SGD)]
     yield SPLITS[row.dataset]
     yield LOSS_IMAGENET if row.dataset == "imagenet" else LOSS
     if name.endswith(SGD):

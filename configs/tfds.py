@@ -9,19 +9,14 @@ import ml_collections
 
 from vit_jax.config import catalog
 
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return ("tfds", "tfds-32")
+RUNS = {"tfds": "image_folder", "tfds-32": "image_folder-32"}
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    options = catalog.load(name.replace("tfds", "image_folder"))
-    options["data"] |= {"source": "tfds", "name": "cifar10"}
-    return ml_collections.ConfigDict(options)
+    """The config of the run `name`."""
+    return catalog.derive(RUNS[name], {"data.source": "tfds", "data.name": "cifar10"})
 
 
 def about(name: str) -> catalog.About:
-    """Returns the choices of the recipe."""
-    return catalog.about(name.replace("tfds", "image_folder"))
+    """The choices of the recipe."""
+    return catalog.about(RUNS[name])

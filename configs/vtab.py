@@ -4,8 +4,6 @@ The run is the final one, on all 1,000 images. To choose settings as the protoco
 the first 800 and look at the other 200: `vit_jax show NAME` has both splits among its choices.
 """
 
-import dataclasses
-
 import ml_collections
 
 from vit_jax.config import catalog, paper
@@ -17,6 +15,62 @@ RUNS = {
     for model, pretrained in paper.TABLE_2
     for task in paper.TABLE_9
 }
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """The config of the run `name`."""
+    _, _, key = RUNS[name]
+    task, base = TASKS[f"vtab/{key}"], _base(name)
+    side = catalog.load(base)["data"]["image_size"][0]
+    return catalog.derive(
+        base,
+        {
+            "model.num_classes": task.classes,
+            "data.name": task.dataset.name,
+            "data.labels": task.labels,
+            "data.train_split": task.whole,
+            "data.eval_split": task.test,
+            "data.train_crop": "random" if task.cropped else "resize",
+            "data.resize_to": side * 7 // 6 if task.cropped else None,
+            "data.flip": task.mirrored,
+            "train.duration": f"{paper.VTAB_STEPS} steps",
+            "optimizer.lr": paper.VTAB_LR,
+            "schedule.warmup": "100 steps",
+        },
+    )
+
+
+def _base(name: str) -> str:
+    model, pretrained, _ = RUNS[name]
+    return f"finetune/{model.replace('/', '_')}-{pretrained}-cifar100"
+
+
+def about(name: str) -> catalog.About:
+    """The provenance of the run `name` and the results of the paper."""
+    model, pretrained, key = RUNS[name]
+    task, base = TASKS[f"vtab/{key}"], catalog.about(_base(name))
+    score = paper.TABLE_9[key][list(paper.TABLE_2).index((model, pretrained))]
+    mean, std = paper.TABLE_2[model, pretrained].vtab
+    tuning = Choice(
+        "all 1,000 images",
+        "the final run; settings are chosen on the last 200, trained on the first 800",
+        f"--config.data.train_split='{task.train}' --config.data.eval_split='{task.held_out}'",
+    )
+    pixels = tuple(choice for choice in base.choices if choice.what.startswith("378"))
+    return base.derive(
+        tables=("2", "4", "9", *(["figure 2"] if model == "ViT-H/14" else [])),
+        row=f"{model} from {pretrained}, {task.title}",
+        dataset=task.title,
+        images=task.count(task.whole),
+        results=(Result("top-1", score, "9"), Result("mean of 19, 3 runs", mean, "2", std)),
+        choices=(tuning, *CHOICES, *([PETS] if key == "pets" else []), *pixels),
+        # A single rate: chosen by the paper once for all tasks, so there is nothing to choose.
+        transfer=catalog.TransferSettings(
+            task=task.name, rates=(paper.VTAB_LR,), train=task.train, held_out=task.held_out
+        ),
+    )
+
+
 CHOICES = (
     Choice(
         "800 + 200 images: the first of the training split, and of the task's validation images",
@@ -41,61 +95,3 @@ PETS = Choice(
     "the benchmark's code names 3.*.*, which TFDS no longer has",
     "--config.data.name=oxford_iiit_pet:3.2.0",
 )
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names defined in this file."""
-    return tuple(RUNS)
-
-
-def _base(name: str) -> str:
-    model, pretrained, _ = RUNS[name]
-    return f"finetune/{model.replace('/', '_')}-{pretrained}-cifar100"
-
-
-def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the config of the run `name`."""
-    _, _, key = RUNS[name]
-    task, options = TASKS[f"vtab/{key}"], catalog.load(_base(name))
-    side = options["data"]["image_size"][0]
-    options["model"] |= {"num_classes": task.classes}
-    options["data"] |= {
-        "name": task.dataset.name,
-        "labels": task.labels,
-        "train_split": task.whole,
-        "eval_split": task.test,
-        "train_crop": "random" if task.cropped else "resize",
-        "resize_to": side * 7 // 6 if task.cropped else None,
-        "flip": task.mirrored,
-    }
-    options["train"] |= {"duration": f"{paper.VTAB_STEPS} steps"}
-    options["optimizer"] |= {"lr": paper.VTAB_LR}
-    options["schedule"] |= {"warmup": "100 steps"}
-    return ml_collections.ConfigDict(options)
-
-
-def about(name: str) -> catalog.About:
-    """Returns the provenance of the run `name` and the results of the paper."""
-    model, pretrained, key = RUNS[name]
-    task, base = TASKS[f"vtab/{key}"], catalog.about(_base(name))
-    score = paper.TABLE_9[key][list(paper.TABLE_2).index((model, pretrained))]
-    mean, std = paper.TABLE_2[model, pretrained].vtab
-    tuning = Choice(
-        "all 1,000 images",
-        "the final run; settings are chosen on the last 200, trained on the first 800",
-        f"--config.data.train_split='{task.train}' --config.data.eval_split='{task.held_out}'",
-    )
-    pixels = tuple(choice for choice in base.choices if choice.what.startswith("378"))
-    return dataclasses.replace(
-        base,
-        tables=("2", "4", "9", *(["figure 2"] if model == "ViT-H/14" else [])),
-        row=f"{model} from {pretrained}, {task.title}",
-        dataset=task.title,
-        images=task.count(task.whole),
-        results=(Result("top-1", score, "9"), Result("mean of 19, 3 runs", mean, "2", std)),
-        choices=(tuning, *CHOICES, *([PETS] if key == "pets" else []), *pixels),
-        # A single rate: chosen by the paper once for all tasks, so there is nothing to choose.
-        transfer=catalog.TransferSettings(
-            task=task.name, rates=(paper.VTAB_LR,), train=task.train, held_out=task.held_out
-        ),
-    )

@@ -126,8 +126,7 @@ OWN = """
 import ml_collections
 
 
-def names():
-    return ("mine",)
+RUNS = ("mine",)
 
 
 def get_config(name):

@@ -66,7 +66,7 @@ def test_one_that_asks_for_nothing_passes():
 def test_what_a_file_sets_and_nothing_reads_is_an_error(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
-        'def names():\n    return ("a", "b")\n\n\ndef get_config(name):\n'
+        'RUNS = ("a", "b")\n\n\ndef get_config(name):\n'
         '    rate = {"a": 0.4, "b": 0.5}[name]\n'
         '    return {"model": {"variant": "ViT-S/16"}, "masked": {"rate": rate}}\n'
     )

@@ -1,7 +1,7 @@
 """Config files: the names they define, and how a name becomes a config.
 
 A config file is Python with a function `get_config()`, which returns an `ml_collections.ConfigDict`
-of the options that differ from the defaults. A file of several configs has `names()` and
+of the options that differ from the defaults. A file of several has their names in `RUNS` and
 `get_config(name)`; `about(name)` may return an `About`: the provenance of the numbers.
 """
 
@@ -16,10 +16,13 @@ import pathlib
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit_jax import config
 from vit_jax.config import ConfigError
+
+if TYPE_CHECKING:
+    from ml_collections import config_dict
 
 log = logging.getLogger("vit_jax")
 
@@ -103,6 +106,10 @@ class About:
     lifted_by: tuple[str, ...] = ()
     transfer: TransferSettings | None = None
 
+    def derive(self, **changes: Any) -> "About":
+        """The provenance of a config derived from this one; compute and results are its own."""
+        return dataclasses.replace(self, **{"exaflops": None, "results": ()} | changes)
+
 
 @functools.cache
 def directory() -> pathlib.Path:
@@ -141,20 +148,23 @@ def load(reference: str) -> dict[str, Any]:
     return _plain(values) | {"name": name}
 
 
+def derive(base: str | None, changes: Mapping[str, Any]) -> "config_dict.ConfigDict":
+    """The config `base` (None: the defaults) with other options, by dotted key."""
+    from ml_collections import config_dict  # slow to import
+
+    return config_dict.ConfigDict(config.override(load(base) if base else {}, changes))
+
+
 @functools.cache
 def _values(module: types.ModuleType, name: str) -> Any:
-    """Returns what `get_config` does, called once: many configs build on the same other one."""
-    return _call(module, "get_config", name)
-
-
-def _call(module: types.ModuleType, function: str, *args: str) -> Any:
-    """Calls a function of a config file; raises ConfigError for whatever it raises."""
+    """Cached `get_config`: many configs derive from the same base."""
+    args = (name,) if hasattr(module, "RUNS") else ()
     try:
-        return getattr(module, function)(*args)
+        return module.get_config(*args)
     except ConfigError:  # of a config that it builds on
         raise
     except Exception as error:  # a user's file can fail in any way
-        called = f"{function}({', '.join(map(repr, args))})"
+        called = f"get_config({', '.join(map(repr, args))})"
         line = f"--config={module.__file__}: {called}: {type(error).__name__}: {error}"
         raise ConfigError(line) from error
 
@@ -202,7 +212,7 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
         file, name = reference, ""
     if file:
         module = _module(_find(file))
-        known: Sequence[str] = tuple(_call(module, "names"))
+        known: Sequence[str] = _runs(module)
         if not name and len(known) > 1:
             raise ConfigError(f"--config={file}: name one of its configs: {_each(file, known)}")
         name = name or next(iter(known), "")
@@ -233,6 +243,11 @@ def _prefix(name: str) -> str:
     return re.split("[/-]", name, maxsplit=1)[0]
 
 
+def _runs(module: types.ModuleType) -> tuple[str, ...]:
+    """The names that a config file defines; one with a single config is called as its file."""
+    return tuple(getattr(module, "RUNS", (pathlib.Path(module.__file__ or "").stem,)))
+
+
 def _names(path: pathlib.Path) -> tuple[str, ...]:
     return _checked_names(path, path.stat().st_mtime_ns)
 
@@ -244,7 +259,7 @@ def _checked_names(path: pathlib.Path, modified: int) -> tuple[str, ...]:
     A name begins with the stem of its file, so it is found without running the others, and no two
     files can have the same.
     """
-    found: tuple[str, ...] = tuple(_call(_execute(path, modified), "names"))
+    found = _runs(_execute(path, modified))
     for name in found:
         if _prefix(name) != path.stem:
             owner = directory() / f"{_prefix(name)}.py"
@@ -313,8 +328,4 @@ def _execute(path: pathlib.Path, modified: int) -> types.ModuleType:
         raise ConfigError(f"--config={path}: {type(error).__name__}: {error}") from error
     if not hasattr(module, "get_config"):
         raise ConfigError(f"--config={path}: has no function get_config(); see configs/digits.py")
-    if not hasattr(module, "names"):  # one config, called as its file
-        alone = module.get_config
-        setattr(module, "names", lambda: (path.stem,))  # noqa: B010
-        setattr(module, "get_config", lambda name: alone())  # noqa: B010
     return module

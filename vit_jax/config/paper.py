@@ -1,56 +1,12 @@
 """The tables of the paper as data: "An Image is Worth 16x16 Words" (arXiv 2010.11929v2).
 
 One frozen row per row of a table, numbers as printed; the config files record, as choices, the
-settings that the paper leaves open. Networks use the names of `models.variants` (the paper's
-ResNet50x1 is R50x1, its R50x1+ViT-B/32 is R50+ViT-B/32). Data sets use the names of `data.tasks`,
-which defines their splits and labels, except in pre-training, which uses the shorter names of
-`DATASETS`.
+settings that the paper leaves open. Table 3 is in configs/pretrain.py. Networks have the names of
+`models.variants` (the paper's ResNet50x1 is R50x1, its R50x1+ViT-B/32 is R50+ViT-B/32), datasets
+those of `data.tasks`, in pre-training the shorter `jft`, `i21k` and `imagenet`.
 """
 
 from typing import NamedTuple
-
-DATASETS = {"jft": "jft", "i21k": "imagenet21k", "imagenet": "imagenet"}  # section 4.1
-
-SIZES = {  # layers and width D: Table 1, and "How to train your ViT"
-    "Ti": (12, 192), "S": (12, 384), "B": (12, 768), "L": (24, 1024), "H": (32, 1280),
-}  # fmt: skip
-
-
-class Pretraining(NamedTuple):
-    """A row of Table 3, with its braces expanded."""
-
-    models: tuple[str, ...]
-    dataset: str
-    epochs: tuple[int, ...]
-    lr: float
-    decay: str
-    weight_decay: float
-    dropout: float
-
-
-# All rows: Adam, batch 4096, 10,000 steps of warm-up, 224 pixels; clipping on ImageNet alone.
-BATCH, WARMUP, PIXELS = 4096, 10_000, 224
-CLIP = {"jft": None, "i21k": None, "imagenet": 1.0}
-
-TABLE_3 = (
-    Pretraining(("ViT-B/16", "ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
-    Pretraining(("ViT-L/32",), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
-    Pretraining(("ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
-    Pretraining(("ViT-H/14",), "jft", (14,), 3e-4, "linear", 0.1, 0.0),
-    Pretraining(("R50x1", "R50x2"), "jft", (7,), 1e-3, "linear", 0.1, 0.0),
-    Pretraining(("R101x1",), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
-    Pretraining(("R152x1", "R152x2"), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
-    Pretraining(("R50+ViT-B/16", "R50+ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
-    Pretraining(("R50+ViT-L/32",), "jft", (7,), 2e-4, "linear", 0.1, 0.0),
-    Pretraining(("R50+ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
-    Pretraining(("ViT-B/16", "ViT-B/32"), "i21k", (90,), 1e-3, "linear", 0.03, 0.1),
-    Pretraining(("ViT-L/16", "ViT-L/32"), "i21k", (30, 90), 1e-3, "linear", 0.03, 0.1),
-    # Printed as ViT-*: the four of Table 5.
-    Pretraining(
-        ("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32"),
-        "imagenet", (300,), 3e-3, "cosine", 0.3, 0.1,
-    ),
-)  # fmt: skip
 
 
 class Scores(NamedTuple):
@@ -139,10 +95,6 @@ TABLE_8 = {  # (position, place): top-1 of 5-shot linear classification of Image
     ("relative", "stem"): 0.64032,
 }
 
-D2 = {"depth": 8, "width": 1024, "mlp_dim": 2048, "patch": 32}  # the model that D.2 scales
-D3 = (("token", 8e-4), ("gap", 8e-4), ("gap", 3e-4))  # Figure 9: pooling, learning rate
-D6 = ("AxialViT-B/16", "AxialViT-B/32", "AxialResNet50")  # Figure 13
-FIGURE_13_BASES = ("ViT-B/16", "ViT-B/32", "R50x1")  # the networks beside them, in this order
 FIGURE_9_EPOCHS = 7  # its curves have an epoch on the x axis
 # What Figures 4, 8, 9 and 13 and Table 8 measure: the options of an evaluation.
 FIVE_SHOT = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
@@ -156,7 +108,6 @@ def five_shot(exhibit: str) -> str:
 
 FIGURE_4 = ("ViT-L/16", "ViT-L/32", "ViT-B/32", "ViT-b/32", "R50x1", "R152x2")
 SUBSETS = {"9M": 9_000_000, "30M": 30_000_000, "90M": 90_000_000, "303M": 303_000_000}
-FIGURE_10 = ((7, 2e-4, 0.01), (7, 4e-4, 0.1), (14, 4e-4, 0.1))  # ViT-L/16: epochs, lr, decay
 
 
 class Finetuning(NamedTuple):
@@ -174,7 +125,6 @@ TABLE_4 = {
     "flowers": Finetuning(500, (0.001, 0.003, 0.01, 0.03)),
 }
 VTAB_STEPS, VTAB_LR = 2_500, 0.01  # the last row of Table 4
-FINETUNE_BATCH, FINETUNE_PIXELS = 512, 384
 
 
 class BigTransfer(NamedTuple):
@@ -198,22 +148,9 @@ BIT = (
 BIT_LR, BIT_DROPS = 0.003, (0.3, 0.6, 0.9)
 
 
-class BigTransferPretraining(NamedTuple):
-    """How BiT-L was pre-trained on JFT-300M (BiT, section 3.3): SGD, momentum 0.9, batch 4096.
-
-    The learning rate is divided by 10 after each epoch in `drops`.
-    """
-
-    model: str
-    epochs: int
-    lr: float
-    warmup: int
-    weight_decay: float
-    drops: tuple[int, ...]
-
-
-BIT_L = BigTransferPretraining("R152x4", 40, 0.03 * BATCH / 256, 5000, 1e-4, (10, 23, 30, 37))
-BIT_SMALL, BIT_LARGE = (160, 128), (512, 480)  # pixels before and after the crop of R152x4
+def big_transfer(images: int) -> BigTransfer:
+    """The settings of BiT-HyperRule for a number of training images."""
+    return next(setup for setup in BIT if images < setup.fewer_than)
 
 
 Score = tuple[float, float | None]  # mean and standard deviation
@@ -295,43 +232,3 @@ class MaskedPatches(NamedTuple):
 
 
 MASKED = MaskedPatches("section 4.6", 1_000_000, 100_000, 2e-4, 0.5, 0.15, (0.8, 0.1, 0.1), 79.9)
-
-
-class AugReg(NamedTuple):
-    """A recommended checkpoint of "How to train your ViT" (the README of vision_transformer)."""
-
-    level: str
-    weight_decay: float
-    dropout: float
-    stochastic_depth: float
-    imagenet_384: float
-
-
-AUGREG = {  # 300 epochs of ImageNet-21k, learning rate 1e-3; settings as in the file names
-    "ViT-Ti/16": AugReg("none", 0.03, 0.0, 0.0, 78.22),
-    "ViT-S/32": AugReg("none", 0.1, 0.0, 0.0, 79.58),
-    "ViT-S/16": AugReg("light1", 0.03, 0.0, 0.0, 83.73),
-    "ViT-B/32": AugReg("light1", 0.1, 0.0, 0.0, 83.59),
-    "ViT-B/16": AugReg("medium1", 0.1, 0.0, 0.0, 85.49),
-    "ViT-L/16": AugReg("strong1", 0.1, 0.0, 0.0, 85.59),
-    "R+ViT-Ti/16": AugReg("none", 0.03, 0.0, 0.0, 75.40),
-    "R26+ViT-S/32": AugReg("light1", 0.1, 0.0, 0.0, 83.85),
-    "R50+ViT-L/32": AugReg("medium1", 0.1, 0.1, 0.1, 85.99),
-}
-LEVELS = {  # mixup; RandAugment's operations and magnitude
-    "none": (0.0, None),
-    "light1": (0.0, (2, 0)),
-    "light2": (0.2, (2, 10)),
-    "medium1": (0.2, (2, 15)),
-    "medium2": (0.5, (2, 15)),
-    "strong1": (0.5, (2, 20)),
-    "strong2": (0.8, (2, 20)),
-}
-AUGREG_IMAGENET = {  # levels on ImageNet: big_vision's vit_i1k.py, which has no hybrids
-    "ViT-Ti/16": "light1",
-    "ViT-S/32": "light2",
-    "ViT-S/16": "medium2",
-    "ViT-B/32": "medium2",
-    "ViT-B/16": "medium2",
-    "ViT-L/16": "medium2",
-}
