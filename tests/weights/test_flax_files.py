@@ -1,0 +1,59 @@
+"""Arrays in Flax's MessagePack files: as Flax wrote them, and damaged."""
+
+import io
+
+import flax.serialization
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.weights import flax_files
+
+TREE = {
+    "params": {
+        "encoder": {"kernel": np.arange(6.0).reshape(2, 3), "scale": np.ones(3, jnp.bfloat16)},
+        "empty": np.zeros((0, 3), np.float32),
+        "scalar": np.float32(2.5),
+        "half": np.arange(4, dtype=np.float16),
+    },
+    "counts": [np.arange(3), 7],
+    "step": 2**40, "name": "a run", "nothing": None, "done": True, "lowest": -(2**33),
+    "complex": 1 + 2j, "rate": 0.5,
+}  # fmt: skip
+
+
+def read_all(data):
+    file = io.BytesIO(data)
+    return {name: array.read(file) for name, array in flax_files.open_arrays(file).items()}
+
+
+@pytest.mark.parametrize("chunk", [2**30, 16])
+def test_every_type_is_read_as_flax_wrote_it(chunk, monkeypatch):
+    """Larger arrays are written in chunks."""
+    monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", chunk)
+    found = read_all(flax.serialization.msgpack_serialize(TREE))
+    params, inner = TREE["params"], TREE["params"]["encoder"]
+    expected = {f"params/encoder/{name}": values for name, values in inner.items()}
+    expected |= {f"params/{name}": params[name] for name in ("empty", "scalar", "half")}
+    assert set(found) == {*expected, "counts/0"}
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+        assert found[name].dtype == values.dtype
+        assert found[name].shape == values.shape
+
+
+def test_what_no_file_of_flax_holds_is_refused():
+    sound = flax.serialization.msgpack_serialize({"a": np.ones(2)})
+    for data, error, message in (
+        (sound[:-1], EOFError, "too early"),
+        (sound + b"\0", ValueError, "behind the last array"),
+        (sound.replace(b"float64", b"object0"), flax_files.Refused, "the type 'object0'"),
+        (sound.replace(b"\x91\x02", b"\x91\x03"), ValueError, "another size"),
+        (b"\x82\xa1a\1\xa1a\2", ValueError, "'a' occurs twice"),
+        (b"\x81\xa1a" * 100 + b"\1", flax_files.Refused, "more than 32 deep"),
+        (b"\x91" * 100 + b"\1", flax_files.Refused, "more than 32 deep"),
+        (b"\xdd\xff\xff\xff\xff" + b"\1" * 300_000, flax_files.Refused, "more than 200,000"),
+        (b"\xc1", ValueError, "0xc1"),
+    ):
+        with pytest.raises(error, match=message):
+            read_all(data)

@@ -1,0 +1,149 @@
+"""Tensors in PyTorch's files: every form and layout, no code run, bounded work."""
+
+import contextlib
+import io
+import pathlib
+import pickle
+import time
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from vit_jax.utils import pickles
+from vit_jax.weights import torch_files
+
+FILES = pathlib.Path(__file__).parents[1] / "fixtures/weights/torch"  # by make.py there
+REFUSED = (pickles.Refused, ValueError, zipfile.BadZipFile, EOFError)
+
+
+def read_all(data):
+    tensors, read = torch_files.open_tensors(io.BytesIO(data))
+    return {name: read(name) for name in tensors}
+
+
+@pytest.mark.parametrize("name", ["zip.pth", "older.pth"])
+def test_every_layout_is_read_as_torch_reads_it(name):
+    """Transposed, cut out, expanded, empty, of each type; an optimizer's state beside them."""
+    found = read_all((FILES / name).read_bytes())
+    with np.load(FILES / "expected.npz") as expected:
+        assert set(found) == set(expected)
+        for tensor, values in found.items():
+            np.testing.assert_array_equal(values.astype(np.float64), expected[tensor])
+            assert values.shape == expected[tensor].shape
+    types = {name: found[f"views.{name}"].dtype.name for name in ("half", "bfloat16", "truth")}
+    assert types == {"half": "float16", "bfloat16": "bfloat16", "truth": "bool"}
+
+
+def test_a_whole_module_is_refused_by_its_class():
+    with pytest.raises(pickles.Refused, match=r"the name torch.nn.modules.container.Sequential"):
+        read_all((FILES / "module.pth").read_bytes())
+
+
+# --- Files that want to run code ----------------------------------------------------------------
+
+
+class Call:
+    """Pickles as a call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def as_archive(pickled, **members):
+    """A zip archive as torch.save writes it, around any pickle."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        for name, data in members.items():
+            archive.writestr(f"archive/data/{name}", data)
+    return stream.getvalue()
+
+
+def as_sequence(pickled):
+    heads = (torch_files.MAGIC, torch_files.VERSION, {"little_endian": True})
+    return b"".join(pickle.dumps(head, 2) for head in heads) + pickled + pickle.dumps([], 2)
+
+
+def malicious(mark):
+    """Pickles that would leave a mark if something in them ran, by what they try."""
+    import os
+    import subprocess
+
+    run = f"touch {mark}"
+    yield "system", pickle.dumps(Call(os.system, run), 2)
+    yield "eval, protocol 0", pickle.dumps(Call(eval, f"open({str(mark)!r}, 'w')"), 0)
+    yield "exec, protocol 4", pickle.dumps({"model": Call(exec, f"open({str(mark)!r}, 'w')")}, 4)
+    yield "process, protocol 5", pickle.dumps([Call(subprocess.Popen, ["touch", str(mark)])], 5)
+    yield "attribute", b"cbuiltins\ngetattr\n(cos\nsystem\nX\x01\x00\x00\x00atR."
+    yield "instance", b"(S'" + run.encode() + b"'\nios\nsystem\n."
+    yield "object", b"(cos\nsystem\nS'" + run.encode() + b"'\no."
+    yield "names on the stack", b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x01x\x85R."
+    yield "extension registry", b"\x80\x02\x82\x01)R."
+    yield "keyword arguments", b"\x80\x04\x8c\x02os\x8c\x06system\x93)}\x92."
+    yield "a state for a name", b"\x80\x02cargparse\nNamespace\n}b."
+    yield "torch.load inside", b"\x80\x02ctorch.storage\n_load_from_bytes\nC\x01x\x85R."
+    yield "an allowed name as a module", b"\x80\x02ccollections\nOrderedDict.fromkeys\n)R."
+    yield "a dotted name", b"\x80\x04\x8c\x05torch\x8c\x0b_utils.eval\x93)R."
+    yield "a call of no name", b"\x80\x02K\x01)R."
+    yield (
+        "a call of a storage",
+        (
+            b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
+            b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ)R."
+        ),
+    )
+    yield "text as an id", b"\x80\x02Pstorage\n."
+    yield "the next buffer", b"\x80\x05\x97."
+
+
+def test_files_that_want_to_run_code_are_refused_and_run_none(tmp_path):
+    mark = tmp_path / "ran"
+    for name, pickled in malicious(mark):
+        for data in (as_archive(pickled), as_sequence(pickled)):
+            with pytest.raises(REFUSED):
+                read_all(data)
+            assert not mark.exists(), name
+
+
+def test_what_is_refused_is_named():
+    data = as_archive(pickle.dumps(Call(eval, "1"), 2))
+    with pytest.raises(pickles.Refused, match=r"^the name __builtin__.eval$"):
+        read_all(data)
+
+
+# --- Files that want all memory or time ---------------------------------------------------------
+
+
+def hostile():
+    """Pickles of a few bytes that stand for much, by what they try."""
+    nested = b"}" + b"q\x00"
+    for level in range(1, 60):  # each dictionary holds the one before twice
+        nested += b"}(X\x01\x00\x00\x00ah%cX\x01\x00\x00\x00bh%cuq%c" % (
+            level - 1,
+            level - 1,
+            level,
+        )
+    yield "dictionaries that double", b"\x80\x02" + nested + b"."
+    yield "a dictionary in itself", b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s."
+    pairs = b"\x80\x02)q\x00" + b"".join(b"h%ch%c\x86q%c" % (n - 1, n - 1, n) for n in range(1, 60))
+    yield "keys that hash for ever", pairs + b"q\x63}h\x63K\x01s."
+    yield "many operations", b"\x80\x02" + b"}0" * (4 * 2**20) + b"."
+    yield "a long number", b"\x80\x02I" + b"9" * 10**6 + b"\n."
+    yield "a text longer than the file", b"\x80\x02X\xff\xff\xff\x7fa."
+
+
+def test_small_files_that_stand_for_much_take_little():
+    for name, pickled in hostile():
+        for data in (as_archive(pickled), as_sequence(pickled)):
+            tracemalloc.start()
+            start = time.process_time()
+            with contextlib.suppress(*REFUSED):
+                assert read_all(data) == {}, name
+            assert time.process_time() - start < 20, name
+            assert tracemalloc.get_traced_memory()[1] < 256 * 2**20, name
+            tracemalloc.stop()
