@@ -98,7 +98,7 @@ def test_a_list_that_stands_for_more_values_than_fit(tmp_path):
         deep = [deep, deep]
     with pytest.raises(DataError, match="a list within a value"):
         pickles.load_dictionary(pickle.dumps({"label_names": deep}), "meta")
-    with pytest.raises(DataError, match="a tuple for the name of a value"):
+    with pytest.raises(DataError, match="a tuple for a key"):
         pickles.load_dictionary(b"}" + b")q\x00" + b"h\x00\x86q\x00" * 60 + b"K\x01s.", "meta")
     encode = b"c_codecs\nencode\n(h\x00X\x06\x00\x00\x00latin1tR"
     text = b"X" + (1000).to_bytes(4, "little") + b"x" * 1000 + b"q\x00"
