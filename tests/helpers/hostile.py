@@ -165,6 +165,38 @@ def weights():
     return [plain.getvalue(), packed.getvalue(), tensors, index], read
 
 
+def torch_weights():
+    """PyTorch's files of both forms."""
+    from vit_jax.weights import readers
+
+    def read(data, folder):
+        path = folder / "w.pth"
+        path.write_bytes(data)
+        opened = readers.open_arrays(path)
+        for name in opened.specs:
+            opened.read(name)
+
+    files = pathlib.Path(__file__).parents[1] / "fixtures/weights/torch"
+    return [(files / name).read_bytes() for name in ("zip.pth", "older.pth")], read
+
+
+def flax_weights():
+    """Flax's MessagePack."""
+    import flax.serialization
+
+    from vit_jax.weights import readers
+
+    def read(data, folder):
+        path = folder / "w.msgpack"
+        path.write_bytes(data)
+        opened = readers.open_arrays(path)
+        for name in opened.specs:
+            opened.read(name)
+
+    tree = {"params": {"a": np.ones((3, 4), np.float32), "b": np.arange(5)}, "step": 7}
+    return [flax.serialization.msgpack_serialize(tree)], read
+
+
 def archives():
     from vit_jax.data import decoding
     from vit_jax.data.prepare import archives
@@ -509,9 +541,9 @@ def checkpoints():
 
 READERS = {
     one.__name__: one
-    for one in (images, deep_images, weights, archives, metadata, records, array_records, lists,
-                csv_files, pickles, matlab, official, masks, listings, beside_weights, run_files,
-                checkpoints)
+    for one in (images, deep_images, weights, torch_weights, flax_weights, archives, metadata,
+                records, array_records, lists, csv_files, pickles, matlab, official, masks,
+                listings, beside_weights, run_files, checkpoints)
 }  # fmt: skip
 
 

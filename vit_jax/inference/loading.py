@@ -22,7 +22,7 @@ from vit_jax.runtime import logs
 from vit_jax.training import losses, normalization, run_config, sharding, trainable
 from vit_jax.training.build import create_model
 from vit_jax.utils import messages, storage, tree_utils
-from vit_jax.weights import adapter_file, adapting
+from vit_jax.weights import adapter_file, adapting, readers
 
 EVALUATION_BATCH = 128  # for weights that come without a config
 BATCH = 32  # images at a time in `predict` and `embed`
@@ -113,7 +113,7 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Mod
 def is_run(reference: str | os.PathLike[str]) -> bool:
     """Whether a reference is a run directory, its `checkpoints`, or one step of those."""
     path = storage.as_path(reference)
-    if storage.is_remote(reference) and path.suffix in (".npz", ".safetensors"):
+    if storage.is_remote(reference) and path.suffix in readers.FORMATS:
         return False  # weights, downloaded as they are
     with storage.readable_errors(os.fspath(reference)):
         return (

@@ -37,7 +37,7 @@ from vit_jax.weights.readers import WeightsError
 
 STORAGE, HUB = "https://storage.googleapis.com", "https://huggingface.co"
 LOCAL = ("localhost", "127.0.0.1")
-SUFFIXES = (".npz", ".safetensors", ".json", ".csv")
+SUFFIXES = (*readers.FORMATS, ".json", ".csv")
 # One folder or file of the cache; none begins with a dot.
 SEGMENT = re.compile(r"\w[\w.+\-=:]{0,199}", re.ASCII)
 LOCK = "weights.lock.json"

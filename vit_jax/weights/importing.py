@@ -21,8 +21,13 @@ from vit_jax.weights.family import FAMILIES, NOT_OFFERED, Family, Files, Hints
 from vit_jax.weights.readers import Arrays, WeightsError
 
 BESIDE = ("config.json", huggingface.PREPROCESSOR, huggingface.PROCESSOR, timm.OPEN_CLIP)
-WHOLE = ("model.safetensors", "pytorch_model.safetensors", "open_clip_model.safetensors")
-INDEX = "model.safetensors.index.json"
+INDEX = ".index.json"
+# Files of weights in a folder, of which the first there is taken.
+WHOLE = (
+    "model.safetensors", "pytorch_model.safetensors", "open_clip_model.safetensors",
+    f"model.safetensors{INDEX}", "pytorch_model.bin", "open_clip_pytorch_model.bin",
+    f"pytorch_model.bin{INDEX}", "flax_model.msgpack",
+)  # fmt: skip
 HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
 ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
 WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
@@ -220,20 +225,20 @@ def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
     """The arrays of a file or folder, and the JSON files next to them."""
     if path.is_dir():
         folder = path
-        file = next((folder / n for n in (*WHOLE, INDEX) if (folder / n).is_file()), None)
+        file = next((folder / n for n in WHOLE if (folder / n).is_file()), None)
         if file is None:
             unread = [p.name for p in sorted(folder.iterdir()) if p.suffix in readers.UNREAD]
             if unread:
                 readers.open_arrays(folder / unread[0])  # which says why not
             raise WeightsError(
                 f"{path}: not a checkpoint: neither a run directory (no checkpoints/ inside) nor a "
-                f"folder of weights (no {WHOLE[0]} or {INDEX})"
+                f"folder of weights (no {WHOLE[0]} or the like)"
             )
-        arrays = readers.open_shards(file) if file.name == INDEX else readers.open_arrays(file)
+        arrays = (readers.open_shards if file.name.endswith(INDEX) else readers.open_arrays)(file)
     else:
         folder, arrays = path.parent, readers.open_arrays(path)
     files = {}
-    if path.suffix != ".npz":  # these need no other file
+    if path.suffix != ".npz":  # which needs no other file
         files = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
     return arrays, files
 

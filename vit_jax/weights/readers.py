@@ -1,11 +1,11 @@
-"""Reads named arrays one at a time from .npz and .safetensors files and from sharded checkpoints.
+"""Reads named arrays one at a time from files of weights, and from sharded checkpoints.
 
 Nothing in a file is executed or unpacked to disk. Declared sizes are checked against the file size
 and against limits before memory is allocated. Files are not memory-mapped: if one were truncated
 while mapped, the process would crash.
 
-Every array in a .npz has a checksum, so damage is always detected. A .safetensors file has none: a
-corrupted value goes unnoticed if the array is still finite.
+Every array in a .npz has a checksum, and in PyTorch's archives, so damage is always detected. Other
+files have none: a corrupted value goes unnoticed if the array is still finite.
 """
 
 import collections
@@ -25,6 +25,8 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax import config
+from vit_jax.utils import pickles
+from vit_jax.weights import flax_files, torch_files
 
 # The largest released ViT takes 2.5 GB; a file that unpacks to more than this is an attack.
 MAX_BYTES = 32 * 2**30
@@ -38,11 +40,9 @@ MAX_HEADER = 1_000  # bytes of the header of one array in a .npz
 MAX_AXES = 8
 CHUNK = 2**20
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
-PICKLES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle")
 # Formats of weights that are known and not read, by the suffix of a file, and why.
 UNREAD = {
-    **dict.fromkeys(PICKLES, "may be a pickle, which can run code when it is loaded"),
-    ".msgpack": "is Flax's MessagePack, which is not supported yet",
+    **dict.fromkeys((".pkl", ".pickle"), "holds objects of any class"),
     ".h5": "is Keras's HDF5, which is not supported",
     ".tar": "is an archive, which is not unpacked here",
 }
@@ -88,24 +88,23 @@ def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
 
     `kind` is the suffix, for a file of another name.
     """
-    kind = kind or path.suffix
+    kind = kind or _suffix(path)
     if kind in UNREAD:
         raise WeightsError(
             f"{path}: a {kind} file {UNREAD[kind]}; convert it to .safetensors with "
             "the library that wrote it, or download that format"
         )
-    readers = {".npz": _npz, ".safetensors": _safetensors}
-    if kind not in readers:
-        raise WeightsError(f"{path}: unsupported file type; supported: {', '.join(readers)}")
+    if kind not in FORMATS:
+        raise WeightsError(f"{path}: unsupported file type; supported: {', '.join(FORMATS)}")
     with _named(path):
         if not path.is_file():
             raise WeightsError("no such file")
         with _explained(f"is not a complete {kind} file"):
-            return readers[kind](_File(path))
+            return FORMATS[kind](_File(path))
 
 
 def open_shards(index: pathlib.Path) -> Arrays:
-    """Opens the .safetensors files that an index (`*.safetensors.index.json`) lists."""
+    """Opens the files that an index lists (`*.safetensors.index.json`, `*.bin.index.json`)."""
     values = read_json(index)
     places = values.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
@@ -114,7 +113,7 @@ def open_shards(index: pathlib.Path) -> Arrays:
         raise WeightsError(f"{index}: lists {len(places)} arrays; the limit is {MAX_ARRAYS}")
     shards = {}
     for name in sorted(set(places.values())):
-        if not re.fullmatch(r"[\w\-]{1,200}\.safetensors", name, re.ASCII):
+        if not re.fullmatch(r"[\w\-]{1,200}\.(safetensors|bin)", name, re.ASCII):
             raise WeightsError(f"{index}: {name[:80]!r} is not a file next to it")
         shards[name] = open_arrays(index.parent / name)
     missing = [name for name, file in places.items() if name not in shards[file].specs]
@@ -362,3 +361,62 @@ def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     if twice is not None:
         raise WeightsError(f"contains {twice[:80]!r} twice; download it again")
     return dict(items)
+
+
+# PyTorch's and Flax's files
+
+
+def _torch(file: _File) -> Arrays:
+    try:
+        tensors, read_tensor = torch_files.open_tensors(file)
+    except pickles.Refused as error:
+        raise WeightsError(
+            f"has {error}; tensors alone are read: save the model's state_dict, or .safetensors"
+        ) from error
+    specs = {name: ArraySpec(one.shape, one.storage.dtype) for name, one in tensors.items()}
+    # Tensors may share values, or repeat them.
+    spans = sum(one.span * one.storage.dtype.itemsize for one in tensors.values())
+    _check_ratio(spans, file.size)
+    return _checked(specs, read_tensor, file)
+
+
+def _flax(file: _File) -> Arrays:
+    try:
+        arrays = flax_files.open_arrays(file)
+    except flax_files.Refused as error:
+        raise WeightsError(f"has {error}; arrays alone are read") from error
+    specs = {name: ArraySpec(one.shape, one.dtype) for name, one in arrays.items()}
+    return _checked(specs, lambda name: arrays[name].read(file), file)
+
+
+def _checked(
+    specs: Mapping[str, ArraySpec], read_array: Callable[[str], np.ndarray], file: _File
+) -> Arrays:
+    """Arrays whose names and sizes are those of weights."""
+    _check_names(specs)
+    size = sum(spec.nbytes for spec in specs.values())
+    _check_size(size)
+    _check_ratio(size, file.size)
+
+    def read(name: str) -> np.ndarray:
+        with _explained(f"{name} is damaged"):
+            return read_array(name)
+
+    return Arrays(specs, read)
+
+
+def _suffix(path: pathlib.Path) -> str:
+    """The suffix that tells the format; timm's `.pth.tar` is no archive, Flax's files have none."""
+    if path.name.endswith(".pth.tar"):
+        return ".pth"
+    if re.fullmatch(r"checkpoint_\d+", path.name):
+        return ".msgpack"
+    return path.suffix
+
+
+FORMATS: Mapping[str, Callable[[_File], Arrays]] = {
+    ".npz": _npz,
+    ".safetensors": _safetensors,
+    **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt"), _torch),
+    ".msgpack": _flax,
+}

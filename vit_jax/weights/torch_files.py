@@ -198,7 +198,7 @@ def _archive(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]
         raise ValueError("a name occurs twice")
     roots = [name for name in members if name.endswith("data.pkl") and name.count("/") == 1]
     if len(roots) != 1:
-        raise Refused("no data.pkl: it is no file of torch.save")
+        raise Refused("no data.pkl, which torch.save writes")
     root = roots[0].removesuffix("data.pkl")
     if f"{root}constants.pkl" in members:
         raise Refused("a TorchScript program")
@@ -241,7 +241,7 @@ def _sequence(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray
     """Five pickles, then each storage: its number of values in 8 bytes, and the values."""
     source = _Bounded(file)
     if pickles.load(source) != MAGIC or pickles.load(source) != VERSION:
-        raise Refused("no file of torch.save")
+        raise Refused("other contents than torch.save writes")
     system = expect(pickles.load(source), dict)
     if system.get("little_endian") is not True:
         raise Refused("values in big-endian order")
