@@ -13,7 +13,8 @@ from vit_jax.utils import messages, storage
 
 CHECKPOINT = (
     "run directory or one of its checkpoints; weights of Google, Big Transfer, timm or Hugging "
-    "Face (.npz, .safetensors, .pth, .msgpack, folder); or a published name, see `vit_jax list --weights`"
+    "Face (.npz, .safetensors, .pth, .msgpack, folder); or a published name, see "
+    "`vit_jax list --weights`"
 )
 
 Number = TypeVar("Number", int, float)
