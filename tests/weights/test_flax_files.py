@@ -1,12 +1,17 @@
 """Arrays in Flax's MessagePack files: as Flax wrote them, and damaged."""
 
 import io
+import shutil
 
 import flax.serialization
+import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import numpy as safetensors
 
+import foreign
+from vit_jax import weights
 from vit_jax.weights import flax_files
 
 TREE = {
@@ -57,3 +62,31 @@ def test_what_no_file_of_flax_holds_is_refused():
     ):
         with pytest.raises(error, match=message):
             read_all(data)
+
+
+def test_hugging_faces_flax_classes_have_other_names_and_axes(tmp_path):
+    """(in, out) and (H, W, in, out) instead of PyTorch's (out, in) and (out, in, H, W)."""
+    source = foreign.FOLDER / "hf_vit_tiny"
+    tree = {}
+    for name, values in safetensors.load_file(source / "model.safetensors").items():
+        *path, end = name.split(".")
+        if end == "weight":
+            end = "scale" if "norm" in path[-1] else "kernel"
+            values = values.transpose(2, 3, 1, 0) if values.ndim == 4 else values.T
+        tree[(*path, end)] = values
+    data = flax.serialization.msgpack_serialize(flax.traverse_util.unflatten_dict(tree))
+    (tmp_path / "flax_model.msgpack").write_bytes(data)
+    shutil.copy(source / "config.json", tmp_path)
+    loaded, expected = weights.load(tmp_path), weights.load(source)
+    assert loaded.kind == "hf"
+    foreign.equal(loaded.params, expected.params)
+
+
+def test_a_checkpoint_of_vision_transformer_is_what_its_npz_is(tmp_path):
+    source = foreign.FOLDER.parent / "vit_tiny_token.npz"
+    with np.load(source) as arrays:
+        tree = {tuple(name.split("/")): values for name, values in arrays.items()}
+    state = {"params": flax.traverse_util.unflatten_dict(tree), "opt_state": {}, "step": 7}
+    path = tmp_path / "checkpoint_7"
+    path.write_bytes(flax.serialization.msgpack_serialize(state))
+    foreign.equal(weights.load(path).params, weights.load(source).params)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import pickle
+import shutil
 import time
 import tracemalloc
 import zipfile
@@ -11,6 +12,8 @@ import zipfile
 import numpy as np
 import pytest
 
+import foreign
+from vit_jax import weights
 from vit_jax.utils import pickles
 from vit_jax.weights import torch_files
 
@@ -34,6 +37,17 @@ def test_every_layout_is_read_as_torch_reads_it(name):
             assert values.shape == expected[tensor].shape
     types = {name: found[f"views.{name}"].dtype.name for name in ("half", "bfloat16", "truth")}
     assert types == {"half": "float16", "bfloat16": "bfloat16", "truth": "bool"}
+
+
+def test_the_model_of_a_training_run_is_found(tmp_path):
+    """timm's `model_best.pth.tar`: its average, not its parameters; a folder's .bin is the same."""
+    heads = {"model.heads": "3"}
+    loaded = weights.load(FILES / "training.pth.tar", heads)
+    assert "the model under state_dict_ema., not that under state_dict." in loaded.spec.assumed
+    expected = weights.load(FILES.parent / "timm_vit_tiny.safetensors", heads)
+    foreign.equal(loaded.params, expected.params)
+    shutil.copy(FILES / "training.pth.tar", tmp_path / "pytorch_model.bin")
+    foreign.equal(weights.load(tmp_path, heads).params, expected.params)
 
 
 def test_a_whole_module_is_refused_by_its_class():

@@ -14,11 +14,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from vit_jax import config, models
 from vit_jax.weights import adapting, json_fields, mapping, readers
 from vit_jax.weights.families import google, huggingface, timm
 from vit_jax.weights.family import FAMILIES, NOT_OFFERED, Family, Files, Hints
-from vit_jax.weights.readers import Arrays, WeightsError
+from vit_jax.weights.readers import Arrays, ArraySpec, WeightsError
 
 BESIDE = ("config.json", huggingface.PREPROCESSOR, huggingface.PROCESSOR, timm.OPEN_CLIP)
 INDEX = ".index.json"
@@ -268,6 +270,7 @@ def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.M
 
 def find(arrays: Arrays, files: Files) -> Found:
     """Finds the model in a file; raises WeightsError where there is none that is known."""
+    arrays = _as_torch(arrays)
     arrays = _renamed(arrays, _unwrapped(arrays.specs))
     if family := _family(arrays, files):
         return Found(arrays, family)
@@ -296,6 +299,34 @@ def find(arrays: Arrays, files: Files) -> Found:
 
 def _family(arrays: Arrays, files: Files) -> Family | None:
     return next((one for one in FAMILIES if one.recognizes(arrays.specs, files)), None)
+
+
+# Of Hugging Face's Flax classes; Google's layers are called otherwise.
+FLAX_LAYER = re.compile(r"(?:^|/)encoder/layers?/0/")
+FLAX_ENDS = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+
+
+def _as_torch(arrays: Arrays) -> Arrays:
+    """The arrays of Hugging Face's Flax classes under the names and axes of its PyTorch classes."""
+    if not any(map(FLAX_LAYER.search, arrays.specs)):
+        return arrays
+    origins: dict[str, tuple[str, tuple[int, ...] | None]] = {}
+    specs: dict[str, ArraySpec] = {}
+    for name, spec in arrays.specs.items():
+        *path, end = name.split("/")
+        axes = None
+        if end == "kernel":  # (in, out) and (H, W, in, out) there; (out, in), (out, in, H, W) here
+            axes = {2: (1, 0), 4: (3, 2, 0, 1)}.get(len(spec.shape))
+        shape = spec.shape if axes is None else tuple(spec.shape[axis] for axis in axes)
+        short = ".".join([*path, FLAX_ENDS.get(end, end)])
+        origins[short], specs[short] = (name, axes), ArraySpec(shape, spec.dtype)
+
+    def read(short: str) -> np.ndarray:
+        name, axes = origins[short]
+        values = arrays.read(name)
+        return values if axes is None else np.ascontiguousarray(values.transpose(axes))
+
+    return Arrays(specs, read, arrays.metadata)
 
 
 def _unwrapped(names: Iterable[str]) -> dict[str, str]:
