@@ -91,13 +91,6 @@ def test_a_weak_l2_after_a_strong_one_has_float64_digits(number):
     np.testing.assert_allclose(after.bias, 100 * solution[-1], rtol=0, atol=1e-7)
 
 
-def test_features_are_gathered_in_order_without_padding():
-    values = np.arange(30, dtype=np.float32).reshape(10, 3)
-    x, y = placed(values, np.arange(10), rows=8).gathered()
-    np.testing.assert_array_equal(x, values)
-    np.testing.assert_array_equal(y, np.arange(10))
-
-
 def test_draws():
     labels = np.random.default_rng(3).integers(0, 7, 200)
     labels[labels == 4] = 5

@@ -278,19 +278,6 @@ def test_mistakes_are_said_in_one_line(option, message, tmp_path, capsys, monkey
     assert {p.read_text() for p in tmp_path.iterdir()} == {"precious"}
 
 
-def test_another_kind_of_program_is_refused(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["export", "--checkpoint", "nowhere.npz", "--to=tflite", "--output=new"])
-    assert exit_.value.code == 2
-    assert "invalid choice: 'tflite'" in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write anywhere
-    with pytest.raises(config.ConfigError, match=r"--output=.*new: .* cannot be written to"):
-        export.check_output(tmp_path / "new")
-
-
 def test_a_full_disk_leaves_nothing(digits, tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

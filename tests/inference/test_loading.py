@@ -10,13 +10,11 @@ import foreign
 import runs
 import vit_jax
 from vit_jax import cli, config, models, train_loop, weights
-from vit_jax.cli import convert as convert_command
 from vit_jax.inference import conversion, loading, prediction
 from vit_jax.runs import directory
 from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
-from vit_jax.weights import writers
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 TOKEN = FIXTURES / "vit_tiny_token.npz"
@@ -293,29 +291,6 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
     assert again.config.model == back.config.model
     for name, leaf in tree_utils.flatten(jax.device_get(again.params)).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
-
-
-def test_the_command_line_knows_every_form():
-    assert convert_command.KINDS == conversion.KINDS
-    assert tuple(writers.DTYPES) == convert_command.DTYPES
-
-
-@pytest.mark.parametrize("kind", ["orbax", "adapter"])
-def test_checkpoints_and_adapters_keep_all_bits(kind, tmp_path, capsys):
-    line = [f"--to={kind}", "--dtype=float16", f"--output={tmp_path / 'out'}"]
-    assert cli.main(["convert", "--checkpoint", str(TOKEN), *line]) == 2
-    said = f"vit_jax: --dtype=float16: --to={kind} keeps all bits; leave it out\n"
-    assert capsys.readouterr().err == said
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_exists_is_not_overwritten(tmp_path, capsys):
-    (tmp_path / "here").mkdir()
-    for kind in conversion.KINDS:
-        output = f"--output={tmp_path / 'here'}"
-        assert cli.main(["convert", "--checkpoint", str(TOKEN), f"--to={kind}", output]) == 2
-        assert "exists already; choose another, or remove it" in capsys.readouterr().err
-    assert not list((tmp_path / "here").iterdir())
 
 
 @pytest.mark.slow

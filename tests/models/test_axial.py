@@ -250,27 +250,6 @@ def test_all_3x3_convolutions_are_replaced_and_nothing_else():
     assert given["resnet/stage2/rest/conv2/height/value_offsets/table"].shape == (1, 7, 8)
 
 
-@pytest.mark.slow
-def test_parameters_of_axial_resnet50_by_hand():
-    """ResNet-50's 16 kernels of 9 f^2 give way to 2 axes of 2 f^2, 4 f of norms and offsets."""
-    sizes = {"num_classes": 1000, "image_size": (224, 224)}
-    axial_model, plain = (
-        models.create(
-            config.Model(variant=variant, num_classes=sizes["num_classes"]),
-            image_size=sizes["image_size"],
-        )
-        for variant in ("AxialResNet50", "R50x1")
-    )
-    difference = 0
-    for stage, units in enumerate((3, 4, 6, 3)):
-        f = 64 * 2**stage
-        for unit in range(units):
-            length = 56 // 2 ** (stage if unit else max(stage - 1, 0))
-            offsets = (2 * length - 1) * (f // 16 + f // 16 + f // 8)
-            difference += 2 * (2 * f * f + 2 * 2 * f + offsets) - 9 * f * f
-    assert axial_model.num_params == plain.num_params + difference
-
-
 # However they run
 
 

@@ -13,7 +13,6 @@ from vit_jax import cli, config, models, preflight, weights
 from vit_jax.config import catalog
 from vit_jax.inference import loading
 from vit_jax.models import layers, positions, variants
-from vit_jax.training import run_config
 from vit_jax.utils import tree_utils
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
@@ -63,15 +62,6 @@ def test_fingerprints_of_the_papers_rows_stay_as_they_were():
         assert config.fingerprint(config.build(catalog.load(name))) == digits
 
 
-def test_new_parts_are_off_by_default():
-    default, plain = config.Model(), tree_utils.flatten(tiny().shapes())
-    assert (default.mlp, default.layer_scale, default.registers) == ("plain", None, 0)
-    assert not default.distillation
-    assert (default.stem_norm, default.biasless, default.rotary) == (False, (), None)
-    assert "stem_norm/scale" not in plain
-    assert not [name for name in plain if "scale1" in name or "gate" in name or "regist" in name]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "changes"),
@@ -98,16 +88,6 @@ def test_unrolled_and_recomputed_they_are_the_same(parts, changes):
     np.testing.assert_allclose(again, value, rtol=1e-5)
     for one, two in zip(jax.tree.leaves(grads), jax.tree.leaves(others), strict=True):
         np.testing.assert_allclose(two, one, rtol=0, atol=1e-4 * np.abs(one).max() + 1e-5)
-
-
-@pytest.mark.slow
-def test_they_begin_as_their_authors_have_them():
-    params = tree_utils.flatten(tiny(**DINOV2).init(jax.random.key(0)))
-    np.testing.assert_array_equal(params["encoder/scale1/scale"], np.full((3, 16), 1e-5, "f4"))
-    assert 1e-7 < np.abs(params["registers"]).mean() < 1e-5
-    assert params["encoder/mlp/gate/kernel"].shape == (3, 16, 24)
-    assert params["head/kernel"].shape == (32, 5)
-    assert not np.array_equal(params["encoder/mlp/gate/kernel"], params["encoder/mlp/fc1/kernel"])
 
 
 @pytest.mark.slow
@@ -439,27 +419,6 @@ def test_what_layers_of_beit_add_falls_with_their_number():
         kernels = np.asarray(flat[name]).swapaxes(0, 1).reshape(3, -1)
         wanted = 0.02 / np.sqrt(2 * np.arange(1, 4))
         np.testing.assert_allclose(kernels.std(axis=1), wanted, rtol=0.05)
-
-
-@pytest.mark.slow
-def test_the_initial_values_of_googles_code_are_the_default():
-    plain, named = (tiny(**parts).init(jax.random.key(3)) for parts in ({}, {"init": "google"}))
-    jax.tree.map(np.testing.assert_array_equal, plain, named)
-    other = tiny(init="timm").init(jax.random.key(3))
-    np.testing.assert_array_equal(other["position"]["table"], plain["position"]["table"])
-
-
-def test_options_that_nothing_reads_are_refused():
-    cfg = config.Config(model=dataclasses.replace(TINY, rotary_grid=(16, 16)))
-    axial = dataclasses.replace(TINY, architecture="axial_vit", relative_bias="shared")
-    resnet = config.Model(variant="R50x1", init="timm")
-    for model, name, why in (
-        (cfg.model, "rotary_grid", "model.rotary=none"),
-        (axial, "relative_bias", "model.architecture=axial_vit"),
-        (resnet, "init", "model.architecture=resnet"),
-    ):
-        with pytest.raises(config.ConfigError, match=f"{why} does not read it"):
-            run_config.check_read(config.Config(model=model), [f"model.{name}"])
 
 
 MODERN = {

@@ -140,12 +140,3 @@ def test_outputs_and_macs_are_those_of_the_program(masked, channels, outputs):
     images = jnp.zeros((1, 8, 12, channels))
     jaxpr = jax.make_jaxpr(lambda p: one.predict_masked(p, images, OWN[:1], CHOSEN[:1, :count]))
     assert one.flops == 2 * vit_reference.macs(jaxpr(one.shapes()).jaxpr)
-
-
-@pytest.mark.slow
-def test_what_fills_no_patch_is_neither_corrupted_nor_predicted(params):
-    size = {"image_size": (9, 15), "masked": COLOR}
-    dropping = models.create(config.Model(**vars(MODEL) | {"patch_remainder": "drop"}), **size)
-    images = np.pad(IMAGES, [(0, 0), (0, 1), (0, 3), (0, 0)], constant_values=1)
-    whole = create().predict_masked(params, IMAGES, OWN, CHOSEN)
-    np.testing.assert_array_equal(dropping.predict_masked(params, images, OWN, CHOSEN), whole)

@@ -7,12 +7,10 @@ import pytest
 from flax import nnx
 
 import runs
-import vit_jax
 from vit_jax import cli, config, models, preflight, train_loop
 from vit_jax.config import components
 from vit_jax.runs import directory
 from vit_jax.runtime import preemption
-from vit_jax.training import run_config
 
 
 class ProbeNetwork(nnx.Module):
@@ -87,13 +85,6 @@ def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_is_evaluated(workdir):
-    found = vit_jax.evaluate(workdir, {})
-    assert found["test/count"] == 100
-    assert found["test/loss"] == runs.trace(workdir, "test/loss")[3]
-
-
-@pytest.mark.slow
 def test_uncounted_flops_are_left_out(workdir, tmp_path, caplog):
     uncounted = models.create(configure().model, image_size=(8, 8), channels=1)
     assert uncounted.flops is None
@@ -120,13 +111,6 @@ def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
     with caplog.at_level("INFO"):
         cli.main(["inspect", "all", f"--checkpoint={workdir}", f"--output={tmp_path}"])
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_smoke_trains_it(tmp_path):
-    cfg = run_config.shrink(configure())
-    assert cfg.model.architecture == "probe_of_tests"
-    assert train_loop.train(cfg, tmp_path / "run").steps == 2
 
 
 def test_export_writes_it(workdir, tmp_path):

@@ -179,18 +179,6 @@ def test_bfloat16_is_close_and_returns_float32():
     assert 1e-5 < difference < 0.03
 
 
-def test_neither_key_nor_capture_changes_anything():
-    classifier = tiny()
-    params = vit_reference.random_parameters(classifier.shapes())
-    plain = jax.make_jaxpr(lambda p, x: classifier.apply(p, x))
-    asked = jax.make_jaxpr(
-        lambda p, x: classifier.apply(p, x, key=jax.random.key(0), capture=True)[:2]
-    )
-    images = inputs(classifier)
-    assert "random_bits" not in str(asked(params, images))
-    assert plain(params, images).out_avals == asked(params, images).out_avals
-
-
 # Unrolling, rematerialization and sharding
 
 

@@ -186,7 +186,7 @@ def _about(
     data, loss = loaded.config.data, loaded.config.loss.name
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
     most = jnp.iinfo(pixels.dtype).max
-    seen = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"
+    sizes = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"
     return {
         "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
         "input": {
@@ -197,7 +197,7 @@ def _about(
                 "column",
                 {1: "gray", 3: "red, green, blue"}.get(data.channels, "channel"),
             ],
-            "meaning": f"pixels from 0 to {most}, not normalized, of images {seen}",
+            "meaning": f"pixels from 0 to {most}, not normalized, of images {sizes}",
         },
         "view": {
             "image_size": data.image_size,

@@ -178,8 +178,8 @@ def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -
 
     Adapters are added to their matrices.
     """
-    chosen = trainable.from_config(create_model(cfg), cfg)
-    return chosen.evaluated(load_held(directory, step_number, cfg))
+    selection = trainable.from_config(create_model(cfg), cfg)
+    return selection.evaluated(load_held(directory, step_number, cfg))
 
 
 def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> dict[str, Any]:
@@ -188,9 +188,9 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     Only `ema` if it covers all parameters.
     """
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
-    chosen, params = trainable.from_config(model, cfg), trainable.parameters(model, cfg)
-    averaged = {} if cfg.train.ema is None else {"ema": jax.eval_shape(chosen.split, params)}
-    shapes = averaged if averaged and chosen.specs is None else {"params": params} | averaged
+    selection, params = trainable.from_config(model, cfg), trainable.parameters(model, cfg)
+    averaged = {} if cfg.train.ema is None else {"ema": jax.eval_shape(selection.split, params)}
+    shapes = averaged if averaged and selection.specs is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
     return manager.restore_subtree(directory, step_number, target)
 
@@ -249,8 +249,8 @@ def adapter_base(
     Raises ConfigError for a run without a base, or in which everything trains.
     """
     model = create_model(cfg)
-    chosen = trainable.from_config(model, cfg)
-    if chosen.specs is None:
+    selection = trainable.from_config(model, cfg)
+    if selection.specs is None:
         raise config.ConfigError(
             f"{cfg.name}: all of its parameters train, so there is no adapter; "
             "write --to=orbax, or set lora.rank or optimizer.freeze for the next run"
@@ -259,7 +259,7 @@ def adapter_base(
         raise config.ConfigError(f"{cfg.name}: began with random weights, so it has no base")
     params, _ = initial_params(cfg, model, classes)
     fitted, every = tree_utils.flatten(params), trainable.parameters(model, cfg)
-    shapes = tree_utils.flatten(jax.eval_shape(chosen.split, every))
+    shapes = tree_utils.flatten(jax.eval_shape(selection.split, every))
     lacking = tree_utils.flatten(every).items()
     shapes |= {n: leaf for n, leaf in lacking if n not in fitted and n not in shapes}
     digest = adapter_file.digest({n: array for n, array in fitted.items() if n not in shapes})
@@ -278,13 +278,13 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> "LoadedMo
             "--config.init_from=PATH to that"
         )
     held = adapter_file.read_arrays(path, shapes, fields)
-    chosen = trainable.from_config(create_model(cfg), cfg)
+    selection = trainable.from_config(create_model(cfg), cfg)
     whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
-    trained = {name: held[name] for name in chosen.specs or ()}
-    params = chosen.evaluated({"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)})
+    trained = {name: held[name] for name in selection.specs or ()}
+    state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}
     return LoadedModel(
         config=cfg,
-        params=jax.device_get(params),
+        params=jax.device_get(selection.evaluated(state)),
         classes=class_names(classes, cfg),
         kind="adapter",
         notes=(f"begins with {cfg.init_from}",),

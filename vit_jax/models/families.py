@@ -5,12 +5,14 @@ standardization, as in Big Transfer; and both with axial attention (ViT, appendi
 """
 
 import dataclasses
+import functools
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.models import flop_count, variants
+from vit_jax.models import variants
 from vit_jax.models.family import Family
 from vit_jax.models.variants import (
     default_class_token,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from vit_jax.models.classifier import Params
     from vit_jax.models.resnet import ResNet
     from vit_jax.models.vit import MaskedViT, ViT
+
+Map = tuple[int, int]  # rows and columns of positions
 
 # Matrix products of layers and patches; norms and the head compute in float32.
 IN_COMPUTE_DTYPE = re.compile(
@@ -96,23 +100,28 @@ class ViTFamily(Family):
         masked: config.Masked,
     ) -> int | None:
         """FLOPs of the forward pass of one image."""
-        total, features, grid = 0, channels, self.grid(model, image_size)
+        macs, features, grid = 0, channels, self.grid(model, image_size)
         if model.resnet_units is not None:
-            total, features = flop_count.backbone(model, image_size, channels)
-        total += flop_count.patch_embedding(model, grid, features) + flop_count.pooling(model, grid)
-        total += required(model.depth) * self.layer_macs(model, grid)
-        if masked.target is not None:
-            total += flop_count.prediction(model, grid, channels, masked)
-        else:
-            total += flop_count.head(model, variants.pooled_features(model))
-        return 2 * total
+            macs, features = _backbone_macs(model, image_size, channels, _convolution_macs)
+        p, d, (height, width) = grid[0] * grid[1], required(model.width), required(model.patch_size)
+        macs += p * height * width * features * d + required(model.depth) * self.layer_macs(
+            model, grid
+        )
+        if model.pooling == "map":  # keys and values of all patches, one query
+            macs += 2 * p * d * d + 2 * d * d + 2 * p * d + 2 * d * required(model.mlp_dim)
+        if masked.target is None:
+            return 2 * (macs + _head_macs(model, variants.pooled_features(model)))
+        predicted = variants.masked_patches(masked, p)
+        outputs = variants.masked_outputs(masked, (height, width), channels)
+        # `take_rows` is a product with one-hot rows, of corrupted patches and of predicted ones.
+        return 2 * (macs + p * (p + 1) * d + predicted * p * d + predicted * d * outputs)
 
     def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
         """Multiply-accumulates of one encoder layer."""
         n = grid[0] * grid[1] + prefix_tokens(model)
         # Attention multiplies with keys, values and, if relative, position keys.
         products = 3 if model.position == "relative" else 2
-        return flop_count.dense(model, n) + products * n * n * required(model.width)
+        return _dense_macs(model, n) + products * n * n * required(model.width)
 
     def shrink(
         self, model: config.Model, image_size: tuple[int, int]
@@ -196,10 +205,10 @@ class AxialViTFamily(ViTFamily):
         """Raises ConfigError for a class token, which has no row, and relative positions."""
         if has_class_token(model):
             read = default_class_token(model.pooling)
-            said = f"pooling={model.pooling}" if read else "class_token=true"
+            option = f"pooling={model.pooling}" if read else "class_token=true"
             remedy = "gap" if read else "none"
             raise config.ConfigError(
-                f"model.{said}: axial_vit keeps its tokens in rows and columns, without a "
+                f"model.{option}: axial_vit keeps its tokens in rows and columns, without a "
                 f"class token; set {remedy}"
             )
         if model.position == "relative":
@@ -210,7 +219,7 @@ class AxialViTFamily(ViTFamily):
     def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
         """Multiply-accumulates of two encoder blocks, one per axis."""
         n = grid[0] * grid[1] + has_class_token(model)
-        return 2 * flop_count.dense(model, n) + 2 * n * sum(grid) * required(model.width)
+        return 2 * _dense_macs(model, n) + 2 * n * sum(grid) * required(model.width)
 
     def lacks(self, model: config.Model, figure: str) -> str | None:
         """Why `inspect` cannot draw a figure, or None."""
@@ -269,12 +278,12 @@ class ResNetFamily(Family):
         masked: config.Masked,
     ) -> int | None:
         """FLOPs of the forward pass of one image."""
-        total, features = flop_count.backbone(model, image_size, channels, self.middle_macs)
-        return 2 * (total + flop_count.head(model, features))
+        macs, features = _backbone_macs(model, image_size, channels, self.middle_macs)
+        return 2 * (macs + _head_macs(model, features))
 
-    def middle_macs(self, size: flop_count.Map, features: int, stride: int) -> int:
+    def middle_macs(self, size: Map, features: int, stride: int) -> int:
         """Multiply-accumulates of the middle layer of a unit, on a map of `size`."""
-        return flop_count.convolution_3x3(size, features, stride)
+        return _convolution_macs(size, features, stride)
 
     def shrink(
         self, model: config.Model, image_size: tuple[int, int]
@@ -329,7 +338,7 @@ class AxialResNetFamily(ResNetFamily):
 
     weights = None
 
-    def middle_macs(self, size: flop_count.Map, features: int, stride: int) -> int:
+    def middle_macs(self, size: Map, features: int, stride: int) -> int:
         """Multiply-accumulates of attention along columns, then rows, before pooling.
 
         Queries and keys have half the features of the values. Relative positions add a product
@@ -440,3 +449,73 @@ def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
                 f"data.image_size={config.show(image_size)}: {side} {pixels} is not a multiple of "
                 f"{of}; nearest: {nearest}"
             )
+
+
+# Multiply-accumulates of parts of a forward pass: what the accelerator's matrix units do, matrix
+# products and convolutions. Of a convolution only the products with pixels of the image count, not
+# those with its padding; so the compiler counts, and so ViT's table 6 does.
+
+
+def _dense_macs(model: config.Model, tokens: int) -> int:
+    """Of the four projections of attention and an MLP."""
+    d, m = required(model.width), required(model.mlp_dim)
+    products = 3 if model.mlp == "swiglu" else 2
+    return 4 * tokens * d * d + products * tokens * d * m
+
+
+def _head_macs(model: config.Model, features: int) -> int:
+    """From pooled features to logits."""
+    r, k = model.representation_size, required(model.num_classes)
+    return features * k if r is None else features * r + r * k
+
+
+def _convolution_macs(size: Map, features: int, stride: int) -> int:
+    """Of a 3 x 3 convolution that keeps the number of features."""
+    return features * features * _taps(size, size=3, stride=stride)
+
+
+def _backbone_macs(
+    model: config.Model,
+    image_size: tuple[int, int],
+    channels: int,
+    middle: Callable[[Map, int, int], int],
+) -> tuple[int, int]:
+    """Of a ResNet up to its last map; and the channels of that map.
+
+    Args:
+      model: with units and width.
+      image_size: height and width in pixels.
+      channels: of the image.
+      middle: counts the middle layer of a unit, from map size, features and stride.
+    """
+    width = round(64 * required(model.resnet_width))
+    total = channels * width * _taps(image_size, size=7, stride=2)
+    place, inputs = _strided(_strided(image_size, 2), 2), width
+    for stage, units in enumerate(required(model.resnet_units)):
+        features = width * 2**stage
+        for unit in range(units):
+            stride = 2 if stage and not unit else 1
+            after = _strided(place, stride)
+            total += place[0] * place[1] * inputs * features
+            total += middle(place, features, stride)
+            total += after[0] * after[1] * features * 4 * features
+            if not unit:
+                total += after[0] * after[1] * inputs * 4 * features  # the shortcut
+            place, inputs = after, 4 * features
+    return total, inputs
+
+
+def _strided(place: Map, stride: int) -> Map:
+    return -(-place[0] // stride), -(-place[1] // stride)
+
+
+@functools.cache
+def _taps(place: Map, *, size: int, stride: int) -> int:
+    """How often a square kernel's elements meet a position of the map, over all outputs."""
+    # Where v1 and v2 pad differently, one is the mirror image of the other.
+    starts = [range(-(size // 2), length - size // 2, stride) for length in place]
+    rows, columns = (
+        sum(min(start + size, length) - max(start, 0) for start in along)
+        for along, length in zip(starts, place, strict=True)
+    )
+    return rows * columns

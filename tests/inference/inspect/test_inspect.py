@@ -14,10 +14,9 @@ import pages
 import runs
 import vit_reference
 from vit_jax import cli, train_loop
-from vit_jax.cli import inspect as inspect_command
 from vit_jax.data import sampling
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import figures, measures, outputs
+from vit_jax.inference.inspect import figures, measures
 from vit_jax.models import positions
 from vit_jax.studies import report
 
@@ -45,15 +44,6 @@ def inspect(what, checkpoint, *arguments):
 
 def numbers(folder, what):
     return dict(np.load(folder / f"{what}.npz"))
-
-
-def test_help_names_every_kind(capsys):
-    assert set(inspect_command.KINDS) - {"all", "view"} == set(outputs.KINDS)
-    with pytest.raises(SystemExit):
-        cli.main(["inspect", "--help"])
-    said = capsys.readouterr().out
-    for what, text in inspect_command.KINDS.items():
-        assert re.search(rf"^  {what} +{re.escape(text)}$", said, re.MULTILINE)
 
 
 @pytest.mark.slow

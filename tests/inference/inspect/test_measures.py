@@ -5,12 +5,11 @@ import math
 import pathlib
 
 import cv2
-import jax
 import numpy as np
 import pytest
 
 import vit_reference
-from vit_jax import cli, config, models
+from vit_jax import cli, config
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.inference.inspect.measures import CannotAnswer
@@ -237,15 +236,6 @@ def test_filters_are_of_the_layer_that_sees_pixels():
         found = measures.filter_kernel(one)
         assert found.shape == (7, 7, 3, 64)
         np.testing.assert_array_equal(found, one.params["resnet"]["conv_root"]["kernel"])
-
-
-def test_distances_of_a_hybrid_are_in_pixels_of_the_image():
-    one = opened((8, 12), resnet_units=(), patch_size=(1, 1))
-    grid = models.grid(one.config.model, one.config.data.image_size)
-    assert grid == (2, 3)
-    far = measures.distances(grid, one.config.data.image_size, prefix=False)
-    assert far[0].tolist() == pytest.approx([0, 4, 8, 4, 4 * ROOT2, math.hypot(4, 8)])
-    assert jax.numpy.asarray(far).dtype == np.float32
 
 
 # Features of patches

@@ -142,8 +142,8 @@ def output_attention(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
     """
     before = variants.prefix_tokens(cfg.model)
     alone = variants.reads_one_token(cfg.model)
-    seen = rows[..., 0, before:] if alone else rows[..., before:, before:].mean(axis=-2)
-    return seen.reshape(*seen.shape[:-1], *variants.grid(cfg.model, cfg.data.image_size))
+    onto = rows[..., 0, before:] if alone else rows[..., before:, before:].mean(axis=-2)
+    return onto.reshape(*onto.shape[:-1], *variants.grid(cfg.model, cfg.data.image_size))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

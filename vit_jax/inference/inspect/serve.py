@@ -144,7 +144,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 with self.server.images:
                     encoded = self._body(length)
                     with self.server.one_at_a_time:
-                        seen = self.server.viewer.show(("your image", encoded, None))
+                        fields = self.server.viewer.show(("your image", encoded, None))
             except decoding.BadImage as error:
                 raise RejectedError(HTTPStatus.BAD_REQUEST, f"the file {error}") from error
         except RejectedError as error:
@@ -152,7 +152,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except TimeoutError:
             self.close_connection = True
         else:
-            self._send(HTTPStatus.OK, "application/json", json.dumps(seen).encode())
+            self._send(HTTPStatus.OK, "application/json", json.dumps(fields).encode())
 
     def _check_sender(self) -> None:
         """Rejects requests from other origins, and foreign host names (DNS rebinding)."""

@@ -88,14 +88,14 @@ class Viewer:
         probabilities, weights, tokens = map(np.asarray, found)
         features = tokens[0, variants.prefix_tokens(cfg.model) :]
         rolled = measures.rollout_layers(weights)[:, 0]
-        seen = {
+        fields = {
             "name": messages.printable(name),
             "picture": _png(photo[:height, :width]),
             "top": self._top(probabilities[0]),
             "attention": pack_attention(weights[:, 0], rolled),
             "features": pack_vectors(measures.unit_rows(features)),
         }
-        return seen | ({} if truth is None else {"truth": messages.printable(truth)}), features
+        return fields | ({} if truth is None else {"truth": messages.printable(truth)}), features
 
     @functools.cached_property
     def facts(self) -> Fields:
@@ -192,7 +192,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
     Includes images up to a size of LIMIT, the first one always, and logs how many it omits. With
     `live`, the page can send images to its server. Raises BadImage.
     """
-    seen, features, size, left_out = [], [], 0, 0
+    shown, features, size, left_out = [], [], 0, 0
     for picture in pictures:
         if size > LIMIT:
             left_out += 1
@@ -202,10 +202,10 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
         except decoding.BadImage as error:
             raise config.ConfigError(f"{picture[0]}: {error}") from error
         size += sum(len(one[key]) for key in ("attention", "picture", "features"))
-        if seen and size > LIMIT:
+        if shown and size > LIMIT:
             left_out += 1
         else:
-            seen.append(one)
+            shown.append(one)
             features.append(found)
     if left_out:
         logs.log.info(
@@ -215,8 +215,8 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
         )
     if features:
         viewer.learn(np.stack(features))
-        seen = [one | viewer.colors(own) for one, own in zip(seen, features, strict=True)]
-    facts = viewer.facts | {"live": live, "leftOut": left_out, "images": seen}
+        shown = [one | viewer.colors(own) for one, own in zip(shown, features, strict=True)]
+    facts = viewer.facts | {"live": live, "leftOut": left_out, "images": shown}
     cfg = viewer.opened.config
     title = f"{cfg.name}: where it looks"
     body = string.Template(_file("view.html")).substitute(
