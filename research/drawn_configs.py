@@ -5,7 +5,7 @@ import os
 import cv2
 import numpy as np
 
-from tests.helpers import runs
+import runs
 
 WORK = runs.ROOT / "build/campaign"  # images, teachers and compiled programs, kept
 STEPS = 100  # of a run, with a save every 5

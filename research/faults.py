@@ -27,8 +27,8 @@ import tempfile
 import time
 from importlib import metadata
 
+import runs
 from research.drawn_configs import WORK, configure, draw
-from tests.helpers import runs
 from vit_jax.runtime import provenance
 from vit_jax.utils import limits, storage
 

@@ -27,8 +27,8 @@ import statistics
 import sys
 import time
 
+import rotation
 from research import fault_operators, forked_tests
-from tests.helpers import rotation
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests/mutation/faults.jsonl"

@@ -1,10 +1,10 @@
-"""Bits flipped anywhere in a step are found; `tests/helpers/corruption.py` flips a thousand."""
+"""Bits flipped anywhere in a step are found; `research/corruption.py` flips a thousand."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import corruption
+from research import corruption
 
 
 @pytest.fixture(scope="module")

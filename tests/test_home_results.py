@@ -1,6 +1,6 @@
 """The home study in docs/paper.md agrees with docs/records/home.jsonl and a paired test.
 
-The results were computed by `python tests/helpers/home_repetitions.py run`.
+The results were computed by `python -m research.home_repetitions run`.
 """
 
 import collections
@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-import home_repetitions
 import runs
+from research import home_repetitions
 from vit_jax import train_loop
 from vit_jax.config import catalog
 from vit_jax.training import run_config

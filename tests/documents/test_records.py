@@ -200,8 +200,8 @@ def test_the_accuracies_of_the_models_are_those_published():
     "command",
     [
         "-m research.faults",
-        "tests/helpers/corruption.py",
-        "tests/helpers/home_repetitions.py table",
+        "-m research.corruption",
+        "-m research.home_repetitions table",
         "-m research.fleet",
     ],
 )

@@ -10,11 +10,9 @@ import statistics
 
 import scipy.stats
 
-import corruption
-import home_repetitions
 import runs
+from research import corruption, fleet, home_repetitions
 from research import faults as fault_campaign
-from research import fleet
 from vit_jax import preflight
 from vit_jax.preflight import batch, scaling
 from vit_jax.weights import zoo

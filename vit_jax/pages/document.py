@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vit_jax import __version__
 from vit_jax.pages.charts import Chart
@@ -28,15 +28,10 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """Images by true and predicted class."""
+    """Numbers of images by (true, predicted) class."""
 
     classes: Sequence[str]
     counts: collections.Counter[tuple[str, str]]
-
-    @classmethod
-    def of(cls, classes: Sequence[str], pairs: Iterable[tuple[str, str]]) -> "Confusion":
-        """The counts of (truth, prediction) pairs."""
-        return cls(classes=classes, counts=collections.Counter(pairs))
 
     def commonest(self, most: int = 10) -> Table:
         """The commonest mistakes, commonest first."""
@@ -44,10 +39,6 @@ class Confusion:
         pairs.sort(key=lambda pair: (-self.counts[pair], pair))
         rows = [(truth, taken, f"{self.counts[truth, taken]}") for truth, taken in pairs[:most]]
         return Table(header=("true class", "taken for", "images"), rows=rows)
-
-    def per_class(self, truth: str) -> int:
-        """The number of images whose true class this is."""
-        return sum(n for (t, _), n in self.counts.items() if t == truth)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

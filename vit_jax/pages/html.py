@@ -4,7 +4,6 @@ import base64
 import pathlib
 import re
 import string
-from collections.abc import Iterator, Sequence
 
 from vit_jax.pages import charts, markdown
 from vit_jax.pages.charts import Chart, Series
@@ -53,7 +52,6 @@ NUMBER = re.compile(
 )
 MOST_CLASSES = 50  # a larger matrix cannot be read
 MOST_COUNTS = 16  # classes up to which the counts are written in
-CELL, LETTER = 24, 6.2  # pixels: the side of a cell, the width of a letter
 
 
 def write(document: Document, page_file: pathlib.Path, words: pathlib.Path) -> None:
@@ -185,71 +183,26 @@ def _confusion(block: Confusion) -> Markup:
     commonest = _table(block.commonest())
     if len(block.classes) > MOST_CLASSES:
         return commonest
-    return element("div", element("figure", _matrix(block)), commonest, class_="matrix")
+    return element("div", _matrix(block), commonest, class_="matrix")
 
 
 def _matrix(confusion: Confusion) -> Markup:
-    """The matrix as SVG: a row for each true class, the darker the larger its share of the row."""
-    classes = list(confusion.classes)
-    longest = max(len(_short(name)) for name in classes)
-    left, top = 30 + LETTER * longest, 24 + (LETTER * longest if longest > 2 else 14)
-    side = CELL * len(classes)
-    frame = element("rect", x=left, y=top, width=side, height=side, class_="frame")
-    titles = (
-        element("text", "predicted", x=f"{left + side / 2:.0f}", y="12", class_="tick middle"),
-        element(
-            "text", "true", x="12", y=f"{top + side / 2:.0f}", class_="tick middle",
-            transform=f"rotate(-90 12 {top + side / 2:.0f})",
-        ),
-    )  # fmt: skip
-    width, height = left + side + 2, top + side + 2
-    return element(
-        "svg", frame, *titles, *_class_names(classes, left, top, turned=longest > 2),
-        *_matrix_cells(confusion, left, top),
-        viewBox=f"0 0 {width:.0f} {height:.0f}", role="img",
-        style=f"max-width:{1.25 * width:.0f}px",
-        aria_label="Confusion matrix: rows are true classes, columns predicted ones",
-    )  # fmt: skip
-
-
-def _class_names(
-    classes: Sequence[str], left: float, top: float, *, turned: bool
-) -> Iterator[Markup]:
-    """Yields the name of every row and column; those of columns can be turned."""
-    for index, name in enumerate(classes):
-        middle = CELL * (index + 0.5)
-        yield element(
-            "text", _short(name), x=f"{left - 7:.0f}", y=f"{top + middle + 4:.0f}",
-            class_="tick end",
-        )  # fmt: skip
-        x, y = left + middle, top - 7
-        yield element(
-            "text", _short(name), x=f"{x + (4 if turned else 0):.0f}", y=f"{y:.0f}",
-            class_="tick" if turned else "tick middle",
-            transform=f"rotate(-90 {x + 4:.0f} {y:.0f})" if turned else None,
-        )  # fmt: skip
-
-
-def _matrix_cells(confusion: Confusion, left: float, top: float) -> Iterator[Markup]:
-    """Yields the cells that are not empty, with their counts where there is room."""
-    classes = list(confusion.classes)
-    totals = {name: confusion.per_class(name) for name in classes}
-    place = {name: index for index, name in enumerate(classes)}
-    for (truth, predicted), count in sorted(confusion.counts.items()):
-        share = count / totals[truth]
-        x, y = left + CELL * place[predicted], top + CELL * place[truth]
-        yield element(
-            "rect", element("title", f"{truth} taken for {predicted}: {count}"),
-            x=f"{x + 0.5:.1f}", y=f"{y + 0.5:.1f}", width=CELL - 1, height=CELL - 1, rx=2,
-            class_="hit" if truth == predicted else "miss",
-            fill_opacity=f"{0.12 + 0.88 * share:.2f}",
-        )  # fmt: skip
-        if len(classes) <= MOST_COUNTS:
-            yield element(
-                "text", count, x=f"{x + CELL / 2:.0f}", y=f"{y + CELL / 2 + 4:.0f}",
-                class_="count strong middle" if share > 0.5 else "count middle",
+    """Counts by true and predicted class, the darker the larger the share of the true class."""
+    classes = confusion.classes
+    rows = [element("tr", element("td"), *(element("th", element("span", c)) for c in classes))]
+    for truth in classes:
+        total = sum(confusion.counts[truth, other] for other in classes)
+        cells = [element("th", truth, scope="row")]
+        for predicted in classes:
+            count = confusion.counts[truth, predicted]
+            cells.append(
+                element(
+                    "td", f"{count}" if len(classes) <= MOST_COUNTS else "",
+                    class_="hit" if truth == predicted else "miss",
+                    title=f"{truth} taken for {predicted}: {count}",
+                    style=f"--share:{count / total:.2f}",
+                ) if count else element("td")
             )  # fmt: skip
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else f"{name[:13]}…"
+        rows.append(element("tr", *cells))
+    label = "Confusion matrix: rows are true classes, columns predicted ones"
+    return element("table", *rows, aria_label=label)

@@ -1,5 +1,6 @@
 """Numbers and configs in words, the same in every report."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,16 +121,20 @@ def in_percent(value: float) -> float:
     return 100 * value if value <= 1 else value
 
 
-def machine(device: object, devices: object, host: object) -> str:
-    """Returns `8 x TPU v3, host`, of those that are known."""
-    if device and devices:
-        device = f"{devices} \u00d7 {device}"
-    return ", ".join(str(part) for part in (device, host) if part)
+def machine(record: Mapping[str, Any]) -> str:
+    """`8 x TPU v3, host`, as far as the record of a run or a transfer says."""
+    device = record.get("device")
+    device = f"{devices(record)} \u00d7 {device}" if device else ""
+    return ", ".join(str(part) for part in (device, record.get("host")) if part)
 
 
 def devices(record: Mapping[str, Any]) -> int:
-    """The number of devices of a run by its record."""
-    number = 1
-    for size in record.get("mesh", {}).values():
-        number *= size
-    return number
+    """The number of devices: a transfer's record says it, a run's has a mesh."""
+    return record.get("devices") or math.prod(record.get("mesh", {}).values())
+
+
+def machine_rows(record: Mapping[str, Any], date: str) -> list[tuple[str, str]]:
+    """Rows of a table about where and when something ran."""
+    versions = (record.get("versions") or {}).items()
+    listed = ", ".join(f"{name} {version}" for name, version in versions)
+    return [("device", machine(record)), ("versions", listed), ("date", date)]

@@ -1,9 +1,11 @@
 """The report of a directory, or of several side by side, as HTML and Markdown."""
 
+import collections
 import contextlib
 import logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from vit_jax import config
 from vit_jax.pages import html
@@ -66,14 +68,14 @@ def document(
         (item,) = items
         return Document(
             title=item.name,
-            lead=_lead(item),
-            sections=list(_sections(item, predictions.get(0), level=2)),
+            lead=_room(item).lead(item),
+            sections=list(_room(item).sections(item, predictions.get(0), level=2)),
         )
     labels = _labels(items)
     sections = list(_together(items, labels))
     for index, item in enumerate(items):
         sections.append(Section(title=labels[index], blocks=[]))
-        sections += _sections(item, predictions.get(index), level=3)
+        sections += _room(item).sections(item, predictions.get(index), level=3)
     return Document(
         title=f"{len(items)} runs side by side",
         lead=", ".join(labels) + ".",
@@ -81,16 +83,9 @@ def document(
     )
 
 
-def _lead(item: StoredRun | StoredTransfer) -> str:
-    return run_section.lead(item) if isinstance(item, StoredRun) else transfer_section.lead(item)
-
-
-def _sections(
-    item: StoredRun | StoredTransfer, predictions: run_section.Predictions | None, *, level: int
-) -> Iterator[Section]:
-    if isinstance(item, StoredRun):
-        return run_section.sections(item, predictions, level=level)
-    return transfer_section.sections(item, predictions, level=level)
+def _room(item: StoredRun | StoredTransfer) -> Any:
+    """The module with `lead` and `sections` for a run or a transfer."""
+    return run_section if isinstance(item, StoredRun) else transfer_section
 
 
 def _labels(items: Sequence[StoredRun | StoredTransfer]) -> list[str]:
@@ -244,7 +239,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         return one.top[0][0] in truths[one.image]
 
     wrong = sorted((p for p in seen if not right(p)), key=lambda p: -p.top[0][1])
-    pairs = ((p.truth or "", p.top[0][0]) for p in seen)
+    counts = collections.Counter((p.truth or "", p.top[0][0]) for p in seen)
     single = not data.multilabel
     return run_section.Predictions(
         split=split_roles.evaluation(data).name,
@@ -255,7 +250,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         samples=[sample(p) for p in seen[:SHOWN]],
         mistakes=[sample(p) for p in wrong[:MISTAKES]],
         wrong=len(wrong),
-        confusion=Confusion.of(predictor.classes, pairs) if single else None,
+        confusion=Confusion(classes=predictor.classes, counts=counts) if single else None,
     )
 
 

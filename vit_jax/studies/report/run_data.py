@@ -1,10 +1,11 @@
 """What run and transfer directories say, read without jax; what is missing or damaged is a line."""
 
+import contextlib
 import dataclasses
 import datetime
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax import config
@@ -235,79 +236,67 @@ def run(directory: pathlib.Path) -> StoredRun:
 def transfer(directory: pathlib.Path) -> StoredTransfer:
     """A transfer directory, or as much of it as can be read."""
     problems: list[str] = []
-    try:
+    values, cells = {}, []
+    with _noted(TRANSFER, problems):
         values = unsealed(limits.read_json(directory / TRANSFER, limits.TABLE))
-        values["cells"] = cells = [
-            cell
-            for cell in values.get("cells", ())
-            if isinstance(cell, dict) and set(cell) >= NEEDED
-        ]
+        cells = [cell for cell in values.get("cells", ()) if set(cell) >= NEEDED]
         for cell in cells:
-            _check_below(directory, cell["directory"])
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        values, cells = {}, []
-        problems.append(f"{TRANSFER}: cannot be read ({records.first_line(error)})")
+            # A link leads out of the folder as well as .. and /.
+            place = (directory / str(cell["directory"])).resolve()
+            if directory.resolve() not in place.parents:
+                raise ValueError(f"directory {cell['directory']!r} of a cell is outside of it")
     runs = {}
     for cell in cells:
         place = str(cell["directory"])
         if (directory / place).is_dir():
             runs[place] = run(directory / place)
             problems += [f"{place}: {problem}" for problem in runs[place].problems]
+    values = values | {"cells": cells} if values else {}
     return StoredTransfer(directory=directory, values=values, runs=runs, problems=problems)
 
 
-def _check_below(directory: pathlib.Path, name: Any) -> None:
-    """Raises ValueError unless a cell's directory is below that of its transfer."""
-    # Links lead out of it as well as .. and /.
-    if directory.resolve() not in (directory / str(name)).resolve().parents:
-        raise ValueError(f"directory {name!r} of a cell is outside of {directory}")
+@contextlib.contextmanager
+def _noted(name: str, problems: list[str], missing: str = "is missing") -> Iterator[None]:
+    """Notes why a file cannot be read, and goes on."""
+    try:
+        yield
+    except FileNotFoundError:
+        problems.append(f"{name}: {missing}")
+    except (errors.UserError, OSError, ValueError, TypeError, AttributeError) as error:
+        problems.append(f"{name}: cannot be read ({records.first_line(error)})")
 
 
 def _config(file: pathlib.Path, problems: list[str]) -> config.Config | None:
-    try:
+    with _noted(file.name, problems):
         return config.build(limits.read_json(file, limits.CONFIG))
-    except FileNotFoundError:
-        problems.append(f"{file.name}: is missing")
-    except (OSError, ValueError, config.ConfigError) as error:
-        problems.append(f"{file.name}: cannot be read ({records.first_line(error)})")
     return None
 
 
 def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
-    try:
+    with _noted(file.name, problems, "is missing; nothing has been logged yet"):
         lines = logs.read_metrics(file)
-    except FileNotFoundError:
-        problems.append(f"{file.name}: is missing; nothing has been logged yet")
-        return []
-    except (OSError, limits.LimitError) as error:
-        problems.append(f"{file.name}: cannot be read ({records.first_line(error)})")
-        return []
-    if not lines:
-        problems.append(f"{file.name}: holds no numbers yet")
-    return lines
+        if not lines:
+            problems.append(f"{file.name}: holds no numbers yet")
+        return lines
+    return []
 
 
 def _checkpoints(
     folder: pathlib.Path, problems: list[str]
 ) -> tuple[Mapping[str, Any], int | None, int | None, str]:
     """The newest record, the step of the best, the number of parameters, and the date."""
-    try:
-        committed = records.steps(folder)
-        sound = records.readable(folder)
-    except (errors.CheckpointError, OSError) as error:
-        problems.append(f"checkpoints: cannot be read ({records.first_line(error)})")
-        return {}, None, None, ""
+    committed, sound = [], {}
+    with _noted(folder.name, problems):
+        committed, sound = records.steps(folder), records.readable(folder)
+        if not sound:
+            problems.append("checkpoints: none has been saved yet")
     for step in sorted(set(committed) - set(sound)):
         problems.append(f"checkpoints/{step:08d}: its record is damaged")
     if not sound:
-        problems.append("checkpoints: none has been saved yet")
         return {}, None, None, ""
     newest = max(sound)
-    shapes = [
-        leaf["shape"]
-        for name, leaf in sound[newest].get("leaves", {}).items()
-        if name.startswith("params/")
-    ]
+    leaves = sound[newest].get("leaves", {}).items()
+    shapes = [leaf["shape"] for name, leaf in leaves if name.startswith("params/")]
     file = storage.as_path(records.folder(folder, newest)) / records.COMMIT
     date = datetime.datetime.fromtimestamp(storage.modified(file), datetime.UTC)
     return (

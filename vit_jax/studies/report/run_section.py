@@ -211,15 +211,11 @@ def _further(run: StoredRun) -> Table | None:
 
 def _machine(run: StoredRun) -> Table:
     record = run.record
-    versions = ", ".join(f"{name} {v}" for name, v in record.get("versions", {}).items())
     waits = [value for _, value in run.points("data/wait_share")]
     mfu = run.points("speed/mfu")
     spent = goodput.read_sessions(run.directory / goodput.FILE)
     rows = [
-        ("device", formatting.machine(record.get("device"), formatting.devices(record),
-                                      record.get("host"))),
-        ("versions", versions),
-        ("date", run.date),
+        *formatting.machine_rows(record, run.date),
         ("waiting for data", f"{statistics.mean(waits):.1%} of the time" if waits else ""),
         ("time", goodput.describe(goodput.summarize(spent)) if spent else ""),
         ("share of peak FLOP/s", f"{mfu[-1][1]:.1%}" if mfu else ""),

@@ -231,13 +231,6 @@ def _named(cell: Mapping[str, Any], *, several: bool) -> str:
 
 
 def _machine(transfer: StoredTransfer) -> Table:
-    machine = transfer.values.get("machine") or {}
-    versions = ", ".join(f"{name} {v}" for name, v in (machine.get("versions") or {}).items())
-    device = formatting.machine(machine.get("device"), machine.get("devices"), machine.get("host"))
-    rows = [
-        ("device", device),
-        ("versions", versions),
-        ("date", str(transfer.values.get("date", ""))),
-        ("directory", str(transfer.directory)),
-    ]
+    machine, date = transfer.values.get("machine") or {}, str(transfer.values.get("date", ""))
+    rows = [*formatting.machine_rows(machine, date), ("directory", str(transfer.directory))]
     return Table(header=("", ""), rows=[row for row in rows if row[1]])

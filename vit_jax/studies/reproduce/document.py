@@ -6,17 +6,16 @@ from typing import Any
 
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.pages.document import Block, Charts, Document, Section, Table, Text
-from vit_jax.studies.report import formatting, run_data
+from vit_jax.pages.document import Charts, Document, Section, Table, Text
+from vit_jax.studies.report import formatting
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, Score
-from vit_jax.studies.reproduce.measurements import Number
+from vit_jax.studies.reproduce.measurements import Found, Number
 from vit_jax.studies.reproduce.planning import Planned
 from vit_jax.utils import storage
 
 NOT_RUN = "not run"
 OTHERS = "others' model"  # with no run in the catalog
-Found = Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None]
 
 
 def ours(table: Exhibit, planned: Sequence[Planned], found: Found) -> dict[Score, Number]:
@@ -120,40 +119,32 @@ def charts(table: Exhibit, known: Mapping[Score, Number]) -> list[Chart]:
 
 
 def document(table: Exhibit, planned: Sequence[Planned], found: Found) -> Document:
-    """The whole report."""
+    """The whole report: numbers, plot, machines, the runs in order, what is left to do."""
     known = ours(table, planned, found)
-    blocks: list[Block] = [grid(table, known)]
-    drawn = charts(table, known)
-    sections = [Section(title="", blocks=blocks)]
-    if drawn:
-        sections.append(Section(title="Plot", blocks=[Charts(charts=drawn)]))
-    where = ran(table, found)
-    run = [where] if where.rows else [Text(text="Nothing of it has been run yet.")]
-    sections.append(Section(title="Where it was run", blocks=run))
-    sections.append(Section(title="The runs, in order", blocks=[costs(table, planned)]))
-    left = commands(planned)
-    if left.rows:
-        sections.append(Section(title="What is left", blocks=[left]))
+    drawn, where, left = charts(table, known), ran(table, found), commands(planned)
+    nothing = Text(text="Nothing of it has been run yet.")
+    sections = [
+        Section(title="", blocks=[grid(table, known)]),
+        Section(title="Plot", blocks=[Charts(charts=drawn)] if drawn else []),
+        Section(title="Where it was run", blocks=[where if where.rows else nothing]),
+        Section(title="The runs, in order", blocks=[costs(table, planned)]),
+        Section(title="What is left", blocks=[left] if left.rows else []),
+    ]
     done = len([cell for cell in table.cells if cell in known])
     own = len([cell for cell in table.cells if cell.steps])
-    kind = table.name.replace("table", "Table ").replace("figure", "Figure ")
     return Document(
-        title=kind,
+        title=table.name.replace("table", "Table ").replace("figure", "Figure "),
         lead=f"{table.title}: {done} of {own} cells have been run.",
-        sections=sections,
+        sections=[section for section in sections if section.blocks],
     )
 
 
 def blocks(table: Exhibit, planned: Sequence[Planned], found: Found) -> Iterator[tuple[str, Table]]:
-    """Yields titles and tables for a terminal: plan, requirements, machines, numbers."""
-    yield "The runs, in order", costs(table, planned)
-    left = commands(planned)
-    if left.rows:
-        yield "What is left", left
-    where = ran(table, found)
-    if where.rows:
-        yield "Where it was run", where
-    yield f"{table.name}: {table.title}", grid(table, ours(table, planned, found))
+    """Titles and tables for a terminal, the numbers last."""
+    for section in reversed(document(table, planned, found).sections):
+        for block in section.blocks:
+            if isinstance(block, Table):
+                yield section.title or f"{table.name}: {table.title}", block
 
 
 def write(
@@ -185,20 +176,15 @@ def as_dict(
                 "ours": None if number is None else number._asdict(),
             }
         )
+    plain = ("runs", "steps", "exaflops", "core_days", "state", "why", "command")
     steps = [
         {
             "run": one.step.directory,
             "config": one.step.name,
             "kind": one.step.kind,
             "origin": one.step.origin and one.step.origin.directory,
-            "runs": one.runs,
-            "steps": one.steps,
-            "exaflops": one.exaflops,
-            "core_days": one.core_days,
             "fits_on": list(one.slices),
-            "state": one.state,
-            "why": one.why,
-            "command": one.command,
+            **{name: getattr(one, name) for name in plain},
         }
         for one in planned
     ]

@@ -8,8 +8,12 @@ from typing import NamedTuple
 from vit_jax import config
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_data
+from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
 from vit_jax.studies.reproduce.exhibit import CORE_DAYS, EXAFLOPS, HELD_OUT, Score, TableRun
 from vit_jax.utils import intervals
+
+# What is there of the runs of a table, by directory.
+Found = Mapping[str, StoredRun | StoredTransfer | None]
 
 
 class Number(NamedTuple):
@@ -39,9 +43,7 @@ class Where(NamedTuple):
     time: str
 
 
-def read(
-    step: TableRun, workdir: pathlib.Path
-) -> run_data.StoredRun | run_data.StoredTransfer | None:
+def read(step: TableRun, workdir: pathlib.Path) -> StoredRun | StoredTransfer | None:
     """The run or transfer of a step; None if it has not started."""
     directory = workdir / step.directory
     if step.kind == "transfer":
@@ -50,16 +52,16 @@ def read(
     return run_data.run(directory) if (directory / "config.json").is_file() else None
 
 
-def finished(found: run_data.StoredRun | run_data.StoredTransfer | None) -> bool:
+def finished(found: StoredRun | StoredTransfer | None) -> bool:
     """Whether a step is finished."""
-    if isinstance(found, run_data.StoredTransfer):
+    if isinstance(found, StoredTransfer):
         return bool(found.results)
     return found is not None and found.finished
 
 
 def number(
     cell: Score,
-    found: Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None],
+    found: Found,
     exaflops: float | None,
 ) -> Number | None:
     """The measured number of a cell; None while any of its steps is missing.
@@ -80,9 +82,9 @@ def number(
     return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))
 
 
-def _values(cell: Score, found: run_data.StoredRun | run_data.StoredTransfer | None) -> list[float]:
+def _values(cell: Score, found: StoredRun | StoredTransfer | None) -> list[float]:
     """The value of each seed; empty if the step has not been measured."""
-    if isinstance(found, run_data.StoredTransfer):
+    if isinstance(found, StoredTransfer):
         if cell.measure.startswith(HELD_OUT):
             return _held_out(found, cell.measure.removeprefix(HELD_OUT))
         return list((found.results.get(cell.measure) or {}).get("values", ()))
@@ -98,7 +100,7 @@ def _values(cell: Score, found: run_data.StoredRun | run_data.StoredTransfer | N
     return [results[cell.measure]] if cell.measure in results else []
 
 
-def _after(found: run_data.StoredRun, epoch: int) -> dict[str, float]:
+def _after(found: StoredRun, epoch: int) -> dict[str, float]:
     """The results of the evaluation after an epoch; empty without such an evaluation."""
     examples = found.record.get("examples")
     if found.cfg is None or examples is None:
@@ -109,7 +111,7 @@ def _after(found: run_data.StoredRun, epoch: int) -> dict[str, float]:
     return next(filter(None, map(found.results_of, steps)), {})
 
 
-def _held_out(found: run_data.StoredTransfer, rate: str) -> list[float]:
+def _held_out(found: StoredTransfer, rate: str) -> list[float]:
     """The held-out results of a learning rate with the config's own setup."""
     return [
         cell["results"]["top1"]
@@ -118,29 +120,21 @@ def _held_out(found: run_data.StoredTransfer, rate: str) -> list[float]:
     ]
 
 
-def where(step: TableRun, found: run_data.StoredRun | run_data.StoredTransfer) -> Where:
-    """Where a finished step was run."""
-    if isinstance(found, run_data.StoredRun):
-        record = found.record
-        return Where(
-            directory=step.directory,
-            result=formatting.percent(found.results.get("top1")),
-            seeds=1,
-            machine=formatting.machine(
-                record.get("device"), formatting.devices(record), record.get("host")
-            ),
-            date=found.date,
-            time="" if found.seconds is None else logs.duration(found.seconds),
-        )
-    machine, top1 = found.values.get("machine") or {}, found.results.get("top1") or {}
-    seconds = sum(cell.get("seconds") or 0 for cell in found.values.get("cells", ()))
+def where(step: TableRun, found: StoredRun | StoredTransfer) -> Where:
+    """Where a finished run or transfer was run."""
+    if isinstance(found, StoredRun):
+        record, date, seconds = found.record, found.date, found.seconds
+        top1, seeds = found.results.get("top1"), 1
+    else:
+        record, date = found.values.get("machine") or {}, str(found.values.get("date", ""))
+        seconds = sum(cell.get("seconds") or 0 for cell in found.values.get("cells", ()))
+        spread = found.results.get("top1") or {}
+        top1, seeds = spread.get("mean"), len(spread.get("values", ()))
     return Where(
         directory=step.directory,
-        result=formatting.percent(top1.get("mean")),
-        seeds=len(top1.get("values", ())),
-        machine=formatting.machine(
-            machine.get("device"), machine.get("devices"), machine.get("host")
-        ),
-        date=str(found.values.get("date", "")),
-        time=logs.duration(seconds),
+        result=formatting.percent(top1),
+        seeds=seeds,
+        machine=formatting.machine(record),
+        date=date,
+        time="" if seconds is None else logs.duration(seconds),
     )

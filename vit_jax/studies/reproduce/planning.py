@@ -13,6 +13,7 @@ from vit_jax.pages import listing
 from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, TableRun
+from vit_jax.studies.reproduce.measurements import Found
 from vit_jax.utils import limits, storage
 
 SEEDS = 3  # of the final runs of a transfer
@@ -50,7 +51,7 @@ class Planned:
 
 def plan(
     table: Exhibit, workdir: pathlib.Path, overrides: Mapping[str, str]
-) -> tuple[list[Planned], dict[str, run_data.StoredRun | run_data.StoredTransfer | None]]:
+) -> tuple[list[Planned], Found]:
     """The steps of a table in the order to run them, and the existing runs.
 
     Args:
@@ -100,7 +101,7 @@ def options(
     step: TableRun,
     workdir: pathlib.Path,
     overrides: Mapping[str, str],
-    found: Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None],
+    found: Found,
 ) -> dict[str, str]:
     """The options of a step: initial weights, measurements, the user's data."""
     chosen = dict(step.measured)
@@ -121,7 +122,7 @@ def _state(
     entry: listing.Entry,
     workdir: pathlib.Path,
     overrides: Mapping[str, str],
-    found: Mapping[str, run_data.StoredRun | run_data.StoredTransfer | None],
+    found: Found,
     planned: Mapping[str, Planned],
 ) -> tuple[str, str, str]:
     """The state of a step, the reason, and the command that helps."""

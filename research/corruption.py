@@ -1,7 +1,7 @@
 """Flips bits in training steps, and looks whether `train.replay` finds them before a save.
 
-    python tests/helpers/corruption.py --flips=1000 --steps=100000     continues the record
-    python tests/helpers/corruption.py --cost --seed=1                  what a replay costs
+    python -m research.corruption --flips=1000 --steps=100000     continues the record
+    python -m research.corruption --cost --seed=1                  what a replay costs
 
 Everything happens in one process with two simulated devices, half of the clean steps with one.
 Flips hit images, parameters and moments of one device between steps, and patch embeddings, hidden
@@ -31,7 +31,7 @@ from vit_jax.runtime import device, provenance
 from vit_jax.training import replay, sharding
 from vit_jax.utils import limits, storage
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/records/corruption.jsonl"
 WITHIN = ("patch embeddings", "hidden layers", "pooled features", "gradients")
 BETWEEN = ("images", "parameters", "moments")
@@ -100,6 +100,7 @@ def faulty_step(trainer):
 
 
 def put(trainer, number):
+    """The batch of a step on the devices."""
     size = trainer.cfg.train.batch_size
     rows = sharding.host_rows(trainer.mesh, size)
     return sharding.put_batch(batch_of(number, size), trainer.mesh, size, rows)
@@ -123,6 +124,7 @@ class Faulty:
         self.calls, self.results, self.rng = calls, [], rng
 
     def __call__(self, state, batch):
+        """Takes a step, with the flips of this call."""
         given = np.zeros((len(WITHIN), 2), np.uint32)
         if len(self.results) + 1 in self.calls:
             element, bit = self.rng.integers(2**20, size=2).tolist()
@@ -252,6 +254,7 @@ def cost(seed, rounds=7, steps=10):
 
 
 def main():
+    """Continues the record and prints its table, or measures what a replay costs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--flips", type=int, default=0, help="that change a result, in all")
     parser.add_argument("--steps", type=int, default=0, help="clean steps, in all")

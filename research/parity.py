@@ -1,6 +1,6 @@
 """Prints the table of docs/weights.md: what each kind of model loses on its way in and out.
 
-    PYTHONPATH=.:tests/helpers JAX_PLATFORMS=cpu python tests/helpers/parity.py [KIND ...]
+    JAX_PLATFORMS=cpu python -m research.parity [KIND ...]
 
 For a fixture of every kind (tests/fixtures/weights), as largest differences:
     in      between our logits and those of the library that made it

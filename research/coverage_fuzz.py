@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the readers of hostile.py, with atheris (libFuzzer).
 
     pip install atheris
-    python tests/helpers/coverage_fuzz.py --seconds=60 [READER ...]
+    python -m research.coverage_fuzz --seconds=60 [READER ...]
 
 Each reader runs in a process of its own, whose modules of vit_jax tell libFuzzer which branches an
 input has reached; it begins with sound files. An error other than the reader's own, an import, a
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-WORK = pathlib.Path(__file__).resolve().parents[2] / "build/fuzz"
+WORK = pathlib.Path(__file__).resolve().parents[1] / "build/fuzz"
 COLUMNS = ("reader", "inputs", "branches of sound files", "branches", "found", "s")
 
 
@@ -50,8 +50,9 @@ def row(name, seconds):
     for place in (corpus, artifacts):
         place.mkdir(parents=True, exist_ok=True)
     command = [
-        sys.executable, __file__, f"--reader={name}", f"-max_total_time={seconds}", "-timeout=5",
-        "-rss_limit_mb=4096", "-max_len=65536", "-print_final_stats=1",
+        sys.executable, "-m", "research.coverage_fuzz", f"--reader={name}",
+        f"-max_total_time={seconds}",
+        "-timeout=5", "-rss_limit_mb=4096", "-max_len=65536", "-print_final_stats=1",
         f"-artifact_prefix={artifacts}/", str(corpus),
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, errors="replace")
@@ -68,6 +69,7 @@ def row(name, seconds):
 
 
 def main():
+    """Fuzzes readers, one after another, and prints the table."""
     if len(sys.argv) > 1 and sys.argv[1].startswith("--reader="):
         return fuzz(sys.argv[1].partition("=")[2], sys.argv[2:])
     import hostile

@@ -1,7 +1,7 @@
 """Repeats the home study with other pre-training seeds: the table of docs/paper.md and its tests.
 
-    python tests/helpers/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
-    python tests/helpers/home_repetitions.py table
+    python -m research.home_repetitions run --seeds=0,1,2 --rows=ViT-100,ResNet-100
+    python -m research.home_repetitions table
 
 A repetition is what `vit_jax reproduce home` does for a row: pre-training, here with a seed of its
 own, 5-shot, the choice of the rate, the final runs. It is done in memory, each run one compiled
@@ -171,6 +171,7 @@ def measured(cfg, params):
 
 
 def with_classes(cfg, count):
+    """A config whose head has so many classes."""
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, num_classes=count))
 
 
@@ -229,6 +230,7 @@ def run_all(rows, seeds, output):
 
 
 def main():
+    """Adds repetitions to the record, or prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9")
