@@ -17,6 +17,7 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ def faulty_step(trainer):
             grads | {"head": grads["head"] | {"kernel": kernel}}, state, params
         )
 
-    tx = optax.GradientTransformation(trainer.trainer.optimizer.init, update)
+    tx = optax.GradientTransformation(trainer.trainer.optimizer.init, update)  # pyright: ignore
     pure = dataclasses.replace(trainer.trainer, optimizer=tx).step
 
     def faulty(state, batch, given):
@@ -240,9 +241,9 @@ def cost(seed, rounds=7, steps=10):
             run = replay.Replay(run, trainer.mesh, every=every, first=0, say=print)
         states[every] = replay._copied(begun)
 
-        def turn(every=every, run=run):
+        def turn(every=every, run=run) -> None:
             for _ in range(steps):
-                states[every], _ = run(states[every], batch)
+                states[every], _ = run(states[every], batch, None)
             jax.block_until_ready(states[every])
 
         turn()
@@ -255,7 +256,7 @@ def cost(seed, rounds=7, steps=10):
 
 def main():
     """Continues the record and prints its table, or measures what a replay costs."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--flips", type=int, default=0, help="that change a result, in all")
     parser.add_argument("--steps", type=int, default=0, help="clean steps, in all")
     parser.add_argument("--cost", action="store_true", help="time replays instead")
@@ -277,7 +278,8 @@ def main():
     while True:
         lines = lines_of(RECORD)
         counts, steps, _ = totals(lines)
-        began, line = time.process_time(), {"seed": len(lines)}
+        began = time.process_time()
+        line: dict[str, Any] = {"seed": len(lines)}
         if sum(found["changed"] for found in counts.values()) < options.flips:
             line["flips"] = strike(trainer, compiled, FLIPS, np.random.default_rng(len(lines)))
         elif steps < options.steps:

@@ -74,7 +74,7 @@ def main():
         return fuzz(sys.argv[1].partition("=")[2], sys.argv[2:])
     import hostile
 
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("readers", nargs="*", default=list(hostile.READERS))
     parser.add_argument("--seconds", type=int, default=60, help="for each reader")
     options = parser.parse_args()

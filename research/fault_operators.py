@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -65,7 +66,7 @@ def _parsed(text):
     return ast.parse(text)
 
 
-def functions(tree: ast.Module) -> dict[str, ast.AST]:
+def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     """The functions of a module by qualified name, without `<locals>`."""
     found = {}
 
@@ -88,7 +89,7 @@ def _range(tree, function, length):
     node = functions(tree).get(function)
     if node is None:
         raise ValueError(f"there is no function {function}")
-    return node.lineno - 1, node.end_lineno
+    return node.lineno - 1, node.end_lineno or node.lineno
 
 
 def generate(file: str, text: str) -> Iterator[Fault]:
@@ -121,7 +122,7 @@ def generate(file: str, text: str) -> Iterator[Fault]:
                 yield fault
 
 
-def _nodes(function):
+def _nodes(function) -> Iterator[Any]:
     """Yields the nodes of a function where a fault makes sense, without those of its functions."""
     waiting = list(function.body) + list(function.args.defaults)
     while waiting:

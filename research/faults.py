@@ -301,7 +301,7 @@ def markdown(lines):
 
 def main():
     """Runs batches until every kind has so many faults, and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--until", type=int, default=0, help="faults of each kind, in all")
     parser.add_argument(
         "--kinds", default=",".join(KINDS), help="which, comma-separated (default: all)"

@@ -92,7 +92,7 @@ def paired(first, second):
 
 def compare(lines, measure, first, second):
     """Returns the paired difference of two rows, over the seeds that both have."""
-    one, two = (values(lines, *row, measure) for row in (first, second))
+    one, two = (values(lines, network, share, measure) for network, share in (first, second))
     seeds = sorted(set(one) & set(two))
     return paired([one[s] for s in seeds], [two[s] for s in seeds])
 
@@ -165,7 +165,7 @@ def measured(cfg, params):
     results = {}
     for name, evaluator in evaluation.open_evaluation(cfg).evaluators.items():
         prefix = "" if name == "test" else f"{name}/"
-        found = evaluator(params, stop=lambda: False)
+        found = evaluator(params, stop=lambda: False) or {}
         results |= {f"{prefix}{key}": value for key, value in found.items()}
     return results
 

@@ -269,7 +269,7 @@ def _named(row, words):
 
 def main():
     """Runs a command; exit code 1 if `check` finds a fault that is no longer noticed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("command", choices=("draw", "run", "check", "table"))
     parser.add_argument("words", nargs="*", help="modules, by part of their path")
     parser.add_argument("--each", type=int, default=10, help="faults to draw of each module")

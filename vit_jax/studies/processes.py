@@ -32,11 +32,11 @@ class CellStopped(config.UserError):
         self.exit_code = exit_code
 
 
-class Process:
+class CellProcess(subprocess.Popen[str]):
     """A process that runs one cell; it ends with its parent and ignores terminal signals."""
 
     def __init__(self, cell: Cell, workdir: pathlib.Path, environment: Environment) -> None:
-        self.cell, self._log = cell, workdir / cell.directory / LOG
+        self.cell, self._log, self._began = cell, workdir / cell.directory / LOG, time.monotonic()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         values = config.to_dict(cell.in_workdir(workdir))
         plugins = [*components.plugins()]
@@ -44,7 +44,7 @@ class Process:
         # The process finds plug-ins and its own module where this one has found them.
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with self._log.open("ab") as log:
-            self._popen = subprocess.Popen(
+            super().__init__(
                 [sys.executable, "-m", cell.worker, str(workdir), cell.directory],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -53,15 +53,11 @@ class Process:
                 env=os.environ | environment | path,
                 start_new_session=True,
             )
-        self._began = time.monotonic()
-        assert self._popen.stdin is not None
-        job = {
-            "config": values | {config.PLUGINS: plugins},
-            "measurements": cell.measurements,
-        }
+        job = {"config": values | {config.PLUGINS: plugins}, "measurements": cell.measurements}
+        assert self.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it says why it ended at once
-            self._popen.stdin.write(json.dumps(job) + "\n")
-            self._popen.stdin.flush()
+            self.stdin.write(json.dumps(job) + "\n")
+            self.stdin.flush()
 
     @property
     def seconds(self) -> float:
@@ -76,23 +72,10 @@ class Process:
             lines = log.read().decode(errors="replace").split("\n")
         return next((line for line in reversed(lines[:-1]) if line.strip()), "")
 
-    def ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._popen.poll() is not None
-
-    def stop(self) -> None:
-        """Asks it to save and exit."""
-        self._popen.terminate()
-
-    def kill(self) -> None:
-        """Kills it immediately."""
-        self._popen.kill()
-        self._popen.communicate()
-
     def answer(self) -> dict[str, Any]:
         """The result of `worker.train_cell`, or `stopped` with the reason."""
-        output, _ = self._popen.communicate()
-        code = self._popen.returncode
+        output, _ = self.communicate()
+        code = self.returncode
         if code == 0:
             return json.loads(output.splitlines()[-1])
         by = "killed" if code == -signal.SIGKILL else f"ended with code {code}"
@@ -125,7 +108,7 @@ def run(
     the running cells have saved their state.
     """
     waiting, free = collections.deque(cells), collections.deque(shares)
-    running: list[tuple[Process, Environment]] = []
+    running: list[tuple[CellProcess, Environment]] = []
     troubles: list[CellStopped] = []
     stopping = False
     with signals.Stop() as stop:
@@ -135,12 +118,13 @@ def run(
                     stopping = True
                     waiting.clear()
                     for process, _ in running:
-                        process.stop()
+                        process.terminate()  # it saves, and exits
                 while waiting and free:
-                    process, share = Process(waiting.popleft(), workdir, free[0]), free.popleft()
+                    share = free.popleft()
+                    process = CellProcess(waiting.popleft(), workdir, share)
                     running.append((process, share))
                     started(process.cell)
-                for process, share in [pair for pair in running if pair[0].ended()]:
+                for process, share in [pair for pair in running if pair[0].poll() is not None]:
                     running.remove((process, share))
                     free.append(share)
                     answer = process.answer()
@@ -154,6 +138,7 @@ def run(
         finally:
             for process, _ in running:
                 process.kill()
+                process.communicate()
     if troubles:
         raise troubles[0]
     if stop.signal is not None:

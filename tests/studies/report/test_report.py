@@ -125,7 +125,8 @@ def test_a_transfer_has_its_choice_and_the_papers_number(tmp_path):
     interval = "± 0.30 (95 % interval), 3 runs"
     for number in ("98.74 %", interval, "0.01", "of 4", "3m13s", "8 \u00d7 TPU v3, tpu-0"):
         assert number in page.words, number
-    assert page.count("tr", "chosen") == 1
+    assert "| **vit** | **0.01** | **93.00 %** |  | **1** |" in words
+    assert page.count("tr", "chosen") == 2  # of the candidates and of their cells
     assert page.count("svg", "chart") == 3  # held-out accuracy by rate; losses of both stages
     (tmp_path / "transfer.json").write_text('{"cells": [')
     page, _ = page_of(tmp_path)

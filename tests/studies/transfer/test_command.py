@@ -60,19 +60,6 @@ def test_all_tasks_of_vtab_and_their_means(tmp_path, capsys):
     assert means["results"]["vtab/overall"] == expected
 
 
-def test_seeds_of_the_choice(tmp_path, capsys):
-    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01", "--choose-seeds=4,5", *NO_DATA]
-    assert cli.main(begun) == 0
-    capsys.readouterr()
-    stored = json.loads((tmp_path / f"runs/{sweeps.NAME}/transfer.json").read_text())
-    assert [(c["lr"], c["seed"]) for c in stored["cells"] if c["stage"] == "choose"] == [
-        (0.03, 4), (0.01, 4), (0.03, 5), (0.01, 5),
-    ]  # fmt: skip
-    assert cli.main(["transfer", sweeps.NAME, "--rates=0.03,0.01", *NO_DATA]) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "holds another transfer (choose_seeds: 4,5 -> 0,1); go on without" in line
-
-
 def test_what_is_wrong_with_the_last_is_said_before_the_first_runs(tmp_path, monkeypatch, capsys):
     names = [sweeps.NAME, "finetune/ViT-B_16-jft-pets"]
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))

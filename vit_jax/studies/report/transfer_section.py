@@ -123,7 +123,7 @@ def _headline(transfer: StoredTransfer) -> Iterator[tuple[str, str, str]]:
 Cells = Sequence[Mapping[str, Any]]
 
 
-def _by_candidate(transfer: StoredTransfer) -> dict[tuple[str, float], Cells]:
+def _by_candidate(transfer: StoredTransfer) -> Mapping[tuple[str, float], Cells]:
     """The cells of the choice by setup and learning rate."""
     found: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     for cell in transfer.cells("choose"):

@@ -61,7 +61,7 @@ class Score:
     row: str
     column: str
     steps: tuple[TableRun, ...]
-    measure: str
+    measure: str = "top1"
     printed: float | None = None
     std: float | None = None
     best: bool = False

@@ -35,16 +35,15 @@ def figure2() -> Exhibit:
         mean, std = h14.vtab if not group else (round(statistics.fmean(scores), 2), None)
         cells.append(
             Score(row="ViT-H/14", column=column, steps=vtab("ViT-H/14", "jft", group),
-                 measure="top1", printed=mean, std=std, x=float(x))
+                 printed=mean, std=std, x=float(x))
         )  # fmt: skip
         mean, std = bit.vtab if not group else (None, None)
         cells.append(
             Score(row="BiT-L (R152x4)", column=column, steps=bit_vtab(group),
-                 measure="top1", printed=mean, std=std, x=float(x))
+                 printed=mean, std=std, x=float(x))
         )  # fmt: skip
         cells += [
-            Score(row=other, column=column, steps=(), measure="top1", x=float(x))
-            for other in paper.FIGURE_2_OTHERS
+            Score(row=other, column=column, steps=(), x=float(x)) for other in paper.FIGURE_2_OTHERS
         ]
     return Exhibit(
         name="figure2",
@@ -63,7 +62,7 @@ def figure3() -> Exhibit:
     places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
     cells = tuple(
         Score(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
-             measure="top1", printed=scores.imagenet, x=places[pair[1]])
+             printed=scores.imagenet, x=places[pair[1]])
         for pair, scores in paper.TABLE_5.items()
     )  # fmt: skip
     ticks = tuple((x, PRETRAINED[pretrained]) for pretrained, x in places.items())
@@ -96,9 +95,9 @@ def figure5() -> Exhibit:
         steps = {column: after_jft(model, epochs, TARGETS[column][0]) for column in FIVE}
         average = statistics.fmean(scores[column] for column in FIVE)
         cells += [
-            Score(row=row, column="Average-5", steps=tuple(steps.values()), measure="top1",
+            Score(row=row, column="Average-5", steps=tuple(steps.values()),
                  printed=round(average, 2), x=printed.exaflops),
-            Score(row=row, column="ImageNet", steps=(steps["ImageNet"],), measure="top1",
+            Score(row=row, column="ImageNet", steps=(steps["ImageNet"],),
                  printed=scores["ImageNet"], x=printed.exaflops),
         ]  # fmt: skip
     title = "Top-1 by compute of pre-training; the paper's points are those of Table 6"

@@ -66,7 +66,7 @@ def _column_of_table2(
         yield Score(row=row, column=column, steps=(steps[target],), measure=measure,
                    printed=mean, std=std)  # fmt: skip
     mean, std = printed.vtab
-    yield Score(row=row, column="VTAB", steps=tasks, measure="top1", printed=mean, std=std)
+    yield Score(row=row, column="VTAB", steps=tasks, printed=mean, std=std)
     origin = tasks[0].origin
     assert origin is not None
     yield Score(row=row, column="core-days", steps=(origin,), measure=CORE_DAYS,
@@ -83,7 +83,7 @@ def _table4() -> Exhibit:
         for lr in grid.lrs
     ]  # fmt: skip
     cells += [  # a single rate needs no selection, so this is the test result
-        Score(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
+        Score(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}",
              steps=vtab(*pair))
         for pair in paper.TABLE_2
     ]  # fmt: skip
@@ -127,7 +127,7 @@ def _table7() -> Exhibit:
         steps = {c: after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
         for column, value in printed.items():
             used = tuple(steps.values()) if column == "Average" else (steps[column],)
-            cells.append(Score(row=row, column=column, steps=used, measure="top1", printed=value))
+            cells.append(Score(row=row, column=column, steps=used, printed=value))
     return Exhibit(
         name="table7", title="Pre-training ResNets by Adam and by SGD", cells=tuple(cells)
     )
@@ -151,9 +151,7 @@ def _table9() -> Exhibit:
         for (model, pretrained), value in zip(paper.TABLE_2, scores, strict=True):
             step = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
             column = row_label(model, pretrained)
-            cells.append(
-                Score(row=task, column=column, steps=(step,), measure="top1", printed=value)
-            )
+            cells.append(Score(row=task, column=column, steps=(step,), printed=value))
     return Exhibit(name="table9", title="VTAB-1k by task", cells=tuple(cells))
 
 
@@ -177,9 +175,7 @@ def _home() -> Exhibit:
                 )
             )
             second = dataclasses.replace(transfer(f"home/{model}-digits", first.name), origin=first)
-            cells.append(
-                Score(row=row, column="fine-tuned", steps=(second,), x=images, measure="top1")
-            )
+            cells.append(Score(row=row, column="fine-tuned", steps=(second,), x=images))
     return Exhibit(
         name="home",
         title="All ten digits after pre-training on 0 to 4, by images and network",
@@ -199,9 +195,7 @@ def _masked() -> Exhibit:
             printed = about.results[0].value if about.results else None
             row = about.row.removesuffix(", ImageNet")
             step = transfer(name)
-            cells.append(
-                Score(row=row, column="ImageNet", steps=(step,), measure="top1", printed=printed)
-            )
+            cells.append(Score(row=row, column="ImageNet", steps=(step,), printed=printed))
     scratch = TableRun(
         directory="masked/digits-scratch", name="masked/digits-scratch", kind="transfer"
     )
@@ -209,9 +203,7 @@ def _masked() -> Exhibit:
         "digits, 10 % of the labels, after masked patches": transfer("masked/digits-tenth"),
         "digits, 10 % of the labels, from random weights": scratch,
     }
-    cells += [
-        Score(row=row, column="digits", steps=(step,), measure="top1") for row, step in rows.items()
-    ]
+    cells += [Score(row=row, column="digits", steps=(step,)) for row, step in rows.items()]
     return Exhibit(name="masked", title="Top-1 after masked patch prediction", cells=tuple(cells))
 
 
