@@ -153,7 +153,7 @@ def test_reproduce_gives_them_to_its_commands():
 
     with plugins.loaded():
         step = TableRun(kind="train", name="digits", directory="digits")
-        words = planning.words(step, plugins.PROJECT, {})
+        words = planning.command(step, plugins.PROJECT, {})
     assert words[-1] == "--plugins=my_project"
     assert components.plugins() == ()
     assert loading.is_run(plugins.PROJECT) is False

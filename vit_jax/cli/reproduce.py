@@ -66,13 +66,13 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
         logs.setup()
         code = reproduce.perform(table, workdir, overrides, smoke=args.smoke)
-    planned, found = reproduce.plan(table, workdir, overrides)
+    plan = reproduce.TablePlan(table, workdir, overrides)
     if args.output is not None:
-        reproduce.write(table, planned, found, args.output)
+        reproduce.write(plan, args.output)
     if args.json:
-        print(json.dumps(reproduce.as_dict(table, planned, found, workdir)))
+        print(json.dumps(reproduce.as_dict(plan)))
         return code
-    for title, block in reproduce.blocks(table, planned, found):
+    for title, block in reproduce.blocks(plan):
         print(title)
         tables.table(block.header, block.rows)
         print(f"{block.caption}\n" if block.caption else "")

@@ -34,15 +34,12 @@ def put_transfer(workdir, name, **values):
 
 
 def planned(table, workdir, **overrides):
-    steps, found = reproduce.plan(tables.table(table), workdir, overrides)
-    return {one.step.directory: one for one in steps}, found
+    return reproduce.TablePlan(tables.table(table), workdir, overrides).planned
 
 
 def grid(table, workdir):
     """Returns our line of every row, by column."""
-    of = tables.table(table)
-    steps, found = reproduce.plan(of, workdir, {})
-    block = document.grid(of, document.ours(of, steps, found))
+    block = document.grid(reproduce.TablePlan(tables.table(table), workdir, {}))
     lines, title = {}, ""
     for row in block.rows:
         title = row[0] or title
@@ -51,7 +48,7 @@ def grid(table, workdir):
 
 
 def test_what_a_run_lacks_is_said_with_the_command(tmp_path):
-    steps, _ = planned("table5", tmp_path)
+    steps = planned("table5", tmp_path)
     jft = steps["pretrain/ViT-B_16-jft-7ep"]
     assert (jft.state, jft.why) == ("lacks", "data.root=none: JFT-300M is private")
     assert steps["finetune/ViT-B_16-jft-cifar10"].why == "pretrain/ViT-B_16-jft-7ep"
@@ -60,18 +57,18 @@ def test_what_a_run_lacks_is_said_with_the_command(tmp_path):
     assert ours.why == f"cifar10 in {tmp_path / 'data'}"
     assert ours.command == "vit_jax prepare cifar10"
     put_data(tmp_path, "cifar10", "3.0.2")
-    ours = planned("table5", tmp_path)[0][NAME]
+    ours = planned("table5", tmp_path)[NAME]
     assert (ours.state, ours.why) == ("can run", "")
     assert ours.command == f"vit_jax transfer {NAME} --workdir={tmp_path / NAME}"
     # ReaL is measured on the same pass, so its labels have to be there too.
     put_data(tmp_path, "imagenet2012", "5.1.0")
-    assert planned("table5", tmp_path)[0][REAL].command.startswith("vit_jax prepare imagenet-real")
+    assert planned("table5", tmp_path)[REAL].command.startswith("vit_jax prepare imagenet-real")
 
 
 def test_a_data_set_of_the_users_takes_the_place_of_jft(tmp_path):
     (tmp_path / "mine").mkdir()
     own = {"data.root": str(tmp_path / "mine"), "data.name": "my_photos"}
-    steps, _ = planned("table6", tmp_path, **own)
+    steps = planned("table6", tmp_path, **own)
     first = steps["pretrain/ViT-B_16-jft-7ep"]
     assert first.state == "can run"
     assert first.command.endswith(
@@ -85,21 +82,21 @@ def test_transfers_begin_with_runs_that_are_here(tmp_path):
     put_data(tmp_path, "cifar10", "3.0.2")
     origin = "pretrain/ViT-B_16-jft-7ep"
     name = "finetune/ViT-B_16-jft-cifar10"
-    assert planned("table5", tmp_path)[0][name].state == "lacks"
+    assert planned("table5", tmp_path)[name].state == "lacks"
     pages.write_run(tmp_path / origin, name=origin, results={"test/top1": 0.5})
-    steps, _ = planned("table5", tmp_path)
+    steps = planned("table5", tmp_path)
     assert steps[origin].state == "done"
     assert steps[name].state == "can run"
     assert steps[name].command.endswith(f"--config.init_from={tmp_path / origin}")
     # One that was begun with other weights goes on with those.
     put_transfer(tmp_path, name, results=None, config={"init_from": "elsewhere"})
-    began = planned("table5", tmp_path)[0][name]
+    began = planned("table5", tmp_path)[name]
     assert (began.state, began.why) == ("begun", "3 of 4 cells")
     assert began.command.endswith("--config.init_from=elsewhere")
 
 
 def test_costs(tmp_path):
-    steps, _ = planned("table6", tmp_path)
+    steps = planned("table6", tmp_path)
     first = steps["pretrain/ViT-B_16-jft-7ep"]
     assert (first.runs, first.steps) == (1, 517_823)
     assert first.exaflops == pytest.approx(224, rel=0.01)
@@ -112,8 +109,8 @@ def test_costs(tmp_path):
     assert (fine.runs, fine.steps) == (4 + 3, 70_000)
     # ResNets try Big Transfer's setup besides.
     assert steps["finetune/R50x1-jft7ep-cifar10"].runs == 4 + 1 + 3
-    assert planned("table9", tmp_path)[0]["vtab/ViT-L_16-i21k-dtd"].runs == 3
-    long, _ = planned("table2", tmp_path)
+    assert planned("table9", tmp_path)["vtab/ViT-L_16-i21k-dtd"].runs == 3
+    long = planned("table2", tmp_path)
     assert long["pretrain/ViT-L_16-jft-14ep"].core_days == 680  # as printed
 
 
@@ -187,8 +184,7 @@ def test_a_curve_by_epoch_has_the_evaluation_after_each(tmp_path):
 
 def test_measures_stand_beside_costs_and_others_models_are_no_runs(tmp_path):
     table = tables.table("figure8")
-    steps, _ = reproduce.plan(table, tmp_path, {})
-    block = document.costs(table, steps)
+    block = document.costs(reproduce.TablePlan(table, tmp_path, {}))
     rows = [dict(zip(block.header, row, strict=True)) for row in block.rows]
     assert [row["run"] for row in rows][:2] == ["scaling/base", "scaling/depth-2"]
     assert {row["measures"] for row in rows} == {"fewshot/imagenet/5shot"}
@@ -198,7 +194,7 @@ def test_measures_stand_beside_costs_and_others_models_are_no_runs(tmp_path):
     put_data(tmp_path, "imagenet2012", "5.1.0")
     put_data(tmp_path, "mine", "1.0.0")
     own = {"data.root": str(tmp_path / "data"), "data.name": "mine"}
-    command = planned("figure8", tmp_path, **own)[0]["scaling/base"].command
+    command = planned("figure8", tmp_path, **own)["scaling/base"].command
     assert "--config.evaluation.fewshot=imagenet --config.evaluation.shots=5" in command
     two = grid("table2", tmp_path)
     assert two["Noisy Student (EfficientNet-L2)", "paper"]["ReaL"] == "90.55"
@@ -207,18 +203,17 @@ def test_measures_stand_beside_costs_and_others_models_are_no_runs(tmp_path):
     assert two["BiT-L (R152x4), JFT-300M", "here"]["VTAB"] == "not run"
     # Only cells that have a run count as what could have been run.
     words, _ = reproduce.write(
-        tables.table("figure2"), *reproduce.plan(tables.table("figure2"), tmp_path, {}),
-        tmp_path / "figure2.md",
-    )  # fmt: skip
+        reproduce.TablePlan(tables.table("figure2"), tmp_path, {}), tmp_path / "figure2.md"
+    )
     assert "0 of 8 cells have been run." in words.read_text()
-    assert planned("figure2", tmp_path)[0]["bit/R152x4-jft-40ep"].core_days == 9900
+    assert planned("figure2", tmp_path)["bit/R152x4-jft-40ep"].core_days == 9900
 
 
 def test_the_page_and_the_json_of_a_table(tmp_path):
     put_transfer(tmp_path, NAME)
     table = tables.table("table5")
-    steps, found = reproduce.plan(table, tmp_path, {})
-    words, html = reproduce.write(table, steps, found, tmp_path / "out" / "table5.md")
+    plan = reproduce.TablePlan(table, tmp_path, {})
+    words, html = reproduce.write(plan, tmp_path / "out" / "table5.md")
     text = words.read_text()
     assert "| ViT-B/16, ImageNet-21k | paper | 83.97 | 88.35 | 98.95 |" in text
     assert "|  | here | not run | not run | 98.74 ± 0.30, n = 3 (-0.21) |" in text
@@ -228,7 +223,7 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
     shown = pages.Page.of(html)
     assert shown.words.count("not run") == 83
     assert not shown.addresses
-    values = json.loads(json.dumps(reproduce.as_dict(table, steps, found, tmp_path)))
+    values = json.loads(json.dumps(reproduce.as_dict(plan)))
     assert len(values["cells"]) == 84
     (ran,) = [cell for cell in values["cells"] if cell["ours"]]
     assert ran["runs"] == [NAME]
@@ -253,8 +248,7 @@ def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure,
     for task in ("camelyon", "eurosat", "resisc45", "retinopathy"):
         put_transfer(tmp_path, f"bit/R152x4-jft-vtab-{task}")
     table = tables.table(figure)
-    steps, found = reproduce.plan(table, tmp_path, {})
-    _, html = reproduce.write(table, steps, found, tmp_path / "out.md")
+    _, html = reproduce.write(reproduce.TablePlan(table, tmp_path, {}), tmp_path / "out.md")
     shown = pages.Page.of(html)
     assert shown.count("svg", "chart") == count
     marks = [a["class"] for tag, a in shown.elements if tag == "circle"]

@@ -65,11 +65,11 @@ def test_a_small_table_end_to_end(tmp_path, monkeypatch, capsys):
 def test_few_shot_is_measured_while_training(name, row, tmp_path):
     small = reproduce.tiny(cut(name, lambda c: c.row == row))
     assert reproduce.perform(small, tmp_path, {}, smoke=True) == 0
-    planned, found = reproduce.plan(small, tmp_path, {})
-    values = reproduce.as_dict(small, planned, found, tmp_path)
+    plan = reproduce.TablePlan(small, tmp_path, {})
+    values = reproduce.as_dict(plan)
     (cell,) = values["cells"]
     assert 0 <= cell["ours"]["mean"] <= 100
-    assert [one.state for one in planned] == [planning.DONE]
+    assert [one.state for one in plan.planned.values()] == [planning.DONE]
 
 
 class Runs:

@@ -236,22 +236,22 @@ def run(directory: pathlib.Path) -> StoredRun:
 def transfer(directory: pathlib.Path) -> StoredTransfer:
     """A transfer directory, or as much of it as can be read."""
     problems: list[str] = []
-    values, cells = {}, []
+    values: dict[str, Any] = {}
     with _noted(TRANSFER, problems):
-        values = unsealed(limits.read_json(directory / TRANSFER, limits.TABLE))
-        cells = [cell for cell in values.get("cells", ()) if set(cell) >= NEEDED]
+        stored = unsealed(limits.read_json(directory / TRANSFER, limits.TABLE))
+        cells = [cell for cell in stored.get("cells", ()) if set(cell) >= NEEDED]
         for cell in cells:
             # A link leads out of the folder as well as .. and /.
             place = (directory / str(cell["directory"])).resolve()
             if directory.resolve() not in place.parents:
                 raise ValueError(f"directory {cell['directory']!r} of a cell is outside of it")
+        values = stored | {"cells": cells}
     runs = {}
-    for cell in cells:
+    for cell in values.get("cells", ()):
         place = str(cell["directory"])
         if (directory / place).is_dir():
             runs[place] = run(directory / place)
             problems += [f"{place}: {problem}" for problem in runs[place].problems]
-    values = values | {"cells": cells} if values else {}
     return StoredTransfer(directory=directory, values=values, runs=runs, problems=problems)
 
 

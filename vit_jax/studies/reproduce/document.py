@@ -10,27 +10,17 @@ from vit_jax.pages.document import Charts, Document, Section, Table, Text
 from vit_jax.studies.report import formatting
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, Score
-from vit_jax.studies.reproduce.measurements import Found, Number
-from vit_jax.studies.reproduce.planning import Planned
+from vit_jax.studies.reproduce.measurements import Number
+from vit_jax.studies.reproduce.planning import TablePlan
 from vit_jax.utils import storage
 
 NOT_RUN = "not run"
 OTHERS = "others' model"  # with no run in the catalog
 
 
-def ours(table: Exhibit, planned: Sequence[Planned], found: Found) -> dict[Score, Number]:
-    """The numbers of the cells that have been run."""
-    compute = {one.step.directory: one.exaflops for one in planned}
-    every = {
-        cell: measurements.number(cell, found, compute.get(cell.steps[0].directory))
-        for cell in table.cells
-        if cell.steps
-    }
-    return {cell: number for cell, number in every.items() if number is not None}
-
-
-def grid(table: Exhibit, known: Mapping[Score, Number]) -> Table:
+def grid(plan: TablePlan) -> Table:
     """The table: for each row the paper's line, if printed, and ours."""
+    table, known = plan.table, plan.numbers
     cells = {(cell.row, cell.column): cell for cell in table.cells}
     columns = list(dict.fromkeys(cell.column for cell in table.cells))
     rows = []
@@ -56,10 +46,10 @@ def _caption(table: Exhibit, known: Mapping[Score, Number]) -> str:
     return f"{caption}. {table.note}." if table.note else f"{caption}."
 
 
-def costs(table: Exhibit, planned: Sequence[Planned]) -> Table:
+def costs(plan: TablePlan) -> Table:
     """The runs in order, with measures, cost and state."""
     measures: dict[str, dict[str, None]] = {}
-    for cell in table.cells:
+    for cell in plan.table.cells:
         for step in cell.steps:
             measures.setdefault(step.directory, {})[cell.measure] = None
     header = ("run", "measures", "runs", "steps", "exaFLOPs", "core-days", "fits on", "state", "")
@@ -75,7 +65,7 @@ def costs(table: Exhibit, planned: Sequence[Planned]) -> Table:
             one.state,
             one.why,
         )
-        for one in planned
+        for one in plan.planned.values()
     ]  # fmt: skip
     filled = [i for i in range(len(header)) if i < 3 or any(row[i] for row in rows)]
     return Table(
@@ -86,27 +76,28 @@ def costs(table: Exhibit, planned: Sequence[Planned]) -> Table:
     )
 
 
-def commands(planned: Sequence[Planned]) -> Table:
+def commands(plan: TablePlan) -> Table:
     """Each command that starts a run or provides a missing requirement, once."""
     needed: dict[str, str] = {}
-    for one in planned:
+    for one in plan.planned.values():
         if one.command:
             needed.setdefault(one.command, one.why or one.state)
     rows = [(why, command) for command, why in needed.items()]
     return Table(header=("for", "command"), rows=rows)
 
 
-def ran(table: Exhibit, found: Found) -> Table:
+def ran(plan: TablePlan) -> Table:
     """Where and when the finished runs were run."""
     rows = [
         (one.directory, one.result, f"{one.seeds}", one.machine, one.date, one.time)
-        for one in _ran(table, found)
+        for one in _ran(plan)
     ]
     return Table(header=("run", "top-1", "seeds", "device, host", "date", "time"), rows=rows)
 
 
-def charts(table: Exhibit, known: Mapping[Score, Number]) -> list[Chart]:
+def charts(plan: TablePlan) -> list[Chart]:
     """The charts of a figure: hollow marks for the paper, filled ones for ours."""
+    table, known = plan.table, plan.numbers
     if not table.x:
         return []
     if not table.apart:
@@ -118,53 +109,46 @@ def charts(table: Exhibit, known: Mapping[Score, Number]) -> list[Chart]:
     ]
 
 
-def document(table: Exhibit, planned: Sequence[Planned], found: Found) -> Document:
+def document(plan: TablePlan) -> Document:
     """The whole report: numbers, plot, machines, the runs in order, what is left to do."""
-    known = ours(table, planned, found)
-    drawn, where, left = charts(table, known), ran(table, found), commands(planned)
+    table, drawn, where, left = plan.table, charts(plan), ran(plan), commands(plan)
     nothing = Text(text="Nothing of it has been run yet.")
     sections = [
-        Section(title="", blocks=[grid(table, known)]),
+        Section(title="", blocks=[grid(plan)]),
         Section(title="Plot", blocks=[Charts(charts=drawn)] if drawn else []),
         Section(title="Where it was run", blocks=[where if where.rows else nothing]),
-        Section(title="The runs, in order", blocks=[costs(table, planned)]),
+        Section(title="The runs, in order", blocks=[costs(plan)]),
         Section(title="What is left", blocks=[left] if left.rows else []),
     ]
-    done = len([cell for cell in table.cells if cell in known])
     own = len([cell for cell in table.cells if cell.steps])
     return Document(
         title=table.name.replace("table", "Table ").replace("figure", "Figure "),
-        lead=f"{table.title}: {done} of {own} cells have been run.",
+        lead=f"{table.title}: {len(plan.numbers)} of {own} cells have been run.",
         sections=[section for section in sections if section.blocks],
     )
 
 
-def blocks(table: Exhibit, planned: Sequence[Planned], found: Found) -> Iterator[tuple[str, Table]]:
+def blocks(plan: TablePlan) -> Iterator[tuple[str, Table]]:
     """Titles and tables for a terminal, the numbers last."""
-    for section in reversed(document(table, planned, found).sections):
+    for section in reversed(document(plan).sections):
         for block in section.blocks:
             if isinstance(block, Table):
-                yield section.title or f"{table.name}: {table.title}", block
+                yield section.title or f"{plan.table.name}: {plan.table.title}", block
 
 
-def write(
-    table: Exhibit, planned: Sequence[Planned], found: Found, output: pathlib.Path
-) -> tuple[pathlib.Path, pathlib.Path]:
+def write(plan: TablePlan, output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes Markdown, and HTML beside it; raises ConfigError where that cannot be done."""
     page = output.with_suffix(".html")
     with storage.writing("--output", output):
-        html.write(document(table, planned, found), page, output)
+        html.write(document(plan), page, output)
     return output, page
 
 
-def as_dict(
-    table: Exhibit, planned: Sequence[Planned], found: Found, workdir: pathlib.Path
-) -> dict[str, Any]:
+def as_dict(plan: TablePlan) -> dict[str, Any]:
     """Everything as values for JSON."""
-    known = ours(table, planned, found)
     cells = []
-    for cell in table.cells:
-        number = known.get(cell)
+    for cell in plan.table.cells:
+        number = plan.numbers.get(cell)
         cells.append(
             {
                 "row": cell.row,
@@ -186,16 +170,16 @@ def as_dict(
             "fits_on": list(one.slices),
             **{name: getattr(one, name) for name in plain},
         }
-        for one in planned
+        for one in plan.planned.values()
     ]
-    where = [one._asdict() for one in _ran(table, found)]
-    return {"name": table.name, "title": table.title, "workdir": str(workdir),
+    where = [one._asdict() for one in _ran(plan)]
+    return {"name": plan.table.name, "title": plan.table.title, "workdir": str(plan.workdir),
             "cells": cells, "steps": steps, "ran": where}  # fmt: skip
 
 
-def _ran(table: Exhibit, found: Found) -> Iterator[measurements.Where]:
-    for step in table.steps:
-        there = found.get(step.directory)
+def _ran(plan: TablePlan) -> Iterator[measurements.Where]:
+    for step in plan.table.steps:
+        there = plan.found.get(step.directory)
         if there is not None and measurements.finished(there):
             yield measurements.where(step, there)
 

@@ -12,8 +12,8 @@ from vit_jax.data import availability, datasets, tasks
 from vit_jax.pages import listing
 from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import measurements
-from vit_jax.studies.reproduce.exhibit import Exhibit, TableRun
-from vit_jax.studies.reproduce.measurements import Found
+from vit_jax.studies.reproduce.exhibit import Exhibit, Score, TableRun
+from vit_jax.studies.reproduce.measurements import Found, Number
 from vit_jax.utils import limits, storage
 
 SEEDS = 3  # of the final runs of a transfer
@@ -49,126 +49,117 @@ class Planned:
     command: str = ""
 
 
-def plan(
-    table: Exhibit, workdir: pathlib.Path, overrides: Mapping[str, str]
-) -> tuple[list[Planned], Found]:
-    """The steps of a table in the order to run them, and the existing runs.
-
-    Args:
-      table: a table or figure of the paper.
-      workdir: the folder of all runs.
-      overrides: options of the user's data, for runs whose own data is unavailable.
+class TablePlan:
+    """A table and a folder of runs: what is there, what can run, what the rest lacks.
 
     Compiles nothing and uses no device.
+
+    Attributes:
+      table: a table or figure of the paper.
+      workdir: the folder of all runs.
+      found: what is there of each run, by directory.
+      planned: the runs in the order to run them, by directory.
     """
-    found = {step.directory: measurements.read(step, workdir) for step in table.steps}
-    slices = dict(_slices())
-    planned: dict[str, Planned] = {}
-    for step in table.steps:
-        about = catalog.about(step.name)
-        entry = _entry(step.name)
-        runs = _runs(about) if step.kind == "transfer" else 1
-        exaflops = None if entry.exaflops is None else runs * entry.exaflops
-        reckoned = None if exaflops is None else exaflops * 1e18 / (MFU * PEAK * 86_400)
-        state, why, command = _state(step, about, entry, workdir, overrides, found, planned)
-        planned[step.directory] = Planned(
-            step=step,
-            runs=runs,
-            steps=None if entry.steps is None else runs * entry.steps,
-            exaflops=exaflops,
-            core_days=about.core_days or reckoned,
-            slices=tuple(slices.get(_program(step.name), ())),
-            state=state,
-            why=why,
-            command=command,
-        )
-    return list(planned.values()), found
+
+    def __init__(self, table: Exhibit, workdir: pathlib.Path, overrides: Mapping[str, str]) -> None:
+        """Reads what is there.
+
+        Args:
+          table: a table or figure of the paper.
+          workdir: the folder of all runs.
+          overrides: options of the user's data, for runs whose own data is unavailable.
+        """
+        self.table, self.workdir, self._overrides = table, workdir, overrides
+        self.found: Found = {
+            step.directory: measurements.read(step, workdir) for step in table.steps
+        }
+        self.planned: dict[str, Planned] = {}
+        slices = dict(_slices())
+        for step in table.steps:
+            about, entry = catalog.about(step.name), _entry(step.name)
+            runs = _runs(about) if step.kind == "transfer" else 1
+            exaflops = None if entry.exaflops is None else runs * entry.exaflops
+            reckoned = None if exaflops is None else exaflops * 1e18 / (MFU * PEAK * 86_400)
+            state, why, command = self._state(step, entry)
+            self.planned[step.directory] = Planned(
+                step=step,
+                runs=runs,
+                steps=None if entry.steps is None else runs * entry.steps,
+                exaflops=exaflops,
+                core_days=about.core_days or reckoned,
+                slices=tuple(slices.get(_program(step.name), ())),
+                state=state,
+                why=why,
+                command=command,
+            )
+
+    @functools.cached_property
+    def numbers(self) -> dict[Score, Number]:
+        """The numbers that have been measured."""
+        measured = {}
+        for cell in self.table.cells:
+            if cell.steps:
+                exaflops = self.planned[cell.steps[0].directory].exaflops
+                measured[cell] = measurements.number(cell, self.found, exaflops)
+        return {cell: number for cell, number in measured.items() if number is not None}
+
+    def options(self, step: TableRun) -> dict[str, str]:
+        """The options of a run: initial weights, measurements, the user's data."""
+        options = dict(step.measured)
+        if catalog.about(step.name).needs:
+            options |= self._overrides
+        there = self.found.get(step.directory)
+        if isinstance(there, run_data.StoredTransfer):  # resumes with its initial weights
+            began = (there.values.get("config") or {}).get("init_from")
+            return options | ({"init_from": began} if began else {})
+        if step.origin is not None and measurements.finished(self.found.get(step.origin.directory)):
+            options["init_from"] = str(self.workdir / step.origin.directory)
+        return options
+
+    def _state(self, step: TableRun, entry: listing.Entry) -> tuple[str, str, str]:
+        """The state of a run, the reason, and the command that helps."""
+        there = self.found[step.directory]
+        if measurements.finished(there):
+            return DONE, "", ""
+        lack = self._lacks(step, entry)
+        if lack is not None:
+            return lack
+        words = command(step, self.workdir, self.options(step))
+        line = f"vit_jax {shlex.join(words)}"
+        return (READY, "", line) if there is None else (BEGUN, _progress(there), line)
+
+    def _lacks(self, step: TableRun, entry: listing.Entry) -> tuple[str, str, str] | None:
+        """Why a run cannot run here, if it cannot."""
+        about, options = catalog.about(step.name), self.options(step)
+        if step.origin is not None and "init_from" not in options and entry.cfg.init_from is None:
+            origin = self.planned[step.origin.directory]
+            waits = origin.state in (READY, BEGUN, WAITS)
+            return WAITS if waits else LACKS, step.origin.directory, ""
+        if about.needs and not any(key in options for key in about.lifted_by):
+            why = about.needs.partition(";")[0]
+            return LACKS, why, "--config.data.root=DIR --config.data.name=NAME"
+        root = options.get("data.root", entry.cfg.data.root)
+        for task, dataset in _datasets(step, entry, options):
+            if availability.find_prepared(dataset, root) is None:
+                why = f"{dataset.name} in {availability.directory(root)}"
+                return LACKS, why, availability.prepare_command(task, root) or ""
+        return None
 
 
-def words(step: TableRun, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
-    """The command that runs one step, as a list of words."""
+def command(step: TableRun, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
+    """The words of the command that runs one step."""
     flags = [f"--config.{key}={value}" for key, value in options.items()]
     flags += [f"--plugins={module}" for module in components.plugins()]
     return [step.kind, step.name, f"--workdir={workdir / step.directory}", *flags]
 
 
-def spelled(words: list[str]) -> str:
-    """A command quoted for a shell."""
-    return f"vit_jax {shlex.join(words)}"
-
-
-def options(
-    step: TableRun,
-    workdir: pathlib.Path,
-    overrides: Mapping[str, str],
-    found: Found,
-) -> dict[str, str]:
-    """The options of a step: initial weights, measurements, the user's data."""
-    chosen = dict(step.measured)
-    if catalog.about(step.name).needs:
-        chosen |= overrides
-    there = found.get(step.directory)
-    if isinstance(there, run_data.StoredTransfer):  # resumes with its initial weights
-        began = (there.values.get("config") or {}).get("init_from")
-        return chosen | ({"init_from": began} if began else {})
-    if step.origin is not None and measurements.finished(found.get(step.origin.directory)):
-        chosen["init_from"] = str(workdir / step.origin.directory)
-    return chosen
-
-
-def _state(
-    step: TableRun,
-    about: catalog.About,
-    entry: listing.Entry,
-    workdir: pathlib.Path,
-    overrides: Mapping[str, str],
-    found: Found,
-    planned: Mapping[str, Planned],
-) -> tuple[str, str, str]:
-    """The state of a step, the reason, and the command that helps."""
-    there = found[step.directory]
-    if measurements.finished(there):
-        return DONE, "", ""
-    ours = options(step, workdir, overrides, found)
-    run = spelled(words(step, workdir, ours))
-    lack = _lacks(step, about, entry, ours, planned)
-    if lack is not None:
-        return lack
-    if there is not None:
-        return BEGUN, _progress(there), run
-    return READY, "", run
-
-
-def _lacks(
-    step: TableRun,
-    about: catalog.About,
-    entry: listing.Entry,
-    ours: Mapping[str, str],
-    planned: Mapping[str, Planned],
-) -> tuple[str, str, str] | None:
-    """Why a step cannot run here, if it cannot."""
-    if step.origin is not None and "init_from" not in ours and entry.cfg.init_from is None:
-        origin = planned[step.origin.directory]
-        waits = origin.state in (READY, BEGUN, WAITS)
-        return WAITS if waits else LACKS, step.origin.directory, ""
-    if about.needs and not any(key in ours for key in about.lifted_by):
-        why = about.needs.partition(";")[0]
-        return LACKS, why, "--config.data.root=DIR --config.data.name=NAME"
-    root = ours.get("data.root", entry.cfg.data.root)
-    for task, dataset in _data(step, entry, ours):
-        if availability.find_prepared(dataset, root) is None:
-            why = f"{dataset.name} in {availability.directory(root)}"
-            return LACKS, why, availability.prepare_command(task, root) or ""
-    return None
-
-
-def _data(
-    step: TableRun, entry: listing.Entry, ours: Mapping[str, str]
+def _datasets(
+    step: TableRun, entry: listing.Entry, options: Mapping[str, str]
 ) -> Iterator[tuple[str, datasets.Dataset]]:
-    """Yields the data sets that a step trains or evaluates on, with a task of each."""
+    """The datasets that a run trains or evaluates on, with a task of each."""
     data = entry.cfg.data
-    name = ours.get("data.name", data.name)
-    if ours.get("data.source", data.source) == "tfds" and name is not None:
+    name = options.get("data.name", data.name)
+    if options.get("data.source", data.source) == "tfds" and name is not None:
         bare, _, version = name.partition(":")
         for task in tasks.TASKS.values():
             if task.dataset.tfds == bare:

@@ -14,7 +14,7 @@ from vit_jax.studies import processes, runner, transfer
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.reproduce import planning
 from vit_jax.studies.reproduce.exhibit import FEW_SHOT, Exhibit, TableRun
-from vit_jax.studies.reproduce.planning import Planned
+from vit_jax.studies.reproduce.planning import Planned, TablePlan
 from vit_jax.training import run_config
 
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
@@ -46,13 +46,13 @@ def perform(
     code = 0
     with locking.exclusive(workdir, f"reproduce-{table.name}.lock"):
         for step in table.steps:
-            planned, found = planning.plan(table, workdir, overrides)
-            one = next(p for p in planned if p.step.directory == step.directory)
+            plan = TablePlan(table, workdir, overrides)  # anew: the last one may make it ready
+            one = plan.planned[step.directory]
             reason = "" if smoke else _left_out(one)
             if one.state == planning.DONE or reason:
                 logs.log.info("%s: %s", step.directory, reason or "done")
                 continue
-            options = planning.options(step, workdir, overrides, found)
+            options = plan.options(step)
             logs.log.info("%s", one.command or step.directory)
             try:
                 if step.kind == "transfer":
