@@ -74,7 +74,7 @@ def regularization(arms: Arms) -> Finding:
     }
     return Finding(
         name="regularization",
-        statement="On small data sets weight decay and dropout help.",
+        statement="On small datasets weight decay and dropout help.",
         place="section 4.3, figure 3",
         refuted_by=f"no regularization ahead of both at {few:,} images",
         claims=(

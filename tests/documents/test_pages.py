@@ -131,6 +131,13 @@ def test_counts_in_the_pages_are_those_of_the_program():
     assert [(name, what, counts[what]) for name, what, _ in sorted(found)] == sorted(found)
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_files_that_a_text_names_are_there(name):
+    named = r"`((?:tests|vit_jax|docs|configs|launch|research)/[\w./-]+)`"
+    paths = re.findall(named, PAGES[name].read_text())
+    assert [path for path in paths if not (runs.ROOT / path).exists()] == []
+
+
 def test_the_site_has_every_page():
     """Those that people write; the build itself checks the others."""
 

@@ -45,30 +45,16 @@ KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # as it is: JPEG, PNG, WebP
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Packing:
-    """A packing job.
-
-    Attributes:
-      sources: folders, tars and zips.
-      name: name of the dataset.
-      data_dir: parent of its folder.
-      unsplit: split for images outside of split folders.
-      holdout: fraction of each class that becomes a validation split if there is none.
-      max_side: longest side of an image; larger ones are resized and encoded again.
-      prints: records of `dedup.stack` of images to leave out, or None.
-      against: tasks that these images belong to.
-      distance: largest Hamming distance of a near duplicate's hash.
-      workers: processes.
-      shard_bytes: approximate bytes of images per shard.
-    """
+    """A dataset to pack from folders, tars and zips."""
 
     sources: Sequence[Path]
     name: str
     data_dir: Path
-    unsplit: str = "train"
-    holdout: float = 0.0
-    max_side: int | None = None
-    prints: np.ndarray | None = None
-    against: Sequence[str] = ()
+    unsplit: str = "train"  # split of images outside of split folders
+    holdout: float = 0.0  # of each class, to a validation split if there is none
+    max_side: int | None = None  # of an image; larger ones are resized and encoded again
+    prints: np.ndarray | None = None  # records of `dedup.stack` of images to leave out
+    against: Sequence[str] = ()  # tasks that these belong to
     distance: int = dedup.THRESHOLD
     workers: int = 1
     shard_bytes: int = SHARD_BYTES

@@ -18,29 +18,15 @@ Path = pathlib.Path
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to do with a name; the fields are the flags of the command.
+    """What to do with a name; the fields are the flags of the command."""
 
-    Attributes:
-      data_dir: where datasets are; None: TFDS's default.
-      sources: what to make it of; none: it is downloaded.
-      verify: read what is prepared again.
-      holdout: fraction of each class of the user's images that becomes a validation split, if
-        there is none to evaluate on; None: `pack.HOLDOUT`.
-      max_side: longest side of packed images, or None.
-      against: tasks whose test images must not be packed.
-      distance: most bits, of 64, in which the hash of a near duplicate differs.
-      partial: pack official archives also where images are missing.
-      dry_run: report what would be read and written, and write nothing.
-      workers: processes or threads.
-    """
-
-    data_dir: str | None = None
-    sources: Sequence[str] = ()
+    data_dir: str | None = None  # TFDS's default
+    sources: Sequence[str] = ()  # --from; none: it is downloaded
     verify: bool = False
-    holdout: float | None = None
+    holdout: float | None = None  # `pack.HOLDOUT`
     max_side: int | None = None
-    against: Sequence[str] = ()
-    distance: int = dedup.THRESHOLD
+    against: Sequence[str] = ()  # --dedup-against
+    distance: int = dedup.THRESHOLD  # --dedup-distance
     partial: bool = False
     dry_run: bool = False
     workers: int = 1

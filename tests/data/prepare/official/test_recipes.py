@@ -240,8 +240,11 @@ def test_a_file_that_is_missing_is_named(name, task, change, line, prepare, tmp_
          official_fakes.mat(trnid=[[np.inf]], valid=[[1]], tstid=[[2]]), "trnid is not a row of"),
         ("diabetic_retinopathy_detection", "vtab/retinopathy", "trainLabels.csv",
          b"image,level\n" + b"9" * 200_000, "trainLabels.csv: is not a table: field larger"),
+        ("kitti", "vtab/kitti-distance", "devkit_object.zip",
+         official_fakes.zipped({"mapping/train_rand.txt": "1", "mapping/train_mapping.txt": "a b"}),
+         "train_rand.txt: is not the file from KITTI's devkit"),
     ],
-    ids=["infinite", "field"],
+    ids=["infinite", "field", "video"],
 )  # fmt: skip
 def test_a_table_of_other_values_is_named(name, task, file, content, line, prepare, tmp_path):
     (tmp_path / "mine").mkdir()

@@ -40,15 +40,11 @@ MOST_CHUNK = 2**28  # bytes of a part of an HDF5 file, which is unpacked at once
 
 
 class CifarLabel(NamedTuple):
-    """A label: its feature, its list in a pickle, and where the names of its classes are.
-
-    `names` is a file of the binary archive, `meta` a list in the pickle of the Python archive.
-    """
+    """A label: its feature, how its lists and files begin, the file that names its classes."""
 
     feature: str
-    values: str
+    prefix: str
     names: str
-    meta: str
     classes: int
 
 
@@ -62,26 +58,24 @@ class CifarFiles(NamedTuple):
 
     dataset: Dataset
     splits: Mapping[str, tuple[str, ...]]
-    labels: tuple[CifarLabel, ...]
     meta: str
+    labels: tuple[CifarLabel, ...]
 
 
 CIFAR10 = CifarFiles(
     datasets.CIFAR10,
     {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
-    (CifarLabel("label", "labels", "batches.meta.txt", "label_names", 10),),
     "batches.meta",
+    (CifarLabel("label", "", "batches.meta.txt", 10),),
 )
 CIFAR100 = CifarFiles(
     datasets.CIFAR100,
     {"train": ("train",), "test": ("test",)},
-    (
-        CifarLabel(
-            "coarse_label", "coarse_labels", "coarse_label_names.txt", "coarse_label_names", 20
-        ),
-        CifarLabel("label", "fine_labels", "fine_label_names.txt", "fine_label_names", 100),
-    ),
     "meta",
+    (
+        CifarLabel("coarse_label", "coarse_", "coarse_label_names.txt", 20),
+        CifarLabel("label", "fine_", "fine_label_names.txt", 100),
+    ),
 )
 CIFAR_PIXELS = 3 * 32 * 32
 CIFAR_BYTES = 2**28  # of a file; CIFAR-100's training images are 155 MB as a pickle
@@ -122,7 +116,7 @@ def _cifar_records(layout: CifarFiles, files: SourceFiles, found: FileEntry) -> 
         return np.frombuffer(data, np.uint8).reshape(-1, size)
     values = pickles.load_dictionary(data, found.path)
     try:
-        labels = [np.array(values[label.values], np.uint8) for label in layout.labels]
+        labels = [np.array(values[f"{each.prefix}labels"], np.uint8) for each in layout.labels]
         pixels = np.array(values["data"], np.uint8)
         if pixels.shape != (len(labels[0]), CIFAR_PIXELS):
             raise ValueError(f"{pixels.shape} values")
@@ -140,7 +134,7 @@ def _cifar_names(
         meta = pickles.load_dictionary(files.read(found[layout.meta]), layout.meta)
     names: dict[str, Sequence[str]] = {}
     for label in layout.labels:
-        listed = meta.get(label.meta)
+        listed = meta.get(f"{label.prefix}label_names")
         if label.names in found:
             listed = files.text(found[label.names]).split()
         if not isinstance(listed, list) or len(set(map(str, listed))) != label.classes:

@@ -50,23 +50,13 @@ RECIPES: dict[str, Recipe] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A build job.
+    """A dataset to build from the user's folders and files."""
 
-    Attributes:
-      name: name on the command line, for messages.
-      recipe: recipe of the dataset.
-      builder: its TFDS builder, for array_record in the target data_dir.
-      sources: the user's folders and files.
-      partial: build even if images are missing.
-      workers: processes.
-      shard_bytes: approximate bytes of examples per shard.
-    """
-
-    name: str
+    name: str  # on the command line, for messages
     recipe: Recipe
-    builder: Any
+    builder: Any  # of TFDS, for array_record in the target data_dir
     sources: Sequence[Path]
-    partial: bool = False
+    partial: bool = False  # even if images are missing
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
 

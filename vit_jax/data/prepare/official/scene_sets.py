@@ -122,6 +122,8 @@ def _kitti_splits(order: str, mapping: str) -> dict[str, list[int]]:
         videos: dict[str, list[int]] = {}
         for number, line in enumerate(order.split(",")):
             videos.setdefault(lines[int(line) - 1][1], []).append(number)
+        if len(videos) < 3:
+            raise ValueError
     except (ValueError, IndexError):
         raise DataError(f"{KITTI_LISTS[0]}: is not the file from KITTI's devkit") from None
     each = max(1, KITTI_PERCENT * len(videos) // 100)
