@@ -53,7 +53,7 @@ def check(arguments):
     args = cli._parse(arguments)
     assert args.command.TAKES_CONFIG or not overrides
     if plugins:
-        return  # which are not here; tests/test_plugins.py runs those commands
+        return  # which are not here; tests/config/test_plugins.py runs those commands
     named = [getattr(args, "name", None), *(getattr(args, "names", None) or [])]
     for name in named:
         if name in catalog.names():

@@ -77,7 +77,7 @@ def test_a_repetition_in_memory_has_the_numbers_of_the_run_directories(network, 
     """Without the old emitters of conftest.py, whose rounding depends on the program around it."""
     script = "import sys, test_home_results as t; t.compare_numbers(sys.argv[1], sys.argv[2])"
     environment = runs.environment(XLA_FLAGS="--xla_backend_optimization_level=0")
-    folders = [str(runs.ROOT / "tests"), str(runs.ROOT / "tests/helpers")]
+    folders = [str(runs.ROOT / path) for path in ("tests/config", "tests/helpers")]
     environment["PYTHONPATH"] = os.pathsep.join([*folders, environment["PYTHONPATH"]])
     command = [sys.executable, "-c", script, network, str(tmp_path)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -1,14 +1,13 @@
 """The config of a run: loaded, built and completed once, and shown by `train --dry-run`."""
 
 import json
-import re
 
 import pytest
 
 import runs
 from vit_jax import api, cli, config, train_loop, weights
-from vit_jax.config import catalog, checks
-from vit_jax.runs import directory, outcome
+from vit_jax.config import catalog
+from vit_jax.runs import directory, evaluating
 from vit_jax.runtime import preemption
 from vit_jax.training import durations, run_config
 
@@ -41,7 +40,7 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
     def train(cfg, workdir, *, profile, accept):
         started.append((cfg, workdir))
         nothing = {"results": {}, "last": {}, "checkpoint": "", "files": ()}
-        return outcome.Outcome(workdir=workdir, steps=1, seconds=1.0, **nothing)
+        return evaluating.Outcome(workdir=workdir, steps=1, seconds=1.0, **nothing)
 
     monkeypatch.setattr(train_loop, "train", train)
     arguments = ["train", "digits", f"--workdir={tmp_path}/run", "--config.train.batch_size=32"]
@@ -163,23 +162,6 @@ def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
             published = run_config.resolve("baseline/ViT-S_16-imagenet-90ep", change).data
             assert (published.eval_split, published.test_split) == expected
         assert run_config.config_from_values(stored, change).data.eval_split == "test"
-
-
-@pytest.mark.parametrize(
-    ("examples", "repeats", "said"),
-    [
-        (154, 1, "one of the 154 training images about 26.6 times; .*train.batch_size=32"),
-        (3, 1, "train.batch_size=8"),
-        (4096, 1, None),
-        (1500, 3, None),
-        (1000, 3, "about 1.4 times"),
-    ],
-)
-def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, said):
-    cfg = runs.configure(train={"batch_size": 4096 + 8 * (repeats == 3)}, data={"repeats": repeats})
-    lines = checks.large_batch(cfg, examples, 1)
-    assert bool(lines) == bool(said)
-    assert not said or re.search(said, lines[0])
 
 
 @pytest.mark.parametrize(

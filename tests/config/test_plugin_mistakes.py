@@ -1,7 +1,5 @@
 """A component of a plug-in that is wrong is one line with the option that names it."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,61 +26,6 @@ def registered(kind, returned, name="mine"):
     """Registers a factory that ignores its arguments."""
     vit_jax.register(kind, name)(lambda *given, **named: returned)
     return returned
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            "import no_such_module",
-            "broken: ModuleNotFoundError: No module named 'no_such_module' (",
-        ),
-        ("x = 1\n1 / 0", "broken: ZeroDivisionError: division by zero (FILE:2)"),
-        ("raise SystemExit(3)", "broken: SystemExit: 3 (FILE:1)"),
-        ("def f(:", "broken: SyntaxError: invalid syntax (broken.py, line 1)"),
-        (
-            "import vit_jax\nvit_jax.register('loss', 'softmax')(print)",
-            "broken: ValueError: loss softmax: vit_jax has one; register yours by another name",
-        ),
-        (
-            "import vit_jax\nvit_jax.register('los', 'x')(print)",
-            "broken: ValueError: los: no such kind of component; did you mean loss? (FILE:2)",
-        ),
-    ],
-)
-def test_a_plug_in_that_fails_is_one_line(text, line, tmp_path, forgotten, capsys):
-    (tmp_path / "broken.py").write_text(text)
-    forgotten.syspath_prepend(str(tmp_path))
-    assert cli.main(["show", "digits", "--plugins=broken"]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    said = said.replace(str(tmp_path / "broken.py"), "FILE")
-    assert said.startswith(f"vit_jax: --plugins={line}")
-
-
-def test_a_plug_in_that_is_not_found_says_where_to_look(capsys):
-    assert cli.main(["show", "digits", "--plugins=no.such"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("vit_jax: --plugins=no.such: ModuleNotFoundError: No module named 'no'")
-    assert said.endswith("; is its folder on PYTHONPATH?\n")
-
-
-@pytest.mark.parametrize(
-    ("given", "remedy"),
-    [
-        ("mine", "it is here; run PYTHONPATH=. vit_jax ...\n"),
-        ("mine.py", "it is here; run PYTHONPATH=. vit_jax ... --plugins=mine\n"),
-        ("parts/mine.py", "it is here; run PYTHONPATH=. vit_jax ... --plugins=parts.mine\n"),
-    ],
-)
-def test_a_plug_in_in_this_folder_says_how_to_reach_it(
-    given, remedy, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").touch()
-    (tmp_path / "parts").mkdir()
-    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
-    assert cli.main(["show", "digits", f"--plugins={given}"]) == 2
-    assert capsys.readouterr().err.endswith(f"; {remedy}")
 
 
 @pytest.mark.slow

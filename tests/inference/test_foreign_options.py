@@ -16,7 +16,7 @@ from vit_jax.inference.inspect import measures
 from vit_jax.models import variants
 from vit_jax.training import build
 
-FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 # Names of fixtures, what else is said of them, and the pixels that lie in patches.
 SOURCES = {
     "timm_avg_with_token": (["model.heads=3", "model.pooling=gap"], (32, 32)),

@@ -1,0 +1,271 @@
+"""Options that cannot work together, or of which one is not read: one line each."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plugins
+import runs
+import vit_jax
+from vit_jax import cli, config, models
+from vit_jax.config import catalog, checks
+from vit_jax.data import transforms
+from vit_jax.training import run_config
+
+# After `vit_jax train digits`: the options, and the line.
+REFUSED = [
+    ({"schedule.end": 1}, "schedule.end=1: exceeds optimizer.lr 0.001"),
+    ({"schedule.warmup": "-5"}, "schedule.warmup=-5 steps: must not be negative"),
+    ({"train.duration": 0}, "train.duration=0 steps: must be more than 0"),
+    ({"checkpoint.every": 0}, "checkpoint.every=0 steps: must be more than 0, or none"),
+    (
+        {"train.batch_size": 9, "train.mixup": 0.1},
+        "train.batch_size=9: train.mixup needs pairs, a multiple of 2; nearest: 8",
+    ),
+    (
+        {"train.batch_size": 12, "train.mixup": 0.1, "train.accumulation": 4},
+        "train.batch_size=12: train.mixup needs pairs, a multiple of 8; nearest: 16, or set "
+        "train.microbatch=2",
+    ),
+    ({"train.batch_size": 12, "train.mixup": 0.1, "train.accumulation": 2}, None),
+    ({"model.heads": 5}, "model.heads=5: does not divide model.width 64; nearest: 4"),
+    (
+        {"model.patch_size": 3},
+        "data.image_size=8,8: height 8 is not a multiple of model.patch_size 3; nearest: 9",
+    ),
+    ({"model.unroll": 5}, "model.unroll=5: more than model.depth 4"),
+    (
+        {"model.depth": None},
+        "model.depth=none: not known; set it, or name a size with model.variant=ViT-B/16",
+    ),
+    (
+        {"data.channels": 2},
+        "data.channels=2: digits are gray; set 1, or 3 for three equal channels",
+    ),
+    ({"data.source": "folder"}, "data.root=none: set it to the folder of images"),
+    ({"data.source": "tfds"}, "data.name=none: tfds needs a dataset; set data.name=cifar10, say"),
+    (
+        {"data.train_crop": "inception", "data.crop_area": (0.5, 0.1)},
+        "data.crop_area=0.5,0.1: the first must not exceed the second",
+    ),
+    (
+        {"data.randaugment": 2},
+        "data.randaugment=2: needs two numbers, operations and magnitude, such as 2,10",
+    ),
+    (
+        {"data.randaugment": (0, 10)},
+        "data.randaugment=0,10: needs at least 1 operation per image; none turns it off",
+    ),
+    ({"data.randaugment": (2, 31)}, "data.randaugment=2,31: magnitude 31 is more than 30"),
+    ({"data.randaugment": (2, 30)}, None),
+    (
+        {"optimizer.groups": "head"},
+        "optimizer.groups=head: sets nothing; set optimizer.groups.head.lr or "
+        "optimizer.groups.head.decay",
+    ),
+]
+UNREAD = [
+    ({"data.crop_area": (0.5, 1)}, "data.crop_area=0.5,1: data.train_crop=resize does not read it"),
+    (
+        {"data.resize_to": 16},
+        "data.resize_to=16: data.train_crop=resize and data.eval_crop=resize do not read it",
+    ),
+    ({"masked.rate": 0.3}, "masked.rate=0.3: masked.target=none does not read it"),
+    ({"evaluation.shots": 5}, "evaluation.shots=5: evaluation.fewshot=() does not read it"),
+    ({"init_head": "keep"}, "init_head=keep: init_from=none does not read it"),
+    (
+        {"model.resnet_version": "v2"},
+        "model.resnet_version=v2: model.resnet_units=none does not read it",
+    ),
+    (
+        {"model.activation": "relu", "model.gelu": "erf"},
+        "model.gelu=erf: model.activation=relu does not read it",
+    ),
+    ({"masked.split": ()}, None),  # asks for nothing
+]
+
+
+@pytest.mark.parametrize(("options", "line"), REFUSED + UNREAD)
+def test_a_combination_is_refused_in_one_line(options, line):
+    if line is None:
+        vit_jax.get_config("digits", options)
+        return
+    with pytest.raises(config.ConfigError, match=f"^{re.escape(line)}$"):
+        vit_jax.get_config("digits", options)
+
+
+def test_commands_refuse_what_is_not_read(tmp_path, capsys):
+    _, line = UNREAD[0]
+    for command in (["show", "digits"], ["train", "digits", f"--workdir={tmp_path / 'run'}"]):
+        assert cli.main([*command, "--config.data.crop_area=0.5,1"]) == 2
+        assert capsys.readouterr().err == f"vit_jax: {line}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resnets_have_no_tokens():
+    with pytest.raises(config.ConfigError, match="model.heads=4: model.architecture=resnet does n"):
+        vit_jax.get_config("bit/R152x4-jft-pets", {"model.heads": 4, "init_from": None})
+
+
+def test_what_a_file_sets_and_nothing_reads_is_an_error(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "RUNS = {'a': 0.4, 'b': 0.5}\n\n\ndef get_config(name):\n"
+        "    return {'model': {'variant': 'ViT-S/16'}, 'masked': {'rate': RUNS[name]}}\n"
+    )
+    with pytest.raises(config.ConfigError, match="masked.rate=0.4: masked.target=none does not"):
+        vit_jax.get_config(f"{file}:a")
+    assert vit_jax.get_config(f"{file}:b").masked.rate == 0.5  # the default
+
+
+def test_devices_divide_mesh_and_batch():
+    for train, more, line in (
+        ({"batch_size": 96}, {"mesh": {"fsdp": 3}}, "mesh.fsdp=3: does not divide the 8 devices"),
+        (
+            {"batch_size": 96, "accumulation": 8},
+            {},
+            "train.batch_size=96: not a multiple of 8 devices x train.accumulation 8; nearest: 128",
+        ),
+        ({}, {"evaluation": {"batch_size": 9}}, "evaluation.batch_size=9: not a multiple of 8 dev"),
+    ):
+        with pytest.raises(config.ConfigError, match=re.escape(line)):
+            checks.check_devices(config.build({"train": train, **more}), 8)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "line"),
+    [
+        ({"warmup": 99}, None),
+        ({"warmup": 100}, "schedule.warmup=100 steps: 100 steps, but the run has 100; at most 99"),
+        ({"name": "constant", "warmup": 20, "cooldown": 80}, None),
+        (
+            {"name": "constant", "warmup": 20, "cooldown": 81},
+            "schedule.cooldown=81 steps: 81 steps, but 80 of 100 follow the warm-up; at most 80",
+        ),
+    ],
+)
+def test_warmup_and_cooldown_fit_the_run(schedule, line):
+    cfg = config.build({"schedule": schedule})
+    arguments = (cfg, 100, schedule["warmup"], schedule.get("cooldown", 0))
+    if line is None:
+        checks.check_length(*arguments)
+        return
+    with pytest.raises(config.ConfigError, match=f"^{line} steps$"):
+        checks.check_length(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("examples", "repeats", "line"),
+    [
+        (154, 1, "one of the 154 training images about 26.6 times; .*train.batch_size=32"),
+        (3, 1, "train.batch_size=8"),
+        (4096, 1, None),
+        (1500, 3, None),
+        (1000, 3, "about 1.4 times"),
+    ],
+)
+def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, line):
+    cfg = runs.configure(train={"batch_size": 4096 + 8 * (repeats == 3)}, data={"repeats": repeats})
+    lines = checks.large_batch(cfg, examples, 1)
+    assert bool(lines) == bool(line)
+    assert not line or re.search(line, lines[0])
+
+
+def test_masked_patches_refuse_augmentations():
+    with plugins.loaded():
+        texts = {"masked.target": "color", "train.augmentations": "jitter"}
+        with pytest.raises(config.ConfigError, match=r"train.augmentations=jitter: masked patch"):
+            vit_jax.get_config("digits-token", texts | {"train.label_smoothing": 0})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_run_and_its_resumption(tmp_path):
+    options = {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "train.duration": "2 steps"}
+    cfg = dataclasses.replace(
+        vit_jax.get_config("digits", options | {"schedule.warmup": 0, "train.batch_size": 16}),
+        masked=config.Masked(rate=0.4),  # of a config in memory nobody can tell who set it
+    )
+    assert vit_jax.train(cfg, tmp_path / "run").steps == 2
+    assert vit_jax.train(cfg, tmp_path / "run").steps == 2
+    with pytest.raises(config.ConfigError, match="optimizer.b1=0.8: sgd does not take it"):
+        vit_jax.train(cfg, tmp_path / "run", {"optimizer.b1": 0.8})
+    with pytest.raises(config.ConfigError, match="masked.rate=0.3: masked.target=none does not"):
+        vit_jax.train(None, tmp_path / "run", {"masked.rate": 0.3})
+    with pytest.raises(config.ConfigError, match="data.root=x: digits does not take it"):
+        vit_jax.evaluate(tmp_path / "run", {"data.root": "x"})
+
+
+def test_a_model_of_a_plug_in_gets_its_whole_section():
+    with plugins.loaded():
+        options = {"model.resnet_version": "v2", "model.gelu": "erf"}
+        named = {"model.architecture": "convnet"} | options
+        cfg = config.build(config.override(catalog.load("digits"), named))
+        run_config.check_read(cfg, options)
+
+
+OTHER_MODEL = {
+    "patch_size": (2, 2), "width": 64, "depth": 1, "mlp_dim": 24, "heads": 4, "pooling": "map",
+    "position": "sincos_2d", "class_position": False, "position_place": "layers",
+    "activation": "relu", "gelu": "erf", "norm_epsilon": 0.1, "norm_place": "pooled",
+    "attention": "xla", "representation_size": 8, "representation_activation": "relu",
+    "head_bias": -1.0, "resnet_version": "v2", "resnet_pool": "nothing",
+    "resnet_epsilons": "timm", "resnet_width": 2.0, "dropout": 0.1, "stochastic_depth": 0.1,
+}  # fmt: skip
+TOKENS = {"patch_size": (4, 4), "width": 32, "depth": 2, "mlp_dim": 16, "heads": 2}
+MODELS = {
+    "vit": TOKENS,
+    "vit without positions": TOKENS | {"pooling": "gap", "position": "none"},
+    "hybrid": TOKENS | {"patch_size": (1, 1), "resnet_units": (2, 2)},
+    "axial_vit": TOKENS | {"architecture": "axial_vit", "pooling": "gap"},
+    "resnet": {"architecture": "resnet", "resnet_units": (2, 2)},
+    "resnet v2": {"architecture": "resnet", "resnet_units": (2, 2), "resnet_version": "v2"},
+    "axial_resnet": {"architecture": "axial_resnet", "resnet_units": (2, 2)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_network_is_the_same_whatever_it_does_not_read(name):
+    def program(model):
+        made = models.create(model, image_size=(32, 32), channels=3, dtype="float32")
+        images = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+        key = jax.random.key(0)
+        traced = jax.make_jaxpr(lambda p, x: made.apply(p, x, key=key))(made.shapes(), images)
+        return re.sub("0x[0-9a-f]+", "", f"{traced}{jax.make_jaxpr(made.init)(key)}")
+
+    def is_unread(model, key):
+        try:
+            run_config.check_read(config.Config(model=model), [f"model.{key}"])
+        except config.ConfigError:
+            return True
+        return False
+
+    model = models.complete(config.Model(num_classes=3, **MODELS[name]))
+    usual = program(model)
+    checked = 0
+    for key, value in OTHER_MODEL.items():
+        changed = dataclasses.replace(model, **{key: value})
+        try:
+            same = program(changed) == usual
+        except config.ConfigError:  # options that do not fit each other
+            continue
+        if getattr(model, key) != value:
+            checked += 1
+            assert same == is_unread(changed, key), key
+    assert checked > 15
+
+
+@pytest.mark.parametrize("crop", ["resize", "random", "inception"])
+def test_crops_read_what_they_declare(crop):
+    data = config.Data(train_crop=crop)
+    read = [
+        name
+        for name, value in (("resize_to", 300), ("crop_area", (0.5, 1.0)))
+        if transforms.train_transforms(dataclasses.replace(data, **{name: value}))
+        != transforms.train_transforms(data)
+    ]
+    assert read == {"random": ["resize_to"], "inception": ["crop_area"]}.get(crop, [])
