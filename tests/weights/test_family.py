@@ -9,7 +9,8 @@ import foreign
 from containers import write
 from vit_jax import config, models, weights
 from vit_jax.weights import exporting, family, mapping
-from vit_jax.weights.families.torch_rules import QKV, dense, mlp, norm, query_key_value
+from vit_jax.weights.families import torch_rules
+from vit_jax.weights.families.torch_rules import QKV
 
 
 class Acme(weights.Family):
@@ -18,38 +19,30 @@ class Acme(weights.Family):
     project = "hf"  # whose folders Acme writes
     anchors = ("acme.patches.weight",)
     dropped = (("acme\\.version", "a number of Acme's"),)
+    names = (
+        ("token", "cls"),
+        ("places", "position/table"),
+        ("patches", "embedding"),
+        *((f"{{layer}}.n{number}", f"encoder/norm{number}") for number in (1, 2)),
+        *((f"{{layer}}.{name}", f"encoder/attention/{name}") for name in (*QKV, "out")),
+        *((f"{{layer}}.mlp.{name}", f"encoder/mlp/{name}") for name in ("fc1", "fc2")),
+        ("norm", "encoder_norm"),
+        ("head", "head"),
+    )
 
     def recognizes(self, arrays, files):
         return self.anchors[0] in arrays
 
     def read_spec(self, arrays, hints):
         fields = hints.files["config.json"]
-        width, channels, height, _ = mapping.array_shape(arrays, "acme.patches.weight", 4)
-        model = config.Model(
-            patch_size=(height, height),
-            width=width,
-            depth=mapping.depth(arrays, r"acme\.(\d+)\."),
-            mlp_dim=mapping.array_shape(arrays, "acme.0.mlp.fc1.weight", 2)[0],
-            heads=fields["heads"],
-            num_classes=mapping.array_shape(arrays, "acme.head.weight", 2)[0],
-            gelu="erf",
-        )
+        shapes = mapping.Shapes(arrays, self.rules(arrays, None))
+        model = shapes.model(**shapes.encoder() | {"heads": fields["heads"], "gelu": "erf"})
         side = fields["side"]
-        data = config.Data(image_size=(side, side), channels=channels, eval_crop="resize")
-        return weights.ModelSpec(model=models.complete(model), data=data)
+        data = config.Data(image_size=(side, side), channels=shapes.channels, eval_crop="resize")
+        return weights.ModelSpec(model=model, data=data)
 
     def rules(self, arrays, spec):
-        block = "acme.{layer}"
-        yield mapping.Rule("acme.token", "cls")
-        yield mapping.Rule("acme.places", "position/table")
-        yield from dense("acme.patches", "embedding", mapping.CONVOLUTION)
-        for number in (1, 2):
-            yield from norm(f"{block}.n{number}", f"encoder/norm{number}")
-        yield from query_key_value([f"{block}.{name}" for name in QKV], "encoder/attention")
-        yield from dense(f"{block}.out", "encoder/attention/out", mapping.linear(2))
-        yield from mlp(f"{block}.mlp", "encoder/mlp")
-        yield from norm("acme.norm", "encoder_norm")
-        yield from dense("acme.head", "head")
+        return torch_rules.rules(self.names, "acme.")
 
     def expresses(self, spec):
         return spec.model.depth == 2  # all that Acme has
@@ -68,7 +61,14 @@ def acme():
 
 
 MODEL = config.Model(
-    patch_size=(8, 8), width=16, depth=2, mlp_dim=32, heads=2, num_classes=3, gelu="erf"
+    patch_size=(8, 8),
+    patch_remainder="drop",
+    width=16,
+    depth=2,
+    mlp_dim=32,
+    heads=2,
+    num_classes=3,
+    gelu="erf",
 )
 SPEC = weights.ModelSpec(
     model=models.complete(MODEL), data=config.Data(image_size=(16, 16), eval_crop="resize")

@@ -33,6 +33,9 @@ NO_HEAD: Mapping[str, str] = {"head/kernel": HEADLESS, "head/bias": HEADLESS}
 # How the reason begins where a file names pixels that nothing here makes: refused unless the user
 # says what to do in their place.
 NOT_OFFERED = "not offered: "
+NO_SIZE = (
+    "contains no position embeddings; give the image size: --config.data.image_size=HEIGHT,WIDTH"
+)
 ANY_SIZE = {"data.image_size": "as in training; a ResNet takes any"}  # as an assumption
 
 
@@ -78,8 +81,11 @@ class Family:
         """Infers the model from names, shapes and files; raises WeightsError."""
         raise NotImplementedError
 
-    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterable[Rule]:
-        """Where a file with these arrays, or (None) one to write, stores each parameter."""
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterable[Rule]:
+        """Where a file with these arrays, or (None) one to write, stores each parameter.
+
+        Without a model, which is read with them (`Shapes`), the rules of all that it may have.
+        """
         raise NotImplementedError
 
     # Export, for families that are written too

@@ -9,8 +9,8 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import ml_dtypes
@@ -33,6 +33,7 @@ class ArrayLayout(NamedTuple):
     shape: Callable[[Shape], Shape]  # shape in the file, from that of the parameter
     read: Callable[[np.ndarray, Shape], np.ndarray]  # from the file, to a parameter of this shape
     write: Callable[[np.ndarray], np.ndarray]  # to the file
+    axes: tuple[int, ...] = ()  # of the file, in the parameter's order; (): as they are
 
 
 SAME = ArrayLayout(lambda shape: shape, lambda array, _: array, lambda array: array)
@@ -54,6 +55,7 @@ CONVOLUTION = ArrayLayout(
     lambda shape: (shape[3], shape[2], shape[0], shape[1]),
     lambda array, _: array.transpose(2, 3, 1, 0),
     lambda array: array.transpose(3, 2, 0, 1),
+    (2, 3, 1, 0),
 )
 
 
@@ -67,6 +69,7 @@ def linear(inputs: int = 1) -> ArrayLayout:
         two,
         lambda array, shape: array.T.reshape(shape),
         lambda array: array.reshape(two(array.shape)[::-1]).T,
+        (1, 0),
     )
 
 
@@ -156,6 +159,148 @@ def depth(arrays: ArraySpecs, pattern: str) -> int:
     return 1 + max(found, default=-1)
 
 
+# Parts in `model.biasless`, by the layer whose bias they lack.
+BIASES = {
+    "embedding": "patches",
+    **{f"encoder/attention/{name}": name for name in ("query", "key", "value", "out")},
+    "encoder/mlp/fc1": "mlp",
+    "head": "head",
+}
+FIRST = {"layer": 0, "stage": 0, "stage1": 1, "unit": 0, "unit1": 1}
+UNIT = re.compile(r"(.*)\{stage(1?)\}(.*)\{unit(1?)(?::02d)?\}")
+
+
+class Shapes:
+    """What names and shapes of the arrays in a file tell of their model.
+
+    Attributes:
+      arrays: those of the file.
+      has: the parameters in the file as rules name them, each with its array (of the first layer).
+    """
+
+    def __init__(self, arrays: ArraySpecs, rules: Iterable[Rule]):
+        self.has: dict[str, str] = {}
+        self.arrays = arrays
+        self._rules: dict[str, Rule] = {}
+        self._sources: set[str] = set()
+        for rule in rules:
+            name = rule.source.format(**FIRST)
+            if rule.target not in self._rules or (name in arrays and rule.target not in self.has):
+                self._rules[rule.target] = rule
+            if name in arrays:
+                self.has.setdefault(rule.target, name)
+            self._sources.add(rule.source)
+
+    def expected(self, target: str) -> str:
+        """The array of a parameter, in the file or missing."""
+        return self._rules[target].source.format(**FIRST)
+
+    @property
+    def headless(self) -> bool:
+        """Whether the file has no classification layer."""
+        return not {"head/kernel", "head/bias"} & self.has.keys()
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of the head, 1 without one."""
+        return 1 if self.headless else self.shape("head/kernel", 2)[-1]
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of the images."""
+        root = "resnet/conv_root/kernel"
+        first = root if root in self.has else "embedding/kernel"
+        return self.shape(first if first in self._rules else root, 4)[2]
+
+    def shape(self, target: str, axes: int) -> Shape:
+        """The shape of a parameter with so many axes, those of heads in one where a file has so.
+
+        Raises WeightsError without it.
+        """
+        rule = self._rules[target]
+        stacked = target.startswith("encoder/") and "{" not in rule.source
+        count = len(rule.layout.shape((1,) * axes)) + stacked
+        sides = list(array_shape(self.arrays, self.expected(target), count))[stacked:]
+        sides[rule.axis] //= rule.parts
+        return tuple(sides[axis] for axis in rule.layout.axes or range(len(sides)))
+
+    def encoder(self, biases: Collection[str] = ()) -> dict[str, Any]:
+        """The options of a transformer that arrays tell; raises WeightsError.
+
+        `biases` are the parts whose bias may be missing; that of another is an error of the file.
+        """
+        *patch, _, width = self.shape("embedding/kernel", 4)
+        query = self.shape("encoder/attention/query/kernel", 3)
+        stacked = "{" not in self._rules["encoder/norm1/scale"].source
+        blocks = {re.escape(s.partition("{layer}")[0]) for s in self._sources if "{layer}" in s}
+        layers = depth(self.arrays, rf"(?:{'|'.join(sorted(blocks))})(\d{{1,3}})[./]")
+        if stacked:
+            layers = array_shape(self.arrays, self._rules["encoder/norm1/scale"].source, 2)[0]
+        shared = "shared" if "relative_bias/table" in self.has else "none"
+        return {
+            "patch_size": tuple(patch),
+            "patch_remainder": "drop",
+            "width": width,
+            "depth": layers,
+            "heads": query[1] if len(query) == 3 else None,
+            "mlp": "swiglu" if "encoder/mlp/gate/kernel" in self.has else "plain",
+            "mlp_dim": self.shape("encoder/mlp/fc1/kernel", 2)[1],
+            "num_classes": self.outputs,
+            "representation_size": (
+                self.shape("pre_logits/kernel", 2)[1] if "pre_logits/kernel" in self.has else None
+            ),
+            "distillation": "distillation" in self.has,
+            "registers": self._registers(),
+            "position": "learned_1d" if "position/table" in self.has else "none",
+            "stem_norm": "stem_norm/scale" in self.has,
+            "qk_norm": "encoder/attention/query_norm/scale" in self.has,
+            "sub_norm": tuple(
+                part for part in ("attention", "mlp")
+                if f"encoder/{part}/sub_norm/scale" in self.has
+            ),
+            "relative_bias": (
+                "layers" if "encoder/attention/relative_bias/table" in self.has else shared
+            ),
+            "biasless": tuple(
+                part for layer, part in BIASES.items()
+                if part in biases
+                and f"{layer}/kernel" in self.has and f"{layer}/bias" not in self.has
+            ),
+            **(self.resnet() if "resnet/conv_root/kernel" in self.has else {}),
+        }  # fmt: skip
+
+    def resnet(self) -> dict[str, Any]:
+        """The options of a ResNet that arrays tell; raises WeightsError if a stage is missing."""
+        counts: dict[int, int] = {}
+        units = {match.groups() for source in self._sources if (match := UNIT.match(source))}
+        for before, stage_from, between, unit_from in units:
+            pattern = re.compile(
+                rf"{re.escape(before)}(\d{{1,2}}){re.escape(between)}(\d{{1,3}})[./]"
+            )
+            for name in self.arrays:
+                if match := pattern.match(name):
+                    stage, unit = int(match[1]) + (not stage_from), int(match[2]) + (not unit_from)
+                    counts[stage] = max(counts.get(stage, 0), unit)
+        if set(counts) != set(range(1, len(counts) + 1)) or len(counts) > 4:
+            raise WeightsError(f"its ResNet has the stages {sorted(counts)}, not 1, 2, ... up to 4")
+        return {
+            "resnet_units": tuple(counts[stage] for stage in sorted(counts)),
+            "resnet_width": self.shape("resnet/conv_root/kernel", 4)[3] / 64,
+        }
+
+    def _registers(self) -> int:
+        name = self.has.get("registers", "")
+        return 0 if not name or 0 in self.arrays[name].shape else self.shape("registers", 3)[1]
+
+    def model(self, **options: Any) -> config.Model:
+        """The complete model of these options, with the class token that the arrays tell."""
+        made = config.Model(**options)
+        token = "cls" in self.has
+        if token and not models.default_class_token(made.pooling):
+            made = dataclasses.replace(made, class_token=True)
+        return models.complete(made)
+
+
 def square(patches: int) -> Size:
     """Rows and columns of a square grid; raises WeightsError if it is not square."""
     side = math.isqrt(max(patches, 0))
@@ -214,13 +359,13 @@ def read_params(
     """
     rules = list(rules)  # first, as they refuse what cannot even be built
     shapes = tree_utils.flatten(create_classifier(spec).shapes())
+    stored = {name: leaf for name, leaf in shapes.items() if name not in spec.fresh}
     left = set(arrays.specs)
     flat: dict[str, np.ndarray] = {}
     # Grouped, so that an array with several parts is read once and freed.
     wanted: dict[str, list[Location]] = {}
-    for place in locate(shapes, rules, arrays.specs):
-        if place.target not in spec.fresh:
-            wanted.setdefault(place.source, []).append(place)
+    for place in locate(stored, rules, arrays.specs):
+        wanted.setdefault(place.source, []).append(place)
     wrong = {source: _wrong(arrays, source, places) for source, places in wanted.items()}
     left -= wanted.keys()
     sound = not any(wrong.values()) and all(reason(name, dropped, arrays.specs) for name in left)
@@ -262,9 +407,8 @@ def write_arrays(
     flat = tree_utils.flatten(params)
     found: dict[str, np.ndarray] = {}
     parts: dict[str, dict[int, np.ndarray]] = {}
-    for place in locate(shapes, rules, None):
-        if place.target in spec.fresh:
-            continue
+    stored = {name: leaf for name, leaf in shapes.items() if name not in spec.fresh}
+    for place in locate(stored, rules, None):
         array = np.asarray(flat[place.target], np.float32)
         array = place.rule.layout.write(array if place.index is None else array[place.index])
         if place.rule.parts == 1:

@@ -10,24 +10,24 @@ In some files of big_transfer TensorFlow numbered the convolutions through the w
 `standardized_conv2d_12/kernel`.
 """
 
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from vit_jax import config, models
 from vit_jax.weights import json_fields
-from vit_jax.weights.families import google, huggingface, timm
-from vit_jax.weights.families.torch_rules import dense, norm, resnet_units
+from vit_jax.weights.families import google, huggingface, timm, torch_rules
+from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.family import ANY_SIZE, NO_HEAD, Family, Fields, Files, Hints
 from vit_jax.weights.mapping import (
-    CONVOLUTION,
+    SAME,
+    SPREAD,
     ArrayLayout,
     ArraySpecs,
     ModelSpec,
     Rule,
-    array_shape,
-    depth,
+    Shapes,
+    Size,
 )
 from vit_jax.weights.readers import WeightsError
 
@@ -57,37 +57,33 @@ class GoogleBit(Family):
     dropped = google.DROPPED
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether the arrays are a ResNet of this kind without an encoder."""
         return _root(arrays) is not None and not any(n.startswith("Transformer/") for n in arrays)
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
-        """Infers the model from names and shapes; raises WeightsError."""
-        root = _root(arrays) or POST
-        legacy = root not in (PRE, POST)
-        _, _, channels, width = array_shape(arrays, root, 4)
-        head = "resnet/head/conv2d/kernel" if legacy else "head/kernel"
-        headless = not {head, head.replace("kernel", "bias")} & arrays.keys()
-        model = config.Model(
-            architecture="resnet",
-            resnet_units=google.units(arrays, r"(?:resnet/)?block(\d{1,2})/unit(\d{1,2})/"),
-            resnet_width=width / 64,
-            resnet_version="v1" if root == POST else "v2",
-            resnet_pool="nothing" if root == PRE else "zeros",
-            num_classes=1 if headless else array_shape(arrays, head, 4 if legacy else 2)[-1],
+        shapes, root = Shapes(arrays, self.rules(arrays, None)), _root(arrays)
+        unsaid: dict[str, str] = dict.fromkeys(
+            ("model.resnet_epsilons", *google.PIXELS), google.CODE
         )
         return ModelSpec(
-            model=models.complete(model),
-            data=config.Data(
-                image_size=hints.image_size or (224, 224), channels=channels, eval_crop="resize"
+            model=shapes.model(
+                **shapes.resnet(),
+                architecture="resnet",
+                resnet_version="v1" if root == POST else "v2",
+                resnet_pool="nothing" if root == PRE else "zeros",
+                num_classes=shapes.outputs,
             ),
-            assumed=({} if hints.image_size else ANY_SIZE)
-            | dict.fromkeys(("model.resnet_epsilons", *google.PIXELS), google.CODE),
-            fresh=NO_HEAD if headless else {},
+            data=config.Data(
+                image_size=hints.image_size or (224, 224),
+                channels=shapes.channels,
+                eval_crop="resize",
+            ),
+            assumed=unsaid if hints.image_size else ANY_SIZE | unsaid,
+            fresh=NO_HEAD if shapes.headless else {},
         )
 
-    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
-        """Yields the rules to read a file with these arrays, or to write one (None)."""
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
         if arrays is None:
+            assert spec is not None
             version, padded = spec.model.resnet_version, spec.model.resnet_pool == "zeros"
             root = POST if version == "v1" else LEGACY if padded else PRE
         else:
@@ -98,16 +94,18 @@ class GoogleBit(Family):
             return
         scale = "gn_root/scale" if root == POST else "norm-pre-head/scale"
         spread = arrays is None or (scale in arrays and len(arrays[scale].shape) == 4)
-        unit = "block{stage1}/unit{unit1}" if root == POST else "block{stage1}/unit{unit1:02d}"
-        yield Rule(root, "resnet/conv_root/kernel")
-        yield from google.norm("gn_root", "resnet/gn_root", spread=spread)
-        yield from google.resnet_units(unit, spread=spread)
-        yield from google.norm("norm-pre-head", "resnet/gn_final", spread=spread)
-        yield Rule("head/kernel", "head/kernel")
-        yield Rule("head/bias", "head/bias")
+        yield from google.rules(
+            (
+                (root.removesuffix("/kernel"), "resnet/conv_root"),
+                ("gn_root", "resnet/gn_root"),
+                *google.resnet_units("block{stage1}/unit{unit1%s}" % (":02d" * (root == PRE))),
+                ("norm-pre-head", "resnet/gn_final"),
+                ("head", "head"),
+            ),
+            SPREAD if spread else SAME,
+        )
 
     def expresses(self, spec: ModelSpec) -> bool:
-        """Whether it is a ResNet."""
         return _is_bit(spec)
 
 
@@ -151,6 +149,7 @@ TORCH_PIXEL = ArrayLayout(
     lambda shape: (shape[1], shape[0], 1, 1),
     lambda array, _: array[:, :, 0, 0].T,
     lambda array: array.T[:, :, None, None],
+    (1, 0),
 )
 
 
@@ -158,18 +157,17 @@ class TimmBit(timm.Timm):
     """timm's resnetv2_..._bit."""
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether the arrays are a ResNet of timm, which `read_spec` may refuse."""
         units = any(name.startswith("stages.0.blocks.0.") for name in arrays)
         return units and not timm.is_transformer(arrays)
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and config.json; raises WeightsError."""
         given = timm.read_fields(hints.files)
         timm.check_names(list(arrays))
         timm.check_arguments(given, {})
         if not {"stem.conv.weight", "norm.weight"} & arrays.keys():
             raise WeightsError("contains neither a Vision Transformer nor a BiT ResNet of timm")
-        channels = array_shape(arrays, "stem.conv.weight", 4)[1]
+        shapes = Shapes(arrays, self.rules(arrays, None))
+        channels = shapes.channels
         if "norm.weight" not in arrays or "stem.norm.weight" in arrays:
             raise WeightsError(
                 "contains a ResNet with post-activation units, which timm uses only in hybrids"
@@ -177,38 +175,36 @@ class TimmBit(timm.Timm):
         name = timm.architecture(given)
         if name and not NAMES.fullmatch(name):
             raise WeightsError(f"architecture={name}: of timm's ResNets, only BiT is supported")
-        headless = "head.fc.weight" not in arrays
-        classes = 1 if headless else array_shape(arrays, "head.fc.weight", 4)[0]
-        model = config.Model(
-            architecture="resnet",
-            num_classes=classes,
-            resnet_version="v2",
-            **timm.resnet_options(arrays, "stem."),
-        )
         size = timm.image_size(given) or hints.image_size
         data, assumed = timm.data(given, size or (224, 224), channels)
         return ModelSpec(
-            model=models.complete(model),
+            model=shapes.model(
+                **shapes.resnet(),
+                architecture="resnet",
+                resnet_version="v2",
+                resnet_epsilons="timm",
+                num_classes=shapes.outputs,
+            ),
             data=data,
-            classes=() if headless else timm.classes(given, classes),
+            classes=() if shapes.headless else timm.classes(given, shapes.outputs),
             loss=timm.loss(given),
             assumed=assumed if size else assumed | ANY_SIZE,
-            fresh=NO_HEAD if headless else {},
+            fresh=NO_HEAD if shapes.headless else {},
         )
 
-    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
-        """Yields the rules to read a state dict, and to write one."""
-        yield from timm.resnet_rules("stem.", "")
-        yield from norm("norm", "resnet/gn_final")
-        yield Rule("head.fc.weight", "head/kernel", TORCH_PIXEL)
-        yield Rule("head.fc.bias", "head/bias")
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        return torch_rules.rules(
+            (
+                *timm.resnet_names("stem.", ""),
+                ("norm", "resnet/gn_final"),
+                ("head.fc", "head", TORCH_PIXEL),
+            )
+        )
 
     def expresses(self, spec: ModelSpec) -> bool:
-        """Whether it is a ResNet."""
         return _is_bit(spec)
 
     def files(self, spec: ModelSpec) -> Files:
-        """The config.json from which timm builds this model; raises WeightsError."""
         units, width = spec.model.resnet_units or (), spec.model.resnet_width or 1.0
         name = WRITTEN.get((units, width))
         if name is None:
@@ -230,47 +226,31 @@ class TimmBit(timm.Timm):
 
 # Hugging Face
 
-ROOT = "embedder.convolution.weight"
-
 
 class HuggingFaceBit(huggingface.HuggingFace):
     """transformers' BiT."""
 
-    types: ClassVar = {"bit": ("Bit", huggingface.STANDARD | {"resample": 2})}
-    anchors = (f"bit.{ROOT}", ROOT)
+    types: ClassVar = {"bit": Type("Bit", huggingface.STANDARD | {"resample": 2})}
+    anchors = ("bit.embedder.convolution.weight", "embedder.convolution.weight")
+    names = (
+        ("embedder.convolution", "resnet/conv_root"),
+        ("embedder.norm", "resnet/gn_root"),
+        *torch_rules.resnet_units("encoder.stages.{stage}.layers.{unit}"),
+        ("norm", "resnet/gn_final"),
+    )
+    outer = (("classifier.1", "head"),)
 
-    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and config.json; raises WeightsError."""
-        prefix = self.prefix(arrays)
-        width, channels = array_shape(arrays, prefix + ROOT, 4)[:2]
-        counts = (
-            depth(arrays, rf"(?:bit\.)?encoder\.stages\.{stage}\.layers\.(\d{{1,3}})\.")
-            for stage in itertools.count()
-        )
-        units = tuple(itertools.takewhile(bool, counts))
-        model = config.Model(
-            architecture="resnet",
-            resnet_units=units,
-            resnet_width=width / 64,
-            **_read_options(given, units),
-        )
-        size = huggingface.seen_size(hints) or hints.image_size
-        return huggingface.describe(arrays, model, size, channels, hints, "classifier.1.weight")
+    def size(self, fields: Fields, hints: Hints) -> Size | None:
+        return huggingface.seen_size(hints) or hints.image_size
 
-    def rules_below(self, prefix: str, model: config.Model) -> Iterator[Rule]:
-        """Yields the rules below a prefix."""
-        yield Rule(f"{prefix}{ROOT}", "resnet/conv_root/kernel", CONVOLUTION)
-        yield from norm(f"{prefix}embedder.norm", "resnet/gn_root")
-        yield from resnet_units(f"{prefix}encoder.stages.{{stage}}.layers.{{unit}}")
-        yield from norm(f"{prefix}norm", "resnet/gn_final")
-        yield from dense("classifier.1", "head")
+    def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
+        made = {"architecture": "resnet", "num_classes": shapes.outputs, **shapes.resnet()}
+        return made | _read_options(fields, made["resnet_units"])
 
     def expresses(self, spec: ModelSpec) -> bool:
-        """Whether it is a ResNet."""
         return _is_bit(spec)
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
-        """The names of the class and of the type, and the fields of config.json."""
         model = spec.model
         root, units = round(64 * (model.resnet_width or 1)), model.resnet_units or ()
         post = model.resnet_version == "v1"

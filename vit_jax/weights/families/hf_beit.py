@@ -6,66 +6,72 @@ embeddings, encoder.layer.0, pooler.layernorm                   BeitModel
 The head reads the normalized mean of all patches, or with use_mean_pooling=false the class token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from typing import Any, ClassVar
 
-from vit_jax import config, models
+from vit_jax import models
 from vit_jax.weights import json_fields
 from vit_jax.weights.families import hf_vit, huggingface
-from vit_jax.weights.families.hf_vit import OLDER, PATCHES
-from vit_jax.weights.families.torch_rules import norm
-from vit_jax.weights.family import Fields, Hints, refuse_options
-from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, array_shape, depth
+from vit_jax.weights.families.hf_vit import PATCHES
+from vit_jax.weights.families.huggingface import Type
+from vit_jax.weights.family import Fields, refuse_options
+from vit_jax.weights.mapping import ModelSpec, Shapes
 from vit_jax.weights.readers import WeightsError
 
+BLOCK = "encoder.layer.{layer}"
 TABLE = "relative_position_bias.relative_position_bias_table"
 
 
 class HuggingFaceBeit(huggingface.HuggingFace):
     """transformers' BEiT, whose layers have the names of ViT's."""
 
-    types: ClassVar = {"beit": ("Beit", {})}
+    types: ClassVar = {"beit": Type("Beit")}
     anchors = (f"beit.{PATCHES}", PATCHES)
+    names = (
+        *((f"{BLOCK}.lambda_{n}", f"encoder/scale{n}/scale") for n in (1, 2)),
+        (f"{BLOCK}.attention.attention.{TABLE}", "encoder/attention/relative_bias/table"),
+        (f"encoder.{TABLE}", "relative_bias/table"),
+        ("pooler.layernorm", "encoder_norm"),
+        *hf_vit.AROUND,
+        *hf_vit.OLDER,
+    )
     dropped = (*hf_vit.MASKED, (r".*relative_position_index", "numbers of offsets, no weights"))
     positions = ("learned_1d", "relative", "none")
 
-    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and config.json; raises WeightsError."""
-        prefix = self.prefix(arrays)
-        width, channels, *patch = array_shape(arrays, prefix + PATCHES, 4)
-        layers = depth(arrays, r"(?:beit\.)?encoder\.layer\.(\d{1,3})\.")
-        if not layers:
+    def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
+        if "lm_head.weight" in shapes.arrays:
+            raise WeightsError(
+                "contains a BeitForMaskedImageModeling, whose layers end in no norm that a "
+                "classifier reads; take the weights that were fine-tuned from it"
+            )
+        has, options = shapes.has, super().options(fields, shapes)
+        if not options["depth"]:
             raise WeightsError(
                 "model_type=beit: there is no beit.encoder.layer.0; name another type"
             )
-        known = huggingface.encoder_options(given, width, pooler=False)
-        model = config.Model(
-            patch_size=(patch[0], patch[1]),
-            width=width,
-            depth=layers,
-            mlp_dim=array_shape(arrays, f"{prefix}encoder.layer.0.{OLDER[4]}.weight", 2)[0],
-            patch_remainder="drop",
-            position_resize="bicubic",
-            **(known | _options(arrays, given, prefix)),
-        )
-        size = json_fields.pair(given, "image_size", 224)
-        return huggingface.describe(arrays, model, size, channels, hints, "classifier.weight")
+        if {"relative_bias/table", "encoder/attention/relative_bias/table"} <= has.keys():
+            raise WeightsError(
+                "contains biases of offsets of each layer and shared; one is supported"
+            )
+        height, width = json_fields.pair(fields, "image_size", 224)
+        if options["relative_bias"] != "none" and height != width:
+            raise WeightsError(
+                f"image_size={height},{width}: transformers mixes up the offsets of images that "
+                "are no square"
+            )
+        mean = "pooler.layernorm.weight" in has.get("encoder_norm/scale", "")
+        initial = json_fields.real(fields, "layer_scale_init_value", 0.1) or 0.1
+        return options | {
+            "biasless": ("key",),
+            "layer_scale": initial if "encoder/scale1/scale" in has else None,
+            "pooling": "gap" if mean else "token",
+            "norm_place": "pooled" if mean else "tokens",
+        }
 
-    def rules_below(self, prefix: str, model: config.Model) -> Iterator[Rule]:
-        """Yields the rules below a prefix, and of the head."""
-        block = f"{prefix}encoder.layer.{{layer}}"
-        for number in (1, 2):
-            yield Rule(f"{block}.lambda_{number}", f"encoder/scale{number}/scale")
-        target = "relative_bias/table"
-        yield Rule(f"{block}.attention.attention.{TABLE}", f"encoder/attention/{target}")
-        yield Rule(f"{prefix}encoder.{TABLE}", target)
-        if model.norm_place == "pooled":
-            yield from norm(f"{prefix}pooler.layernorm", "encoder_norm")
-        yield from hf_vit.around(prefix, model)
-        yield from hf_vit.layer(block, OLDER)
+    def unwritten(self, spec: ModelSpec) -> Collection[str]:
+        return () if spec.model.norm_place == "pooled" else ("pooler.layernorm",)
 
     def expresses(self, spec: ModelSpec) -> bool:
-        """Whether a model has parts that BEiT has and ViT has not, as keys without a bias."""
         model = spec.model
         keyless = "key" in model.biasless and "query" not in model.biasless
         other = model.registers > 0 or model.distillation or model.stem_norm or model.qk_norm
@@ -74,7 +80,6 @@ class HuggingFaceBeit(huggingface.HuggingFace):
         return model.relative_bias != "none" or (keyless and same and not other)
 
     def check(self, spec: ModelSpec) -> None:
-        """Raises WeightsError for a model that a BEiT cannot be."""
         super().check(spec)
         model, (height, width) = spec.model, spec.data.image_size
         mean = model.pooling == "gap" and model.norm_place == "pooled"
@@ -97,7 +102,6 @@ class HuggingFaceBeit(huggingface.HuggingFace):
             )
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
-        """The name of the class, the model_type, and the other fields of config.json."""
         model = spec.model
         made = {
             "use_relative_position_bias": model.relative_bias == "layers",
@@ -111,36 +115,4 @@ class HuggingFaceBeit(huggingface.HuggingFace):
         return named, "beit", huggingface.encoder_fields(spec) | made
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
-        """Only keys lack a bias, and always."""
         return (frozenset(("key",)),)
-
-
-def _options(arrays: ArraySpecs, given: Fields, prefix: str) -> dict[str, Any]:
-    """The options that BEiT has and ViT has not; raises WeightsError."""
-    if "lm_head.weight" in arrays:
-        raise WeightsError(
-            "contains a BeitForMaskedImageModeling, whose layers end in no norm that a classifier "
-            "reads; take the weights that were fine-tuned from it"
-        )
-    own = f"{prefix}encoder.layer.0.attention.attention.{TABLE}" in arrays
-    shared = f"{prefix}encoder.{TABLE}" in arrays
-    if own and shared:
-        raise WeightsError("contains biases of offsets of each layer and shared; one is supported")
-    height, width = json_fields.pair(given, "image_size", 224)
-    if (own or shared) and height != width:
-        raise WeightsError(
-            f"image_size={height},{width}: transformers mixes up the offsets of images that are no "
-            "square"
-        )
-    mean = f"{prefix}pooler.layernorm.weight" in arrays
-    scaled = f"{prefix}encoder.layer.0.lambda_1" in arrays
-    initial = json_fields.real(given, "layer_scale_init_value", 0.1) or 0.1
-    return {
-        "biasless": ("key",),
-        "relative_bias": "layers" if own else "shared" if shared else "none",
-        "layer_scale": initial if scaled else None,
-        "pooling": "gap" if mean else "token",
-        "norm_place": "pooled" if mean else "tokens",
-        "class_token": True if mean else None,
-        "position": "learned_1d" if f"{prefix}embeddings.position_embeddings" in arrays else "none",
-    }

@@ -6,93 +6,68 @@ embeddings, encoder.layer.0                              Dinov2Model, Dinov2With
 The classifier reads the class token and the mean of all patches side by side.
 """
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from vit_jax import config
 from vit_jax.weights import json_fields
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.hf_vit import PATCHES
-from vit_jax.weights.families.torch_rules import (
-    dense,
-    hidden,
-    mlp,
-    norm,
-    query_key_value,
-    registers,
-    swiglu,
-)
-from vit_jax.weights.family import Fields, Hints
-from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, array_shape, depth, linear
+from vit_jax.weights.families.huggingface import Type
+from vit_jax.weights.family import Fields
+from vit_jax.weights.mapping import ModelSpec, Shapes
 from vit_jax.weights.readers import WeightsError
 
 KINDS = ("dinov2", "dinov2_with_registers")
-PROCESSOR = ("Bit", huggingface.IMAGENET | {"size": {"shortest_edge": 256}})
-REGISTERS = "embeddings.register_tokens"
-# Queries, keys, values and output projection, as saved, and as they are called while it runs.
-ATTENTION = (
-    (*(f"attention.{name}" for name in ("query", "key", "value")), "output.dense"),
-    tuple(f"{name}_proj" for name in "qkvo"),
+TYPE = Type(
+    "Bit", huggingface.IMAGENET | {"size": {"shortest_edge": 256}}, {"layer_norm_eps": 1e-6}
 )
+REGISTERS = "embeddings.register_tokens"
+BLOCK = "encoder.layer.{layer}"
+ATTENTION = {  # as saved, and as it is called while it runs
+    **{f"attention.{name}": name for name in ("query", "key", "value")},
+    "output.dense": "out",
+    **{f"{name[0]}_proj": name for name in ("query", "key", "value", "out")},
+}
 
 
 class HuggingFaceDinoV2(huggingface.HuggingFace):
     """transformers' DINOv2."""
 
-    types: ClassVar = dict.fromkeys(KINDS, PROCESSOR)
+    types: ClassVar = dict.fromkeys(KINDS, TYPE)
     anchors = (*(f"{kind}.{PATCHES}" for kind in KINDS), PATCHES)
+    names = (
+        *hf_vit.AROUND,
+        (REGISTERS, "registers"),
+        *((f"{BLOCK}.norm{n}", f"encoder/norm{n}") for n in (1, 2)),
+        *((f"{BLOCK}.layer_scale{n}.lambda1", f"encoder/scale{n}/scale") for n in (1, 2)),
+        *((f"{BLOCK}.attention.{name}", f"encoder/attention/{target}")
+          for name, target in ATTENTION.items()),
+        *((f"{BLOCK}.mlp.{name}", f"encoder/mlp/{name}") for name in ("fc1", "fc2")),
+        (f"{BLOCK}.mlp.weights_in", "encoder/mlp/gate|fc1"),
+        (f"{BLOCK}.mlp.weights_out", "encoder/mlp/fc2"),
+    )  # fmt: skip
     dropped = hf_vit.MASKED
 
-    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and config.json; raises WeightsError."""
-        prefix = self.prefix(arrays)
-        width, channels, *patch = array_shape(arrays, prefix + PATCHES, 4)
-        options = huggingface.encoder_options(given, width, pooler=False, epsilon=1e-6)
-        kind, features = hidden(arrays, f"{prefix}encoder.layer.0.mlp")
-        name = f"{prefix}{REGISTERS}"
-        smooth = given.get("model_type") == KINDS[1] or name in arrays
-        if kind == "swiglu":  # whose activation no field changes
-            options |= {"activation": "gelu", "gelu": "tanh"}
-        model = config.Model(
-            patch_size=(patch[0], patch[1]),
-            width=width,
-            depth=depth(arrays, r"(?:\w+\.)?encoder\.layer\.(\d{1,3})\."),
-            mlp=kind,
-            mlp_dim=features,
-            layer_scale=json_fields.real(given, "layerscale_value", 1.0) or 1.0,
-            registers=registers(arrays, name),
-            patch_remainder="drop",
-            position_resize="antialiased_bicubic" if smooth else "bicubic",
-            pooling="token_gap" if "classifier.weight" in arrays else "token",
-            **options,
-        )
-        size = json_fields.pair(given, "image_size", 224)
-        return huggingface.describe(arrays, model, size, channels, hints, "classifier.weight")
+    def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
+        made = super().options(fields, shapes)
+        if made["mlp"] == "swiglu":  # whose activation no field changes
+            made |= {"activation": "gelu", "gelu": "tanh"}
+        smooth = fields["model_type"] == KINDS[1] or "registers" in shapes.has
+        return made | {
+            "layer_scale": json_fields.real(fields, "layerscale_value", 1.0) or 1.0,
+            "position_resize": "antialiased_bicubic" if smooth else "bicubic",
+            "pooling": "token" if shapes.headless else "token_gap",
+        }
 
-    def rules_below(self, prefix: str, model: config.Model) -> Iterator[Rule]:
-        """Yields the rules below a prefix, and of the head."""
-        yield from hf_vit.around(prefix, model)
-        block = f"{prefix}encoder.layer.{{layer}}"
-        yield Rule(f"{prefix}{REGISTERS}", "registers")
-        for number in (1, 2):
-            yield from norm(f"{block}.norm{number}", f"encoder/norm{number}")
-            yield Rule(f"{block}.layer_scale{number}.lambda1", f"encoder/scale{number}/scale")
-        for names in ATTENTION:
-            queries = [f"{block}.attention.{name}" for name in names[:3]]
-            yield from query_key_value(queries, "encoder/attention")
-            yield from dense(f"{block}.attention.{names[3]}", "encoder/attention/out", linear(2))
-        if model.mlp == "swiglu":
-            yield from swiglu(f"{block}.mlp", "encoder/mlp", first="weights_in")
-        else:
-            yield from mlp(f"{block}.mlp", "encoder/mlp")
+    def unwritten(self, spec: ModelSpec) -> tuple[str, ...]:
+        plain = spec.model.mlp == "plain"
+        return () if plain else tuple(f"{BLOCK}.mlp.{name}" for name in ("fc1", "fc2"))
 
     def expresses(self, spec: ModelSpec) -> bool:
-        """Whether a model has parts that DINOv2 has and ViT has not."""
         model = spec.model
         return model.layer_scale is not None or model.mlp != "plain" or model.registers > 0
 
     def check(self, spec: ModelSpec) -> None:
-        """Raises WeightsError for a model that a DINOv2 cannot be."""
         super().check(spec)
         model = spec.model
         if model.layer_scale is None:
@@ -110,7 +85,6 @@ class HuggingFaceDinoV2(huggingface.HuggingFace):
         _ratio(model)
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
-        """The name of the class, the model_type, and the other fields of config.json."""
         model = spec.model
         made = huggingface.encoder_fields(spec) | {
             "mlp_ratio": _ratio(model),

@@ -5,11 +5,13 @@ found: their arrays alone look alike.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from vit_jax import config, models
 from vit_jax.weights import family, json_fields
+from vit_jax.weights.families import torch_rules
+from vit_jax.weights.families.torch_rules import Names
 from vit_jax.weights.family import (
     ANY_SIZE,
     FAMILIES,
@@ -20,7 +22,7 @@ from vit_jax.weights.family import (
     Files,
     Hints,
 )
-from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size, array_shape
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Shapes, Size
 from vit_jax.weights.readers import WeightsError
 
 # Activations by transformers' name.
@@ -77,38 +79,91 @@ DONE = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert
         "do_reduce_labels")  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class Type:
+    """A model_type of config.json.
+
+    Attributes:
+      processor: how the name of its processor begins.
+      published: which of that one's defaults published weights have otherwise.
+      defaults: fields of config.json where they are missing, as transformers has them.
+    """
+
+    processor: str
+    published: Fields = dataclasses.field(default_factory=dict)
+    defaults: Fields = dataclasses.field(default_factory=dict)
+
+
 class HuggingFace(Family):
     """The folders of transformers' models.
 
     Attributes:
-      types: the values of model_type in config.json; of each the processor, by how its name begins,
-        and which of that one's defaults published weights have otherwise.
+      types: by model_type.
       anchors: the array that a file begins with, below each prefix of the network, the last none.
+      names: of the network's layers and arrays, below the prefix.
+      outer: of those beside the network.
+      biases: the parts whose bias a file may lack.
     """
 
     project = "hf"
-    types: ClassVar[Mapping[str, tuple[str, Fields]]] = {}
+    types: ClassVar[Mapping[str, Type]] = {}
+    names: Names = ()
+    outer: Names = (("classifier", "head"),)
+    biases: tuple[str, ...] = ()
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether config.json names one of its types, and the arrays can be one."""
         return self._anchor(arrays) is not None and _model_type(arrays, files) in self.types
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and config.json; raises WeightsError."""
-        return self.model_spec(arrays, _config_json(hints.files), hints)
+        given = _config_json(hints.files)
+        fields = self.read_fields(given, _model_type(arrays, hints.files))
+        shapes = Shapes(arrays, self.rules(arrays, None))
+        size = self.size(fields, hints)
+        data, assumed = read_data(hints, size or (224, 224), shapes.channels)
+        count = None if shapes.headless or self.embeds(shapes) else shapes.outputs
+        return ModelSpec(
+            model=shapes.model(**self.options(fields, shapes)),
+            data=data,
+            classes=read_classes(given, count) if count else (),
+            loss=read_loss(given, count),
+            assumed=assumed if size else assumed | ANY_SIZE,
+            fresh=NO_HEAD if shapes.headless else {},
+        )
 
-    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and the fields of config.json."""
-        raise NotImplementedError
+    def read_fields(self, given: Fields, model_type: str) -> Fields:
+        """The fields of the network in config.json, with transformers' defaults."""
+        defaults = self.types[model_type].defaults
+        return {**defaults, **json_fields.present(given), "model_type": model_type}
 
-    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
-        """Yields the rules to read a folder with these arrays, or to write one (None)."""
-        prefix = self.written_prefix(spec) if arrays is None else self.prefix(arrays)
-        yield from self.rules_below(prefix, spec.model)
+    def size(self, fields: Fields, hints: Hints) -> Size | None:
+        """Height and width of the images, None if any will do."""
+        return json_fields.pair(fields, "image_size", 224)
 
-    def rules_below(self, prefix: str, model: config.Model) -> Iterator[Rule]:
-        """Yields the rules of a network below a prefix, and of its head."""
-        raise NotImplementedError
+    def embeds(self, shapes: Shapes) -> bool:
+        """Whether the outputs of the head are embeddings rather than classes."""
+        return False
+
+    def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
+        """The options of the model; raises WeightsError."""
+        return {
+            "position_resize": "bicubic",
+            **shapes.encoder(self.biases),
+            **encoder_options(fields, shapes),
+        }
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        without: Collection[str] = ()
+        if arrays is None:
+            assert spec is not None
+            prefix, without = self.written_prefix(spec), self.unwritten(spec)
+        else:
+            prefix = self.prefix(arrays)
+        yield from torch_rules.rules(self.names, prefix, without)
+        yield from torch_rules.rules(self.outer, "", without)
+
+    def unwritten(self, spec: ModelSpec) -> Collection[str]:
+        """Names that an export does not use for parameters that have several."""
+        return ()
 
     def _anchor(self, arrays: ArraySpecs) -> str | None:
         return next((name for name in self.anchors if name in arrays), None)
@@ -122,7 +177,6 @@ class HuggingFace(Family):
         return "" if spec.headless else f"{self.fields(spec)[1]}."
 
     def check(self, spec: ModelSpec) -> None:
-        """Raises WeightsError for what no model of transformers has."""
         model = spec.model
         if model.representation_size is not None and not spec.headless:
             raise WeightsError(
@@ -151,7 +205,6 @@ class HuggingFace(Family):
         raise NotImplementedError
 
     def files(self, spec: ModelSpec) -> Files:
-        """The fields of both files from which transformers builds this model."""
         named, model_type, known = self.fields(spec)
         made = {
             "architectures": [named],
@@ -168,11 +221,9 @@ class HuggingFace(Family):
         return {"config.json": made, PREPROCESSOR: _written_processor(spec.data)}
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
-        """Queries, keys and values lack biases together."""
         return (frozenset(("query", "key", "value")),)
 
     def class_rows(self, model: config.Model) -> tuple[bool, ...]:
-        """Positions have a row for the class token."""
         return (True,)
 
 
@@ -180,11 +231,10 @@ class Unknown(HuggingFace):
     """A model of transformers of no known type, or whose config.json names another."""
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether the arrays are those of any type."""
         return any(name in arrays for one in _known() for name in one.anchors)
 
-    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
-        """Raises WeightsError."""
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        _config_json(hints.files)
         kind = _model_type(arrays, hints.files)
         if named := next((one for one in _known() if kind in one.types), None):
             raise WeightsError(f"model_type={kind}: there is no {named.anchors[0]} in the file")
@@ -215,61 +265,30 @@ def _model_type(arrays: ArraySpecs, files: Files) -> str:
 # Read
 
 
-def encoder_options(
-    given: Fields, width: int, *, pooler: bool, epsilon: float = 1e-12
-) -> dict[str, Any]:
-    """The options of a ViT that its arrays do not reveal; raises WeightsError.
-
-    Args:
-      given: the fields of config.json.
-      width: width of the model.
-      pooler: whether it has a pooler, the layer before the head.
-      epsilon: that of transformers, where config.json says nothing.
-    """
+def encoder_options(given: Fields, shapes: Shapes) -> dict[str, Any]:
+    """The options of a ViT that its arrays do not reveal; raises WeightsError."""
     heads = json_fields.whole(given, "num_attention_heads", 12)
     activation = json_fields.text(given, "hidden_act", "gelu")
     if activation not in ACTIVATIONS:
         raise WeightsError(f"hidden_act={activation}: only {', '.join(ACTIVATIONS)} are supported")
+    pooler = "pre_logits/kernel" in shapes.has
     last = json_fields.text(given, "pooler_act", "tanh") if pooler else "tanh"
     if last not in POOLER:
         raise WeightsError(f"pooler_act={last}: only {', '.join(POOLER)} are supported")
-    biased = json_fields.present(given).get("qkv_bias", True)
+    width = shapes.shape("embedding/kernel", 4)[3]
     if given.get("head_dim") not in (None, width / heads):
         dimension = json_fields.shown(given["head_dim"])
         raise WeightsError(f"head_dim={dimension}: is not {width} / {heads} heads")
-    epsilon = json_fields.real(given, "layer_norm_eps", epsilon)
+    epsilon = json_fields.real(given, "layer_norm_eps", 1e-12)
     if not epsilon:
         raise WeightsError("layer_norm_eps=0: must be more than 0")
     return {
         "heads": heads,
         "norm_epsilon": epsilon,
-        "biasless": () if biased else ("query", "key", "value"),
+        **({} if given.get("qkv_bias", True) else {"biasless": torch_rules.QKV}),
         "representation_activation": POOLER[last],
         **ACTIVATIONS[activation],
     }
-
-
-def describe(
-    arrays: ArraySpecs,
-    model: config.Model,
-    size: Size | None,
-    channels: int,
-    hints: Hints,
-    head: str,
-) -> ModelSpec:
-    """Describes a model, its head the array of that name, where there is one."""
-    given = hints.files["config.json"]
-    count = array_shape(arrays, head, 2)[0] if head in arrays else None
-    classed = head != "visual_projection.weight"  # whose outputs are embeddings
-    data, assumed = read_data(hints, size or (224, 224), channels)
-    return ModelSpec(
-        model=models.complete(dataclasses.replace(model, num_classes=count or 1)),
-        data=data,
-        classes=read_classes(given, count) if count and classed else (),
-        loss=read_loss(given, count if classed else None),
-        assumed=assumed if size else assumed | ANY_SIZE,
-        fresh={} if count else NO_HEAD,
-    )
 
 
 def read_classes(given: Fields, count: int) -> tuple[str, ...]:
@@ -305,13 +324,14 @@ def _processor(hints: Hints) -> tuple[Fields, dict[str, str]]:
     transformers prefers the section that its version 5 writes to processor_config.json.
     """
     model_type = json_fields.text(hints.files.get("config.json", {}), "model_type", "vit")
-    types = {kind: processor for one in _known() for kind, processor in one.types.items()}
-    usual, published = types.get(model_type, ("ViT", {}))
+    types = {kind: type_ for one in _known() for kind, type_ in one.types.items()}
+    type_ = types.get(model_type, Type("ViT"))
+    usual = type_.processor
     given = _written(hints)
     if not given:
         keys = ("mean", "std", "resampling", "eval_crop")
         why = f"as of {model_type} by default; {ABSENT}"
-        return {**DEFAULTS[usual], **published}, {f"data.{key}": why for key in keys}
+        return {**DEFAULTS[usual], **type_.published}, {f"data.{key}": why for key in keys}
     keys = ("image_processor_type", "feature_extractor_type")
     named = next((given[key] for key in keys if isinstance(given.get(key), str)), usual)
     known = next((prefix for prefix in DEFAULTS if named.startswith(prefix)), None)

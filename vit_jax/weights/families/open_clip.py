@@ -8,27 +8,39 @@ open_clip_config.json in open_clip's folders does. Its towers of timm have timm'
 
 from collections.abc import Iterator
 
-from vit_jax import config, models
+from vit_jax import config
 from vit_jax.weights import family, json_fields
+from vit_jax.weights.families import torch_rules
 from vit_jax.weights.families.timm import OPEN_CLIP as CONFIG
 from vit_jax.weights.families.timm import UNKNOWN_HEADS
-from vit_jax.weights.families.torch_rules import dense, norm, parts
 from vit_jax.weights.family import FILTERS, NO_HEAD, NOT_OFFERED, Family, Fields, Files, Hints
 from vit_jax.weights.mapping import (
-    CONVOLUTION,
     FLAT,
     ROWS,
     ArraySpecs,
     ModelSpec,
     Rule,
+    Shapes,
     Size,
     array_shape,
-    depth,
-    linear,
     size_of_positions,
 )
 from vit_jax.weights.readers import WeightsError
 
+BLOCK = "transformer.resblocks.{layer}"
+NAMES = (
+    ("class_embedding", "cls", FLAT),
+    ("positional_embedding", "position/table", ROWS),
+    ("conv1", "embedding"),
+    ("ln_pre", "stem_norm"),
+    (f"{BLOCK}.ln_1", "encoder/norm1"),
+    (f"{BLOCK}.ln_2", "encoder/norm2"),
+    (f"{BLOCK}.attn.in_proj_", "encoder/attention/query|key|value"),
+    (f"{BLOCK}.attn.out_proj", "encoder/attention/out"),
+    (f"{BLOCK}.mlp.c_fc", "encoder/mlp/fc1"),
+    (f"{BLOCK}.mlp.c_proj", "encoder/mlp/fc2"),
+    ("ln_post", "encoder_norm"),
+)
 CROPS = {"shortest": "central", "longest": "border", "squash": "squash"}
 OPENAI = "as of OpenAI's weights; the file does not say"
 # Fields of a tower that arrays also reveal, or that change no prediction.
@@ -49,67 +61,43 @@ class OpenClip(Family):
     )
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether the arrays contain a Vision Transformer of this kind."""
         return {"visual.conv1.weight", "visual.class_embedding"} <= arrays.keys()
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and open_clip_config.json; raises WeightsError."""
         given = hints.files.get(CONFIG, {})
         known = json_fields.section(given, "model_cfg")
         tower = json_fields.section(known, "vision_cfg")
         if odd := sorted(key for key, value in tower.items() if value and key not in SHOWN):
             raise WeightsError(f"{CONFIG}: vision_cfg.{odd[0]}: is not supported")
-        width, channels, *patch = array_shape(arrays, "visual.conv1.weight", 4)
-        heads, assumed = _heads(tower, width, hints.heads)
-        projected = "visual.proj" in arrays
+        shapes = Shapes(arrays, self.rules(arrays, None))
+        options = shapes.encoder(("patches", "head"))
+        heads, assumed = _heads(tower, options["width"], hints.heads)
         quick = known.get("quick_gelu", False) is True or not known
-        hidden = array_shape(arrays, "visual.transformer.resblocks.0.mlp.c_fc.weight", 2)[0]
-        model = models.complete(
-            config.Model(
-                patch_size=(patch[0], patch[1]),
-                width=width,
-                depth=depth(arrays, r"visual\.transformer\.resblocks\.(\d{1,3})\."),
-                mlp_dim=hidden,
-                heads=heads,
-                num_classes=array_shape(arrays, "visual.proj", 2)[1] if projected else 1,
-                patch_remainder="drop",
-                position_resize="antialiased_bicubic",
-                stem_norm=True,
-                biasless=("patches", "head") if projected else ("patches",),
-                gelu="quick" if quick else "erf",
-                norm_epsilon=1e-5,
-            )
-        )
+        options |= {
+            "heads": heads,
+            "position_resize": "antialiased_bicubic",
+            "stem_norm": True,
+            "gelu": "quick" if quick else "erf",
+            "norm_epsilon": 1e-5,
+        }
+        model = shapes.model(**options)
         if not known:
             assumed |= dict.fromkeys(("model.activation", "model.gelu"), OPENAI)
         said = json_fields.pair(tower, "image_size") if "image_size" in tower else hints.image_size
         patches = array_shape(arrays, "visual.positional_embedding", 2)[0] - 1
         size, guessed = size_of_positions(model, patches, said)
-        data, unsaid = _data(given, size, channels)
+        data, unsaid = _data(given, size, shapes.channels)
         return ModelSpec(
             model=model,
             data=data,
             assumed=assumed | guessed | unsaid,
-            fresh={} if projected else NO_HEAD,
+            fresh=NO_HEAD if shapes.headless else {},
         )
 
-    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
-        """Yields the rules to read a file."""
-        if spec.model.heads is None:
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        if spec is not None and spec.model.heads is None:
             raise WeightsError(UNKNOWN_HEADS.format(spec.model.width))
-        block = "visual.transformer.resblocks.{layer}"
-        yield Rule("visual.class_embedding", "cls", FLAT)
-        yield Rule("visual.positional_embedding", "position/table", ROWS)
-        yield Rule("visual.conv1.weight", "embedding/kernel", CONVOLUTION)
-        yield from norm("visual.ln_pre", "stem_norm")
-        yield from norm(f"{block}.ln_1", "encoder/norm1")
-        yield from norm(f"{block}.ln_2", "encoder/norm2")
-        qkv = ("query", "key", "value")
-        yield from parts(f"{block}.attn.in_proj", "encoder/attention", qkv, "_")
-        yield from dense(f"{block}.attn.out_proj", "encoder/attention/out", linear(2))
-        yield from dense(f"{block}.mlp.c_fc", "encoder/mlp/fc1")
-        yield from dense(f"{block}.mlp.c_proj", "encoder/mlp/fc2")
-        yield from norm("visual.ln_post", "encoder_norm")
+        yield from torch_rules.rules(NAMES, "visual.")
         yield Rule("visual.proj", "head/kernel")
 
 

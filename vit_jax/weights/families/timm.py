@@ -1,6 +1,5 @@
 """What timm's models share: the config.json of its folders, read and written."""
 
-import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.weights import json_fields
-from vit_jax.weights.families.torch_rules import norm, resnet_units
+from vit_jax.weights.families import torch_rules
 from vit_jax.weights.family import (
     CLIP,
     FILTERS,
@@ -20,15 +19,7 @@ from vit_jax.weights.family import (
     Files,
     share_of_crop,
 )
-from vit_jax.weights.mapping import (
-    CONVOLUTION,
-    ArraySpecs,
-    ModelSpec,
-    Rule,
-    Size,
-    array_shape,
-    depth,
-)
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Size
 from vit_jax.weights.readers import WeightsError
 
 OPEN_CLIP = "open_clip_config.json"
@@ -86,7 +77,6 @@ class Timm(Family):
     pooled_norm = True
 
     def check(self, spec: ModelSpec) -> None:
-        """Raises WeightsError for what no model of timm has."""
         if (size := spec.model.representation_size) is not None:
             raise WeightsError(
                 f"model.representation_size={size}: timm has no layer before the head"
@@ -252,25 +242,11 @@ def _pixel(said: Fields, key: str, channels: int, default: tuple[float, ...]) ->
     return values if len(set(values)) > 1 else values[:1]
 
 
-def resnet_options(arrays: ArraySpecs, root: str) -> dict[str, Any]:
-    """The options of a ResNet whose first convolution follows `root`."""
-    stages = re.escape(root.removesuffix("stem."))
-    counts = (
-        depth(arrays, rf"{stages}stages\.{stage}\.blocks\.(\d{{1,3}})\.")
-        for stage in itertools.count()
-    )
-    return {
-        "resnet_units": tuple(itertools.takewhile(bool, counts)),
-        "resnet_width": array_shape(arrays, f"{root}conv.weight", 4)[0] / 64,
-        "resnet_epsilons": "timm",
-    }
-
-
-def resnet_rules(root: str, stages: str) -> Iterator[Rule]:
-    """Yields the rules of a ResNet up to its last unit."""
-    yield Rule(f"{root}conv.weight", "resnet/conv_root/kernel", CONVOLUTION)
-    yield from norm(f"{root}norm", "resnet/gn_root")
-    yield from resnet_units(f"{stages}stages.{{stage}}.blocks.{{unit}}")
+def resnet_names(root: str, stages: str) -> Iterator[tuple[str, str]]:
+    """Yields the names of a ResNet up to its last unit, below the prefixes of both parts."""
+    yield f"{root}conv", "resnet/conv_root"
+    yield f"{root}norm", "resnet/gn_root"
+    yield from torch_rules.resnet_units(f"{stages}stages.{{stage}}.blocks.{{unit}}")
 
 
 # Written

@@ -13,16 +13,16 @@ queries and keys, which changes no product of the two.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from vit_jax import config, models
 from vit_jax.weights import json_fields
-from vit_jax.weights.families import timm
-from vit_jax.weights.families.timm_vit import BIASES, META, TABLES, Assumed, TimmViT
-from vit_jax.weights.families.torch_rules import QKV, biasless, dense, swiglu
+from vit_jax.weights.families import timm, torch_rules
+from vit_jax.weights.families.timm_vit import BLOCK, META, TABLES, Assumed, TimmViT
+from vit_jax.weights.families.torch_rules import QKV, SWIGLU
 from vit_jax.weights.family import CLIP, HALF, Fields, refuse_options
 from vit_jax.weights.mapping import (
     FLAT,
@@ -46,27 +46,22 @@ class TimmEva(TimmViT):
 
     @property
     def why(self) -> str:
-        """Why an option that neither arrays nor config.json give is assumed."""
         return f"as {self.title}'s; the file does not say"
 
     def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
-        """Numbers of heads by width, where heads are not 64 wide."""
         return HEADS
 
     def _check_given(self, arrays: ArraySpecs, given: Fields) -> None:
         timm.check_arguments(given, self.fixed)
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
-        """Further options of the model, and the assumptions made."""
         if "attn_pool.latent" in arrays:
             raise WeightsError("global_pool=map: in timm's Eva it sees the class token too")
         if arrays.keys() >= set(TABLES.values()):
             raise WeightsError(f"contains both {' and '.join(TABLES.values())}; one is supported")
-        biases = (place for place, table in TABLES.items() if table in arrays)
-        made = {
-            "relative_bias": next(biases, "none"),
-            "biasless": (*_biasless(arrays), *biasless(arrays, BIASES)),
-        }
+        made: dict[str, Any] = {}
+        if "blocks.0.attn.qkv.bias_mask" in arrays:  # Meta's, with zeros for the biases of keys
+            made["biasless"] = ("key",)
         if self.rotary is None:
             return made, {}
         arguments = json_fields.section(given, "model_args")
@@ -76,7 +71,6 @@ class TimmEva(TimmViT):
     def image_size(
         self, arrays: ArraySpecs, patch: list[int], sizes: tuple[Size | None, Size | None]
     ) -> tuple[Size | None, Assumed]:
-        """The image size of a model, without learned positions that of offsets or any."""
         if "pos_embed" in arrays:
             return sizes[0], {}
         given = [size for size in sizes if size is not None]
@@ -95,41 +89,45 @@ class TimmEva(TimmViT):
         why = f"offsets of {side} x {side} patches; the file does not say"
         return (side * patch[0], side * patch[1]), {"data.image_size": why}
 
-    def block_rules(self, block: str, model: config.Model) -> Iterator[Rule]:
-        """Yields the rules of a layer that come before those of ViT."""
-        turned = model.rotary_grid is not None
+    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        turned = spec is not None and spec.model.rotary_grid is not None
         kernel, bias, scale = (_sorted(f) if turned else f for f in (linear(), FLAT, SAME))
-        target = "encoder/attention"
-        separate = [
-            Rule(f"{block}.attn.{name[0]}_proj.{part}", f"{target}/{name}/{leaf}", layout)
-            for name in ("query", "key")
-            for part, leaf, layout in (("weight", "kernel", kernel), ("bias", "bias", bias))
-        ]
-        separate += dense(f"{block}.attn.v_proj", f"{target}/value")
-        separate[-1] = separate[-1]._replace(layout=FLAT)
-        fused = [
-            Rule(f"{block}.attn.q_bias", f"{target}/query/bias", bias),
-            Rule(f"{block}.attn.v_bias", f"{target}/value/bias", FLAT),
-        ]
-        fused += [
-            Rule(f"{block}.attn.qkv.weight", f"{target}/{name}/kernel", layout, part, 3)
-            for part, (name, layout) in enumerate(zip(QKV, (kernel, kernel, linear()), strict=True))
-        ]
-        yield from (*separate, *fused) if _apart(model) else (*fused, *separate)
-        for name in ("query", "key"):
-            for part, leaf in (("weight", "scale"), ("bias", "bias")):
-                source = f"{block}.attn.{name[0]}_norm.{part}"
-                yield Rule(source, f"{target}/{name}_norm/{leaf}", scale)
-        for number in (1, 2):
-            yield Rule(f"{block}.gamma_{number}", f"encoder/scale{number}/scale")
-        yield Rule(f"{block}.attn.relative_position_bias_table", f"{target}/relative_bias/table")
-        yield Rule("rel_pos_bias.relative_position_bias_table", "relative_bias/table")
-        if model.mlp == "swiglu":
-            packed = turned and "mlp" not in model.sub_norm
-            yield from swiglu(f"{block}.mlp", "encoder/mlp", first="fc1" if packed else "fc1_g")
+        attn, target = f"{BLOCK}.attn", "encoder/attention"
+        separate, fused = [], []
+        for part, name in enumerate(QKV):
+            value = name == "value"
+            layouts = (linear(), FLAT) if value else (kernel, bias)
+            leaves = tuple(zip(("weight", "bias"), ("kernel", "bias"), layouts, strict=True))
+            separate += [
+                Rule(f"{attn}.{name[0]}_proj.{source}", f"{target}/{name}/{leaf}", layout)
+                for source, leaf, layout in leaves
+            ]
+            fused += [
+                Rule(f"{attn}.{name[0]}_bias", f"{target}/{name}/bias", layouts[1]),
+                Rule(f"{attn}.qkv.weight", f"{target}/{name}/kernel", layouts[0], part, 3),
+            ]
+            for source, leaf in (("weight", "scale"), ("bias", "bias")):
+                yield Rule(f"{attn}.{name[0]}_norm.{source}", f"{target}/{name}_norm/{leaf}", scale)
+        apart = spec is not None and _apart(spec.model)
+        yield from (*separate, *fused) if apart else (*fused, *separate)
+        yield from torch_rules.rules(
+            (
+                *((f"{BLOCK}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)),
+                (f"{attn}.relative_position_bias_table", f"{target}/relative_bias/table"),
+                ("rel_pos_bias.relative_position_bias_table", "relative_bias/table"),
+            )
+        )
+
+    def mlp_names(
+        self, arrays: ArraySpecs | None, spec: ModelSpec | None
+    ) -> Iterable[tuple[str, str]]:
+        names = super().mlp_names(arrays, spec)
+        if arrays is None and spec is not None and spec.model.mlp == "swiglu":
+            packed = spec.model.rotary_grid is not None and "mlp" not in spec.model.sub_norm
+            return names if packed else SWIGLU.items()
+        return names
 
     def check(self, spec: ModelSpec) -> None:
-        """Raises WeightsError for a model that such cannot be."""
         refuse_options(spec.model, self.wrong(spec.model), f"timm's {self.title}")
         super().check(spec)
 
@@ -143,15 +141,12 @@ class TimmEva(TimmViT):
         }
 
     def packed(self, model: config.Model) -> int:
-        """The kernels of an MLP's first layer that the ratio of widths counts."""
         return 1
 
     def architecture(self, model: config.Model) -> str:
-        """The name of an architecture whose arguments give this model."""
         return self.written
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
-        """The arguments from which timm builds a model, besides those of every ViT."""
         return self.shared_arguments(model) | {
             "class_token": models.has_class_token(model),
             "num_reg_tokens": model.registers,
@@ -171,7 +166,6 @@ class TimmEva(TimmViT):
         }
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
-        """Keys lack a bias, or queries and values do too."""
         lacking = frozenset(QKV) <= set(spec.model.biasless)
         return (frozenset(QKV) if lacking else frozenset(("key",)),)
 
@@ -180,7 +174,6 @@ class Beit(TimmEva):
     """Models of timm's Beit."""
 
     def wrong(self, model: config.Model) -> dict[str, bool]:
-        """Options, each with whether the model has there what none of this kind can have."""
         return super().wrong(model) | {
             "pooling": model.pooling not in ("token", "gap"),
             "registers": model.registers > 0,
@@ -190,7 +183,6 @@ class Beit(TimmEva):
         }
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
-        """The arguments from which timm builds a model, besides those of every ViT."""
         return self.shared_arguments(model) | {
             "init_values": model.layer_scale or 0,  # timm takes null for the default
             "use_abs_pos_emb": model.position != "none",
@@ -203,12 +195,10 @@ class DinoV3(TimmEva):
     """DINOv3."""
 
     def wrong(self, model: config.Model) -> dict[str, bool]:
-        """Options, each with whether the model has there what none of this kind can have."""
         more = {"position": model.position != "none", "layer_scale": model.layer_scale is None}
         return super().wrong(model) | more
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
-        """The arguments from which timm builds a model, besides those of every ViT."""
         align = {"swiglu_align_to": 1} if model.mlp == "swiglu" else {}
         return super().arguments(model) | align
 
@@ -217,7 +207,6 @@ class Eva02(TimmEva):
     """EVA-02, and timm's own models with such rotary positions: of a grid of reference, scaled."""
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
-        """Further options of the model, and the assumptions made."""
         made, assumed = super().options(arrays, given)
         said = json_fields.section(given, "model_args").get("ref_feat_shape")
         said = REFERENCE if said is None else said
@@ -226,7 +215,6 @@ class Eva02(TimmEva):
         return made | {"rotary_grid": grid}, assumed | unsaid
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
-        """The arguments from which timm builds a model, besides those of every ViT."""
         learned = model.position != "none"
         apart = learned and not models.has_class_position(model)
         return super().arguments(model) | {
@@ -236,14 +224,6 @@ class Eva02(TimmEva):
             "use_abs_pos_emb": learned,
             **({"no_embed_class": True} if apart else {}),
         }
-
-
-def _biasless(arrays: ArraySpecs) -> tuple[str, ...]:
-    """Which of queries, keys and values lack a bias, as `model.biasless`."""
-    if "blocks.0.attn.qkv.bias" in arrays:  # Meta's, with zeros for keys where there is a mask
-        return ("key",) if "blocks.0.attn.qkv.bias_mask" in arrays else ()
-    biased = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"} & arrays.keys()
-    return ("key",) if biased else QKV
 
 
 def _sorted(layout: ArrayLayout) -> ArrayLayout:
@@ -257,7 +237,7 @@ def _sorted(layout: ArrayLayout) -> ArrayLayout:
         pairs = np.stack(np.split(array, 2, axis=-1), axis=-1)
         return layout.write(pairs.reshape(array.shape))
 
-    return ArrayLayout(layout.shape, read, write)
+    return ArrayLayout(layout.shape, read, write, layout.axes)
 
 
 def _apart(model: config.Model) -> bool:

@@ -16,23 +16,13 @@ name everything that its arrays leave open is an assumption.
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vit_jax import config, models
 from vit_jax.weights import json_fields
-from vit_jax.weights.families import timm
-from vit_jax.weights.families.torch_rules import (
-    QKV,
-    biasless,
-    dense,
-    hidden,
-    mlp,
-    norm,
-    parts,
-    registers,
-    swiglu,
-)
+from vit_jax.weights.families import timm, torch_rules
+from vit_jax.weights.families.torch_rules import QKV, SWIGLU
 from vit_jax.weights.family import (
     CLIP,
     HALF,
@@ -45,14 +35,12 @@ from vit_jax.weights.family import (
     Pixels,
 )
 from vit_jax.weights.mapping import (
-    CONVOLUTION,
     ArraySpecs,
     ModelSpec,
     Rule,
+    Shapes,
     Size,
     array_shape,
-    depth,
-    linear,
     size_of_positions,
 )
 from vit_jax.weights.readers import WeightsError
@@ -95,12 +83,6 @@ OTHERWISE = (
     (r"vit_pe_.*", "its rotary positions are those of Perception Encoder"),
     (r"vit_.*_rope_.*", "its rotary positions are those of RoPE-ViT"),
 )
-# Dense layers, and the parts in `model.biasless` where their bias is missing.
-BIASES = {
-    "patch_embed.proj": ("patches",),
-    "blocks.0.attn.proj": ("out",),
-    "blocks.0.mlp.fc1": ("mlp",),
-}
 BACKBONE = "patch_embed.backbone."
 META = "storage_tokens"  # registers in Meta's DINOv3
 REGISTERS = ("reg_token", "register_tokens", META)  # of timm and of Meta
@@ -114,7 +96,6 @@ TABLES = {  # biases of attention by offset
     "layers": "blocks.0.attn.relative_position_bias_table",
     "shared": "rel_pos_bias.relative_position_bias_table",
 }
-INNER = {"attn": "attention", "mlp": "mlp"}  # parts with a norm inside, by timm's names
 # Unsupported features, by what is missing.
 LACKING = (
     ("with no norm after its last layer",
@@ -128,6 +109,41 @@ LACKING = (
      lambda arrays: not any(f"blocks.0.mlp.{n}.weight" in arrays
                             for n in ("fc1", "fc1_g", "w12", "w1", "gate_proj", "weights_in"))),
 )  # fmt: skip
+
+
+BLOCK = "blocks.{layer}"
+NAMES = (
+    ("cls_token", "cls"),
+    ("dist_token", "distillation"),
+    *((name, "registers") for name in REGISTERS),
+    ("pos_embed", "position/table"),
+    ("patch_embed.proj", "embedding"),
+    *timm.resnet_names(f"{BACKBONE}stem.", BACKBONE),
+    (f"{BACKBONE}conv", "resnet/conv_root"),  # where it is no more than a stem
+    (f"{BACKBONE}norm", "resnet/gn_root"),
+    ("norm_pre", "stem_norm"),
+    (f"{BLOCK}.norm1", "encoder/norm1"),
+    (f"{BLOCK}.norm2", "encoder/norm2"),
+    (f"{BLOCK}.attn.qkv", "encoder/attention/query|key|value"),
+    (f"{BLOCK}.attn.q_norm", "encoder/attention/query_norm"),
+    (f"{BLOCK}.attn.k_norm", "encoder/attention/key_norm"),
+    (f"{BLOCK}.attn.norm", "encoder/attention/sub_norm"),
+    (f"{BLOCK}.attn.proj", "encoder/attention/out"),
+    (f"{BLOCK}.mlp.norm", "encoder/mlp/sub_norm"),
+    *((f"{BLOCK}.ls{n}.gamma", f"encoder/scale{n}/scale") for n in (1, 2)),
+    *((f"{BLOCK}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)),  # of DeiT-III and EVA
+    ("fc_norm", "encoder_norm"),
+    ("norm", "encoder_norm"),
+    ("attn_pool.latent", "pooling/probe"),
+    ("attn_pool.q", "pooling/attention/query"),
+    ("attn_pool.kv", "pooling/attention/key|value"),
+    ("attn_pool.proj", "pooling/attention/out"),
+    ("attn_pool.norm", "pooling/norm"),
+    *((f"attn_pool.mlp.{name}", f"pooling/mlp/{name}") for name in ("fc1", "fc2")),
+    ("pre_logits.fc", "pre_logits"),
+    ("head", "head"),
+    ("head_dist", "head_dist"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,77 +177,51 @@ class TimmViT(timm.Timm):
     expressed: Callable[[config.Model], bool] = lambda model: False
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether it has such an architecture, or if none is named, such arrays."""
         if not timm.is_transformer(arrays):
             return False
         name = timm.architecture(timm.read_fields(files))
         return bool(re.fullmatch(self.names, name)) if name else self.looks_like(arrays)
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
-        """Infers the model from names, shapes and config.json; raises WeightsError."""
         given = timm.read_fields(hints.files)
         _check_arrays(arrays)
         self._check_given(arrays, given)
-        width, channels, *patch = array_shape(arrays, "patch_embed.proj.weight", 4)
-        root = _root(arrays)
-        kind, features = hidden(arrays, "blocks.0.mlp")
-        gated = kind == "swiglu"
+        shapes = Shapes(arrays, self.rules(arrays, None))
+        options = shapes.encoder(("patches", *QKV, "out", "mlp"))
+        gated, width = options["mlp"] == "swiglu", options["width"]
         heads, assumed = read_heads(given, width, hints.heads, self.usual_heads(gated=gated))
-        options, unsaid = self.options(arrays, given)
+        more, unsaid = self.options(arrays, given)
         assumed |= unsaid
         pooling, unsaid = self._pooling(arrays, given)
         assumed |= unsaid | self._unsaid(arrays, given, gated=gated)
-        headless = "head.weight" not in arrays
-        second = {"head_dist/kernel": HEADLESS, "head_dist/bias": HEADLESS}
-        lacking = {**NO_HEAD, **(second if pooling == "distilled" else {})}
-        token = "cls_token" in arrays
-        pre_logits = "pre_logits.fc.weight" in arrays
-        model = models.complete(
-            config.Model(
-                patch_size=(patch[0], patch[1]),
-                width=width,
-                depth=depth(arrays, r"blocks\.(\d{1,3})\."),
-                mlp_dim=features,
-                mlp=kind,
-                heads=heads,
-                layer_scale=_layer_scale(given) if SCALES & arrays.keys() else None,
-                distillation="dist_token" in arrays,
-                registers=registers(arrays, *REGISTERS),
-                num_classes=1 if headless else array_shape(arrays, "head.weight", 2)[0],
-                patch_remainder="drop",
-                pooling=pooling,
-                class_token=None if token == (pooling == "token") else token,
-                stem_norm="norm_pre.weight" in arrays,
-                sub_norm=tuple(
-                    INNER[part] for part in INNER if f"blocks.0.{part}.norm.weight" in arrays
-                ),
-                qk_norm="blocks.0.attn.q_norm.weight" in arrays,
-                norm_epsilon=self.epsilon,
-                norm_place="pooled" if "fc_norm.weight" in arrays else "tokens",
-                position="learned_1d" if "pos_embed" in arrays else "none",
-                position_resize=_position_resize(arrays),
-                representation_size=(
-                    array_shape(arrays, "pre_logits.fc.weight", 2)[0] if pre_logits else None
-                ),
-                **read_activation(given, gated=gated, pooling=pooling),
-                **(timm.resnet_options(arrays, root) if root else {}),
-                **options,
-            )
-        )
-        if root:
-            channels = array_shape(arrays, f"{root}conv.weight", 4)[1]
-        said, unsaid = self.image_size(arrays, patch, (timm.image_size(given), hints.image_size))
+        if "resnet_units" in options:
+            options["resnet_epsilons"] = "timm"
+        options |= {
+            "heads": heads,
+            "layer_scale": _layer_scale(given) if "encoder/scale1/scale" in shapes.has else None,
+            "pooling": pooling,
+            "norm_epsilon": self.epsilon,
+            "norm_place": "pooled" if "fc_norm.weight" in arrays else "tokens",
+            "position_resize": _position_resize(arrays),
+            **read_activation(given, gated=gated, pooling=pooling),
+            **more,
+        }
+        model = shapes.model(**options)
+        sizes = timm.image_size(given), hints.image_size
+        said, unsaid = self.image_size(arrays, options["patch_size"], sizes)
         assumed |= unsaid
         size, class_position, guessed = _image_size(arrays, model, (said, hints.image_size))
         whose = self.weights or f"{self.title}'s weights"
-        data, unsaid = timm.data(given, size, channels, self.pixels, whose)
+        data, unsaid = timm.data(given, size, shapes.channels, self.pixels, whose)
+        second = {"head_dist/kernel": HEADLESS, "head_dist/bias": HEADLESS}
+        lacking = {**NO_HEAD, **(second if pooling == "distilled" else {})}
         return ModelSpec(
             model=dataclasses.replace(model, class_position=class_position),
             data=data,
-            classes=() if headless else timm.classes(given, model.num_classes or 0),
+            classes=() if shapes.headless else timm.classes(given, shapes.outputs),
             loss=timm.loss(given),
             assumed=assumed | guessed | unsaid,
-            fresh=lacking if headless else {},
+            fresh=lacking if shapes.headless else {},
         )
 
     # What timm's Eva has otherwise
@@ -247,7 +237,7 @@ class TimmViT(timm.Timm):
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         """Further options of the model, and the assumptions made."""
-        return {"biasless": biasless(arrays, BIASES | {"blocks.0.attn.qkv": QKV})}, {}
+        return {}, {}
 
     def image_size(
         self, arrays: ArraySpecs, patch: list[int], sizes: tuple[Size | None, Size | None]
@@ -255,9 +245,18 @@ class TimmViT(timm.Timm):
         """The image size that files say, and the assumptions made."""
         return sizes[0], {}
 
-    def block_rules(self, block: str, model: config.Model) -> Iterator[Rule]:
+    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
         """Yields the rules of a layer that come before those of ViT."""
         yield from ()
+
+    def mlp_names(
+        self, arrays: ArraySpecs | None, spec: ModelSpec | None
+    ) -> Iterable[tuple[str, str]]:
+        """Names of the layers of an MLP and, of each, of those here."""
+        packed = {"fc1": "gate|fc1", "fc2": "fc2"}
+        if spec.model.mlp == "swiglu" if spec else _packs(arrays or {}):
+            return (packed | SWIGLU).items()
+        return [("fc1", "fc1"), *SWIGLU.items()]
 
     # Shared by all
 
@@ -299,49 +298,23 @@ class TimmViT(timm.Timm):
             keys += ["model.rotary"] if placed else ["model.position", "model.rotary"]
         return dict.fromkeys(keys, self.why)
 
-    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
-        """Yields the rules to read a state dict, and to write one."""
-        model = spec.model
-        if model.heads is None:
-            raise WeightsError(timm.UNKNOWN_HEADS.format(model.width))
-        root = f"{BACKBONE}stem." if model.resnet_units else BACKBONE
-        block = "blocks.{layer}"
-        yield from timm.resnet_rules(root, BACKBONE)
-        yield from self.block_rules(block, model)
-        for part, name in INNER.items():
-            yield from norm(f"{block}.{part}.norm", f"encoder/{name}/sub_norm")
-        yield Rule("cls_token", "cls")
-        yield Rule("dist_token", "distillation")
-        yield from dense("head_dist", "head_dist")
-        yield from (Rule(name, "registers") for name in REGISTERS)
-        yield Rule("pos_embed", "position/table")
-        yield from dense("patch_embed.proj", "embedding", CONVOLUTION)
-        yield from norm("norm_pre", "stem_norm")
-        yield from norm(f"{block}.norm1", "encoder/norm1")
-        yield from norm(f"{block}.norm2", "encoder/norm2")
-        yield from parts(f"{block}.attn.qkv", "encoder/attention", QKV)
-        yield from norm(f"{block}.attn.q_norm", "encoder/attention/query_norm")
-        yield from norm(f"{block}.attn.k_norm", "encoder/attention/key_norm")
-        yield from dense(f"{block}.attn.proj", "encoder/attention/out", linear(2))
-        yield from (swiglu if model.mlp == "swiglu" else mlp)(f"{block}.mlp", "encoder/mlp")
-        yield from (Rule(f"{block}.ls{n}.gamma", f"encoder/scale{n}/scale") for n in (1, 2))
-        yield from (Rule(f"{block}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2))
-        yield from norm("fc_norm" if model.norm_place == "pooled" else "norm", "encoder_norm")
-        yield Rule("attn_pool.latent", "pooling/probe")
-        yield from parts("attn_pool.q", "pooling/attention", ("query",))
-        yield from parts("attn_pool.kv", "pooling/attention", ("key", "value"))
-        yield from dense("attn_pool.proj", "pooling/attention/out", linear(2))
-        yield from norm("attn_pool.norm", "pooling/norm")
-        yield from mlp("attn_pool.mlp", "pooling/mlp")
-        yield from dense("pre_logits.fc", "pre_logits")
-        yield from dense("head", "head")
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        if spec is not None and spec.model.heads is None:
+            raise WeightsError(timm.UNKNOWN_HEADS.format(spec.model.width))
+        without: list[str] = []
+        if spec is not None:
+            without = ["norm" if spec.model.norm_place == "pooled" else "fc_norm"]
+            if not spec.model.resnet_units:
+                without += [f"{BACKBONE}stem.conv", f"{BACKBONE}stem.norm"]
+        yield from self.block_rules(arrays, spec)
+        yield from torch_rules.rules(NAMES, "", without)
+        names = self.mlp_names(arrays, spec)
+        yield from torch_rules.rules((f"{BLOCK}.mlp.{n}", f"encoder/mlp/{one}") for n, one in names)
 
     def expresses(self, spec: ModelSpec) -> bool:
-        """Whether exports write a model under this one's name."""
         return self.expressed(spec.model)
 
     def check(self, spec: ModelSpec) -> None:
-        """Raises WeightsError for an encoder that timm has no equivalent of."""
         super().check(spec)
         model = spec.model
         if model.pooling not in (*POOLING.values(), "distilled"):
@@ -368,7 +341,6 @@ class TimmViT(timm.Timm):
             )
 
     def files(self, spec: ModelSpec) -> Files:
-        """The config.json from which timm builds this model; raises WeightsError."""
         model, data = spec.model, spec.data
         name = self.architecture(model)
         width, hidden = model.width or 0, (model.mlp_dim or 0) * self.packed(model)
@@ -450,12 +422,10 @@ class TimmViT(timm.Timm):
         }
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
-        """Parts that timm's arguments leave without a bias together."""
         patches = (frozenset(("patches",)),) if spec.model.stem_norm else ()
         return frozenset(QKV), frozenset(("out", "mlp")), *patches
 
     def class_rows(self, model: config.Model) -> tuple[bool, ...]:
-        """Beside registers, positions have no row for the class token."""
         return (False,) if model.registers else (True, False)
 
 
@@ -466,10 +436,11 @@ def _check_arrays(arrays: ArraySpecs) -> None:
         raise WeightsError(f"contains a model {lacking}, which is not supported")
 
 
-def _root(arrays: ArraySpecs) -> str:
-    """The name prefix of a hybrid's root convolution; empty without one."""
-    roots = (f"{BACKBONE}stem.", BACKBONE)  # the latter where it is no more than a stem
-    return next((root for root in roots if f"{root}conv.weight" in arrays), "")
+def _packs(arrays: ArraySpecs) -> bool:
+    """Whether the first layer of the MLP is that of SwiGLU and its gate."""
+    layers = [arrays.get(f"blocks.0.mlp.fc{n}.weight") for n in (1, 2)]
+    shapes = [layer.shape for layer in layers if layer is not None and len(layer.shape) == 2]
+    return len(shapes) == 2 and shapes[0][0] == 2 * shapes[1][1]
 
 
 def read_heads(
@@ -584,11 +555,9 @@ class Unknown(timm.Timm):
     """A Vision Transformer of timm whose architecture is none of the known ones."""
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether it is one of timm's at all."""
         return timm.is_transformer(arrays)
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
-        """Raises WeightsError."""
         _check_arrays(arrays)  # what arrays show is a better reason than an unknown name
         name = timm.architecture(timm.read_fields(hints.files))
         why = next((why for pattern, why in OTHERWISE if re.fullmatch(pattern, name)), None)
