@@ -355,20 +355,30 @@ def test_what_a_head_means_travels(heads, tmp_path, kind, name):
     )
 
 
-def test_what_a_file_cannot_say_is_said(heads, tmp_path):
-    lines = conversion.convert(
-        heads / "sigmoid", "google", tmp_path / "x.npz", {"model.gelu": "tanh"}
-    )
-    assert (
-        "loss.name=sigmoid: not stored in this format, and reads back as softmax; set "
-        "--config.loss.name=sigmoid then"
-    ) in lines
-    with pytest.warns(AssumptionWarning, match="loss.name=softmax: as in Google's code; the fil"):
-        loading.load(tmp_path / "x.npz")
+def test_a_file_of_google_tells_its_head_in_a_comment(heads, tmp_path):
+    path = tmp_path / "x.npz"
+    lines = conversion.convert(heads / "sigmoid", "google", path, {"model.gelu": "tanh"})
+    assert not [line for line in lines if "loss" in line or "classes" in line]
     with pytest.warns(AssumptionWarning) as told:
-        back = loading.load(tmp_path / "x.npz", {"loss.name": "sigmoid"})
-    assert back.config.loss.name == "sigmoid"
+        opened = loading.load(path)
+    assert (opened.config.loss.name, opened.classes) == ("sigmoid", NAMES)
     assert "softmax" not in str(told[0].message)
+    with np.load(path) as file:  # any other reader sees its arrays and nothing else
+        assert all(array.dtype == np.float32 for array in file.values())
+    data = path.read_bytes()
+    for at in range(data.index(b"vit_jax") - 2, len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with pytest.raises(weights.WeightsError):
+            weights.read_spec(path)
+
+
+def test_names_beyond_the_room_of_a_comment_are_told(heads, tmp_path):
+    opened = loading.load(heads / "sigmoid", {"model.gelu": "tanh"})
+    names = tuple(f"{'name' * 5000}{i}" for i in range(4))
+    spec = dataclasses.replace(opened.spec, classes=names)
+    lines = weights.save(opened.params, spec, "google", tmp_path / "x.npz")
+    assert "the names of the classes are not stored in this format" in lines
+    assert weights.read_spec(tmp_path / "x.npz").loss == "sigmoid"
 
 
 def test_damaged_words_about_a_head(heads, tmp_path):
@@ -376,8 +386,8 @@ def test_damaged_words_about_a_head(heads, tmp_path):
 
     arrays = safetensors.load_file(heads / "named.safetensors")
     for text, reason in (
-        ("{", "__metadata__: vit_jax.head: must be a JSON object"),
-        ("[" * 100_000, "__metadata__: vit_jax.head: must be a JSON object"),
+        ("{", "vit_jax.head: must be a JSON object"),
+        ("[" * 100_000, "vit_jax.head: must be a JSON object"),
         ('{"label_names": ["a"]}', "label_names: names 1 classes; the head has 4"),
         ('{"label_names": [1, 2, 3, 4]}', "label_names: must be a list of names"),
     ):

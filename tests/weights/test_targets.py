@@ -308,7 +308,6 @@ def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):
         "data.image_size=16,24: not stored in this format",
         "data.mean=0.25: reads back as 0.5",
         "data.resampling=antialiased_bicubic: reads back as bilinear",
-        "the names of the classes are not stored in this format",
     )
     odd = weights.save(*made(gelu="erf", size=(16, 16)), "timm", tmp_path / "w.safetensors")
     assert odd[0] == "model.heads=3: not stored in this format"

@@ -52,6 +52,7 @@ PROJECTS = {
     "hf": Project("Hugging Face", "", "Hugging Face's form"),
 }
 KINDS = tuple(PROJECTS)
+MAX_COMMENT = 65_000  # bytes, and some for the rest
 # Options whose values in an export are no choice of whoever exports.
 FIXED = ("position", "class_position", "pooling", "num_classes", "architecture", "biasless")
 FIXED += ("stem_norm",)
@@ -77,7 +78,7 @@ def save(
         without that suffix) a folder, whose config.json says more.
       path: must not exist.
       dtype: written without loss as float32, or rounded to float16 or bfloat16.
-      origin: where the weights come from, for the metadata of .safetensors files.
+      origin: where the weights come from, for the metadata of files.
 
     Returns lines on what changes in the export, and on preprocessing that it cannot express.
 
@@ -105,7 +106,7 @@ def save(
     family.check(spec)
     files = family.files(spec) if folder else {}
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
-    said = _head_metadata(spec) if path.suffix == ".safetensors" else {}
+    said = {} if folder else _head_metadata(spec, path.suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
     metadata = said | ({"vit_jax": origin} if origin else {})
     writers.write(path, writers.rounded(arrays, dtype), files, metadata)
@@ -117,10 +118,14 @@ def find_family(spec: mapping.ModelSpec, kind: str) -> Family:
     return next(one for one in FAMILIES if one.project == kind and one.expresses(spec))
 
 
-def _head_metadata(spec: mapping.ModelSpec) -> dict[str, str]:
-    """What a .safetensors file alone says of its head: the names of its classes, and their loss."""
-    said: dict[str, Any] = {"label_names": spec.classes} if spec.classes else {}
-    said |= {"problem_type": json_fields.SEVERAL} if spec.loss == "sigmoid" else {}
+def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:
+    """What a file alone says of its head: the names of its classes, and their loss."""
+    said: dict[str, Any] = {"problem_type": json_fields.SEVERAL} if spec.loss == "sigmoid" else {}
+    if spec.classes:
+        whole = {**said, "label_names": spec.classes}
+        # A zip archive's comment ends at 64 KiB, the names of about 3,000 classes.
+        if suffix != ".npz" or len(json.dumps(json.dumps(whole))) < MAX_COMMENT:
+            said = whole
     return {importing.HEAD: json.dumps(said)} if said and not spec.headless else {}
 
 

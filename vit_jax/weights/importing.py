@@ -30,7 +30,7 @@ WHOLE = (
     f"model.safetensors{INDEX}", "pytorch_model.bin", "open_clip_pytorch_model.bin",
     f"pytorch_model.bin{INDEX}", "flax_model.msgpack",
 )  # fmt: skip
-HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
+HEAD = "vit_jax.head"  # in the metadata of a file that has no config.json
 ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
 WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 BLOCK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.")
@@ -249,20 +249,22 @@ def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.M
     """Adds what a file's metadata says of its head, where nothing else did; raises WeightsError."""
     if spec.headless:
         return spec
+    assumed = dict(spec.assumed)
     if HEAD in metadata:
         try:
             said = json.loads(metadata[HEAD])
         except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):
-            raise WeightsError(f"__metadata__: {HEAD}: must be a JSON object")
+            raise WeightsError(f"{HEAD}: must be a JSON object")
         count = spec.model.num_classes or 0
         names = spec.classes or json_fields.labels(said, "label_names", count)
-        sigmoid = spec.loss is None and said.get("problem_type") == json_fields.SEVERAL
-        loss = "sigmoid" if sigmoid else spec.loss
-        spec = dataclasses.replace(spec, classes=names, loss=loss)
+        spec = dataclasses.replace(spec, classes=names)
+        if spec.loss is None and said.get("problem_type") == json_fields.SEVERAL:
+            assumed.pop(google.SOFTMAX, None)
+            spec = dataclasses.replace(spec, loss="sigmoid", assumed=assumed)
     if spec.loss is None and spec.model.num_classes == 1:
-        assumed = {key: why for key, why in spec.assumed.items() if key != google.SOFTMAX}
+        assumed.pop(google.SOFTMAX, None)
         assumed["sigmoid for softmax"] = ONE_OUTPUT
         spec = dataclasses.replace(spec, loss="sigmoid", assumed=assumed)
     return spec

@@ -11,6 +11,7 @@ files have none: a corrupted value goes unnoticed if the array is still finite.
 import collections
 import contextlib
 import dataclasses
+import hashlib
 import io
 import json
 import math
@@ -284,7 +285,27 @@ def _npz(file: _File) -> Arrays:
                 return _fill(source, ArraySpec(spec.shape[::-1], spec.dtype)).T
             return _fill(source, spec)
 
-    return Arrays(specs, read)
+    return Arrays(specs, read, _comment(archive.comment))
+
+
+def _comment(comment: bytes) -> dict[str, str]:
+    """The text by name that `writers` keeps in the comment of an archive; {} in one of another.
+
+    Zip has no checksum of its comment. A digest is part of it, and ours is known by either of two
+    marks, so that one damaged byte is noticed.
+    """
+    if b"vit_jax" not in comment:
+        return {}
+    text, _, digest = comment.partition(b"\n")
+    values = json.loads(text.decode("utf-8"))
+    if digest != comment_digest(text) or not all(isinstance(v, str) for v in values.values()):
+        raise ValueError("the comment of the archive does not have its digest")
+    return values
+
+
+def comment_digest(text: bytes) -> bytes:
+    """The last line of an archive's comment."""
+    return b"vit_jax sha256 " + hashlib.sha256(text).hexdigest().encode()
 
 
 def npy_header(name: str, source: IO[bytes]) -> tuple[int, ArraySpec, bool]:

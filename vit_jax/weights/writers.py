@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.utils import storage
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.readers import WeightsError, comment_digest
 
 Documents = Mapping[str, Mapping[str, Any]]  # fields of JSON files, by the names of the files
 
@@ -40,7 +41,7 @@ def write(
 ) -> None:
     """Writes arrays of one of DTYPES to a .npz or .safetensors file, or a folder with JSON files.
 
-    `metadata` is text by name that a .safetensors file holds beside the arrays.
+    `metadata` is text by name that a file holds beside the arrays.
 
     `path` is always complete: data is written to a temporary name, synced, and renamed. If the disk
     fails, raises WeightsError and leaves nothing behind.
@@ -51,6 +52,12 @@ def write(
             if path.suffix == ".npz":
                 with draft.open("xb") as file:
                     np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+                if metadata:
+                    # In the comment of the archive, which every other reader ignores: big_vision
+                    # refuses files with arrays that it does not know.
+                    text = json.dumps({"vit_jax": "", **metadata}).encode()
+                    with zipfile.ZipFile(draft, "a") as archive:
+                        archive.comment = text + b"\n" + comment_digest(text)
             elif path.suffix == ".safetensors":
                 _safetensors(draft, arrays, metadata or {})
             else:
