@@ -309,6 +309,8 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
 
 def test_one_channel_without_a_preprocessor_has_one_mean(tmp_path):
     path = tiny(tmp_path, vit__embeddings__patch_embeddings__projection__weight=(24, 1, 8, 8))
+    fields = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**fields, "num_channels": 1}))
     data = weights.load(path).spec.data
     assert (data.channels, data.mean, data.std) == (1, (0.5,), (0.5,))
 

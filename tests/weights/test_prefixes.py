@@ -130,3 +130,77 @@ def test_many_prefixes_are_no_more_work():
     names = {f"m{i}.patch_embed.proj.weight": spec for i in range(15_000)}
     with pytest.raises(weights.WeightsError, match="not one of the supported model layouts"):
         importing.find(readers.Arrays(names, lambda name: None), {})
+
+
+# What no arrays can be loaded of says why, and names no list of arrays
+
+
+def without(arrays, name):
+    return {other: array for other, array in arrays.items() if other != name}
+
+
+QKV = "blocks.0.attn.qkv.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda a: {f"m.{QKV[:-6]}lora_A.weight": a[QKV]}, "the file holds LoRA beside its layers"),
+        (lambda a: {**without(a, QKV), f"{QKV[:-6]}base_layer.weight": a[QKV]}, "holds LoRA"),
+        (lambda a: {**without(a, QKV), f"{QKV}_g": a[QKV]}, "layers by their parametrization"),
+        (lambda a: {**a, f"{QKV[:-6]}parametrizations.weight.original0": a[QKV]}, "parametriz"),
+        (lambda a: {**without(a, QKV), f"{QKV}_orig": a[QKV]}, "pruned layers and their masks"),
+        (lambda a: {**a, f"{QKV}.absmax": a[QKV]}, "the file holds quantized layers"),
+        (lambda a: {**a, PATCHES: a[PATCHES].transpose(0, 2, 3, 1)}, "its channels are last"),
+    ],
+)
+def test_forms_of_layers_that_cannot_be_computed_with(tmp_path, change, reason):
+    arrays = change(safetensors.load_file(PLAIN))
+    assert reason in refusal(write(tmp_path / "x.safetensors", arrays))
+
+
+PATCHES = "patch_embed.proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_args": {"embed_dim": 192}}, "embed_dim=192: the arrays have 24"),
+        ({"model_args": {"depth": 12}}, "depth=12: the arrays have 2"),
+        ({"model_args": {"patch_size": [8, 16]}}, "patch_size=[8, 16]: the arrays have 8,8"),
+        ({"model_args": {"in_chans": 1}}, "in_chans=1: the arrays have 3"),
+        ({"model_args": {"class_token": True}}, "class_token=True: the arrays have False"),
+        ({"architecture": "vit_small_patch16_dinov3"}, "has no blocks.0.attn.qkv.bias, as the"),
+        ({"architecture": "beit_base_patch16_224"}, "has no blocks.0.attn.qkv.bias, as the"),
+    ],
+)
+def test_a_config_of_another_model_is_refused(tmp_path, fields, message):
+    described = foreign.record("timm_folder")
+    config = described["files"]["config.json"]
+    assert message in refusal(foreign.write(tmp_path, described, config={**config, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hidden_size": 1024}, "hidden_size=1024: the arrays have 24"),
+        ({"num_hidden_layers": 24}, "num_hidden_layers=24: the arrays have 2"),
+        ({"patch_size": 16}, "patch_size=16: the arrays have 8,8"),
+    ],
+)
+def test_a_config_of_another_model_of_hugging_face_is_refused(tmp_path, fields, message):
+    arrays = safetensors.load_file(HF / "model.safetensors")
+    write(tmp_path / "model.safetensors", arrays)
+    config = json.loads((HF / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **fields}))
+    assert message in refusal(tmp_path)
+
+
+def test_rotary_positions_of_transformers_5(tmp_path):
+    described = foreign.record("backbones/hf_dinov3")
+    config = described["files"]["config.json"]
+    path = foreign.write(tmp_path, described, config={"rope_parameters": {"rope_theta": 50.0}})
+    assert weights.read_spec(path).model.rotary == 50
+    fields = {**config, "rope_parameters": {"rope_type": "yarn"}}
+    (path / "config.json").write_text(json.dumps(fields))
+    assert refusal(path) == "rope_type=yarn: only default is supported"

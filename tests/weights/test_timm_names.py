@@ -123,6 +123,33 @@ def test_a_name_decides_what_arrays_leave_open():
         assert found.data.image_size == tuple(model["cfg"]["input_size"][1:]), name
 
 
+def test_a_name_alone_gives_the_pixels_of_its_published_weights():
+    for name, row in verdicts().items():
+        # Those of CLIP have been published with either mean.
+        if row["named"] == "built" and not re.match("vit_large_patch14_clip_", name):
+            arrays, cfg = specs(models()[name]), models()[name]["cfg"]
+            size, files = tuple(cfg["input_size"][1:]), {"config.json": {"architecture": name}}
+            hints = family.Hints(files=files, image_size=size)
+            data = recognized(arrays, files).read_spec(arrays, hints).data
+            for found, wanted in ((data.mean, cfg["mean"]), (data.std, cfg["std"])):
+                every = found if len(found) == 3 else found * 3
+                np.testing.assert_allclose(every, wanted, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "whose"),
+    [
+        ("vit_base_patch14_reg1_tipsv2", (0.0,), "TIPSv2"),
+        ("vit_base_patch16_rope_reg1_gap_256", (0.5,), "timm"),
+    ],
+)
+def test_pixels_follow_from_the_recognized_kind(name, mean, whose):
+    arrays = specs(models()[name])
+    found = recognized(arrays, {}).read_spec(arrays, family.Hints(image_size=(224, 224)))
+    assert found.data.mean == mean
+    assert found.assumed["data.mean"] == f"as of {whose}'s weights; the file does not say"
+
+
 def test_a_file_alone_assumes_nothing_in_silence():
     """What a name would decide otherwise is named; so is what look-alikes compute otherwise."""
     for name, row in verdicts().items():

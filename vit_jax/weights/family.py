@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vit_jax import config
+from vit_jax.weights import json_fields
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size
 from vit_jax.weights.readers import WeightsError
 
@@ -128,6 +129,21 @@ def refuse_options(model: config.Model, wrong: Mapping[str, bool], who: str) -> 
         if odd:
             said = config.show(getattr(model, key)).lower()
             raise WeightsError(f"model.{key}={said}: {who} has no equivalent")
+
+
+def refuse_other_model(fields: Fields, model: Mapping[str, Any]) -> None:
+    """Raises WeightsError for fields of config.json that say otherwise than the arrays.
+
+    Such a file describes another model, and its heads, which no array shows, are of that.
+    """
+    for key, found in model.items():
+        said = fields.get(key)
+        pair = tuple(said) if isinstance(said, list) else (said, said)
+        if said is not None and said != found and pair != found:
+            raise WeightsError(
+                f"config.json: {key}={json_fields.shown(said)}: the arrays have "
+                f"{config.show(found)}, so it describes another model"
+            )
 
 
 def share_of_crop(crop: str, share: float, fill: float | None = None) -> dict[str, Any]:

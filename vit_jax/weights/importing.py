@@ -38,6 +38,16 @@ CHUNK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.(\d+\.)")
 # Of several models in a file: what is evaluated rather than what is trained, its moments last.
 BETTER = {"params", "target", "teacher", "ema"}  # or a word of it, as in model_ema
 WORSE = re.compile(r"(?:^|[./])(?:student|mu|nu|opt_state|optimizer|state|exp_avg\w*)(?=[./])")
+# Forms of a layer other than its weight, by which nothing can be computed as it stands.
+FORMS = (
+    (r"lora_[AB]|lora_(?:up|down)|base_layer",
+     "LoRA beside its layers; merge them first (PEFT: merge_and_unload)"),
+    (r"parametrizations|weight_[vg]",
+     "layers by their parametrization; remove it first (torch: remove_parametrizations)"),
+    (r"weight_(?:orig|mask)", "pruned layers and their masks; apply them first (prune.remove)"),
+    (r"absmax|quant_map|quant_state|SCB|qweight|qzeros|weight_scale(?:_inv)?|input_scale",
+     "quantized layers; save it in float32, float16 or bfloat16"),
+)  # fmt: skip
 TRIED = 16  # prefixes
 OUTER = 8  # modules around a backbone that may hold its head
 # Layers outside a backbone that belong to it; the first three are one, by its own name.
@@ -272,6 +282,10 @@ def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.M
 
 def find(arrays: Arrays, files: Files) -> Found:
     """Finds the model in a file; raises WeightsError where there is none that is known."""
+    for form, what in FORMS:
+        pattern = re.compile(rf"(?:.*\.)?(?:{form})(?:\..*)?")
+        if name := next((name for name in arrays.specs if pattern.fullmatch(name)), ""):
+            raise WeightsError(f"{name}: the file holds {what}")
     arrays = _as_torch(arrays)
     arrays = _renamed(arrays, _unwrapped(arrays.specs))
     if family := _family(arrays, files):

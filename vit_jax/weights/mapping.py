@@ -229,7 +229,14 @@ class Shapes:
 
         `biases` are the parts whose bias may be missing; that of another is an error of the file.
         """
-        *patch, _, width = self.shape("embedding/kernel", 4)
+        *patch, channels, width = self.shape("embedding/kernel", 4)
+        torch = self._rules["embedding/kernel"].layout is CONVOLUTION
+        if torch and patch[0] == channels > 4 >= patch[1]:  # as MLX and Keras have them
+            name = self.expected("embedding/kernel")
+            raise WeightsError(
+                f"{name} is {self.arrays[name].shape}: its channels are last, unlike PyTorch's; "
+                "save it in PyTorch's order"
+            )
         query = self.shape("encoder/attention/query/kernel", 3)
         stacked = "{" not in self._rules["encoder/norm1/scale"].source
         blocks = {re.escape(s.partition("{layer}")[0]) for s in self._sources if "{layer}" in s}

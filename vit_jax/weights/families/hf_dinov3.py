@@ -41,7 +41,11 @@ class HuggingFaceDinoV3(huggingface.HuggingFace):
     dropped = hf_vit.MASKED
 
     def read_fields(self, given: Fields, model_type: str) -> Fields:
-        fields = super().read_fields(given, model_type)
+        rope = json_fields.section(given, "rope_parameters")  # of transformers 5
+        if (kind := json_fields.text(rope, "rope_type", "default")) != "default":
+            raise WeightsError(f"rope_type={kind[:80]}: only default is supported")
+        known = {key: value for key, value in rope.items() if key == "rope_theta"}
+        fields = super().read_fields({**given, **json_fields.present(known)}, model_type)
         if given.get("use_gated_mlp", False) is not True:
             return fields
         if json_fields.text(given, "hidden_act", "gelu") not in ("silu", "swish"):

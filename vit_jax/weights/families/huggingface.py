@@ -145,11 +145,17 @@ class HuggingFace(Family):
 
     def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
         """The options of the model; raises WeightsError."""
-        return {
-            "position_resize": "bicubic",
-            **shapes.encoder(self.biases),
-            **encoder_options(fields, shapes),
-        }
+        made = shapes.encoder(self.biases)
+        family.refuse_other_model(
+            fields,
+            {
+                "hidden_size": made["width"],
+                "num_hidden_layers": made["depth"],
+                "patch_size": made["patch_size"],
+                "num_channels": shapes.channels,
+            },
+        )
+        return {"position_resize": "bicubic", **made, **encoder_options(fields, shapes)}
 
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
         without: Collection[str] = ()

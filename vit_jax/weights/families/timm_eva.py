@@ -60,6 +60,9 @@ class TimmEva(TimmViT):
         if arrays.keys() >= set(TABLES.values()):
             raise WeightsError(f"contains both {' and '.join(TABLES.values())}; one is supported")
         made: dict[str, Any] = {}
+        name, biases = timm.architecture(given), "blocks.0.attn.qkv.bias"
+        if name and biases in arrays and META not in arrays:
+            raise WeightsError(f"architecture={name[:80]}: has no {biases}, as the file has")
         if "blocks.0.attn.qkv.bias_mask" in arrays:  # Meta's, with zeros for the biases of keys
             made["biasless"] = ("key",)
         if self.rotary is None:
@@ -260,8 +263,6 @@ def _is_dinov3(arrays: ArraySpecs) -> bool:
 
 
 def _is_eva02(arrays: ArraySpecs) -> bool:
-    if _bare(arrays) and "reg_token" in arrays:  # timm's own with rotary positions
-        return True
     hidden, inner = (arrays.get(f"blocks.0.mlp.fc{n}.weight") for n in (1, 2))
     packed = hidden is not None and inner is not None and hidden.shape[:1] != inner.shape[1:]
     gated = packed or "blocks.0.mlp.fc1_g.weight" in arrays
@@ -278,6 +279,14 @@ def _is_eva(model: config.Model) -> bool:
     return keyless and plain and not odd and models.has_class_position(model)
 
 
+ROPE = {
+    "use_rot_pos_emb": True,
+    "rope_rotate_half": False,
+    "rope_type": "cat",
+    "rope_grid_offset": 0,
+    "rope_grid_indexing": "ij",
+    "attn_type": "eva",
+}
 # In the order in which files that name no architecture are tried.
 FAMILIES = (
     Beit(
@@ -305,22 +314,22 @@ FAMILIES = (
         },
     ),
     Eva02(
+        title="timm",
+        names=r"vit_\w+_patch16_rope_reg\d_gap_\d+",
+        looks_like=lambda arrays: _bare(arrays) and "reg_token" in arrays,
+        pixels=HALF,
+        rotary=10000.0,
+        fixed=ROPE,
+    ),
+    Eva02(
         title="EVA-02",
-        names=r"eva02_(?:tiny|small|base|large)_patch1[46]_(?:clip_)?\d+|"
-        r"vit_\w+_patch16_rope_reg\d_gap_\d+",
+        names=r"eva02_(?:tiny|small|base|large)_patch1[46]_(?:clip_)?\d+",
         looks_like=_is_eva02,
         pixels=CLIP,
         rotary=10000.0,
         written="eva02_tiny_patch14_224",  # which has no norms inside its layers
         expressed=lambda model: model.rotary is not None and model.rotary_grid is not None,
-        fixed={
-            "use_rot_pos_emb": True,
-            "rope_rotate_half": False,
-            "rope_type": "cat",
-            "rope_grid_offset": 0,
-            "rope_grid_indexing": "ij",
-            "attn_type": "eva",
-        },
+        fixed=ROPE,
     ),
     TimmEva(
         title="EVA",

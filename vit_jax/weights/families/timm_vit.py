@@ -33,6 +33,7 @@ from vit_jax.weights.family import (
     Files,
     Hints,
     Pixels,
+    refuse_other_model,
 )
 from vit_jax.weights.mapping import (
     ArraySpecs,
@@ -77,12 +78,24 @@ HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments 
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
+# Pixels of published weights that are not those of their kind, by name.
+NAMED_PIXELS: tuple[tuple[str, Pixels, str], ...] = (
+    (r"beitv2_.*", IMAGENET, "BEiT v2"),
+    (r"eva_giant_patch14_560.*", IMAGENET, "EVA at 560 pixels"),
+    (r"eva_large_.*", CLIP, "EVA"),
+    (r"vit_betwixt_patch16_rope_.*", CLIP, "timm"),
+    (r".*_miil.*", ((0.0,), (1.0,)), "MIIL"),
+    (r"vit_(?:giant_patch16|huge_patch1[46])_gap_.*", IMAGENET, "I-JEPA"),
+    (r"vit_small_patch8_224|.*[._]dino", IMAGENET, "DINO"),
+    (r".*[._]mae", IMAGENET, "MAE"),
+)
 # Why architectures are refused whose arrays look like those of others.
 OTHERWISE = (
     (r".*_rpn_.*|eva02_enormous_.*", "its layers normalize after attention and MLP, not before"),
     (r"vit_pe_.*", "its rotary positions are those of Perception Encoder"),
     (r"vit_.*_rope_.*", "its rotary positions are those of RoPE-ViT"),
 )
+NEVER = "(?!)"
 BACKBONE = "patch_embed.backbone."
 META = "storage_tokens"  # registers in Meta's DINOv3
 REGISTERS = ("reg_token", "register_tokens", META)  # of timm and of Meta
@@ -155,7 +168,6 @@ class TimmViT(timm.Timm):
       names: a pattern of its architectures in timm.
       looks_like: whether a file that names no architecture is one, by its arrays.
       pixels: mean and deviation of the images that its weights were trained on.
-      weights: whose they are; by default those of the title.
       epsilon: of LayerNorm.
       pooling: timm's default where there are a class token and a norm of all tokens.
       rotary: base of its rotary positions.
@@ -168,7 +180,6 @@ class TimmViT(timm.Timm):
     names: str
     looks_like: Callable[[ArraySpecs], bool]
     pixels: Pixels = IMAGENET
-    weights: str = ""
     epsilon: float = 1e-6
     pooling: str = "token"
     rotary: float | None = None
@@ -189,6 +200,17 @@ class TimmViT(timm.Timm):
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", *QKV, "out", "mlp"))
         gated, width = options["mlp"] == "swiglu", options["width"]
+        refuse_other_model(
+            json_fields.section(given, "model_args"),
+            {
+                "embed_dim": width,
+                "depth": options["depth"],
+                "patch_size": options["patch_size"],
+                "in_chans": shapes.channels,
+                "class_token": "cls" in shapes.has,
+                "pre_norm": options["stem_norm"],
+            },
+        )
         heads, assumed = read_heads(given, width, hints.heads, self.usual_heads(gated=gated))
         more, unsaid = self.options(arrays, given)
         assumed |= unsaid
@@ -211,8 +233,13 @@ class TimmViT(timm.Timm):
         said, unsaid = self.image_size(arrays, options["patch_size"], sizes)
         assumed |= unsaid
         size, class_position, guessed = _image_size(arrays, model, (said, hints.image_size))
-        whose = self.weights or f"{self.title}'s weights"
-        data, unsaid = timm.data(given, size, shapes.channels, self.pixels, whose)
+        name = json_fields.text(given, "architecture", "")
+        pixels, whose = next(
+            ((pixels, whose) for names, pixels, whose in NAMED_PIXELS if re.fullmatch(names, name)),
+            (self.pixels, self.title),
+        )
+        whose = "the weights that Google trained" if whose == "ViT" else f"{whose}'s weights"
+        data, unsaid = timm.data(given, size, shapes.channels, pixels, whose)
         second = {"head_dist/kernel": HEADLESS, "head_dist/bias": HEADLESS}
         lacking = {**NO_HEAD, **(second if pooling == "distilled" else {})}
         return ModelSpec(
@@ -546,6 +573,16 @@ def _image_size(
     return size, not apart, assumed
 
 
+def registers(arrays: ArraySpecs) -> int:
+    """The number of register tokens in a file."""
+    found = next((arrays[name].shape for name in REGISTERS if name in arrays), ())
+    return found[1] if len(found) == 3 else 0
+
+
+def _has_scales(arrays: ArraySpecs) -> bool:
+    return bool(SCALES & arrays.keys()) and "cls_token" in arrays
+
+
 def _is_clip(model: config.Model) -> bool:
     """Whether a model has the epsilon of timm's CLIP, which no argument sets."""
     return model.norm_epsilon == 1e-5 and model.mlp == "plain" and model.resnet_units is None
@@ -601,16 +638,21 @@ FAMILIES = (
     TimmViT(
         title="TIPSv2",
         names=rf"{SIZES}_patch14_reg1_tipsv2",
-        looks_like=lambda arrays: False,  # as DINOv2
+        looks_like=lambda arrays: _has_scales(arrays) and registers(arrays) == 1,
         pixels=((0.0,), (1.0,)),
     ),
     TimmViT(
         title="DINOv2 or DeiT-III",
         names=rf"{SIZES}_patch14_(?:reg4_)?dinov2|deit3_(?:small|medium|base|large|huge)_\w+",
-        looks_like=lambda arrays: bool(SCALES & arrays.keys()) and "cls_token" in arrays,
+        looks_like=_has_scales,
         # The giant's name alone asks for SwiGLU.
         written="vit_giant_patch14_dinov2",
         expressed=lambda model: model.mlp == "swiglu" and model.resnet_units is None,
+    ),
+    TimmViT(
+        title="MAE",
+        names=NEVER,  # in timm a ViT's
+        looks_like=lambda arrays: "decoder_embed.weight" in arrays,
     ),
     TimmViT(
         title="ViT",
@@ -619,7 +661,6 @@ FAMILIES = (
         r"eva_large_patch14_\d+",
         looks_like=lambda arrays: True,
         pixels=HALF,
-        weights="the weights that Google trained",
         written=PLAIN,
         expressed=lambda model: True,
     ),
