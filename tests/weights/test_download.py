@@ -2,15 +2,11 @@
 
 import hashlib
 import http.server
-import inspect
 import io
 import json
-import multiprocessing
-import pathlib
 import re
 import socket
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -47,7 +43,6 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = {"/a/b.npz": BODY}
         self.faults, self.requests, self.tokens = [], [], []
         self.ranges = self.validators = True
-        self.gate = threading.Event()  # what `held` requests wait for
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request, client_address):
@@ -66,8 +61,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.tokens.append(self.headers.get("Authorization"))
         fault = self.server.faults.pop(0) if self.server.faults else None
         self.close_connection = True
-        if fault == ("held",):
-            self.server.gate.wait(60)
         if isinstance(fault, int):
             self.send_error(fault)
             return
@@ -543,29 +536,6 @@ def test_threads_fetch_a_file_once(get, server, tmp_path):
     assert leftovers(tmp_path) == ["b.npz", hub.LOCK]
 
 
-def _fetch(url, cache, queue):
-    queue.put("ready")
-    queue.put(fetch(url, cache=pathlib.Path(cache)).read_bytes() == BODY)
-
-
-@pytest.mark.slow
-def test_processes_fetch_a_file_once(server, tmp_path):
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    arguments = (f"{server.url}/a/b.npz", str(tmp_path), queue)
-    workers = [context.Process(target=_fetch, args=arguments) for _ in range(2)]
-    server.faults = [("held",)]
-    for worker in workers:
-        worker.start()
-    assert [queue.get(timeout=120) for _ in workers] == ["ready", "ready"]
-    server.gate.set()
-    assert [queue.get(timeout=60) for _ in workers] == [True, True]
-    for worker in workers:
-        worker.join()
-    assert len(server.requests) == 1
-    assert leftovers(tmp_path) == ["b.npz", hub.LOCK]
-
-
 def test_many_files_at_once_are_all_pinned(get, server, tmp_path):
     for i in range(12):
         server.files[f"/many/{i}.npz"] = BODY
@@ -589,7 +559,3 @@ def test_a_bar_on_a_terminal_only(get, server, capsys, monkeypatch):
     assert out == ""
     assert "c.npz" in err
     assert "19.8/19.8 KiB" in err
-
-
-def test_waiting_is_real_by_default():
-    assert inspect.signature(fetch).parameters["wait"].default is time.sleep

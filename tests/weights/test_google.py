@@ -9,7 +9,6 @@ import pytest
 from containers import FIXTURES, read, refusal, write
 from foreign import equal, exported
 from vit_jax import config, models, weights
-from vit_jax.utils import tree_utils
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 
@@ -108,25 +107,6 @@ def test_the_image_tower_of_two(tmp_path):
     equal(written(loaded), tower)
 
 
-def test_arrays_go_where_they_belong():
-    loaded = weights.load(TOKEN)
-    arrays = read(TOKEN)
-    block = "Transformer/encoderblock_1"
-    for given, source in {
-        "cls": "cls",
-        "position/table": "Transformer/posembed_input/pos_embedding",
-        "encoder/norm1/scale": f"{block}/LayerNorm_0/scale",
-        "encoder/norm2/bias": f"{block}/LayerNorm_2/bias",
-        "encoder/attention/value/kernel": f"{block}/MultiHeadDotProductAttention_1/value/kernel",
-        "encoder/mlp/fc2/kernel": f"{block}/MlpBlock_3/Dense_1/kernel",
-        "head/bias": "head/bias",
-    }.items():
-        leaf = tree_utils.flatten(loaded.params)[given]
-        leaf = leaf[1] if given.startswith("encoder/") else leaf
-        np.testing.assert_array_equal(leaf, arrays[source], err_msg=given)
-    assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {np.dtype(np.float32)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("container", ["new.npz", "new.safetensors"])
 @pytest.mark.parametrize("prefix", ["", "opt/target/", "params/"])
@@ -137,12 +117,6 @@ def test_newer_names_and_prefixes(tmp_path, rename, prefix, container):
     expected = weights.load(TOKEN)
     assert given.spec == expected.spec
     equal(given.params, expected.params)
-
-
-def test_positions_apart_from_the_class_token(tmp_path):
-    """big_vision adds positions first: the class token has none, and none to train."""
-    table = weights.load(FIXTURES / "bv_vit_tok.npz").params["position"]["table"]
-    np.testing.assert_array_equal(table, read(FIXTURES / "bv_vit_tok.npz")["pos_embedding"])
 
 
 def test_groupnorms_with_and_without_the_axes_of_the_map(tmp_path):

@@ -225,26 +225,6 @@ def test_forms(form, ours, torch):
     np.testing.assert_array_equal(form.read(out, ours), array)
 
 
-def test_what_the_forms_compute():
-    """As torch multiplies: y = x W^T, and a convolution's features before its inputs."""
-    rng = np.random.default_rng(0)
-    kernel, x = rng.standard_normal((4, 2, 3)), rng.standard_normal((5, 4))
-    np.testing.assert_allclose(
-        x @ linear().write(kernel).T, np.einsum("bd,dhk->bhk", x, kernel).reshape(5, 6), rtol=1e-12
-    )
-    back, y = rng.standard_normal((2, 3, 4)), rng.standard_normal((5, 2, 3))
-    np.testing.assert_allclose(
-        y.reshape(5, 6) @ linear(2).write(back).T, np.einsum("bhk,hkd->bd", y, back), rtol=1e-12
-    )
-    image = rng.standard_normal((5, 7, 3))  # one position of a convolution
-    hwio = rng.standard_normal((5, 7, 3, 2))
-    np.testing.assert_allclose(
-        np.einsum("chw,ochw->o", image.transpose(2, 0, 1), mapping.CONVOLUTION.write(hwio)),
-        np.einsum("hwc,hwco->o", image, hwio),
-        rtol=1e-12,
-    )
-
-
 def test_report():
     report = Report(
         used=3,

@@ -104,6 +104,10 @@ def test_a_tower_of_timm_in_open_clip_tells_its_name_and_pixels(tmp_path):
     assert (data.mean, data.resampling) == ((0.1, 0.2, 0.3), "antialiased_bilinear")
     assert (data.std, data.eval_crop) == (family.CLIP[1], "resize")
     assert loaded.assumed == ()
+    fields["preprocess_cfg"] = {"resize_mode": "longest"}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(fields))
+    data = weights.read_spec(tmp_path).data
+    assert (data.eval_crop, data.fill) == ("border", (0.0,))  # of open_clip; in timm the mean
 
 
 def test_of_teacher_and_student_the_teacher_is_taken_and_that_is_said(tmp_path):

@@ -347,19 +347,6 @@ def test_positions_may_be_missing(tmp_path):
     assert loaded.spec.model.position == "none"
 
 
-def test_every_array_is_used_or_refused(tmp_path):
-    path = edited(
-        tmp_path,
-        drop=("blocks.1.norm1.bias",),
-        blocks__0__attn__qkv__bias=(71,),
-        extra__weight=(3,),
-    )
-    assert refusal(path, overrides=HEADS) == (
-        "blocks.0.attn.qkv.bias is (71,), not (72,); blocks.1.norm1.bias is missing; "
-        "extra.weight is not part of the model"
-    )
-
-
 def test_config_of_something_else_beside_a_file_is_left_alone(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_args": {"num_heads": 99}}))
     described = foreign.record("timm_fc_norm")

@@ -1,4 +1,4 @@
-"""Published checkpoints: names, addresses, and the index of How to train your ViT."""
+"""Published checkpoints: names, addresses, the index of How to train your ViT, and their list."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from vit_jax import config, models
+from vit_jax import cli, config, models
 from vit_jax.utils import tree_utils
 from vit_jax.weights import hub, zoo
 from vit_jax.weights.readers import WeightsError
@@ -69,36 +69,6 @@ def test_backbones_say_license_and_access():
     assert {e.license for name, e in backbones.items() if "/eva" in name} == {"mit"}
     assert {e.license for name, e in backbones.items() if "/beit" in name} == {"apache-2.0"}
     assert not [e.name for e in ENTRIES if e.access and not e.license]
-
-
-# As vision_transformer's vit_jax.ipynb @c6de1e5 prints the bucket.
-LISTING = {
-    "imagenet21k/ViT-B_16": "393.69 MiB",
-    "imagenet21k/ViT-B_32": "400.01 MiB",
-    "imagenet21k/ViT-B_8": "393.72 MiB",
-    "imagenet21k/ViT-L_16": "1.22 GiB",
-    "imagenet21k/ViT-L_32": "1.23 GiB",
-    "imagenet21k/ViT-H_14": "2.46 GiB",
-    "imagenet21k/R50+ViT-B_16": "439.85 MiB",
-    "imagenet21k/R50+ViT-L_32": "1.31 GiB",
-    "imagenet21k/R26+ViT-B_32": "450.23 MiB",
-    "imagenet21k+imagenet2012/R50+ViT-B_16": "377.57 MiB",
-    "imagenet21k+imagenet2012/ViT-B_16-224": "330.29 MiB",
-    "imagenet21k+imagenet2012/ViT-B_16": "331.4 MiB",
-    "imagenet21k+imagenet2012/ViT-B_32": "336.89 MiB",
-    "imagenet21k+imagenet2012/ViT-B_8": "334.78 MiB",
-    "imagenet21k+imagenet2012/ViT-L_16-224": "1.13 GiB",
-    "imagenet21k+imagenet2012/ViT-L_16": "1.14 GiB",
-    "imagenet21k+imagenet2012/ViT-L_32": "1.14 GiB",
-}
-
-
-def test_google_files_are_those_of_the_listing():
-    ours = {e.name: e.mib for e in ENTRIES if e.collection.startswith("imagenet21k")}
-    assert LISTING.keys() == ours.keys()
-    for name, size in LISTING.items():
-        number, unit = size.split()
-        assert ours[name] == pytest.approx(float(number) * {"MiB": 1, "GiB": 1024}[unit], abs=0.5)
 
 
 @pytest.mark.slow
@@ -178,15 +148,6 @@ def test_unknown_names(name, text):
     assert len(str(caught.value)) < 200
 
 
-def test_models_by_pattern():
-    chosen = zoo.entries("ViT-H*")
-    assert {entry.model for entry in chosen} == {"ViT-H/14", "ViT-H+/16"}
-    whole = [entry for entry in chosen if entry.model == "ViT-H/14"]
-    assert len([entry for entry in whole if not entry.license]) == 3
-    assert zoo.entries("ViT-H_14") == whole
-    assert zoo.entries("ViT-X*") == []
-
-
 @pytest.mark.parametrize(
     ("name", "model"),
     [
@@ -202,14 +163,6 @@ def test_models_by_pattern():
 )
 def test_models(name, model):
     assert zoo.find(name).model == model
-
-
-def test_preprocessing_says_the_side_that_timm_crops():
-    of_timm = [e for e in ENTRIES if e.layout == "timm" and not e.license]
-    sides = {e.preprocessing for e in of_timm if e.image_size == 224}
-    assert sides == {"bicubic, center 0.9", "bilinear, center 0.875", "bicubic, center 0.875"}
-    sides = {e.preprocessing for e in of_timm if e.image_size > 224}
-    assert sides == {"bicubic, center 1", "bilinear, center 1"}
 
 
 @pytest.fixture
@@ -282,26 +235,6 @@ def index(tmp_path):
     return path
 
 
-def test_best_of_an_index(index):
-    expected = zoo.Upstream(
-        model="ViT-B/16",
-        data="i21k",
-        val=0.47,
-        file="augreg/B_16-b",
-        tuned_file="augreg/B_16-b--imagenet2012-384-0.85",
-        tuned_val=0.85,
-        resolution="384",
-    )
-    names = ("B/16", "B_16", "ViT-B/16", "ViT-B_16")
-    assert set(map(zoo.variant, names)) == {"ViT-B/16"}
-    best = zoo.best_of_augreg(index)
-    assert best["ViT-B/16"] == expected
-    assert zoo.best_of_augreg(index, "i1k")["ViT-B/16"].file == "augreg/B_16-c"
-    hybrid = best["R50+ViT-L/32"]
-    assert (hybrid.val, hybrid.tuned_file, hybrid.tuned_val) == (0.48, "", None)
-    assert set(best) == {"ViT-B/16", "R50+ViT-L/32"}
-
-
 def test_mistakes_in_an_index(index, tmp_path):
     with pytest.raises(WeightsError, match="cannot be read: No such file"):
         zoo.best_of_augreg(tmp_path / "none.csv")
@@ -316,3 +249,69 @@ def test_mistakes_in_an_index(index, tmp_path):
         with pytest.raises(WeightsError) as caught:
             zoo.best_of_augreg(index)
         assert says in str(caught.value)
+
+
+# `vit_jax list --weights`
+
+
+def test_names_by_collection(capsys):
+    assert cli.main(["list", "--weights"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = {line.split()[0] for line in lines if line}
+    assert {entry.name for entry in zoo.entries()} <= words
+    collections = [line.partition(":")[0] for line in lines if ": in the layout of " in line]
+    assert collections == list(dict.fromkeys(entry.collection for entry in zoo.entries()))
+    chosen = next(line for line in lines if line.startswith("augreg/ViT-B_16 "))
+    assert chosen.split()[1:6] == ["ViT-B/16", "224", "391", "85.49", "vision_transformer"]
+
+
+def test_models_by_pattern(capsys):
+    assert cli.main(["list", "--weights", "--model=ViT-H/*", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.keys() == {entry.name for entry in zoo.entries() if entry.model == "ViT-H/14"}
+    values = shown["imagenet21k/ViT-H_14"]
+    assert values["urls"] == ["https://storage.googleapis.com/vit_models/imagenet21k/ViT-H_14.npz"]
+    assert (values["mib"], values["top1"], values["reported_by"]) == (2519, None, "")
+    assert shown["timm/vit_huge_patch14_224.mae"]["license"] == "cc-by-nc-4.0"
+
+
+def test_the_best_of_an_index(capsys, index):
+    assert cli.main(["list", f"--augreg-index={index}", "--model=B/16"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["augreg/B_16-b", "ViT-B/16", "ImageNet-21k", "0.4700"] in lines
+    tuned = ["augreg/B_16-b--imagenet2012-384-0.85", "ImageNet,", "384", "pixels", "0.8500"]
+    assert tuned in lines
+    assert cli.main(["list", f"--augreg-index={index}", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {name: one["val"] for name, one in shown.items()} == {
+        "ViT-B/16": 0.47,
+        "R50+ViT-L/32": 0.48,
+    }
+
+
+def test_more_rows_of_an_index_change_the_best(capsys, index):
+    with index.open("a") as file:
+        file.write(row("B/16", "i21k", 0.5, "B_16-z", "cifar10", 0.9, 224) + "\n")
+    assert cli.main(["list", "--weights", f"--augreg-index={index}", "--model=ViT-B*"]) == 0
+    assert "augreg/B_16-z " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--weights", "--model=ViT-X*"], "--model=ViT-X*: nobody publishes such a model; known: "),
+        (["--weights", "--table=3"], "--table=3: selects configs; drop it"),
+        (["--augreg-index=none.csv"], "none.csv: cannot be read: No such file or directory"),
+        (["--augreg-index=https://x.org/a.pkl"], "objects of any class"),
+    ],
+)
+def test_mistakes(capsys, arguments, text):
+    assert cli.main(["list", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_a_model_that_is_not_in_the_index(capsys, index):
+    assert cli.main(["list", f"--augreg-index={index}", "--model=H/14"]) == 2
+    assert "known: R50+ViT-L/32, ViT-B/16" in capsys.readouterr().err

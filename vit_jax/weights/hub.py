@@ -173,7 +173,10 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
                     f"{one.shown}: the server did not send a whole {one.path.suffix} file; "
                     f"{BY_HAND}"
                 )
-            _refuse_other(one.root, one.path, one.part, one.sha256)
+            _, wrong = _digest(one.root, one.path, one.part, one.sha256)
+            if wrong:
+                one.part.unlink()
+                raise WeightsError(f"{one.path}: the download is a different file: {wrong}")
             one.part.replace(one.path)
         except _Missing:
             if one.url not in source.optional:
@@ -426,42 +429,37 @@ def mirrored(url: str) -> str:
 
 
 def _verify(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
-    """Raises WeightsError if a file of the cache `root` has a wrong digest.
+    """Raises WeightsError if the file `path` of a cache has a wrong digest.
 
-    Args:
-      root: folder of the cache.
-      path: the file, in that folder.
-      sha256: its published digest; if empty, that of the first check counts.
+    It has to have its published digest or else, as the lock file says, that of its first check.
     """
-    name = path.relative_to(root).as_posix()
-    stat = path.stat()
+    name, stat = path.relative_to(root).as_posix(), path.stat()
     state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
     pinned = read_lock(root).get(name, {})
-    wanted = sha256 or pinned.get("sha256")
-    if pinned == {"sha256": wanted, **state}:
+    if pinned == {"sha256": sha256 or pinned.get("sha256"), **state}:
         return
-    found = storage.sha256(path)
-    if wanted not in (None, found):
-        raise WeightsError(f"{path}: {_violation(root, found, wanted, published=bool(sha256))}")
+    found, wrong = _digest(root, path, path, sha256)
+    if wrong:
+        raise WeightsError(f"{path}: {wrong}")
     with _exclusive(root, LOCK):
-        storage.write_atomically(
-            root / LOCK,
-            json.dumps(
-                read_lock(root) | {name: {"sha256": found, **state}}, indent=1, sort_keys=True
-            ),
-        )
+        lock = read_lock(root) | {name: {"sha256": found, **state}}
+        storage.write_atomically(root / LOCK, json.dumps(lock, indent=1, sort_keys=True))
 
 
-def _refuse_other(
-    root: pathlib.Path, path: pathlib.Path, part: pathlib.Path, sha256: str | None
-) -> None:
-    """Raises WeightsError, and deletes `part`, if it may not become the file `path`."""
-    wanted = sha256 or read_lock(root).get(path.relative_to(root).as_posix(), {}).get("sha256")
-    found = storage.sha256(part)
-    if wanted not in (None, found):
-        part.unlink()
-        text = _violation(root, found, wanted, published=bool(sha256))
-        raise WeightsError(f"{path}: the download is a different file: {text}")
+def _digest(
+    root: pathlib.Path, path: pathlib.Path, file: pathlib.Path, sha256: str | None
+) -> tuple[str, str]:
+    """The digest of a file, and why it may not be the file `path` of a cache; empty if it may."""
+    found = storage.sha256(file)
+    pinned = read_lock(root).get(path.relative_to(root).as_posix(), {}).get("sha256")
+    wanted = sha256 or pinned
+    if wanted in (None, found):
+        return found, ""
+    by = "as published" if sha256 else f"as at its first download ({root / LOCK})"
+    remedy = "" if sha256 else ", or, if it has changed where it is published, its entry there"
+    return found, (
+        f"its SHA-256 is {found}, not {wanted} {by}; delete the file to download it again{remedy}"
+    )
 
 
 def _short(text: str) -> str:
@@ -486,11 +484,3 @@ def read_lock(root: pathlib.Path) -> dict[str, Any]:
     if not all(isinstance(value, dict) for value in values.values()):
         raise WeightsError(f"{root / LOCK}: is damaged; repair or delete it")
     return values
-
-
-def _violation(root: pathlib.Path, found: str, wanted: Any, *, published: bool) -> str:
-    by = "as published" if published else f"as at its first download ({root / LOCK})"
-    remedy = "" if published else ", or, if it has changed where it is published, its entry there"
-    return (
-        f"its SHA-256 is {found}, not {wanted} {by}; delete the file to download it again{remedy}"
-    )

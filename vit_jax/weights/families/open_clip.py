@@ -8,12 +8,11 @@ open_clip_config.json in open_clip's folders does. Its towers of timm have timm'
 
 from collections.abc import Iterator
 
-from vit_jax import config
-from vit_jax.weights import family, json_fields
-from vit_jax.weights.families import torch_rules
+from vit_jax.weights import json_fields
+from vit_jax.weights.families import timm, torch_rules
 from vit_jax.weights.families.timm import OPEN_CLIP as CONFIG
 from vit_jax.weights.families.timm import UNKNOWN_HEADS
-from vit_jax.weights.family import FILTERS, NO_HEAD, NOT_OFFERED, Family, Fields, Files, Hints
+from vit_jax.weights.family import NO_HEAD, Family, Fields, Files, Hints
 from vit_jax.weights.mapping import (
     FLAT,
     ROWS,
@@ -21,7 +20,6 @@ from vit_jax.weights.mapping import (
     ModelSpec,
     Rule,
     Shapes,
-    Size,
     array_shape,
     size_of_positions,
 )
@@ -41,7 +39,6 @@ NAMES = (
     (f"{BLOCK}.mlp.c_proj", "encoder/mlp/fc2"),
     ("ln_post", "encoder_norm"),
 )
-CROPS = {"shortest": "central", "longest": "border", "squash": "squash"}
 OPENAI = "as of OpenAI's weights; the file does not say"
 # Fields of a tower that arrays also reveal, or that change no prediction.
 SHOWN = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio", "patch_dropout",
@@ -86,7 +83,11 @@ class OpenClip(Family):
         said = json_fields.pair(tower, "image_size") if "image_size" in tower else hints.image_size
         patches = array_shape(arrays, "visual.positional_embedding", 2)[0] - 1
         size, guessed = size_of_positions(model, patches, said)
-        data, unsaid = _data(given, size, shapes.channels)
+        view = {"pretrained_cfg": timm.open_clip_view(given)}
+        data, unsaid = timm.data(view, size, shapes.channels)
+        if not given:
+            keys = ("mean", "std", "resampling", "eval_crop")
+            unsaid = {f"data.{key}": OPENAI for key in keys}
         return ModelSpec(
             model=model,
             data=data,
@@ -109,35 +110,3 @@ def _heads(tower: Fields, width: int, wanted: int | None) -> tuple[int | None, d
     if width % each:
         return None, {}
     return width // each, {} if tower else {"model.heads": "each 64 wide; the file does not say"}
-
-
-def _data(given: Fields, size: Size, channels: int) -> tuple[config.Data, dict[str, str]]:
-    """The preprocessing options and the assumptions made."""
-    said = json_fields.section(given, "preprocess_cfg")
-    kind = json_fields.text(said, "interpolation", "bicubic")
-    mode = json_fields.text(said, "resize_mode", "shortest")
-    color = json_fields.real(said, "fill_color", 0)
-    assumed: dict[str, str] = {}
-    if not given:
-        keys = ("mean", "std", "resampling", "eval_crop")
-        assumed = {f"data.{key}": OPENAI for key in keys}
-    if kind not in FILTERS:
-        assumed["data.resampling"] = f"{NOT_OFFERED}interpolation={json_fields.shown(kind)}"
-    if mode not in CROPS:
-        assumed["data.eval_crop"] = f"{NOT_OFFERED}resize_mode={json_fields.shown(mode)}"
-    mean, std = (
-        json_fields.reals(said, key, default)
-        for key, default in zip(("mean", "std"), family.CLIP, strict=True)
-    )
-    if any(len(values) not in (1, channels) for values in (mean, std)) or not min(std):
-        raise WeightsError(f"{CONFIG}: mean and std must be {channels} values, std above 0")
-    if color > 255:
-        raise WeightsError(f"{CONFIG}: fill_color={color:g}: must be from 0 to 255")
-    return config.Data(
-        image_size=size,
-        channels=channels,
-        mean=mean,
-        std=std,
-        resampling=FILTERS.get(kind, "antialiased_bicubic"),
-        **family.share_of_crop(CROPS.get(mode, "central"), 1.0, color / 255),
-    ), assumed

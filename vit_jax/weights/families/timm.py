@@ -133,21 +133,28 @@ def _from_open_clip(given: Fields) -> Fields:
     name = json_fields.text(tower, "timm_model_name", "")
     if not name:
         return {}
-    pixels = json_fields.section(given, "preprocess_cfg")
-    crops = {"shortest": "center", "longest": "border", "squash": "squash"}
-    mode = json_fields.text(pixels, "resize_mode", "shortest")
-    view = {"mean": CLIP[0], "std": CLIP[1], "interpolation": "bicubic"}
-    view |= {key: pixels[key] for key in view if pixels.get(key) is not None}
     size = json_fields.pair(tower, "image_size", 224)
     return {
         "architecture": name,
         "global_pool": tower.get("timm_pool", "avg"),
-        "pretrained_cfg": {
-            **view,
-            "input_size": [3, *size],
-            "crop_pct": 1.0,
-            "crop_mode": crops.get(mode, mode),
-        },
+        "pretrained_cfg": {**open_clip_view(given), "input_size": [3, *size]},
+    }
+
+
+def open_clip_view(given: Fields) -> Fields:
+    """The preprocessing of open_clip_config.json in the fields of timm's config.json."""
+    said = json_fields.section(given, "preprocess_cfg")
+    mode = json_fields.text(said, "resize_mode", "shortest")
+    color = json_fields.real(said, "fill_color", 0)
+    if color > 255:
+        raise WeightsError(f"{OPEN_CLIP}: fill_color={color:g}: must be from 0 to 255")
+    view = {"mean": CLIP[0], "std": CLIP[1], "interpolation": "bicubic"}
+    return {
+        **view,
+        **{key: said[key] for key in view if said.get(key) is not None},
+        "crop_pct": 1.0,
+        "crop_mode": {"shortest": "center", "longest": "border"}.get(mode, mode),
+        "fill": color / 255,
     }
 
 
@@ -217,6 +224,7 @@ def data(
     filter_ = json_fields.text(said, "interpolation", "bicubic")
     mode = json_fields.text(said, "crop_mode", "") or "center"
     share = json_fields.real(said, "crop_pct", 0.875) or 0.875
+    fill = json_fields.real(said, "fill") if said.get("fill") is not None else None
     assumed = {}
     if filter_ not in FILTERS:
         assumed["data.resampling"] = f"{NOT_OFFERED}interpolation={filter_}"
@@ -231,7 +239,7 @@ def data(
         mean=_pixel(said, "mean", channels, IMAGENET[0]),
         std=_pixel(said, "std", channels, IMAGENET[1]),
         resampling=FILTERS.get(filter_, "antialiased_bicubic"),
-        **share_of_crop(CROPS.get(mode, "central"), share),
+        **share_of_crop(CROPS.get(mode, "central"), share, fill),
     ), assumed
 
 
