@@ -19,10 +19,12 @@ HEAD = ("head/", "head_dist/", "pre_logits/", *MASKED)
 # Tokens that a model may lack.
 APART = {"cls": "class token", "distillation": "distillation token", "registers": "registers"}
 # Options fixed by the pretrained weights: they change the function or the parameter set.
-NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
-NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
-NUMERICS += ("norm", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span")
-NUMERICS += ("rotary_grid", "sub_norm", "relative_bias", "position_resize")
+NUMERICS = (
+    *("activation", "gelu", "norm_epsilon", "norm_place", "class_position", "resnet_epsilons"),
+    *("resnet_pool", "mlp", "layer_scale", "registers", "distillation", "norm", "stem_norm"),
+    *("qk_norm", "biasless", "rotary", "rotary_span", "rotary_grid", "sub_norm", "relative_bias"),
+    "position_resize",
+)
 # Options that decide which arrays there are, and their shapes; a run keeps its own.
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")
 
@@ -49,45 +51,44 @@ def fit(
     Raises WeightsError, in one line with every difference, if the networks differ.
     """
     source, wanted = tree_utils.flatten(params), tree_utils.flatten(target.shapes())
-    report: dict[str, dict[str, str]] = {"dropped": {}, "fresh": {}, "resized": {}}
+    dropped: dict[str, str] = {}
+    fresh: dict[str, str] = {}
+    resized: dict[str, str] = {}
     kept: dict[str, np.ndarray] = {}
     wrong: list[str] = []
     for name, leaf in wanted.items():
         array = source.get(name)
         head = name.startswith(HEAD)
         if head and not keep_head:
-            report["fresh"][name] = _whose(name, "the head is new")
+            fresh[name] = _whose(name, "the head is new")
         elif array is None and name in APART:
-            report["fresh"][name] = f"the weights have no {APART[name]}"
+            fresh[name] = f"the weights have no {APART[name]}"
         elif array is None:
             remedy = f", not {leaf.shape}; a new head would fit" if head else ""
             wrong.append(f"{name} is missing{remedy}")
-        elif name.endswith("relative_bias/table"):
-            kept[name], how = _biases(array, spec, target)
+        elif name.endswith("relative_bias/table") or "position/" in name:
+            if "position/" in name:
+                kept[name], how = positions(name, array, spec, target)
+            else:
+                kept[name], how = _biases(array, spec, target)
             if kept[name].shape != leaf.shape:
                 wrong.append(f"{name} is {array.shape}, not {leaf.shape}")
             elif how:
-                report["resized"][name] = how
-        elif "position/" in name:
-            kept[name], how = positions(name, array, spec, target)
-            if kept[name].shape != leaf.shape:
-                wrong.append(f"{name} is {array.shape}, not {leaf.shape}")
-            elif how:
-                report["resized"][name] = how
+                resized[name] = how
         elif array.shape == leaf.shape:
             kept[name] = array
         elif (adapted := for_channels(array, leaf.shape)) is not None:
             kept[name] = adapted
-            report["resized"][name] = f"from {array.shape[2]} to {leaf.shape[2]} channels"
+            resized[name] = f"from {array.shape[2]} to {leaf.shape[2]} channels"
         else:
             remedy = "; a new head would fit" if head else ""
             remedy = "; offsets between tokens cannot be resized" if "/offsets/" in name else remedy
             wrong.append(f"{name} is {array.shape}, not {leaf.shape}{remedy}")
     for name in source:
         if name.startswith(HEAD) and name not in kept:
-            report["dropped"][name] = _whose(name, "the head of another task")
+            dropped[name] = _whose(name, "the head of another task")
         elif name in APART and name not in wanted:
-            report["dropped"][name] = f"the model has no {APART[name]}"
+            dropped[name] = f"the model has no {APART[name]}"
         elif name not in wanted:
             wrong.append(f"{name} has no place in the model")
     if wrong:
@@ -96,10 +97,7 @@ def fit(
         text = mapping.summary(wrong, 300)
         raise WeightsError(f"the weights do not fit the model: {text}{remedy}")
     return tree_utils.nest(kept), mapping.Report(
-        used=len(kept),
-        dropped=report["dropped"],
-        fresh=report["fresh"],
-        resized=report["resized"],
+        used=len(kept), dropped=dropped, fresh=fresh, resized=resized
     )
 
 
@@ -168,54 +166,54 @@ def resized(
 
 
 def resize_grid(
-    table: np.ndarray, old: tuple[int, int], new: tuple[int, int], way: str = "aligned"
+    table: np.ndarray, old: tuple[int, int], new: tuple[int, int], method: str = "aligned"
 ) -> np.ndarray:
-    """(..., rows x columns, D) resized from the old to the new rows and columns, float32.
+    """Resizes a table (..., rows x columns, D) over its grid, float32.
 
     Args:
       table: of positions, or of biases by offset.
       old: rows and columns.
       new: rows and columns.
-      way: `model.position_resize`, or `bilinear` or `geometric` of biases.
+      method: `model.position_resize`, or `bilinear` or `geometric` of biases.
     """
     *before, _, features = table.shape
     grid = table.reshape(*before, *old, features).astype(np.float64)
     for axis, (length, wanted) in enumerate(zip(old, new, strict=True), start=len(before)):
         beside = (-1, *(1,) * (grid.ndim - axis - 1))
         resized = np.zeros((), np.float64)
-        for places, weights in _taps(length, wanted, way):
-            resized = resized + grid.take(places, axis) * weights.reshape(beside)
+        for indices, weights in _taps(length, wanted, method):
+            resized = resized + grid.take(indices, axis) * weights.reshape(beside)
         grid = resized
     return grid.reshape(*before, new[0] * new[1], features).astype(np.float32)
 
 
-def _taps(old: int, new: int, way: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The places (new,) that each result on an axis is a weighted sum of, and their weights."""
-    if way == "aligned":  # scipy.ndimage.zoom of order 1, in the released code
-        place = np.linspace(0, old - 1, new)
-        low = np.minimum(np.floor(place).astype(int), max(old - 2, 0))
-        yield low, 1 - (place - low)
-        yield np.minimum(low + 1, old - 1), place - low
-    elif way == "geometric":
+def _taps(old: int, new: int, method: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Interpolation along an axis, as a weighted sum: pairs of indices and weights, each (new,)."""
+    if method == "aligned":  # scipy.ndimage.zoom of order 1, in the released code
+        center = np.linspace(0, old - 1, new)
+        low = np.minimum(np.floor(center).astype(int), max(old - 2, 0))
+        yield low, 1 - (center - low)
+        yield np.minimum(low + 1, old - 1), center - low
+    elif method == "geometric":
         yield from _geometric(old, new)
-    elif way in ("bilinear", "bicubic", "bicubic_offset"):  # torch's, which repeats the edge
-        # DINOv2 gives torch a factor a little larger than that of the sizes, which counts places.
-        scale = old / (new + (0.1 if way == "bicubic_offset" else 0))
-        place = (np.arange(new) + 0.5) * scale - 0.5
-        place = place.clip(0) if way == "bilinear" else place
-        low = np.floor(place).astype(int)
-        for tap in range(2) if way == "bilinear" else range(-1, 3):
-            far = np.abs(place - low - tap)
-            weights = 1 - far if way == "bilinear" else _cubic(far, -0.75)
+    elif method in ("bilinear", "bicubic", "bicubic_offset"):  # torch's, which repeats the edge
+        # DINOv2 asks torch for new + 0.1, against errors of rounding, and torch scales by that.
+        scale = old / (new + (0.1 if method == "bicubic_offset" else 0))
+        center = (np.arange(new) + 0.5) * scale - 0.5
+        center = center.clip(0) if method == "bilinear" else center
+        low = np.floor(center).astype(int)
+        for tap in range(2) if method == "bilinear" else range(-1, 3):
+            far = np.abs(center - low - tap)
+            weights = 1 - far if method == "bilinear" else _cubic(far, -0.75)
             yield (low + tap).clip(0, old - 1), weights
     else:  # the kernel widened where the grid shrinks, as in Pillow, torch and jax.image.resize
         scale = old / new
         away = (np.arange(old) + 0.5) - (np.arange(new)[:, None] + 0.5) * scale
         far = np.abs(away) / max(scale, 1)
-        weights = np.maximum(1 - far, 0) if "bilinear" in way else _cubic(far, -0.5)
+        weights = np.maximum(1 - far, 0) if "bilinear" in method else _cubic(far, -0.5)
         weights /= weights.sum(axis=1, keepdims=True)
-        for place in range(old):
-            yield np.full(new, place), weights[:, place]
+        for index in range(old):
+            yield np.full(new, index), weights[:, index]
 
 
 def _cubic(far: np.ndarray, a: float) -> np.ndarray:
@@ -262,9 +260,9 @@ def _biases(
         return table, ""
     spans = [(2 * rows - 1, 2 * columns - 1) for rows, columns in (old, new)]
     count = spans[0][0] * spans[0][1]
-    way = target.config.position_resize
-    way = {"bicubic": "bilinear", "antialiased_bicubic": "geometric"}.get(way, way)
-    offsets = resize_grid(table[..., :count, :], spans[0], spans[1], way)
+    method = target.config.position_resize
+    method = {"bicubic": "bilinear", "antialiased_bicubic": "geometric"}.get(method, method)
+    offsets = resize_grid(table[..., :count, :], spans[0], spans[1], method)
     resized = np.concatenate([offsets, table[..., count:, :]], axis=-2)
     return resized, f"from offsets of {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
 
@@ -280,7 +278,7 @@ def positions(
     """A position table for the target's grid, and a description of the changes."""
     old = models.grid(spec.model, spec.data.image_size)
     new = models.grid(target.config, target.image_size)
-    way = target.config.position_resize
+    method = target.config.position_resize
     had, has = (models.placed_tokens(m) for m in (spec.model, target.config))
     part = name.rpartition("/")[2]
     if part == "cls":  # of a learned_2d: a class token's own
@@ -289,19 +287,22 @@ def positions(
         axis = ("rows", "columns").index(part)
         if old[axis] == new[axis]:
             return table, ""
-        column = resize_grid(table, (old[axis], 1), (new[axis], 1), way)
+        column = resize_grid(table, (old[axis], 1), (new[axis], 1), method)
         return column, f"from {old[axis]} to {new[axis]} {part}"
     patches = table[..., had:, :]
     how = []
     if old != new:
-        patches = resize_grid(patches, old, new, way)
+        patches = resize_grid(patches, old, new, method)
         how.append(f"from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches")
     rows = np.zeros_like(table, shape=(*table.shape[:-2], has, table.shape[-1]))
     rows[..., : min(had, has), :] = table[..., : min(had, has), :]
     if bool(had) != bool(has):
-        told = "without a class token" if not models.has_class_token(target.config) else ""
-        told = told or "without the row of the class token"
-        how.append("with a row of zeros for the class token" if has else told)
+        if has:
+            how.append("with a row of zeros for the class token")
+        elif models.has_class_token(target.config):
+            how.append("without the row of the class token")
+        else:
+            how.append("without a class token")
     elif had != has:
         how.append(f"of the tokens before them {min(had, has)} of {had}")
     return np.concatenate([rows, patches], axis=-2), ", ".join(how)

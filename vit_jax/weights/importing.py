@@ -308,8 +308,8 @@ def find(arrays: Arrays, files: Files) -> Found:
         )
     first, *others = found
     if others:
-        told = f"the model under {first.prefix}, not that under {others[0].prefix}"
-        first = first._replace(assumed={told: "the file holds several"})
+        choice = f"the model under {first.prefix}, not that under {others[0].prefix}"
+        first = first._replace(assumed={choice: "the file holds several"})
     return first
 
 

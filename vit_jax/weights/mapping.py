@@ -371,13 +371,13 @@ def read_params(
     flat: dict[str, np.ndarray] = {}
     # Grouped, so that an array with several parts is read once and freed.
     wanted: dict[str, list[Location]] = {}
-    for place in locate(stored, rules, arrays.specs):
-        wanted.setdefault(place.source, []).append(place)
-    wrong = {source: _wrong(arrays, source, places) for source, places in wanted.items()}
+    for location in locate(stored, rules, arrays.specs):
+        wanted.setdefault(location.source, []).append(location)
+    wrong = {source: _wrong(arrays, source, locations) for source, locations in wanted.items()}
     left -= wanted.keys()
     sound = not any(wrong.values()) and all(reason(name, dropped, arrays.specs) for name in left)
     problems: list[str] = []
-    for source, places in wanted.items():
+    for source, locations in wanted.items():
         if wrong[source]:
             problems.append(f"{source} is {wrong[source]}")
             continue
@@ -386,7 +386,7 @@ def read_params(
         if not all(np.isfinite(part).all() for part in _portions(array)):
             problems.append(f"{source} is not finite")
         elif sound and not problems:
-            _put(array, places, shapes, flat)
+            _put(array, locations, shapes, flat)
         del array  # before the next is read
     reasons = {}
     for name in sorted(left):
@@ -415,17 +415,19 @@ def write_arrays(
     found: dict[str, np.ndarray] = {}
     parts: dict[str, dict[int, np.ndarray]] = {}
     stored = {name: leaf for name, leaf in shapes.items() if name not in spec.fresh}
-    for place in locate(stored, rules, None):
-        array = np.asarray(flat[place.target], np.float32)
-        array = place.rule.layout.write(array if place.index is None else array[place.index])
-        if place.rule.parts == 1:
-            found[place.source] = np.ascontiguousarray(array)
+    for location in locate(stored, rules, None):
+        array = np.asarray(flat[location.target], np.float32)
+        array = location.rule.layout.write(
+            array if location.index is None else array[location.index]
+        )
+        if location.rule.parts == 1:
+            found[location.source] = np.ascontiguousarray(array)
             continue
-        some = parts.setdefault(place.source, {})
-        some[place.rule.part] = array
-        if len(some) == place.rule.parts:
-            whole = np.concatenate([some[i] for i in range(len(some))], place.rule.axis)
-            found[place.source] = np.ascontiguousarray(whole)
+        some = parts.setdefault(location.source, {})
+        some[location.rule.part] = array
+        if len(some) == location.rule.parts:
+            whole = np.concatenate([some[i] for i in range(len(some))], location.rule.axis)
+            found[location.source] = np.ascontiguousarray(whole)
     return found
 
 
@@ -492,16 +494,18 @@ def _layers(target: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[s
         yield None, target, {}, shape
 
 
-def _wrong(arrays: Arrays, source: str, places: Sequence[Location]) -> str:
+def _wrong(arrays: Arrays, source: str, locations: Sequence[Location]) -> str:
     """The error in the name, shape or type of an array; empty if there is none."""
     if source not in arrays.specs:
         return "missing"
-    return next(filter(None, (misfit(arrays.specs[source], place) for place in places)), "")
+    return next(
+        filter(None, (misfit(arrays.specs[source], location) for location in locations)), ""
+    )
 
 
-def misfit(spec: ArraySpec, place: Location) -> str:
+def misfit(spec: ArraySpec, location: Location) -> str:
     """Why an array does not fit its location; empty if it fits."""
-    one, rule = place.rule.layout.shape(place.shape), place.rule
+    one, rule = location.rule.layout.shape(location.shape), location.rule
     shape = (*one[: rule.axis], one[rule.axis] * rule.parts, *one[rule.axis + 1 :])
     if spec.shape != shape:
         return f"{spec.shape}, not {shape}"
@@ -525,12 +529,12 @@ def _portions(array: np.ndarray) -> Iterator[np.ndarray]:
 
 def _put(
     array: np.ndarray,
-    places: Sequence[Location],
+    locations: Sequence[Location],
     shapes: Mapping[str, jax.ShapeDtypeStruct],
     flat: dict[str, np.ndarray],
 ) -> None:
     """Stores an array of a file in parameters, without a copy if it is a whole parameter."""
-    for target, index, shape, _, rule in places:
+    for target, index, shape, _, rule in locations:
         part = np.split(array, rule.parts, rule.axis)[rule.part] if rule.parts > 1 else array
         part = rule.layout.read(part, shape)
         if index is None and rule.parts == 1:

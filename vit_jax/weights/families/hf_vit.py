@@ -74,8 +74,8 @@ class HuggingFaceViT(huggingface.HuggingFace):
     def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
         if "cls" not in shapes.has:
             raise WeightsError(f"contains no {shapes.expected('cls')}")
-        taught = shapes.has.get("head/kernel") == "cls_classifier.weight"
-        return super().options(fields, shapes) | {"pooling": "distilled" if taught else "token"}
+        teacher = shapes.has.get("head/kernel") == "cls_classifier.weight"
+        return super().options(fields, shapes) | {"pooling": "distilled" if teacher else "token"}
 
     def unwritten(self, spec: ModelSpec) -> Collection[str]:
         return ("classifier",) if spec.model.pooling == "distilled" else ()
