@@ -119,6 +119,15 @@ def test_newer_names_and_prefixes(tmp_path, rename, prefix, container):
     equal(given.params, expected.params)
 
 
+def test_the_layer_before_the_head_may_be_of_any_width(tmp_path):
+    arrays = read(TOKEN)
+    arrays |= {"pre_logits/kernel": np.ones((24, 10), np.float32),
+               "pre_logits/bias": np.ones(10, np.float32),
+               "head/kernel": np.ones((10, 7), np.float32)}  # fmt: skip
+    path = write(tmp_path / "w.npz", arrays)
+    assert weights.load(path).spec.model.representation_size == 10
+
+
 def test_groupnorms_with_and_without_the_axes_of_the_map(tmp_path):
     source = FIXTURES / "hybrid_tiny.npz"
     arrays = {
