@@ -160,7 +160,10 @@ def strike(trainer, compiled, count, rng):
         clean = bits(compiled(replay._copied(trainer.state), batch, np.zeros((4, 2), np.uint32)))
         faulty = Faulty(trainer, compiled, place, rng, {1, 3} if again else {1})
         lines = []
-        checked = replay.Replay(faulty, trainer.mesh, every=1, first=0, say=lines.append)
+        checked = replay.Replay(
+            faulty,  # pyright: ignore[reportArgumentType]
+            trainer.mesh, every=1, first=0, say=lines.append,
+        )  # fmt: skip
         try:
             saved = bits(checked(trainer.state, batch))
         except replay.Corrupted:
@@ -241,7 +244,7 @@ def cost(seed, rounds=7, steps=10):
             run = replay.Replay(run, trainer.mesh, every=every, first=0, say=print)
         states[every] = replay._copied(begun)
 
-        def turn(every=every, run=run) -> None:
+        def turn(every=every, run=run) -> None:  # pyright: ignore[reportGeneralTypeIssues]
             for _ in range(steps):
                 states[every], _ = run(states[every], batch, None)
             jax.block_until_ready(states[every])

@@ -26,7 +26,7 @@ def fuzz(name, arguments):
     """Gives one reader inputs until libFuzzer ends this process."""
     import atheris
 
-    with atheris.instrument_imports(include=["vit_jax"]):
+    with atheris.instrument_imports(include=["vit_jax"]):  # pyright: ignore
         import hostile
 
         contents, read = hostile.READERS[name]()
@@ -38,9 +38,11 @@ def fuzz(name, arguments):
     corpus = pathlib.Path(arguments[-1])
     for number, content in enumerate(contents):
         (corpus / f"sound{number}").write_bytes(content)
-    atheris.Setup(
-        [sys.argv[0], *arguments], lambda data: hostile.attempt(read, data, folder, allowed)
-    )
+
+    def attempt(data):
+        hostile.attempt(read, data, folder, allowed)
+
+    atheris.Setup([sys.argv[0], *arguments], attempt)
     atheris.Fuzz()
 
 
