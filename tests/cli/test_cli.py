@@ -447,6 +447,8 @@ def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
         (["list", "--data_dir=x"], "did you mean --data-dir?"),
         (["reproduce", "table5", "--dryrun"], "did you mean --dry-run?"),
         (["report", "x", "--out=y"], "did you mean --output?"),
+        (["convert", "--checkpoint=x", "--output=y", "--to=tim"], "did you mean timm?"),
+        (["inspect", "atention", "--checkpoint=x"], "did you mean attention?"),
         (["train", "--data=x"], "did you mean --config.data.root=x?"),
         (["train", "--epochs=9"], "did you mean --config.train.duration='9 epochs'?"),
         (["train", "--pretrained", "x"], "did you mean --config.init_from?"),

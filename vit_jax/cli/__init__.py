@@ -11,6 +11,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -175,6 +176,9 @@ def _stopped() -> int:
     return code
 
 
+CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")  # argparse's own words
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line with the nearest valid flag."""
 
@@ -191,7 +195,10 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Prints the mistake and exits with code 2."""
+        """Prints the mistake and exits with code 2; of a choice, with the nearest one."""
+        if found := CHOICE.search(message):
+            near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
+            message += f"; did you mean {near[0]}?" if near else ""
         messages.print_line(f"{self.prog}: {message}; see {self.prog} --help")
         self.exit(2)
 

@@ -141,7 +141,7 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
         return path
     if "://" not in reference:
         entry = find(reference)
-        return hub.fetch(entry, offline=offline) if entry.urls else BUNDLED / reference
+        return hub.fetch(entry, offline=offline) if entry.urls else BUNDLED / entry.name
     page = re.fullmatch(rf"{hub.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
     if page:
         # transformers 5 writes the processor of some models into the last of these.
