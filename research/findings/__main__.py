@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--copies",
         default="",
         metavar="NAME",
-        help="train on re-encoded copies, the data sets cifar10_NAME and cifar100_NAME",
+        help="train on re-encoded copies, the datasets cifar10_NAME and cifar100_NAME",
     )
     parser.add_argument(
         "--workdir",

@@ -28,7 +28,7 @@ class Arms:
 
         Args:
           size: the scale.
-          copies: ending of the names of re-encoded data sets, such as `webp`; empty: the originals.
+          copies: ending of the names of re-encoded datasets, such as `webp`; empty: the originals.
         """
         self.size = size
         self.upstream, self.target = (

@@ -79,7 +79,7 @@ class _InWorkdir:
 
 
 def check_data(study: FindingsStudy) -> None:
-    """Raises ConfigError if a data set is missing, with the command that provides it."""
+    """Raises ConfigError if a dataset is missing, with the command that provides it."""
     names = {}
     for finding in study.findings:
         for training in finding.trainings:

@@ -502,15 +502,15 @@ def run_files():
         for name in ("config.json", "metrics.jsonl", "goodput.json", run_data.TRANSFER):
             (folder / name).write_bytes(data)
         (inspect / inspect_figures.INDEX).write_bytes(data)
-        run_data.run(folder)
-        run_data.transfer(folder)
+        run_data.read_run(folder)
+        run_data.read_transfer(folder)
         try:  # the seal stops nearly all of these; what is behind it is read of sealed ones
             resealed = json.dumps(study_records.sealed(limits.load_json(data)))
         except (ValueError, TypeError, RecursionError, limits.LimitError):
             pass
         else:
             (folder / run_data.TRANSFER).write_text(resealed)
-            run_data.transfer(folder)
+            run_data.read_transfer(folder)
         inspect_figures.read_pictures(folder)
         goodput.read_sessions(folder / "goodput.json")
         locking.Holder.parse(data)

@@ -12,7 +12,7 @@ EPILOG = """\
 Pre-training runs first, then fine-tuning by the protocol of `vit_jax transfer`. Finished runs in
 --workdir are not repeated; whatever is missing (private JFT-300M, data that is not prepared) is
 listed with the command that provides it. Options such as --config.data.root=DIR
---config.data.name=NAME replace JFT-300M by a data set of yours. Tables and figures have the names
+--config.data.name=NAME replace JFT-300M by a dataset of yours. Tables and figures have the names
 that `list --table` takes.
 
 What the paper concludes from them is tested with small networks by `python -m research.findings`,

@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colors from the page, light or dark, and its width too."""
+"""Charts as SVG; colors and width come from the page's style sheet."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ COLORS = 8  # that the page has; then they begin again, dashed
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
-    """Points of one color: a line through them, marks on them, or both.
+    """Points in one color, drawn as a line, marks, or both.
 
     Attributes:
       name: what the legend calls it; empty: it is not in the legend.
@@ -88,7 +88,7 @@ class Chart:
 
 
 class Axis:
-    """The way from a value to a place, and the ticks between."""
+    """Maps values to positions in [0, 1], and places ticks."""
 
     def __init__(self, values: Iterable[float], *, log: bool, zero: bool) -> None:
         known = list(values)
@@ -106,13 +106,13 @@ class Axis:
         self.log, self.low, self.high = log, low, high
 
     def place(self, value: float) -> float:
-        """Where a value is, from 0 to 1."""
+        """The position of a value in [0, 1]."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:
-        """Round values between the ends."""
+        """At most about `most` round values within the axis."""
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             for factors in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8)):
@@ -164,7 +164,7 @@ def run_charts(points: Callable[[str], Sequence[Point]], splits: Sequence[str]) 
 
 
 def svg(chart: Chart) -> Markup:
-    """The chart; one without points says so."""
+    """The chart as SVG; one without points says so."""
     series = chart.drawn
     drawn: list[Markup] = []
     if series:
@@ -185,7 +185,7 @@ def svg(chart: Chart) -> Markup:
 
 
 def number(value: float, *, percent: bool = False) -> str:
-    """A value as an axis has it: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
+    """A value as an axis label: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
     if percent:
         return f"{100 * value:.4g} %"
     if abs(value) >= 1e6 or 0 < abs(value) < 1e-4:
@@ -245,7 +245,7 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
 
 
 def _error_bar(point: Point, error: float, x: Axis, y: Axis, color: str) -> Iterable[Markup]:
-    """Yields the bar and its two caps; what is off a logarithmic axis ends at that."""
+    """An error bar with caps, clipped to the axis."""
     at = float(_across(x.place(point[0])))
     low, high = (_down(y.place(max(point[1] + e, y.low))) for e in (-error, error))
     kind = f"error {color}"
@@ -256,7 +256,7 @@ def _error_bar(point: Point, error: float, x: Axis, y: Axis, color: str) -> Iter
 
 
 def _spoken(chart: Chart, series: Sequence[Series]) -> str:
-    """The chart in words, for who cannot see it."""
+    """The chart in words, for screen readers."""
     parts = []
     for one in series:
         first, last = one.points[0][1], one.points[-1][1]
@@ -268,7 +268,7 @@ def _spoken(chart: Chart, series: Sequence[Series]) -> str:
 
 
 def _thin(points: Sequence[Point]) -> Sequence[Point]:
-    """At most `MOST_POINTS` of them, spread evenly, the last among them."""
+    """At most `MOST_POINTS` points, evenly spread, including the last."""
     every = -(-len(points) // MOST_POINTS)
     return points[(len(points) - 1) % every :: every]
 

@@ -101,7 +101,7 @@ def _draw(axes: Axes, chart: charts.Chart) -> None:
 
 
 def _logarithmic(axes: Axes, values: Sequence[float]) -> None:
-    """Makes y logarithmic for such values, with round numbers on it in plain decimals."""
+    """Makes y logarithmic, with round ticks in plain decimals."""
     if not values:
         return
     scale = charts.Axis(values, log=True, zero=False)

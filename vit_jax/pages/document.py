@@ -1,4 +1,4 @@
-"""What a report consists of, before it becomes HTML or Markdown: titled sections of blocks."""
+"""The parts of a report, independent of HTML and Markdown: sections of blocks."""
 
 import collections
 import dataclasses
@@ -11,7 +11,7 @@ from vit_jax.pages.charts import Chart
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """A few numbers to see first: each a value, what it is, and a remark."""
+    """Headline numbers: (value, name, remark)."""
 
     items: Sequence[tuple[str, str, str]]
 
@@ -51,7 +51,7 @@ class Charts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One image with what the model makes of it.
+    """One image with its prediction.
 
     Attributes:
       name: where the image comes from.

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing besides itself."""
+"""A report as one self-contained HTML page."""
 
 import base64
 import pathlib

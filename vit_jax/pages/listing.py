@@ -31,7 +31,7 @@ class Entry:
 
     @property
     def dataset(self) -> str:
-        """The common name of the data set, else the name that its source uses."""
+        """The common name of the dataset, else the name that its source uses."""
         data = self.cfg.data
         return self.about.dataset or data.name or data.source
 

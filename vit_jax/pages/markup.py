@@ -1,16 +1,16 @@
-"""HTML and SVG elements that cannot be broken by what is put into them."""
+"""HTML and SVG elements that escape their contents."""
 
 import html
 
 
 class Markup(str):
-    """Text that is HTML already; every other text is escaped when it is put into an element."""
+    """Text that is HTML already; all other text is escaped when it enters an element."""
 
     __slots__ = ()
 
 
 def element(name: str, *inside: object, **attributes: object) -> Markup:
-    """Returns `<name attributes>inside</name>`; `class_` is written `class`, `a_b` is `a-b`.
+    """`<name attributes>inside</name>`; `class_` is written `class`, `a_b` is `a-b`.
 
     Attributes that are None are left out, and so are children that are None.
     """
@@ -19,17 +19,17 @@ def element(name: str, *inside: object, **attributes: object) -> Markup:
 
 
 def empty(name: str, **attributes: object) -> Markup:
-    """An element that has no end, such as `<img>`."""
+    """A void element, such as `<img>`."""
     return Markup(f"<{name}{_attributes(attributes)}>")
 
 
 def join(*parts: object) -> Markup:
-    """Returns what stands one after another."""
+    """Concatenates parts."""
     return Markup("".join(text(part) for part in parts if part is not None))
 
 
 def text(value: object) -> Markup:
-    """A value as HTML: markup as it is, all else escaped."""
+    """Escapes a value, unless it is Markup."""
     return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
 
 

@@ -1,4 +1,4 @@
-"""Results of cells: a file of JSON lines, one for each cell that has ended, only ever added to."""
+"""Records of finished cells: an append-only file of JSON lines."""
 
 import hashlib
 import json
@@ -132,7 +132,7 @@ class Records:
             yield record
 
     def _check(self, record: Any) -> None:
-        """Raises ValueError for what is no record of a cell."""
+        """Raises ValueError unless this is the record of a cell."""
         if not isinstance(record, Mapping):
             raise ValueError("no object")
         for key, kind in self._keys.items():
@@ -148,7 +148,7 @@ class Records:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value of JSON is a number to count with: finite, and no larger than any here."""
+    """Whether a JSON value is a finite number below `LARGEST`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 

@@ -13,7 +13,7 @@ from vit_jax.studies.records import DONE, FAILED, Record, Records
 
 
 class Study(Protocol):
-    """Runs that belong together: which cells can run, and what their records change."""
+    """The cells to run next, given the records so far."""
 
     @property
     def records(self) -> Records:
@@ -74,7 +74,7 @@ class GivenCells:
         return [c for c in waiting if c.origin is None or self.records.find(c.origin)]
 
     def recorded(self, cell: Cell) -> None:
-        """Nothing follows from a record."""
+        """Does nothing: no cell depends on the values of another."""
 
 
 class LiveTable:

@@ -142,7 +142,7 @@ def test_a_cell_outside_of_the_directory_of_its_transfer_is_not_read(tmp_path, p
     (tmp_path / "transfer/link").symlink_to(tmp_path / "a")
     cells = [pages.TRANSFER["cells"][2] | {"directory": place}]
     pages.write_transfer(tmp_path / "transfer", cells=cells)
-    (problem,) = run_data.transfer(tmp_path / "transfer").problems
+    (problem,) = run_data.read_transfer(tmp_path / "transfer").problems
     assert problem.startswith("transfer.json: cannot be read (directory")
     assert "81.25 %" not in page_of(tmp_path / "transfer")[0].text
 
@@ -178,7 +178,7 @@ def hostile_document(tmp_path):
         seen=1, of=1, samples=[sample], mistakes=[sample], wrong=1,
         confusion=confusion([HOSTILE, HOSTILE + "2"], [(HOSTILE, HOSTILE + "2")]),
     )  # fmt: skip
-    made = report_page.document([run_data.read(tmp_path)], {0: predictions})
+    made = report_page.document([run_data.read_directory(tmp_path)], {0: predictions})
     return dataclasses.replace(made, facts={"by": HOSTILE})
 
 

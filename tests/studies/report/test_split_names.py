@@ -57,7 +57,7 @@ def test_a_test_split_that_was_measured_once_is_the_headline(tmp_path):
         "The test split `test` was measured once, at step 10, the best checkpoint by "
         "validation/top1." in text
     )
-    run = run_data.run(tmp_path / "after")
+    run = run_data.read_run(tmp_path / "after")
     assert run.finished
     assert (run.reported.name, run.results["top1"], run.best["top1"]) == ("test", 0.5, 0.75)
 

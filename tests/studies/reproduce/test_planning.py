@@ -162,7 +162,7 @@ def test_numbers_of_training_runs(tmp_path):
     pages.write_run(tmp_path / origin, name=origin, results=few)
     cell = next(c for c in tables.table("table2").cells
                 if c.measure == tables.CORE_DAYS and c.steps[0].name == origin)  # fmt: skip
-    found = {origin: run_data.run(tmp_path / origin)}
+    found = {origin: run_data.read_run(tmp_path / origin)}
     assert measurements.number(cell, found, None).mean == pytest.approx(12.5 * 8 / 86400)
 
 

@@ -71,12 +71,12 @@ def title(key: str) -> str:
 
 
 def first_upper(text: str) -> str:
-    """Text with a capital at its start, the rest as it is: `testA` is `TestA`."""
+    """Capitalizes the first letter alone: `testA` becomes `TestA`."""
     return text[:1].upper() + text[1:]
 
 
 def model(cfg: config.Config) -> str:
-    """The network in a few words."""
+    """The network's name, or its sizes."""
     one = cfg.model
     name = one.architecture or "vit"
     if name not in components.built_in("model"):
@@ -90,7 +90,7 @@ def model(cfg: config.Config) -> str:
 
 
 def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
-    """Returns (option, value, default, meaning) where a config is not as the schema has it.
+    """(option, value, default, meaning) of options that differ from the schema's defaults.
 
     Sizes that its variant says are left out.
     """
@@ -112,7 +112,7 @@ def printed(name: str) -> list[tuple[catalog.Result, str]]:
 
 
 def place(table: str) -> str:
-    """Where something is printed: `2` is `Table 2`, `section 4.6` itself."""
+    """The place in the paper: `2` becomes `Table 2`, `section 4.6` stays."""
     return f"Table {table}" if table[0].isdigit() else table
 
 

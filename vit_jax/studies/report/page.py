@@ -38,7 +38,7 @@ def write(
 
     Raises ConfigError for directories that hold nothing, or an output that cannot be written.
     """
-    items = [run_data.read(directory) for directory in directories]
+    items = [run_data.read_directory(directory) for directory in directories]
     page = _path(directories[0] if output is None else output)
     predictions = {}
     if images:
@@ -175,7 +175,7 @@ def _differing(runs: Sequence[tuple[str, StoredRun]]) -> Iterator[tuple[str, ...
 def _predictions(
     item: StoredRun | StoredTransfer, images: int, seed: int
 ) -> run_section.Predictions:
-    """Returns what a run's model, or a transfer's first final one, says of images."""
+    """Predictions of a run's model, or of a transfer's first final run."""
     directory = item.directory
     if isinstance(item, StoredTransfer):
         done = [cell for cell in item.cells("final") if cell.get("state") == "done"]
@@ -191,7 +191,7 @@ def _predictions(
 
 
 def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_section.Predictions:
-    """Returns what the checkpoint that stands for a run says of at most so many images.
+    """Classifies at most `images` images with the checkpoint that stands for a run.
 
     They are drawn from the evaluation split by seed. Raises UserError.
     """
@@ -256,7 +256,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Holds back the notes of opening a checkpoint: a report is not the place for them."""
+    """Silences the log while a checkpoint is opened."""
     level = logs.log.level
     logs.log.setLevel(logging.ERROR)
     try:

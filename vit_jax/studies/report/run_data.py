@@ -1,4 +1,4 @@
-"""What run and transfer directories say, read without jax; what is missing or damaged is a line."""
+"""Run and transfer directories, read without jax; missing or damaged files become notes."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ class StoredRun:
 
     @property
     def step(self) -> int:
-        """The last step that left a number."""
+        """The last logged step."""
         return max((line["step"] for line in self.lines), default=0)
 
     @property
@@ -135,7 +135,7 @@ class StoredRun:
         return records.best(commits, metric)
 
     def results_of(self, step: float | None, split: Role | None = None) -> dict[str, float]:
-        """The numbers of the evaluation at a step, none where there was none.
+        """Results of the evaluation at a step; empty without one.
 
         Those of `split`, by default the one measured while training, have no name before them.
         """
@@ -149,12 +149,12 @@ class StoredRun:
         return merged
 
     def points(self, key: str) -> list[tuple[float, float]]:
-        """Returns (step, value) of one number, what was not finite left out."""
+        """(step, value) pairs of a metric, without non-finite values."""
         return [(line["step"], line[key]) for line in self.lines if _finite(line.get(key))]
 
     @property
     def seconds(self) -> float | None:
-        """Time spent training, from the measured speed; without evaluation and saving."""
+        """Seconds of training by the logged speed, without evaluation and saving."""
         if self.cfg is None:
             return None
         speeds, total, before = self.points("speed/images_per_second"), 0.0, 0.0
@@ -198,24 +198,24 @@ class StoredTransfer:
         return self.values.get("results") or {}
 
 
-def read(directory: pathlib.Path) -> StoredRun | StoredTransfer:
-    """Returns what a directory holds; raises ConfigError for one that is neither kind."""
+def read_directory(directory: pathlib.Path) -> StoredRun | StoredTransfer:
+    """The run or transfer in a directory; raises ConfigError if it holds neither."""
     with storage.readable_errors(str(directory)):
         exists = directory.is_dir()
     if not exists:
         raise config.ConfigError(f"{directory}: no such directory")
     if (directory / TRANSFER).exists():
-        return transfer(directory)
+        return read_transfer(directory)
     known = ("config.json", "metrics.jsonl", "checkpoints")
     if not any((directory / name).exists() for name in known):
         raise config.ConfigError(
             f"{directory}: holds no run (config.json, metrics.jsonl, checkpoints) and no transfer "
             f"({TRANSFER})"
         )
-    return run(directory)
+    return read_run(directory)
 
 
-def run(directory: pathlib.Path) -> StoredRun:
+def read_run(directory: pathlib.Path) -> StoredRun:
     """A run directory, or as much of it as can be read."""
     problems: list[str] = []
     cfg = _config(directory / "config.json", problems)
@@ -233,7 +233,7 @@ def run(directory: pathlib.Path) -> StoredRun:
     )
 
 
-def transfer(directory: pathlib.Path) -> StoredTransfer:
+def read_transfer(directory: pathlib.Path) -> StoredTransfer:
     """A transfer directory, or as much of it as can be read."""
     problems: list[str] = []
     values: dict[str, Any] = {}
@@ -250,14 +250,14 @@ def transfer(directory: pathlib.Path) -> StoredTransfer:
     for cell in values.get("cells", ()):
         place = str(cell["directory"])
         if (directory / place).is_dir():
-            runs[place] = run(directory / place)
+            runs[place] = read_run(directory / place)
             problems += [f"{place}: {problem}" for problem in runs[place].problems]
     return StoredTransfer(directory=directory, values=values, runs=runs, problems=problems)
 
 
 @contextlib.contextmanager
 def _noted(name: str, problems: list[str], missing: str = "is missing") -> Iterator[None]:
-    """Notes why a file cannot be read, and goes on."""
+    """Turns errors of reading a file into a note."""
     try:
         yield
     except FileNotFoundError:
@@ -316,7 +316,7 @@ def _results(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _without(split: Role, numbers: Mapping[str, float]) -> dict[str, float]:
-    """Numbers by name, those of a split without its name before them."""
+    """Results by name, without the prefix of a split."""
     return {key.removeprefix(f"{split.name}/"): value for key, value in numbers.items()}
 
 

@@ -25,7 +25,7 @@ from vit_jax.studies.report.run_data import StoredRun
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What a model makes of images of the split that is evaluated.
+    """Predictions on images drawn from the evaluation split.
 
     Attributes:
       split: the split, by the name of its metrics.
@@ -53,7 +53,7 @@ class Predictions:
 
 
 def lead(run: StoredRun) -> str:
-    """Returns what was run, as a sentence."""
+    """The model, data and length of a run as a sentence."""
     if run.cfg is None:
         return "A run without a readable config."
     train, data = run.cfg.train, run.cfg.data
@@ -72,7 +72,7 @@ def lead(run: StoredRun) -> str:
 def sections(
     run: StoredRun, predictions: Predictions | None, *, level: int = 2
 ) -> Iterator[Section]:
-    """Yields all there is to say of a run."""
+    """Sections on a run, in the order of a report."""
     blocks: list[Block] = [Numbers(items=list(_headline(run)))]
     blocks += [Text(text=line, note=True) for line in _state(run)]
     yield Section(title="", blocks=blocks, level=level)
@@ -94,7 +94,7 @@ def sections(
 
 
 def setup(run: StoredRun) -> Iterator[Block]:
-    """Yields the options that are not as the schema has them."""
+    """The options that differ from the schema's defaults."""
     if run.cfg is None:
         yield Text(text="The config cannot be read.", note=True)
         return
@@ -110,7 +110,7 @@ def speed(run: StoredRun) -> float | None:
 
 
 def shown(predictions: Predictions) -> Iterator[Block]:
-    """Yields the blocks of predictions, or why there are none."""
+    """Blocks of predictions, or the reason for their absence."""
     if predictions.problem:
         yield Text(text=f"No predictions: {predictions.problem}", note=True)
         return
@@ -149,7 +149,7 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
 
 
 def _state(run: StoredRun) -> Iterator[str]:
-    """Yields what a reader has to know before believing the numbers."""
+    """Notes on missing evaluations, splits and damaged files."""
     if not run.results:
         yield "Nothing has been evaluated yet."
     elif run.results_at != run.step:
@@ -159,7 +159,7 @@ def _state(run: StoredRun) -> Iterator[str]:
 
 
 def _measured_on(run: StoredRun) -> Iterator[str]:
-    """Yields which split the numbers are of, and whether it chose what is reported."""
+    """Which split was measured, and whether it also chose the checkpoint."""
     cfg, measured, test = run.cfg, run.evaluated, run.tested
     if cfg is None or not run.results:
         return

@@ -29,7 +29,7 @@ def lead(transfer: StoredTransfer) -> str:
 def sections(
     transfer: StoredTransfer, predictions: run_section.Predictions | None, *, level: int = 2
 ) -> Iterator[Section]:
-    """Yields all there is to say of a transfer."""
+    """Sections on a transfer, in the order of a report."""
     blocks: list[Block] = [Numbers(items=list(_headline(transfer)))]
     blocks += [Text(text=f"{problem}.", note=True) for problem in transfer.problems]
     yield Section(title="", blocks=blocks, level=level)
@@ -63,7 +63,7 @@ def sections(
 
 
 def beside(name: str, results: Mapping[str, Any]) -> Table:
-    """Every measure with what the paper printed for it, if it did."""
+    """Every measure beside the paper's number, if it has one."""
     papers = formatting.printed(name)
     rows = []
     for measure, ours in results.items():
@@ -207,7 +207,7 @@ def _final_runs(transfer: StoredTransfer) -> list[StoredRun]:
 
 
 def _curves(transfer: StoredTransfer) -> Iterator[Chart]:
-    """Yields the training loss of the cells of each stage."""
+    """Charts of the training loss, one for each stage."""
     for stage, title in (("choose", "Loss while choosing"), ("final", "Loss of the final runs")):
         cells = [c for c in transfer.cells(stage) if c.get("directory") in transfer.runs]
         series = [

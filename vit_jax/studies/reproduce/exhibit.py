@@ -5,7 +5,7 @@ import dataclasses
 from vit_jax.config import catalog, paper
 from vit_jax.data.tasks import TASKS
 
-# Columns of Tables 2, 5 and 6: target data set and measure.
+# Columns of Tables 2, 5 and 6: target dataset and measure.
 TARGETS = {
     "ImageNet": ("imagenet", "top1"),
     "ReaL": ("imagenet", "real/top1"),
@@ -135,12 +135,12 @@ def transfer(name: str, origin: str = "") -> TableRun:
 
 
 def spelled(model: str) -> str:
-    """The spelling of a network in config names."""
+    """A network's name as config names spell it."""
     return model.replace("/", "_")
 
 
 def finetuning(model: str, pretrained: str, target: str, origin: str = "") -> TableRun:
-    """The transfer of a network from its pre-training data set to a target."""
+    """The transfer of a network from its pre-training dataset to a target."""
     return transfer(f"finetune/{spelled(model)}-{pretrained}-{target}", origin)
 
 
@@ -152,7 +152,7 @@ def after_jft(model: str, epochs: int, target: str, origin: str = "") -> TableRu
 
 
 def row_label(model: str, pretrained: str) -> str:
-    """The row label for a network and its pre-training data set."""
+    """The row label for a network and its pre-training dataset."""
     return f"{model}, {PRETRAINED[pretrained]}"
 
 
@@ -169,7 +169,7 @@ def vtab_tasks(group: str = "") -> list[str]:
 
 
 def bit_vtab(group: str = "") -> tuple[TableRun, ...]:
-    """Returns Big Transfer's transfers to all VTAB-1k tasks, or to one group."""
+    """Big Transfer's transfers to all VTAB-1k tasks, or to one group."""
     return tuple(transfer(f"bit/R152x4-jft-vtab-{task}") for task in vtab_tasks(group))
 
 

@@ -26,7 +26,7 @@ FIVE_SHOT = "5-shot ImageNet"
 
 
 def figure2() -> Exhibit:
-    """Returns VTAB scores by task group for ViT-H/14 and its competitors."""
+    """VTAB scores by task group for ViT-H/14 and its competitors."""
     groups = {"VTAB": "", **{group: group for group in ("Natural", "Specialized", "Structured")}}
     cells = []
     for x, (column, group) in enumerate(groups.items()):
@@ -58,7 +58,7 @@ def figure2() -> Exhibit:
 
 
 def figure3() -> Exhibit:
-    """Returns fine-tuned ImageNet top-1 by pre-training set."""
+    """Fine-tuned ImageNet top-1 by pre-training set."""
     places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
     cells = tuple(
         Score(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
@@ -73,7 +73,7 @@ def figure3() -> Exhibit:
 
 
 def figure4() -> Exhibit:
-    """Returns 5-shot ImageNet top-1 by number of JFT-300M images."""
+    """5-shot ImageNet top-1 by number of JFT-300M images."""
     cells = tuple(
         Score(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
              steps=(few_shot(f"figure4/{spelled(model)}-jft-{label}"),))
@@ -88,7 +88,7 @@ def figure4() -> Exhibit:
 
 
 def figure5() -> Exhibit:
-    """Returns fine-tuned top-1 by pre-training compute."""
+    """Fine-tuned top-1 by pre-training compute."""
     cells = []
     for (model, epochs), printed in paper.TABLE_6.items():
         row, scores = length_row(model, epochs), paper.titled(printed.scores)
@@ -107,7 +107,7 @@ def figure5() -> Exhibit:
 
 
 def figure8() -> Exhibit:
-    """Returns 5-shot ImageNet top-1 of one network scaled along one or all dimensions."""
+    """5-shot ImageNet top-1 of one network scaled along one or all dimensions."""
     chosen = listing.entries(table="figure8")
     compute = {entry.name: entry.exaflops or 0.0 for entry in chosen}
     base = compute["scaling/base"]
@@ -129,7 +129,7 @@ def figure8() -> Exhibit:
 
 
 def figure9() -> Exhibit:
-    """Returns 5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
+    """5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
     cells = tuple(
         Score(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
              steps=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
@@ -148,7 +148,7 @@ def figure9() -> Exhibit:
 
 
 def figure13() -> Exhibit:
-    """Returns 5-shot ImageNet top-1 by compute for axial networks and their base networks."""
+    """5-shot ImageNet top-1 by compute for axial networks and their base networks."""
     cells = []
     for entry in listing.entries(table="figure13"):
         step = few_shot(entry.name)

@@ -43,13 +43,13 @@ class Where(NamedTuple):
     time: str
 
 
-def read(step: TableRun, workdir: pathlib.Path) -> StoredRun | StoredTransfer | None:
+def read_stored(step: TableRun, workdir: pathlib.Path) -> StoredRun | StoredTransfer | None:
     """The run or transfer of a step; None if it has not started."""
     directory = workdir / step.directory
     if step.kind == "transfer":
         found = (directory / run_data.TRANSFER).is_file()
-        return run_data.transfer(directory) if found else None
-    return run_data.run(directory) if (directory / "config.json").is_file() else None
+        return run_data.read_transfer(directory) if found else None
+    return run_data.read_run(directory) if (directory / "config.json").is_file() else None
 
 
 def finished(found: StoredRun | StoredTransfer | None) -> bool:

@@ -50,7 +50,7 @@ class Planned:
 
 
 class TablePlan:
-    """A table and a folder of runs: what is there, what can run, what the rest lacks.
+    """The state of a table's runs in a folder: done, ready, waiting, or lacking data.
 
     Compiles nothing and uses no device.
 
@@ -71,7 +71,7 @@ class TablePlan:
         """
         self.table, self.workdir, self._overrides = table, workdir, overrides
         self.found: Found = {
-            step.directory: measurements.read(step, workdir) for step in table.steps
+            step.directory: measurements.read_stored(step, workdir) for step in table.steps
         }
         self.planned: dict[str, Planned] = {}
         slices = dict(_slices())

@@ -18,7 +18,7 @@ CHOOSE, FINAL = "choose", "final"  # stages
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Options to choose among others.
+    """One setup and learning rate to choose among.
 
     Attributes:
       setup: `vit` for the config's own options, or the name of another setup, such as `bit`.
@@ -104,7 +104,7 @@ def create(
     seeds: Sequence[int] = (),
     tiny: bool = False,
 ) -> TransferPlan:
-    """The plan of a catalog name or file.
+    """Plans the transfer of a catalog name or config file.
 
     Args:
       reference: the config's name.
