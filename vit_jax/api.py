@@ -19,7 +19,7 @@ Overrides = Mapping[str, Any] | None
 
 
 def list_configs(pattern: str | None = None) -> list[str]:
-    """Returns the names of the configs, or those that match a pattern such as `vtab/*`.
+    """The names of the configs, or those that match a pattern such as `vtab/*`.
 
     Examples:
         >>> import vit_jax
@@ -30,7 +30,7 @@ def list_configs(pattern: str | None = None) -> list[str]:
 
 
 def get_config(name: str, overrides: Overrides = None) -> config.Config:
-    """Returns a frozen, complete config: defaults, sizes and overrides filled in.
+    """A frozen, complete config: defaults, sizes and overrides filled in.
 
     Args:
       name: a config name, or `FILE.py:NAME`.
@@ -94,7 +94,7 @@ def preview(
     *,
     accept: Collection[str] = (),
 ) -> list[tuple[str, str]]:
-    """Returns what `train` would do, as pairs of a label and a text; writes nothing.
+    """What `train` would do, as pairs of a label and a text; writes nothing.
 
     Raises a UserError, as `train` would.
 
@@ -117,7 +117,7 @@ def _start(
     *,
     smoke: bool,
 ) -> tuple[config.Config | None, dict[str, Any], pathlib.Path]:
-    """Returns the complete config, the options that the user has set, and the run directory."""
+    """The complete config, the options that the user has set, and the run directory."""
     directory = None if workdir is None else storage.given_path("workdir", workdir)
     if isinstance(name_or_config, str):
         cfg, directory = run_config.start(name_or_config, given, directory, tiny=smoke)
@@ -137,7 +137,7 @@ def evaluate(
     overrides: Overrides = None,
     step: int | str | None = None,
 ) -> dict[str, Any]:
-    """Returns the metrics of a checkpoint on its whole evaluation split, by name.
+    """The metrics of a checkpoint on its whole evaluation split, by name.
 
     Args:
       reference: a checkpoint, as in `load`.

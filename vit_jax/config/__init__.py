@@ -92,13 +92,13 @@ class Config:
         return self.masked.target is None
 
     def __repr__(self) -> str:
-        """Returns the options that differ from their defaults, one per line."""
+        """The options that differ from their defaults, one per line."""
         lines = [f"  {key}={value!r},\n" for key, value in changed(self).items()]
         return f"Config(\n{''.join(lines)})"
 
 
 def build(values: Mapping[str, Any]) -> Config:
-    """Returns the config that nested `values` describe, or raises ConfigError.
+    """The config that nested `values` describe, or raises ConfigError.
 
     `plugins` in them names the modules of its components, as in `to_dict`. They are never imported,
     only named in the error where such a component is missing.
@@ -123,7 +123,7 @@ def _plugins_named(plugins: Any) -> Iterator[None]:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Returns nested plain values that JSON holds and `build` reads back unchanged.
+    """Nested plain values that JSON holds and `build` reads back unchanged.
 
     If it uses components of plug-ins, `plugins` lists the modules to import.
     """
@@ -150,7 +150,7 @@ def sections(config: Config) -> Iterator[Section]:
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns nested `values` with texts or values at dotted keys, such as `optimizer.lr`."""
+    """Nested `values` with texts or values at dotted keys, such as `optimizer.lr`."""
     with _plugins_named(values.get(PLUGINS)):
         return _options.override(Config, values, assignments)
 
@@ -169,7 +169,7 @@ def declared() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 
 
 def with_classes(cfg: Config, classes: int | None) -> Config:
-    """Returns the config with `model.num_classes`, where the user left it to the data."""
+    """The config with `model.num_classes`, where the user left it to the data."""
     # No number where the data have no classes, as for training without labels.
     model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes or None)
     return dataclasses.replace(cfg, model=model)

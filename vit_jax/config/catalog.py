@@ -76,7 +76,7 @@ class About:
     Attributes:
       tables: tables and figures that contain it, such as `3`, `D.6`, `figure 4`.
       row: description of the row.
-      dataset: common name of the data set.
+      dataset: common name of the dataset.
       images: number of training images.
       exaflops: compute as printed.
       core_days: TPUv3-core-days as printed.
@@ -85,7 +85,7 @@ class About:
       choices: decisions that its source leaves open.
       origin: config whose weights initialize it.
       warning: line shown when training starts without `init_from`.
-      needs: error shown when its data set is unavailable; suppressed if a `lifted_by` option is
+      needs: error shown when its dataset is unavailable; suppressed if a `lifted_by` option is
       set.
       lifted_by: options.
       transfer: learning rate search, for fine-tuning configs.
@@ -113,14 +113,14 @@ class About:
 
 @functools.cache
 def directory() -> pathlib.Path:
-    """Returns the folder of the config files: in the installed package or in the checkout."""
+    """The folder of the config files: in the installed package or in the checkout."""
     package = pathlib.Path(__file__).resolve().parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def names() -> dict[str, pathlib.Path]:
-    """Returns every catalog name with its file, in order.
+    """Catalog names, each with its file, in order.
 
     Logs a broken config file and omits its names; the other files still load.
     """
@@ -134,7 +134,7 @@ def names() -> dict[str, pathlib.Path]:
 
 
 def load(reference: str) -> dict[str, Any]:
-    """Returns the options that `NAME`, `FILE.py:NAME` or `FILE.py` sets.
+    """The options that `NAME`, `FILE.py:NAME` or `FILE.py` sets.
 
     Raises ConfigError for a missing name or file, or for a file that is not a config file.
     """
@@ -195,13 +195,13 @@ def _plain(values: Any) -> dict[str, Any]:
 
 
 def about(reference: str) -> About:
-    """Returns the `About` of `NAME`, `FILE.py:NAME` or `FILE.py`; raises like `load`."""
+    """The `About` of `NAME`, `FILE.py:NAME` or `FILE.py`; raises like `load`."""
     module, name = _locate(reference)
     return module.about(name) if hasattr(module, "about") else About()
 
 
 def summary(path: pathlib.Path) -> str:
-    """Returns the first line of a config file's docstring."""
+    """The first line of a config file's docstring."""
     return (_module(path).__doc__ or "").strip().split("\n")[0]
 
 
@@ -239,7 +239,7 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
 
 
 def _prefix(name: str) -> str:
-    """Returns the stem of the config file that defines a bare name: `vtab` for `vtab/x`."""
+    """The stem of the config file that defines a bare name: `vtab` for `vtab/x`."""
     return re.split("[/-]", name, maxsplit=1)[0]
 
 
@@ -254,7 +254,7 @@ def _names(path: pathlib.Path) -> tuple[str, ...]:
 
 @functools.cache
 def _checked_names(path: pathlib.Path, modified: int) -> tuple[str, ...]:
-    """Returns the names of a catalog file; raises ConfigError for a name without its prefix.
+    """The names of a catalog file; raises ConfigError for a name without its prefix.
 
     A name begins with the stem of its file, so it is found without running the others, and no two
     files can have the same.

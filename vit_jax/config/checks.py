@@ -5,11 +5,13 @@ Each ends in one line before anything else happens.
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from vit_jax import config
 from vit_jax.config import components
 from vit_jax.config.options import unread
+from vit_jax.utils.errors import ConfigError
 
 
 def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
@@ -29,34 +31,32 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
         if value is not False and amount in (None, 0, ()):
             continue
         if (why := unread(cfg, key, fields[key])) and not (own and key.startswith("model.")):
-            raise config.ConfigError(f"{key}={config.show(value)}: {why}")
+            raise ConfigError(f"{key}={config.show(value)}: {why}")
 
 
 def check_options(cfg: config.Config) -> None:
     """Raises ConfigError for a combination of options that cannot work; `models.check` has more."""
     data, train = cfg.data, cfg.train
     if data.source == "tfds" and not data.name:
-        raise config.ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
+        raise ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
     if data.source in ("folder", "csv") and not data.root:
-        raise config.ConfigError("data.root=none: set it to the folder of images")
+        raise ConfigError("data.root=none: set it to the folder of images")
     for key in ("crop_area", "crop_aspect"):
         low, high = getattr(data, key)
         if low > high:
-            raise config.ConfigError(
-                f"data.{key}={low:g},{high:g}: the first must not exceed the second"
-            )
+            raise ConfigError(f"data.{key}={low:g},{high:g}: the first must not exceed the second")
     if data.aspect == "native" and cfg.masked.target is not None:
-        raise config.ConfigError("data.aspect=native: is not for masked.target; set fixed")
+        raise ConfigError("data.aspect=native: is not for masked.target; set fixed")
     for group in cfg.optimizer.groups:
         if group.lr is None and group.decay is None:
             key = f"optimizer.groups.{group.pattern}"
-            raise config.ConfigError(
+            raise ConfigError(
                 f"optimizer.groups={group.pattern}: sets nothing; set {key}.lr or {key}.decay"
             )
     if data.randaugment is not None:
         _check_randaugment(data.randaugment)
     if data.source == "digits" and data.channels not in (1, 3):
-        raise config.ConfigError(
+        raise ConfigError(
             f"data.channels={data.channels}: digits are gray; set 1, or 3 for three equal channels"
         )
     if data.channels not in (1, 3) or data.depth != 8:
@@ -64,18 +64,19 @@ def check_options(cfg: config.Config) -> None:
     _check_crops(data)
     _check_batch(cfg, devices=1)
     if cfg.distill.teacher is not None:
-        _check_distill(cfg)
+        clean = {"masked.target": None, "train.augmentations": ()}
+        _require(cfg, clean, "does not go with distill.teacher, which sees the same pixels")
     if data.multilabel:
         _check_multilabel(cfg)
     elif cfg.checkpoint.best == "map":
-        raise config.ConfigError("checkpoint.best=map: needs data.multilabel=true; set top1")
+        raise ConfigError("checkpoint.best=map: needs data.multilabel=true; set top1")
     if train.duration.amount <= 0:
-        raise config.ConfigError(f"train.duration={train.duration}: must be more than 0")
+        raise ConfigError(f"train.duration={train.duration}: must be more than 0")
     for key in ("schedule.warmup", "schedule.cooldown"):
         if config.get(cfg, key).amount < 0:
-            raise config.ConfigError(f"{key}={config.get(cfg, key)}: must not be negative")
+            raise ConfigError(f"{key}={config.get(cfg, key)}: must not be negative")
     if isinstance(cfg.schedule, config.Falling) and cfg.schedule.end > cfg.optimizer.lr:
-        raise config.ConfigError(
+        raise ConfigError(
             f"schedule.end={cfg.schedule.end:g}: exceeds optimizer.lr {cfg.optimizer.lr:g}"
         )
     if cfg.masked.target is not None:
@@ -83,20 +84,20 @@ def check_options(cfg: config.Config) -> None:
     for key in ("checkpoint.every", "evaluation.every"):
         every = config.get(cfg, key)
         if every is not None and every.amount <= 0:
-            raise config.ConfigError(f"{key}={every}: must be more than 0, or none")
+            raise ConfigError(f"{key}={every}: must be more than 0, or none")
 
 
 def _check_crops(data: config.Data) -> None:
     """Raises ConfigError where a crop would be larger than what it is cut from."""
     if data.crop_pct is not None and data.resize_to is not None:
-        raise config.ConfigError(
+        raise ConfigError(
             f"data.crop_pct={data.crop_pct:g}: data.resize_to={data.resize_to} says it too; set "
             "one of them to none"
         )
     for key in ("mean", "std", "fill"):
         values = getattr(data, key)
         if values is not None and len(values) not in (1, data.channels):
-            raise config.ConfigError(
+            raise ConfigError(
                 f"data.{key}={config.show(values)}: needs 1 number, or {data.channels}, "
                 "one for each channel"
             )
@@ -105,11 +106,11 @@ def _check_crops(data: config.Data) -> None:
     if small and (data.train_crop == "random" or whole):
         if data.crop_pct is not None:
             bordered = ", or set data.fill=0 for a black border around evaluation views"
-            raise config.ConfigError(
+            raise ConfigError(
                 f"data.crop_pct={data.crop_pct:g}: a crop of more than there is; at most 1"
                 f"{bordered if data.train_crop != 'random' else ''}"
             )
-        raise config.ConfigError(
+        raise ConfigError(
             f"data.resize_to={data.resize_to}: smaller than data.image_size "
             f"{config.show(data.image_size)}; at least {max(data.image_size)}"
         )
@@ -118,7 +119,7 @@ def _check_crops(data: config.Data) -> None:
 def check_fixed(cfg: config.Config, command: str) -> None:
     """Raises ConfigError for views of several shapes, which few commands take."""
     if cfg.data.aspect != "fixed":
-        raise config.ConfigError(
+        raise ConfigError(
             f"data.aspect={cfg.data.aspect}: is for evaluate, embed and predict, not for "
             f"{command}; set fixed"
         )
@@ -129,13 +130,13 @@ def check_devices(cfg: config.Config, devices: int) -> None:
     if devices % cfg.mesh.fsdp:
         fits = [n for n in range(1, devices + 1) if devices % n == 0]
         nearest = min(fits, key=lambda n: abs(n - cfg.mesh.fsdp))
-        raise config.ConfigError(
+        raise ConfigError(
             f"mesh.fsdp={cfg.mesh.fsdp}: does not divide the {devices} devices; nearest: {nearest}"
         )
     _check_batch(cfg, devices)
     batch = cfg.evaluation.batch_size
     if batch is not None and batch % devices:
-        raise config.ConfigError(
+        raise ConfigError(
             f"evaluation.batch_size={batch}: not a multiple of {devices} devices; "
             f"nearest: {_multiple(batch, devices)}"
         )
@@ -160,7 +161,7 @@ def _check_batch(cfg: config.Config, devices: int) -> None:
     instead = ""
     if counts and not train.microbatch:
         instead = f", or set train.microbatch={train.batch_size // devices // counts[0]}"
-    raise config.ConfigError(
+    raise ConfigError(
         f"train.batch_size={train.batch_size}: {why}; nearest: "
         f"{_multiple(train.batch_size, parts)}{instead}"
     )
@@ -187,14 +188,14 @@ def _mixed(train: config.Train) -> int:
 
 
 def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
-    """Returns the config with the accumulation that train.microbatch asks for on `devices`."""
+    """The config with the accumulation that train.microbatch asks for on `devices`."""
     train = cfg.train
     rows, counts = train.batch_size // devices, _accumulations(train, devices)
     if train.microbatch is None or not counts:
         return cfg  # `check_devices` refuses a batch that does not divide
     fits = [n for n in counts if rows // n <= train.microbatch]
     if not fits:
-        raise config.ConfigError(
+        raise ConfigError(
             f"train.microbatch={train.microbatch}: train.mixup and train.cutmix need pairs; "
             f"at least {rows // counts[-1]}"
         )
@@ -204,19 +205,19 @@ def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
 def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> None:
     """Raises ConfigError where durations, now known in steps, contradict each other."""
     if warmup >= steps:
-        raise config.ConfigError(
+        raise ConfigError(
             f"schedule.warmup={cfg.schedule.warmup}: {warmup} steps, but the run has {steps}; "
             f"at most {steps - 1} steps"
         )
     if warmup + cooldown > steps:
-        raise config.ConfigError(
+        raise ConfigError(
             f"schedule.cooldown={cfg.schedule.cooldown}: {cooldown} steps, but {steps - warmup} of "
             f"{steps} follow the warm-up; at most {steps - warmup} steps"
         )
 
 
 def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
-    """Returns a line where a batch has more images than the training split, which few mean."""
+    """A line where a batch has more images than the training split, which few mean."""
     rows = cfg.train.batch_size // cfg.data.repeats
     if rows <= examples:
         return []
@@ -232,13 +233,11 @@ def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
 def _check_randaugment(pair: tuple[int, ...]) -> None:
     key = f"data.randaugment={config.show(pair)}"
     if len(pair) != 2:
-        raise config.ConfigError(
-            f"{key}: needs two numbers, operations and magnitude, such as 2,10"
-        )
+        raise ConfigError(f"{key}: needs two numbers, operations and magnitude, such as 2,10")
     if pair[0] < 1:
-        raise config.ConfigError(f"{key}: needs at least 1 operation per image; none turns it off")
+        raise ConfigError(f"{key}: needs at least 1 operation per image; none turns it off")
     if pair[1] > 30:
-        raise config.ConfigError(f"{key}: magnitude {pair[1]} is more than 30")
+        raise ConfigError(f"{key}: magnitude {pair[1]} is more than 30")
 
 
 def _check_plain_colors(cfg: config.Config) -> None:
@@ -252,57 +251,44 @@ def _check_plain_colors(cfg: config.Config) -> None:
         ("masked.target", cfg.masked.target, None),
     ):
         if given != off:
-            raise config.ConfigError(
+            raise ConfigError(
                 f"{key}={config.show(given)}: is for gray or RGB of 8 bits, not {other}; set none"
             )
 
 
-def _check_distill(cfg: config.Config) -> None:
-    for key, given, off in (
-        ("masked.target", cfg.masked.target, None),
-        ("train.augmentations", cfg.train.augmentations, ()),
-    ):
-        if given != off:
-            raise config.ConfigError(
-                f"{key}={config.show(given)}: does not go with distill.teacher, which sees pixels "
-                "as they are before; set it to none"
-            )
+def _require(cfg: config.Config, values: Mapping[str, Any], why: str) -> None:
+    """Raises ConfigError for the first option that has another value, and says why."""
+    for key, value in values.items():
+        if (given := config.get(cfg, key)) != value:
+            raise ConfigError(f"{key}={config.show(given)}: {why}; set {config.show(value)}")
 
 
 def _check_multilabel(cfg: config.Config) -> None:
     """Raises ConfigError for options that need one class for each image."""
     key = "data.multilabel=true"
     if cfg.loss.name == "softmax":
-        raise config.ConfigError("loss.name=softmax: has one class for each image; set sigmoid")
-    one_class = {
-        "data.classes": None,
-        "evaluation.tasks": (),
-        "masked.target": None,
-    }
-    for name, value in one_class.items():
-        if (given := config.get(cfg, name)) != value:
-            raise config.ConfigError(
-                f"{name}={config.show(given)}: does not go with {key}; set {config.show(value)}"
-            )
+        raise ConfigError("loss.name=softmax: has one class for each image; set sigmoid")
+    one_class = {"data.classes": None, "evaluation.tasks": (), "masked.target": None}
+    _require(cfg, one_class, f"does not go with {key}")
     for name in ("fewshot", "probe", "knn"):
         if "self" in getattr(cfg.evaluation, name):
-            raise config.ConfigError(
+            raise ConfigError(
                 f"evaluation.{name}=self: needs one class for each image, and {key} has several"
             )
     if cfg.distill.teacher is not None and cfg.distill.target == "logits":
-        raise config.ConfigError(
+        raise ConfigError(
             f"distill.target=logits: are those of one class for each image, and {key} has several; "
             "set features or tokens"
         )
     if cfg.checkpoint.best == "top5":
-        raise config.ConfigError(f"checkpoint.best=top5: is not measured with {key}; set map")
+        raise ConfigError(f"checkpoint.best=top5: is not measured with {key}; set map")
 
 
 def _check_masked(cfg: config.Config) -> None:
     masked, model = cfg.masked, cfg.model
     key = f"masked.target={masked.target}"
     if model.resnet_units is not None:
-        raise config.ConfigError(
+        raise ConfigError(
             f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
             "around it; set none"
         )
@@ -317,38 +303,34 @@ def _check_masked(cfg: config.Config) -> None:
         "evaluation.tasks": ((), "no classes to name"),
     }
     for name, (value, why) in unused.items():
-        if (given := config.get(cfg, name)) != value:
-            raise config.ConfigError(
-                f"{name}={config.show(given)}: masked patch prediction has {why}; "
-                f"set {config.show(value)}"
-            )
+        _require(cfg, {name: value}, f"masked patch prediction has {why}")
     if cfg.checkpoint.best in ("top1", "top5"):
-        raise config.ConfigError(
+        raise ConfigError(
             f"checkpoint.best={cfg.checkpoint.best}: masked patch prediction has no classes to "
             "name; set loss, auto or none"
         )
     if model.pooling == "map":
-        raise config.ConfigError(
+        raise ConfigError(
             "model.pooling=map: masked patch prediction would leave it untrained; set token or gap"
         )
     if model.norm_place == "pooled":
-        raise config.ConfigError(
+        raise ConfigError(
             "model.norm_place=pooled: masked patch prediction pools nothing; set tokens"
         )
     patch = model.patch_size or (1, 1)
     if masked.target == "color_4x4" and min(patch) < 4:
-        raise config.ConfigError(
+        raise ConfigError(
             f"{key}: patches of {config.show(patch)} pixels have no 4 x 4 parts; set color"
         )
     if len(masked.split) != 3 or abs(sum(masked.split) - 1) > 1e-6:
-        raise config.ConfigError(
+        raise ConfigError(
             f"masked.split={config.show(masked.split)}: needs three shares that add up to 1, "
             "such as 0.8,0.1,0.1"
         )
     height, width = cfg.data.image_size
     patches = (height // patch[0]) * (width // patch[1])
     if round(masked.rate * patches) == 0:
-        raise config.ConfigError(
+        raise ConfigError(
             f"masked.rate={masked.rate:g}: none of {patches} patches; more than {0.5 / patches:g}"
         )
 

@@ -181,7 +181,7 @@ def load_plugins(modules: Iterable[str]) -> None:
 
 
 def _where(module: str) -> str:
-    """Returns the remedy for a module that was not found."""
+    """The remedy for a module that was not found."""
     name = module.removesuffix(".py").replace("/", ".")
     first = name.partition(".")[0]
     if not first or not any(pathlib.Path(path).exists() for path in (first, f"{first}.py")):
@@ -191,13 +191,13 @@ def _where(module: str) -> str:
 
 
 def _parents(module: str) -> list[str]:
-    """Returns the name of a module and of the packages it is in."""
+    """The name of a module and of the packages it is in."""
     parts = module.split(".")
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
 
 def plugins() -> tuple[str, ...]:
-    """Returns the modules that `load_plugins` has imported: child processes need them too."""
+    """The modules that `load_plugins` has imported: child processes need them too."""
     return tuple(_PLUGINS)
 
 
@@ -259,7 +259,7 @@ def _imported(text: bytes, module: str, *, is_package: bool) -> set[str]:
 
 
 def needed(recorded: Any) -> str:
-    """Returns how to get the components of a record: empty if its modules are imported already.
+    """How to get the components of a record: empty if its modules are imported already.
 
     Args:
       recorded: names of modules in a file that anyone may have written; they are only shown.
@@ -273,7 +273,7 @@ def needed(recorded: Any) -> str:
 
 
 def _described(error: BaseException) -> str:
-    """Returns the type and text of an error of a plug-in, and the line of its code that failed."""
+    """The type and text of an error of a plug-in, and the line of its code that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

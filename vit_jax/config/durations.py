@@ -33,6 +33,6 @@ class Duration:
         return cls(number, unit)
 
     def steps(self, batch_size: int, examples: int) -> int:
-        """Returns whole steps, rounded up, for a global batch and an epoch of `examples`."""
+        """Whole steps, rounded up, for a global batch and an epoch of `examples`."""
         seen = {"steps": batch_size, "epochs": examples, "examples": 1}[self.unit]
         return math.ceil(round(self.amount * seen / batch_size, 9))

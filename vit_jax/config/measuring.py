@@ -73,7 +73,7 @@ class Evaluation:
     )
     fewshot_l2: tuple[float, ...] = option(
         (1024.0,),
-        "Few-shot: weight of the squared norm; several are all told.",
+        "Few-shot: L2 regularization strengths; accuracy is reported for each.",
         above=0,
         free=True,
         when={"evaluation.fewshot": GIVEN},
@@ -95,7 +95,7 @@ class Evaluation:
     )
     neighbors: tuple[int, ...] = option(
         (10, 20, 100, 200),
-        "Nearest neighbors that vote, as in DINO; several are all told.",
+        "Numbers of neighbors that vote, as in DINO; accuracy is reported for each.",
         at_least=1,
         free=True,
         when={"evaluation.knn": GIVEN},

@@ -48,7 +48,7 @@ class Model(
     )
     resnet_epsilons: str = option(
         "version",
-        "What keeps a ResNet's divisions from 0: that of its version's own code, or of timm's.",
+        "Epsilons of GroupNorm and weight standardization: the version's own, or timm's.",
         choices=("version", "timm"),
         when=RESNET,
     )
@@ -205,7 +205,10 @@ class Model(
     )
     dropout: float = option(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
     stochastic_depth: float = option(
-        0.0, "Share of images the last layer is skipped for; rises from 0.", at_least=0, below=1
+        0.0,
+        "Stochastic depth rate of the last layer; earlier layers scale linearly from 0.",
+        at_least=0,
+        below=1,
     )
     attention: str = option(
         "explicit",

@@ -21,7 +21,7 @@ class Scores(NamedTuple):
 
 
 def titled(scores: Scores) -> dict[str, float]:
-    """Returns the scores by the paper's name of the data set."""
+    """The scores by the paper's name of the dataset."""
     titles = ("ImageNet", "ReaL", "CIFAR-10", "CIFAR-100", "Pets", "Flowers")
     return dict(zip(titles, scores, strict=True))
 
@@ -101,7 +101,7 @@ FIVE_SHOT = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
 
 
 def five_shot(exhibit: str) -> str:
-    """Returns one line with the measurement of a table or figure and the commands that run it."""
+    """One line with the measurement of a table or figure and the commands that run it."""
     flags = " ".join(f"--config.{key}={value}" for key, value in FIVE_SHOT.items())
     return f"5-shot linear accuracy on ImageNet, by `vit_jax reproduce {exhibit}` or {flags}"
 
@@ -128,7 +128,7 @@ VTAB_STEPS, VTAB_LR = 2_500, 0.01  # the last row of Table 4
 
 
 class BigTransfer(NamedTuple):
-    """How Big Transfer fine-tunes, by the size of the data set (BiT, section 3.3).
+    """How Big Transfer fine-tunes, by the size of the dataset (BiT, section 3.3).
 
     SGD, momentum 0.9, batch 512; the learning rate is divided by 10 at 30, 60 and 90 % of the run.
     The ViT paper also fine-tunes its ResNets this way and reports the better result (appendix

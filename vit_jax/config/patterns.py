@@ -34,12 +34,12 @@ class Pattern:
     layers: slice | None
 
     def fits(self, name: str) -> bool:
-        """Returns whether the path is that of the parameter `name`, or of a part it is in."""
+        """Whether the path is that of the parameter `name`, or of a part it is in."""
         path = re.escape(self.glob.rstrip("/")).replace(r"\*", ".*").replace(r"\?", ".")
         return re.fullmatch(f"{path}(/.*)?", name) is not None
 
     def taken(self, name: str, layers: int) -> range:
-        """Returns the layers taken of a parameter, of `layers`; those that are not stacked have 1.
+        """The layers of a parameter, of `layers`, that match; one that is not stacked has 1.
 
         >>> parse("encoder[-2:]/mlp", "optimizer.freeze").taken("encoder/mlp/fc1/kernel", 12)
         range(10, 12)
@@ -93,13 +93,13 @@ def check_matches(patterns: Iterable[Pattern], layers: Mapping[str, int], key: s
 
 
 def _closest(glob: str, names: Collection[str]) -> list[str]:
-    """Returns the paths that resemble a glob most."""
+    """The paths that resemble a glob most."""
     paths = list(dict.fromkeys(part for name in names for part in _paths(name)))
     near = difflib.get_close_matches(glob, paths, n=3, cutoff=0.5)
     return near or list(dict.fromkeys(name.partition("/")[0] for name in names))
 
 
 def _paths(name: str) -> list[str]:
-    """Returns a parameter's path and those of the parts it is in, the shortest first."""
+    """A parameter's path and those of the parts it is in, the shortest first."""
     parts = name.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -54,7 +54,7 @@ MEASURED = tuple(name for name in EXHIBITS if name not in UNMEASURED)
 
 
 def find(typed: str, where: str) -> str:
-    """Returns the canonical name of a table or figure that the user typed.
+    """The canonical name of a table or figure that the user typed.
 
     Args:
       typed: such as `figure8`, `fig. 8` or `D.2`.
@@ -76,7 +76,7 @@ def find(typed: str, where: str) -> str:
 
 
 def measured(typed: str) -> str:
-    """Returns the name of a table or figure that can be reproduced; raises ConfigError."""
+    """The name of a table or figure that can be reproduced; raises ConfigError."""
     name = find(typed, "reproduce ")
     if name in UNMEASURED:
         raise config.ConfigError(
@@ -87,7 +87,7 @@ def measured(typed: str) -> str:
 
 
 def containing(labels: Iterable[str], config_name: str) -> set[str]:
-    """Returns the tables and figures that contain a config.
+    """The tables and figures that contain a config.
 
     Args:
       labels: its `About.tables`.
@@ -106,6 +106,6 @@ def _key(typed: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Returns a name, with its appendix label if it is known by that label."""
+    """A name, with its appendix label if it is known by that label."""
     also = [label for label in EXHIBITS[name] if re.match(r"[A-Z]\.|section", label)]
     return f"{name} ({', '.join(also)})" if also else name

@@ -43,7 +43,7 @@ class Train:
     )
     cutmix: float = option(
         0.0,
-        "Beta parameter of CutMix, a box of one image in another; 0: off. With mixup, one of both.",
+        "Beta parameter of CutMix; 0: off. With mixup, each step picks one of both.",
         at_least=0,
     )
     clip_norm: float | None = option(
@@ -220,7 +220,7 @@ class Distill:
 
     teacher: str | None = option(
         None,
-        "Who teaches: a run, a file or folder of weights, or a published name; none: nobody.",
+        "Teacher: a run, a file or folder of weights, or a published name; none: no teacher.",
     )
     target: str = option(
         "logits",

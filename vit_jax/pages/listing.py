@@ -67,7 +67,7 @@ class Entry:
 
 
 def entries(*, table: str | None = None, model: str | None = None) -> list[Entry]:
-    """Returns the catalog entries, in order.
+    """The catalog entries, in order.
 
     Args:
       table: restricts entries to this table or figure, such as `table3` or `figure8`; see
@@ -77,27 +77,29 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
     Raises ConfigError if no entry matches.
     """
     everything = [_entry(name, file) for name, file in catalog.names().items()]
-    chosen = everything
+    selected = everything
     if table is not None:
         exhibit = table_names.find(table, "--table=")
-        chosen = [e for e in chosen if exhibit in table_names.containing(e.about.tables, e.name)]
+        selected = [
+            e for e in selected if exhibit in table_names.containing(e.about.tables, e.name)
+        ]
     if model is not None:
-        chosen = [
+        selected = [
             e
-            for e in chosen
+            for e in selected
             if fnmatch.fnmatchcase(e.model.lower(), model.replace("_", "/").lower())
         ]
-        if not chosen:
+        if not selected:
             listed = ", ".join(sorted({e.cfg.model.variant or "" for e in everything} - {""}))
             within = "" if table is None else f" in table {table}"
             raise config.ConfigError(
                 f"--model={model}: no name{within} has such a model; known: {listed}"
             )
-    return chosen
+    return selected
 
 
 def entry(name: str) -> Entry:
-    """Returns one catalog entry."""
+    """One catalog entry."""
     return _entry(name, catalog.names()[name])
 
 
@@ -108,7 +110,7 @@ def _entry(name: str, file: pathlib.Path) -> Entry:
 
 
 def to_dict(entry: Entry) -> dict[str, Any]:
-    """Returns JSON-compatible values: the columns of the table and every option."""
+    """JSON-compatible values: the columns of the table and every option."""
     cfg, about = entry.cfg, entry.about
     return {
         "file": entry.file.name,
@@ -134,7 +136,7 @@ def to_dict(entry: Entry) -> dict[str, Any]:
 
 
 def about_dict(about: catalog.About) -> dict[str, Any]:
-    """Returns the provenance as JSON-compatible values."""
+    """The provenance as JSON-compatible values."""
     return dataclasses.asdict(about) | {
         "results": [result._asdict() for result in about.results],
         "choices": [choice._asdict() for choice in about.choices],
@@ -153,13 +155,13 @@ class Group(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def groups(chosen: Sequence[Entry]) -> Iterator[Group]:
+def groups(entries: Sequence[Entry]) -> Iterator[Group]:
     """Yields a table per config file; a constant column moves to `shared`.
 
     The model column is dropped if the names contain it.
     """
-    for file in dict.fromkeys(entry.file for entry in chosen):
-        members = [entry for entry in chosen if entry.file == file]
+    for file in dict.fromkeys(entry.file for entry in entries):
+        members = [entry for entry in entries if entry.file == file]
         cells = [_cells(entry) for entry in members]
         header = list(dict.fromkeys(column for row in cells for column in row))
         if all(entry.model.replace("/", "_") in entry.name for entry in members):
@@ -208,7 +210,7 @@ def notes(about: catalog.About) -> Iterator[str]:
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    """Returns an entry's table cells by column."""
+    """An entry's table cells by column."""
     cfg, about = entry.cfg, entry.about
     tables = (re.sub("^figure ", "fig", table) for table in sorted(about.tables, key=_order))
     return {
