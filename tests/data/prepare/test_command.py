@@ -6,6 +6,8 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 
 import cv2
@@ -13,6 +15,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 import official_fakes
+import runs
 import tfds_fakes
 from commands import woe
 from vit_jax import cli, config
@@ -211,6 +214,59 @@ def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
     assert woe(prepare("more", f"--from={photos}", "--dedup-against=imagenet-a")).startswith(
         "--dedup-against=imagenet-a: is not prepared"
     )
+
+
+KILLED = """
+import os, signal, sys
+from vit_jax import cli
+count, made, original = int(sys.argv[1]), 0, os.fsync
+
+def fsync(descriptor):
+    global made
+    made += 1
+    if made == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    original(descriptor)
+
+os.fsync = fsync
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["photos", "official", "copy"])
+def test_a_command_that_is_killed_continues_to_the_same_bytes(kind, photos, prepare, tmp_path):
+    """Every fsync is a point between two states of the disk; each try gets a little further."""
+    if kind == "photos":
+        words = ["my_photos", f"--from={photos}"]
+    elif kind == "official":
+        official_fakes.cifar10(tmp_path / "archives")
+        words = ["cifar10", f"--from={tmp_path}/archives", "--partial"]
+    else:
+        splits = {"train": 9, "validation": 5, "test": 3}
+        copy = tfds_fakes.as_tfrecords(tfds_fakes.prepare(tmp_path / "old", "dtd", splits))
+        words = ["fewshot/dtd", f"--from={copy}"]
+    assert prepare(*words, data_dir="whole")[0] == 0
+    again, kills = tmp_path / "again", 0
+    for count in (1, 2, 3, 6, 9, 99):
+        command = ["prepare", *words, f"--data-dir={again}", "--workers=1"]
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(count), *command],
+            cwd=runs.ROOT,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        kills += 1
+    assert kills >= 2
+
+    def contents(root):
+        files = (path for path in root.rglob("*") if path.is_file())
+        return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+    assert contents(again) == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_converted_records_are_the_same_bytes(made, tmp_path):
         tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
 
 
-def test_a_stopped_conversion_goes_on(made, tmp_path):
+def test_a_stopped_conversion_continues(made, tmp_path):
     folder = copied(made, tmp_path)
     second = folder / "eurosat-train.tfrecord-00001-of-00002"
     good = second.read_bytes()

@@ -81,12 +81,12 @@ def test_hdf5_takes_h5py(prepare, tmp_path, monkeypatch):
     assert "reading HDF5 requires h5py: pip install 'vit_jax[prepare]'" in woe(prepare(*given))
 
 
-def looked(root, look, *, patterns=()):
+def find(root, finder, *, patterns=()):
     """What a recipe finds in `root/mine`."""
     with contextlib.closing(
         SourceFiles([root / "mine"], patterns, root / "scratch", 2**28)
     ) as found:
-        return look(found)
+        return finder(found)
 
 
 def test_dsprites_of_hdf5_are_those_of_numpy(tmp_path):
@@ -101,7 +101,7 @@ def test_dsprites_of_hdf5_are_those_of_numpy(tmp_path):
     official_fakes.write(tmp_path / "tar/mine", {"a.tar": packed})
     found = []
     for name in ("numpy", "hdf5", "tar"):
-        (split,) = looked(
+        (split,) = find(
             tmp_path / name, array_sets.find_dsprites, patterns=("*.npz", "a.tar")
         ).splits.values()
         locations = [example.files[0] for example in split]
@@ -176,7 +176,7 @@ def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
             change(file)
         tracemalloc.start()
         with pytest.raises(DataError) as caught:
-            looked(tmp_path, array_sets.find_dsprites)
+            find(tmp_path, array_sets.find_dsprites)
         assert tracemalloc.get_traced_memory()[1] < 2**25
         tracemalloc.stop()
         assert line in str(caught.value)
@@ -203,7 +203,7 @@ def test_a_npz_that_is_not_dsprites(changes, line, tmp_path):
         **{name: array for name, array in arrays.items() if array is not None},
     )
     with pytest.raises(DataError) as caught:
-        looked(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
+        find(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
     assert line in str(caught.value)
 
 
@@ -220,7 +220,7 @@ def test_a_header_that_declares_gigabytes(tmp_path):
         tmp_path / "mine", {f"{array_sets.SPRITES}.npz": official_fakes.zipped(files)}
     )
     with pytest.raises(DataError, match="has 128 bytes for 3221225472 x 6 values"):
-        looked(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
+        find(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
 
 
 def test_labels_of_camelyon_are_0_and_1(tmp_path):
@@ -231,8 +231,8 @@ def test_labels_of_camelyon_are_0_and_1(tmp_path):
     packed = official_fakes.compressed(official_fakes.hdf5({"y": labels}))
     official_fakes.write(tmp_path / "mine", {f"{name}.gz": packed})
     with pytest.raises(DataError, match="has labels other than 0 and 1"):
-        looked(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))
+        find(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))
     packed = official_fakes.compressed(official_fakes.hdf5({"y": labels[:2] // 2}))
     official_fakes.write(tmp_path / "mine", {f"{name}.gz": packed})
     with pytest.raises(DataError, match="has 3 images for 2 labels"):
-        looked(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))
+        find(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))

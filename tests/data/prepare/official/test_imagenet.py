@@ -1,12 +1,8 @@
 """ImageNet from what its users have: tars, trees, Kaggle's archive; and what is wrong with them."""
 
-import dataclasses
 import functools
 import io
-import pathlib
-import subprocess
 import sys
-import time
 
 import cv2
 import numpy as np
@@ -17,7 +13,6 @@ from commands import woe
 from official_fakes import VALIDATION, WORDNET
 from vit_jax import config
 from vit_jax.data import real_labels
-from vit_jax.data.prepare import download
 from vit_jax.data.prepare.official import build, imagenet
 from vit_jax.data.sources import open_source
 
@@ -258,72 +253,7 @@ def test_cmyk_and_png_become_rgb_jpegs(prepare, tmp_path):
         assert np.abs(again.astype(int) - before).mean() < 1
 
 
-def job(tmp_path, data_dir, encode=imagenet.encode_imagenet):
-    """A job of several shards."""
-    recipe = dataclasses.replace(official_fakes.resized(imagenet.RECIPE, COUNTS), encode=encode)
-    build.RECIPES["imagenet2012"] = recipe
-    return build.Job(
-        name="imagenet",
-        recipe=recipe,
-        builder=download.builder("imagenet2012", str(tmp_path / data_dir)),
-        sources=[tmp_path / "mine"],
-        shard_bytes=1500,
-    )
-
-
-SLOW = """
-import pathlib, sys, time
-sys.path[:0] = sys.argv[2:]
-import test_imagenet
-
-def slowly(data, features):
-    time.sleep(0.2)
-    return test_imagenet.imagenet.encode_imagenet(data, features)
-
-test_imagenet.build.build(test_imagenet.job(pathlib.Path(sys.argv[1]), "killed", slowly))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("small")
-def test_packing_goes_on_where_it_was_killed(tmp_path):
-    """Killed at any moment, the same command ends with the same bytes."""
-    layout("tars", tmp_path / "mine")
-    build.build(job(tmp_path, "whole"))
-    whole = tmp_path / "whole/imagenet2012/5.1.0"
-    expected = {path.name: path.read_bytes() for path in whole.iterdir()}
-    assert sum("array_record" in name for name in expected) > 4
-
-    here = pathlib.Path(__file__).parent
-    command = [
-        sys.executable,
-        "-c",
-        SLOW,
-        str(tmp_path),
-        str(here),
-        str(here.parents[2] / "helpers"),
-    ]
-    process = subprocess.Popen(command, cwd=here.parents[3])
-    part = tmp_path / "killed/imagenet2012/.5.1.0.part"
-    deadline = time.monotonic() + 60
-    while len(list(part.glob("*.json"))) < 2:  # shards that are finished
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait(10)
-    done = {
-        name: (part / "whole" / name).stat().st_mtime_ns
-        for name in (path.name.removesuffix(".json") for path in part.glob("*.json"))
-    }
-    build.build(job(tmp_path, "killed"))
-    found = tmp_path / "killed/imagenet2012/5.1.0"
-    assert {path.name: path.read_bytes() for path in found.iterdir()} == expected
-    assert {name: (found / name).stat().st_mtime_ns for name in done} == done
-    assert not part.exists()
-
-
-def test_a_part_of_other_images_is_not_gone_on_with(tmp_path, prepare):
+def test_a_part_of_other_images_is_not_continued(tmp_path, prepare):
     layout("unpacked, flat", tmp_path / "mine")
     part = tmp_path / "data/imagenet2012/.5.1.0.part"
     (part / "whole").mkdir(parents=True)
