@@ -178,6 +178,10 @@ def test_get_config_returns_options(tmp_path):
         catalog.load(f"{path}:mine")
 
 
+def test_a_name_is_found_in_any_case():
+    assert catalog.load("pretrain/vit-l_16-JFT-7ep")["name"] == "pretrain/ViT-L_16-jft-7ep"
+
+
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [

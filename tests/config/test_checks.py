@@ -61,6 +61,8 @@ REFUSED = [
     ),
     ({"data.randaugment": (2, 31)}, "data.randaugment=2,31: magnitude 31 is more than 30"),
     ({"data.randaugment": (2, 30)}, None),
+    ({"data.train_crop": "inception", "data.crop_area": (0.5, 0.5)}, None),
+    ({"optimizer.groups.head.lr": 10.0}, None),
     (
         {"optimizer.groups": "head"},
         "optimizer.groups=head: sets nothing; set optimizer.groups.head.lr or "
@@ -83,6 +85,10 @@ UNREAD = [
     (
         {"model.activation": "relu", "model.gelu": "erf"},
         "model.gelu=erf: model.activation=relu does not read it",
+    ),
+    (
+        {"model.class_position": False},
+        "model.class_position=False: model.position=sincos_2d does not read it",
     ),
     ({"masked.split": ()}, None),  # asks for nothing
 ]

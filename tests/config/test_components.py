@@ -1,5 +1,6 @@
 """Components by name: registering, arguments by signature, plug-ins and their digests."""
 
+import errno
 import importlib
 import sys
 
@@ -120,6 +121,15 @@ def test_loss_probabilities_and_schedule_of_a_plug_in():
         np.testing.assert_allclose(rates, [0.1, 1.0, 0.0], atol=1e-6)
 
 
+def test_a_component_that_finds_no_room_on_the_disk_is_no_mistake_of_the_user(forgotten):
+    @vit_jax.register("loss", "full")
+    def full():
+        raise OSError(errno.ENOSPC, "no space")
+
+    with pytest.raises(OSError, match="no space"):
+        components.make(config.Loss(name="full"), "loss.name")
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -172,6 +182,7 @@ def test_a_plug_in_is_known_by_its_source_and_what_it_imports_beside_it(tmp_path
         "pack/near.py": "far = 1\n",
         "pack/late.py": "",
         "unused.py": "",
+        "vit_jax/config.py": "",  # of the package, which has a version instead
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

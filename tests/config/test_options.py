@@ -90,6 +90,7 @@ def build(texts):
         ("data.randaugment", "[2,15]", (2, 15)),
         ("train.clip_norm", "None", None),
         ("data.flip", "False", False),
+        ("data.max_pixels", "1000000000000000", 10**15),
         ("train.ema", "0.9999", 0.9999),
         ("checkpoint.every", "1 epochs", config.Duration(1.0, "epochs")),
         ("data.examples", "/a b/c", "/a b/c"),
@@ -197,6 +198,18 @@ def test_a_list_has_sections_by_name():
         config.override(twice, {"logging.loggers.wandb.project": "y"})
 
 
+@pytest.mark.parametrize(
+    ("values", "key", "line"),
+    [
+        ({"model": 3}, "model.width", "model.width: model=3 has no options"),
+        ({"seed": 7}, "seed.x", "seed.x: seed=7 has no options"),
+    ],
+)
+def test_an_override_replaces_no_value_by_a_section(values, key, line):
+    with pytest.raises(config.ConfigError, match=f"^{line}$"):
+        config.override(values, {key: "1"})
+
+
 def test_groups_of_parameters_keep_their_order():
     given = {"optimizer.groups.*/bias.decay": "0", "optimizer.groups.head.lr": "10"}
     groups = build(given).optimizer.groups
@@ -244,10 +257,18 @@ def test_groups_of_parameters_keep_their_order():
             {"logging.loggers.wandb": "x"},
             "logging.loggers.wandb=x: write logging.loggers=wandb, or set one of its options",
         ),
+        (
+            {"logging.loggers.mlflow.zzz": "x"},
+            "logging.loggers.mlflow.zzz=x: mlflow does not take it; it takes experiment, uri",
+        ),
         ({"logging.loggers.wandb.mode": "of"}, "logging.loggers.wandb.mode=of: no such choice"),
         (
             {"optimizer.groups.head.lrr": "2"},
             "optimizer.groups.head.lrr: unknown key; did you mean optimizer.groups.head.lr?",
+        ),
+        (  # not masked.rate
+            {"optimizer.groups.head.rate": "2"},
+            "optimizer.groups.head.rate: unknown key; did you mean optimizer.groups.head.",
         ),
         ({"optimizer.groups.head.lr": "-1"}, "optimizer.groups.head.lr=-1: must be at least 0"),
         ({"optimizer.groups.a b.lr": "1"}, "optimizer.groups.a b.pattern=a b: must be a path of p"),

@@ -284,9 +284,10 @@ def override(
             hint = fields(cls)[part][1] if cls and part in fields(cls) else None
             if listed := _listed(hint):
                 node[part] = _by_name(f"{key.partition(f'.{part}.')[0]}.{part}", node, part, listed)
-            elif not isinstance(node.get(part), dict):
-                node[part] = {}
-            node, cls = node[part], hint if _is_section(hint) else None
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"{key}: {part}={show(node)} has no options")
+            cls = hint if _is_section(hint) else None
         if base := choosers.get(key):
             before = node.get(leaf, fields(base)[leaf][0].default)
             if show(before) != show(value):
