@@ -81,7 +81,7 @@ class FitNearest:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """Which images are in each batch of a pass, and their shape.
 
     Attributes:
@@ -100,7 +100,7 @@ class Plan:
 
 def plan(
     source: Source, data: config.Data, known: Sequence[Shape], rows: int, window: int | None = None
-) -> Plan:
+) -> BatchPlan:
     """The batches of `rows` images of one shape each that cover a source once.
 
     Reads every image's header. An unreadable one gets the first shape: loading it will say why.
@@ -136,4 +136,4 @@ def plan(
             padded[: len(images)] = images
             batches += list(padded.reshape(-1, rows))
             made += [known[number]] * (len(padded) // rows)
-    return Plan(tuple(made), np.array(batches, np.int64).reshape(-1, rows))
+    return BatchPlan(tuple(made), np.array(batches, np.int64).reshape(-1, rows))

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from vit_jax import config
 from vit_jax.data import decoding, jpeg, native_aspect, sampling
-from vit_jax.data.source import DataError, Source, empty_labels, encode_label
+from vit_jax.data.source import DataError, Source
 from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling
 from vit_jax.runtime import signals
 
@@ -80,7 +80,7 @@ def batches(
     train: bool,
     start_step: int = 0,
     stop_step: int,
-    plan: native_aspect.Plan | None = None,
+    plan: native_aspect.BatchPlan | None = None,
 ) -> "Batches":
     """An iterator over the batches of steps `start_step` to `stop_step` - 1.
 
@@ -88,7 +88,8 @@ def batches(
     at once; `close()`, or the end of a `with`, stops it early. A batch is a dict of numpy arrays:
 
     - `image` uint8 `len(rows) H W C`, or uint16 for a `data.depth` of 16;
-    - `label` as `source.empty_labels` has them, `index` int64 (position in `source`), `mask` bool;
+    - `label` int32 `len(rows)`, or with `data.multilabel` float32 `len(rows) K` of 0 and 1;
+    - `index` int64, the position in `source`; `mask` bool;
     - `bad` int64: the unreadable example that belongs in this row, else -1.
 
     Training (`train`) shuffles and never ends. Evaluation goes through the source once, in order;
@@ -210,7 +211,7 @@ class Loader:
     rows: np.ndarray
     train: bool
     stop_step: int
-    plan: native_aspect.Plan | None = None
+    plan: native_aspect.BatchPlan | None = None
 
     @property
     def parts(self) -> int:
@@ -228,11 +229,14 @@ class Loader:
 
     def empty(self, count: int, step: int) -> Batch:
         """Arrays for `count` rows of a step, all of them padding."""
-        data, classes = self.data, len(self.source.classes)
+        data = self.data
+        labels = np.zeros(count, np.int32)
+        if data.multilabel:
+            labels = np.zeros((count, len(self.source.classes)), np.float32)
         size = data.image_size if self.plan is None else self.plan.shapes[step]
         return {
             "image": np.zeros((count, *size, data.channels), data.pixel_type),
-            "label": empty_labels(count, classes, several=data.multilabel),
+            "label": labels,
             "mask": np.zeros(count, bool),
             "index": np.full(count, NONE, np.int64),
             "bad": np.full(count, NONE, np.int64),
@@ -307,7 +311,10 @@ class Loader:
             if total <= self.data.max_bad_examples:
                 raise DataError(f"{notes[-1][1]}; no example of the source can be read")
             return  # the notes are more than the budget: `Batches` raises
-        batch["label"][slot] = encode_label(label, len(self.source.classes))
+        if isinstance(label, tuple):
+            batch["label"][slot, list(label)] = 1
+        else:
+            batch["label"][slot] = label
         batch["mask"][slot] = True
         batch["index"][slot] = index
 

@@ -66,18 +66,6 @@ class Selection:
         return self.source.name(int(self._positions[index]))
 
 
-def empty_labels(count: int, classes: int, *, several: bool) -> np.ndarray:
-    """Labels of padding rows: (count,) int32, or for `several` classes (count, K) float32."""
-    return np.zeros((count, classes), np.float32) if several else np.zeros(count, np.int32)
-
-
-def encode_label(label: Label, classes: int) -> np.ndarray | int:
-    """A label as an element of such an array: a number, or (K,) with 1 for each of its classes."""
-    if not isinstance(label, tuple):
-        return label
-    return np.bincount(np.asarray(label, np.int64), minlength=classes)
-
-
 def label_names(label: Label, classes: Sequence[str]) -> tuple[str, ...]:
     """The names of a label's classes."""
     several = label if isinstance(label, tuple) else (label,)

@@ -89,7 +89,7 @@ def create_runner(
     mesh: Mesh,
     rows: int,
     *,
-    plan: native_aspect.Plan | None = None,
+    plan: native_aspect.BatchPlan | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> SplitRunner:
     """The runner of a source as evaluation sees it, in global batches of `rows`.
@@ -133,7 +133,7 @@ def plan_native(
     data: config.Data,
     rows: int,
     window: int | None = None,
-) -> native_aspect.Plan | None:
+) -> native_aspect.BatchPlan | None:
     """The batches of a pass over a source with `data.aspect=native`, else None."""
     if data.aspect != "native":
         return None

@@ -128,7 +128,7 @@ class _Pending:
     """Writes batches with a delay of one, so that the devices always have work."""
 
     def __init__(
-        self, write_rows: WriteRows, source: sources.Source, plan: native_aspect.Plan | None
+        self, write_rows: WriteRows, source: sources.Source, plan: native_aspect.BatchPlan | None
     ) -> None:
         self._write_rows, self._source = write_rows, source
         self._order = None if plan is None else iter(plan.rows)
