@@ -105,10 +105,10 @@ def _tasks(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({entry.task.name: availability.to_dict(entry) for entry in entries}))
         return 0
-    for group in availability.task_groups(entries):
-        print(group.title)
-        tables.table(availability.HEADER, group.rows)
-        for command in group.commands:
+    for title, rows, commands in availability.task_groups(entries):
+        print(title)
+        tables.table(availability.HEADER, rows)
+        for command in commands:
             print(command)
         print()
     here = sum(entry.here for entry in entries)

@@ -26,7 +26,7 @@ Folder = str | os.PathLike[str]
 class PreparedDataset(NamedTuple):
     """A prepared version of a dataset: its folder, its format, its images by split."""
 
-    path: Any
+    path: epath.Path
     version: str
     format: str
     images: dict[str, int]
@@ -37,7 +37,7 @@ class PreparedDataset(NamedTuple):
         return self.format in READABLE
 
 
-def directory(data_dir: Folder | None) -> Any:
+def directory(data_dir: Folder | None) -> epath.Path:
     """TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default.
 
     Raises ConfigError for an address that is not read.
@@ -51,33 +51,22 @@ def directory(data_dir: Folder | None) -> Any:
 def find_prepared(dataset: Dataset, data_dir: Folder | None = None) -> PreparedDataset | None:
     """The newest suitable prepared version, preferring a readable one; else None.
 
-    Raises DataError if the data_dir is remote and cannot be read.
+    Raises ConfigError if the data_dir is remote and cannot be read.
     """
-    where = str(directory(data_dir))
-    if "://" not in where:
-        return _find_prepared(dataset, data_dir)
-    from vit_jax.data.source import DataError  # imports numpy
-
-    with storage.readable_errors(f"--data-dir={where}", DataError):
-        return _find_prepared(dataset, data_dir)
-
-
-def _find_prepared(dataset: Dataset, data_dir: Folder | None) -> PreparedDataset | None:
-    real = directory(data_dir) / REAL_FILE
-    if dataset is REAL and real.is_file():
-        return PreparedDataset(real, "", "json", dict(dataset.images))
-    folder = directory(data_dir) / dataset.tfds
-    if not folder.is_dir():
-        return None
-    pattern = dataset.version or "*.*.*"
-    found = []
-    for path in folder.iterdir():
-        numbers = path.name.split(".")
-        if all(n.isdecimal() for n in numbers) and fnmatch.fnmatchcase(path.name, pattern):
-            one = _read_info(path)
-            if one is not None:
+    root = directory(data_dir)
+    with storage.readable_errors(f"--data-dir={root}"):
+        real = root / REAL_FILE
+        if dataset is REAL and real.is_file():
+            return PreparedDataset(real, "", "json", dict(dataset.images))
+        if not (root / dataset.tfds).is_dir():
+            return None
+        found = []
+        for path in (root / dataset.tfds).iterdir():
+            numbers = path.name.split(".")
+            suitable = fnmatch.fnmatchcase(path.name, dataset.version or "*.*.*")
+            if suitable and all(n.isdecimal() for n in numbers) and (one := _read_info(path)):
                 found.append((one.readable, [int(n) for n in numbers], one))
-    return max(found)[2] if found else None
+        return max(found)[2] if found else None
 
 
 def check_prepared(name: str, data_dir: Folder | None = None) -> None:
@@ -128,13 +117,13 @@ def prepare_command(name: str, data_dir: Folder | None = None) -> str | None:
     return f"vit_jax prepare {tasks[0].name}{files}{where}"
 
 
-def conversion_command(name: str, path: Any) -> str:
+def conversion_command(name: str, path: epath.Path) -> str:
     """The command that converts a prepared dataset to a readable format."""
     tasks = [t.name for t in TASKS.values() if name.partition(":")[0] == t.dataset.tfds]
     return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data-dir=ANOTHER"
 
 
-def _read_info(path: Any) -> PreparedDataset | None:
+def _read_info(path: epath.Path) -> PreparedDataset | None:
     """The contents of dataset_info.json; None if it is missing or truncated."""
     try:
         file = path / INFO
@@ -143,14 +132,6 @@ def _read_info(path: Any) -> PreparedDataset | None:
         return PreparedDataset(path, path.name, info.get("fileFormat", "tfrecord"), images)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-class TaskGroup(NamedTuple):
-    """The tasks of one group: rows under HEADER, and the commands for missing ones."""
-
-    title: str
-    rows: list[tuple[str, ...]]
-    commands: list[str]
 
 
 class TaskEntry(NamedTuple):
@@ -209,8 +190,10 @@ def to_dict(entry: TaskEntry) -> dict[str, Any]:
     }
 
 
-def task_groups(entries: list[TaskEntry]) -> Iterator[TaskGroup]:
-    """Yields a table for every group of tasks, in order."""
+def task_groups(
+    entries: list[TaskEntry],
+) -> Iterator[tuple[str, list[tuple[str, ...]], list[str]]]:
+    """Yields each group's title, its rows under HEADER, and the commands for missing tasks."""
     for title in dict.fromkeys(entry.task.group for entry in entries):
         members = [entry for entry in entries if entry.task.group == title]
         missing = [entry for entry in members if not entry.here]
@@ -223,7 +206,7 @@ def task_groups(entries: list[TaskEntry]) -> Iterator[TaskGroup]:
             commands = commands[:1] + more
         else:
             rows = [_row(entry) for entry in members]
-        yield TaskGroup(title, rows, commands)
+        yield title, rows, commands
 
 
 def _row(entry: TaskEntry) -> tuple[str, ...]:

@@ -209,8 +209,8 @@ def differences(before: Sequence[str], now: Sequence[str]) -> str:
         "gone": [n for n in before if n not in set(now)],
         "new": [n for n in now if n not in set(before)],
     }
-    told = [f"{word}: {_listed(names)}" for word, names in parts.items() if names]
-    return "; ".join(told) or f"another order: {_listed(before)} before, {_listed(now)} now"
+    changes = [f"{word}: {_listed(names)}" for word, names in parts.items() if names]
+    return "; ".join(changes) or f"another order: {_listed(before)} before, {_listed(now)} now"
 
 
 def names_in(head: Sequence[str], classes: Sequence[str], where: str) -> tuple[str, ...]:

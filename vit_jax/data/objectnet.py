@@ -9,9 +9,9 @@ more ImageNet classes.
 
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
+from etils import epath
 
 from vit_jax.data.real_labels import NONE
 from vit_jax.data.source import DataError
@@ -26,7 +26,7 @@ FILES = (
 )
 
 
-def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
+def right_classes(folder: epath.Path, classes: Sequence[str]) -> np.ndarray:
     """The correct ImageNet classes for each ObjectNet class.
 
     Args:
@@ -67,7 +67,7 @@ def find_mappings(sources: Iterable[pathlib.Path]) -> pathlib.Path | None:
     return next(complete, None)
 
 
-def _read_text(path: Any) -> str:
+def _read_text(path: epath.Path) -> str:
     try:
         return limits.read(path, limits.MAPPINGS).decode("utf-8")
     except ValueError as error:

@@ -29,13 +29,13 @@ import numpy.typing as npt
 
 from vit_jax import config
 from vit_jax.data import decoding, jpeg, native_aspect, sampling
+from vit_jax.data.prefetch import Batch
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling
 from vit_jax.runtime import signals
 
 log = logging.getLogger("vit_jax")
 
-Batch = dict[str, np.ndarray]
 Notes = list[tuple[int, str]]  # unreadable examples, each with the reason
 
 NONE = -1  # `index` of a padded row, `bad` of a readable row

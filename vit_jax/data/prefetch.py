@@ -3,11 +3,13 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import Any, Protocol
+from typing import Protocol
 
-Batch = Mapping[str, Any]  # of numpy arrays
+import numpy as np
+
+Batch = dict[str, np.ndarray]
 
 POLL = 0.5  # seconds between checks whether to stop waiting
 THREADS = ("feed", "grain-prefetch")  # names of the loading threads: ours, and Grain's

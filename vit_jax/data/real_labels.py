@@ -7,7 +7,7 @@ denominator of the accuracy (google-research/reassessed-imagenet).
 import dataclasses
 import hashlib
 import json
-import pathlib
+import os
 import re
 
 import numpy as np
@@ -56,7 +56,7 @@ class Real:
         return sum(map(bool, self.labels))
 
 
-def load_real(path: pathlib.Path, *, images: int = IMAGES) -> Real:
+def load_real(path: os.PathLike[str], *, images: int = IMAGES) -> Real:
     """Reads real.json: a list of `images` lists of classes, 0 to 999; raises DataError."""
     try:
         data = limits.read(path, limits.LABELS)
