@@ -1,11 +1,13 @@
 """The classes of data and the outputs of a head, matched by name."""
 
 import types
+import warnings
 
 import pytest
 
 from vit_jax.config import ConfigError
 from vit_jax.data import class_matching
+from vit_jax.data.source import Record
 from vit_jax.runs import resume
 from vit_jax.utils.errors import AssumptionWarning
 
@@ -43,6 +45,7 @@ def test_equal_names_need_no_word(head, classes, outputs, recwarn):
             "'hot_dog' of the data is taken for 'hot dog' of the head, and 1 others likewise",
         ),
         (("caf\u00e9", "b"), ("b", "cafe\u0301"), [1, 0], "taken for 'caf\u00e9' of the head"),
+        (("stra\u00dfe", "b"), ("STRASSE",), [0], "'STRASSE' of the data is taken for"),
         (("class 0", "class 1"), ("01", "0"), [1, 0], "x: the head's outputs have no names; '01'"),
         (
             tuple(f"class {k}" for k in range(12)), SORTED, [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9],
@@ -93,6 +96,8 @@ def test_two_classes_of_one_word_are_told_apart_by_their_numbers():
             "data.classes=cat,dog to leave their images out",
         ),
         (("Cat", "cAt", "emu"), ("cat", "emu"), "for 1 of the 2 classes of the data: cat"),
+        (("cat", "dog"), ("cat", "Cat"), "no output for 1 of the 2 classes of the data: Cat;"),
+        (("a", "a"), ("a",), "several outputs of the head are called a (0, 1); give each"),
         (("class 0", "class 1"), ("1", "2"), "no output for 1 of the 2 classes of the data: 2;"),
         (("a", "b", "a"), ("a", "b"), "several outputs of the head are called a (0, 2); give each"),
     ],
@@ -103,6 +108,35 @@ def test_what_cannot_be_matched_is_an_error(head, classes, reason):
     assert str(caught.value).startswith("x: ")
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+class Pets:
+    """Images of a dog, and of a dog and a cat."""
+
+    classes = ("dog", "cat")
+
+    def __getitem__(self, index):
+        return Record(b"", ((0,), (0, 1))[index])
+
+    def fingerprint(self):
+        return "pets"
+
+
+def test_labels_become_outputs_of_the_head():
+    with pytest.warns(AssumptionWarning, match="has 2 of the head's 3 classes; .* out: emu"):
+        found = class_matching.relabel(Pets(), ("cat", "emu", "dog"), "x", several=True)
+    assert (found.classes, found.outputs) == (("cat", "emu", "dog"), (0, 2))
+    assert [found[index].label for index in (0, 1)] == [(2,), (0, 2)]
+    other = class_matching.relabel(Pets(), ("cat", "dog", "emu"), "x", several=True)
+    assert len({Pets().fingerprint(), found.fingerprint(), other.fingerprint()}) == 3
+    # All of them, in another order, leave nothing to say.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        class_matching.relabel(Pets(), ("cat", "dog"), "x")
+        names = class_matching.names_in(("dog", "emu"), ("ant", "dog"), "x")
+    assert names == ("ant", "dog")
+    with pytest.warns(AssumptionWarning, match="taken for 'dog'"):
+        assert class_matching.names_in(("dog", "emu"), ("Dog",), "x") == ("dog",)
 
 
 @pytest.mark.parametrize(
