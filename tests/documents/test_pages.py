@@ -125,7 +125,7 @@ def test_counts_in_the_pages_are_those_of_the_program():
     found = {
         (name, what, int(number))
         for name, page in PAGES.items()
-        for number, what in re.findall(rf"\b(\d+) ({'|'.join(counts)})\b", page.read_text())
+        for number, what in re.findall(rf"(?<![\d,])(\d+) ({'|'.join(counts)})\b", page.read_text())
     }
     assert {what for _, what, _ in found} == counts.keys()
     assert [(name, what, counts[what]) for name, what, _ in sorted(found)] == sorted(found)
