@@ -13,7 +13,7 @@ DTYPES = ("float32", "bfloat16", "float16", "int32", "uint32", "int16", "int8", 
 SHAPES = ((), (1,), (7,), (8, 12), (2, 3, 4, 5), (0, 3))
 
 
-def bits(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def bits(dtype, shape):
     """Returns random bits, NaNs with payloads and negative zeros among them."""
     rng = np.random.default_rng([DTYPES.index(dtype), *shape])
     if dtype == "bool":
@@ -23,7 +23,7 @@ def bits(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(raw.tobytes(), kind).reshape(shape)
 
 
-def reference(array: np.ndarray) -> str:
+def reference(array):
     """Returns the two lanes, element by element, in Python's integers."""
     raw, width = array.tobytes(), array.dtype.itemsize
     first = second = 0
@@ -39,12 +39,12 @@ def reference(array: np.ndarray) -> str:
     return f"{first % 2**32:08x}{second % 2**32:08x}"
 
 
-def of(*arrays: np.ndarray) -> list[str]:
+def of(*arrays):
     """Returns the digests of arrays on one device; one by one, as equal shapes compile once."""
     return [digests.compute({"x": jnp.asarray(a)})[0]["x"]["digest"] for a in arrays]
 
 
-def test_equals_the_reference_for_every_type_and_shape() -> None:
+def test_equals_the_reference_for_every_type_and_shape():
     arrays = {f"{d}{s}": bits(d, s) for d in DTYPES for s in SHAPES}
     found, _ = digests.compute({name: jnp.asarray(array) for name, array in arrays.items()})
     assert list(found) == list(arrays)
@@ -55,14 +55,14 @@ def test_equals_the_reference_for_every_type_and_shape() -> None:
         assert found[name] == expected | {"digest": reference(array)}, name
 
 
-def test_mixes_as_murmurhash3_does() -> None:
+def test_mixes_as_murmurhash3_does():
     # fmix32(1) = 0x514e28b7 is printed in many places; the first position is xored with an offset.
     word = np.array([0x7F4A7C15 ^ 1], np.uint32)
     assert of(word)[0].startswith("514e28b7")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_does_not_depend_on_devices_or_sharding(dtype: str) -> None:
+def test_does_not_depend_on_devices_or_sharding(dtype):
     array = bits(dtype, (8, 16, 24))
     expected = reference(array)
     devices = np.array(jax.devices())
@@ -78,7 +78,7 @@ def test_does_not_depend_on_devices_or_sharding(dtype: str) -> None:
         assert found["x"]["digest"] == expected, placement
 
 
-def test_every_flipped_bit_changes_both_lanes() -> None:
+def test_every_flipped_bit_changes_both_lanes():
     clean = bits("float32", (3, 5))
     good = of(clean)[0]
     damaged = []
@@ -91,7 +91,7 @@ def test_every_flipped_bit_changes_both_lanes() -> None:
         assert digest[8:] != good[8:]
 
 
-def test_every_pair_of_swapped_elements_is_seen() -> None:
+def test_every_pair_of_swapped_elements_is_seen():
     clean = np.arange(24, dtype=np.float32).reshape(4, 6)
     damaged = []
     for i in range(24):
@@ -104,7 +104,7 @@ def test_every_pair_of_swapped_elements_is_seen() -> None:
     assert len(set(found)) == len(found) == 276
 
 
-def test_structured_damage_is_seen() -> None:
+def test_structured_damage_is_seen():
     """Sums cancel easily: signs flipped in pairs, blocks moved, zeroed, repeated or reversed."""
     clean = bits("float32", (64, 64))
     negated = clean.view(np.uint32).copy()
@@ -123,7 +123,7 @@ def test_structured_damage_is_seen() -> None:
     assert found[0] == found[-1]
 
 
-def test_swapped_leaves_and_changed_types_are_seen() -> None:
+def test_swapped_leaves_and_changed_types_are_seen():
     a, b = jnp.arange(6.0), jnp.arange(6.0) + 1
     one, _ = digests.compute({"a": a, "b": b})
     other, _ = digests.compute({"a": b, "b": a})
@@ -135,7 +135,7 @@ def test_swapped_leaves_and_changed_types_are_seen() -> None:
     assert same_bits["a"] != one["a"]
 
 
-def test_lanes_look_random() -> None:
+def test_lanes_look_random():
     """Of 256 one-element arrays each output bit is set in half, within 6 standard errors."""
     words = np.arange(256, dtype=np.uint32)
     lanes = np.array([[int(d[:8], 16), int(d[8:], 16)] for d in of(*words[:, None])])
@@ -144,7 +144,7 @@ def test_lanes_look_random() -> None:
     assert np.abs(ones - 0.5).max() < 6 * 0.5 / np.sqrt(256)
 
 
-def test_names_leaves_that_are_not_finite() -> None:
+def test_names_leaves_that_are_not_finite():
     leaves = {
         "fine": jnp.ones((4, 4)),
         "nan": jnp.ones((4, 4)).at[2, 3].set(jnp.nan),
@@ -157,13 +157,13 @@ def test_names_leaves_that_are_not_finite() -> None:
     assert digests.compute({}) == ({}, [])
 
 
-def test_refuses_what_it_cannot_digest() -> None:
+def test_refuses_what_it_cannot_digest():
     for array in (jnp.zeros((2,), jnp.complex64), jax.random.key(0), jnp.zeros((2,), jnp.int4)):
         with pytest.raises(TypeError, match="no digest for arrays of "):
             digests.compute({"x": array})
 
 
-def test_gathers_nothing() -> None:
+def test_gathers_nothing():
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "fsdp"))
     leaves = [
         jax.device_put(bits(dtype, (8, 16, 24)), NamedSharding(mesh, spec))

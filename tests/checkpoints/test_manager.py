@@ -1,6 +1,5 @@
 """Saving, restoring on any mesh, retention, and what is refused."""
 
-import itertools
 import json
 import logging
 import os
@@ -9,8 +8,6 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +24,11 @@ FACTS = {"config": {"seed": 3, "rate": 1e-3, "sizes": [1, 2], "none": None}, "da
 
 
 @pytest.fixture
-def make(tmp_path: pathlib.Path) -> Iterator[Any]:
+def make(tmp_path):
     """Makes managers of one directory, and closes them."""
     made = []
 
-    def one(keep: int = 2, best: str | None = "top1") -> manager.Manager:
+    def one(keep=2, best="top1"):
         made.append(manager.Manager(tmp_path / "run" / "checkpoints", keep=keep, best=best))
         return made[-1]
 
@@ -40,14 +37,14 @@ def make(tmp_path: pathlib.Path) -> Iterator[Any]:
         each.close()
 
 
-def put(saver: manager.Manager, step: int, metrics: dict[str, float] | None = None) -> None:
+def put(saver, step, metrics=None):
     """Saves the state of a step and waits."""
     saver.save(step, states.state(step, states.mesh()), record=FACTS, metrics=metrics)
     saver.wait()
 
 
 @pytest.mark.parametrize("source", [(4, 2), (1, 1)])
-def test_restores_bit_for_bit_on_other_meshes(make: Any, source: tuple[int, int]) -> None:
+def test_restores_bit_for_bit_on_other_meshes(make, source):
     saver = make()
     state = states.state(7, states.mesh(*source))
     saver.save(7, state, record=FACTS, metrics={"top1": 0.5})
@@ -61,7 +58,7 @@ def test_restores_bit_for_bit_on_other_meshes(make: Any, source: tuple[int, int]
         assert found == {**FACTS, "step": 7, "metrics": {"top1": 0.5}}
 
 
-def test_restores_what_earlier_versions_compressed(make: Any) -> None:
+def test_restores_what_earlier_versions_compressed(make):
     saver, bytes_ = make(), []
     state = {"params": jax.device_put(np.zeros((128, 128), np.float32))}
     target = jax.tree.map(
@@ -78,14 +75,14 @@ def test_restores_what_earlier_versions_compressed(make: Any) -> None:
     assert bytes_[0] < 0.5 * bytes_[1], "written alike: the first was not compressed"
 
 
-def test_nothing_committed_restores_nothing(make: Any) -> None:
+def test_nothing_committed_restores_nothing(make):
     assert make().restore(states.target(states.mesh())) is None
     assert make().steps() == []
     assert make().best_step() is None
 
 
 @pytest.mark.slow
-def test_the_state_may_be_donated_while_it_is_saved(make: Any) -> None:
+def test_the_state_may_be_donated_while_it_is_saved(make):
     """The step after a save overwrites the buffers; eight devices, then one."""
     saver = make(keep=9)
     advance = jax.jit(
@@ -106,7 +103,7 @@ def test_the_state_may_be_donated_while_it_is_saved(make: Any) -> None:
     assert saver.steps() == [1, 2, 3, 4]
 
 
-def test_a_step_counts_only_after_its_commit(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_counts_only_after_its_commit(make, monkeypatch):
     saver = make()
     put(saver, 1)
     gate, write = threading.Event(), record.write
@@ -120,7 +117,7 @@ def test_a_step_counts_only_after_its_commit(make: Any, monkeypatch: pytest.Monk
     assert saver.steps() == [1, 2]
 
 
-def test_save_waits_for_the_save_before_it(make: Any) -> None:
+def test_save_waits_for_the_save_before_it(make):
     saver = make(keep=5)
     for step in range(1, 6):
         saver.save(step, states.state(step, states.mesh()), record={}, metrics=None)
@@ -129,7 +126,7 @@ def test_save_waits_for_the_save_before_it(make: Any) -> None:
     assert saver.steps() == [1, 2, 3, 4, 5]
 
 
-def test_keeps_the_newest_and_the_best_of_a_falling_metric(make: Any) -> None:
+def test_keeps_the_newest_and_the_best_of_a_falling_metric(make):
     """Where orbax's own manager deleted the newest: the best is the first, all later are worse."""
     saver = make(keep=2)
     for step, top1 in ((10, 0.9), (20, 0.8), (30, 0.7), (40, 0.6), (50, 0.5)):
@@ -143,7 +140,7 @@ def test_keeps_the_newest_and_the_best_of_a_falling_metric(make: Any) -> None:
     assert saver.best_step() == 70
 
 
-def test_the_best_loss_is_the_lowest_and_finite(make: Any) -> None:
+def test_the_best_loss_is_the_lowest_and_finite(make):
     saver = make(keep=1, best="loss")
     for step, loss in ((1, 3.0), (2, 1.0), (3, float("nan")), (4, 2.0), (5, float("-inf"))):
         assert saver.is_best({"loss": loss}) == (step in (1, 2))
@@ -157,16 +154,7 @@ def test_the_best_loss_is_the_lowest_and_finite(make: Any) -> None:
     assert again.is_best({"loss": 0.5})
 
 
-def test_retention_over_every_order_of_metrics(make: Any, tmp_path: pathlib.Path) -> None:
-    """The kept steps are the newest two and the first best, whatever the order of scores."""
-    for n, scores in enumerate(itertools.permutations((0.1, 0.2, 0.2, 0.3))):
-        commits = {step: {"metrics": {"top5": s}} for step, s in enumerate(scores)}
-        assert record.best(commits, "top5") == scores.index(0.3), n
-    assert record.best({1: {"metrics": {}}, 2: {"metrics": {"top5": None}}}, "top5") is None
-    assert record.best({2: {"metrics": {"loss": 1}}, 1: {"metrics": {"loss": 1}}}, "loss") == 1
-
-
-def test_saving_a_step_again(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_saving_a_step_again(make, caplog):
     saver = make(keep=3)
     put(saver, 1)
     put(saver, 2)
@@ -190,7 +178,7 @@ def test_saving_a_step_again(make: Any, caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.records == []
 
 
-def test_a_superseded_step_comes_back_if_its_successor_never_finished(make: Any) -> None:
+def test_a_superseded_step_comes_back_if_its_successor_never_finished(make):
     saver = make()
     put(saver, 1)
     folder = record.folder(saver._directory, 1)
@@ -201,9 +189,7 @@ def test_a_superseded_step_comes_back_if_its_successor_never_finished(make: Any)
     assert states.equal(again.restore(states.target(states.mesh()))[0], 1)
 
 
-def test_start_removes_unfinished_saves_and_nothing_else(
-    make: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_start_removes_unfinished_saves_and_nothing_else(make, caplog):
     saver = make()
     put(saver, 1)
     root = pathlib.Path(saver._directory)
@@ -231,7 +217,7 @@ def test_start_removes_unfinished_saves_and_nothing_else(
     ]
 
 
-def test_restores_parts_without_the_optimizer(make: Any) -> None:
+def test_restores_parts_without_the_optimizer(make):
     saver = make()
     state = states.state(3, states.mesh(2, 4))
     saver.save(3, state, record=FACTS, metrics=None)
@@ -249,12 +235,12 @@ def test_restores_parts_without_the_optimizer(make: Any) -> None:
 
 
 @pytest.mark.parametrize("subtree", [False, True])
-def test_a_target_that_does_not_fit_is_no_damage(make: Any, subtree: bool) -> None:
+def test_a_target_that_does_not_fit_is_no_damage(make, subtree):
     saver = make()
     put(saver, 5)
     folder = record.folder(saver._directory, 5)
 
-    def attempt(change: Any) -> str:
+    def attempt(change):
         target = tree_utils.flatten(states.target(states.mesh()))
         target = tree_utils.nest({k: v for k, v in target.items() if k.startswith("params")})
         whole = states.target(states.mesh())
@@ -267,10 +253,10 @@ def test_a_target_that_does_not_fit_is_no_damage(make: Any, subtree: bool) -> No
         assert saver.steps() == [5]
         return str(caught.value).removeprefix(f"{folder}: ")
 
-    def shape(params: Any) -> None:
+    def shape(params):
         params["head"]["kernel"] = jax.ShapeDtypeStruct((24, 9), jnp.float32)
 
-    def dtype(params: Any) -> None:
+    def dtype(params):
         params["head"]["kernel"] = jax.ShapeDtypeStruct((24, 8), jnp.bfloat16)
 
     fit = "does not fit this config"
@@ -292,7 +278,7 @@ def test_a_target_that_does_not_fit_is_no_damage(make: Any, subtree: bool) -> No
         )
 
 
-def test_without_a_metric_no_checkpoint_is_the_best(make: Any) -> None:
+def test_without_a_metric_no_checkpoint_is_the_best(make):
     saver = make(keep=1, best=None)
     for step, score in ((1, 0.9), (2, 0.1)):
         assert not saver.is_best({"test/top1": score})
@@ -303,7 +289,7 @@ def test_without_a_metric_no_checkpoint_is_the_best(make: Any) -> None:
     assert manager.find(saver._directory)[1]["chosen"] == "step 2, the newest"
 
 
-def test_ties_go_to_the_lower_loss(make: Any) -> None:
+def test_ties_go_to_the_lower_loss(make):
     """Of few images many checkpoints get equally many right; the first may be at chance."""
     saver = make(keep=1, best="val/top1")
     losses = {10: 1.386, 20: 0.9, 30: 0.4, 40: 0.6, 50: 0.4, 60: float("nan")}
@@ -315,14 +301,7 @@ def test_ties_go_to_the_lower_loss(make: Any) -> None:
     assert not make(keep=1, best="val/top1").is_best({"val/top1": 0.5, "val/loss": 0.4})
 
 
-def test_the_loss_of_a_split_is_better_if_lower(make: Any) -> None:
-    saver = make(keep=1, best="validation/loss")
-    for step, loss in ((1, 0.9), (2, 0.1), (3, 0.5)):
-        put(saver, step, {"validation/loss": loss, "validation/top1": 0.5})
-    assert (saver.steps(), saver.best_step()) == ([2, 3], 2)
-
-
-def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
+def test_find_and_read_record(make, tmp_path):
     saver = make(keep=3)
     where = saver._directory
     with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
@@ -349,9 +328,7 @@ def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("what", ["commit.json", "."])
 @pytest.mark.parametrize("target", ["commit.json", "nowhere"])
-def test_a_link_in_place_of_a_record_is_damage(
-    make: Any, what: str, target: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_link_in_place_of_a_record_is_damage(make, what, target, tmp_path, caplog):
     directory = tmp_path / "run" / "checkpoints"
     for step in (1, 2):
         folder = directory / f"{step:08d}"
@@ -379,7 +356,7 @@ def test_a_link_in_place_of_a_record_is_damage(
     assert not os.path.lexists(newest)
 
 
-def test_restores_the_step_asked_for(make: Any) -> None:
+def test_restores_the_step_asked_for(make):
     saver = make(keep=3)
     for step in (1, 2, 3):
         put(saver, step)
@@ -396,7 +373,7 @@ def test_restores_the_step_asked_for(make: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["params/head/kernel", "opt/1/0/mu/encoder/bias", "ema/encoder/bias"]
 )
-def test_refuses_a_state_that_is_not_finite(make: Any, name: str) -> None:
+def test_refuses_a_state_that_is_not_finite(make, name):
     saver = make()
     put(saver, 1)
     leaves = tree_utils.flatten(states.state(2, states.mesh()))
@@ -415,7 +392,7 @@ def test_refuses_a_state_that_is_not_finite(make: Any, name: str) -> None:
     assert saver.steps() == [1, 2]
 
 
-def test_a_record_json_cannot_hold_is_refused_at_once(make: Any) -> None:
+def test_a_record_json_cannot_hold_is_refused_at_once(make):
     saver = make()
     for facts in ({"x": object()}, {"x": float("nan")}):
         with pytest.raises((TypeError, ValueError), match="JSON"):
@@ -423,7 +400,7 @@ def test_a_record_json_cannot_hold_is_refused_at_once(make: Any) -> None:
     assert saver.steps() == []
 
 
-def test_reads_records_without_jax(make: Any) -> None:
+def test_reads_records_without_jax(make):
     saver = make()
     put(saver, 4)
     code = (
@@ -434,7 +411,7 @@ def test_reads_records_without_jax(make: Any) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_record_on_disk(make: Any) -> None:
+def test_the_record_on_disk(make):
     """Every file of the checkpoint is listed; the text is plain JSON."""
     saver = make()
     put(saver, 4)

@@ -1,7 +1,6 @@
 """The commit record by itself: what it says is what was committed, or it is damaged."""
 
 import json
-import pathlib
 
 import pytest
 
@@ -18,7 +17,7 @@ BODY = {
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> record.epath.Path:
+def folder(tmp_path):
     """The committed checkpoint of step 7: two files of state, one below the other."""
     path = record.folder(tmp_path, 7)
     (path / "state/deep").mkdir(parents=True)
@@ -28,14 +27,14 @@ def folder(tmp_path: pathlib.Path) -> record.epath.Path:
     return path
 
 
-def rewrite(folder: record.epath.Path, **changes: object) -> None:
+def rewrite(folder, **changes):
     """Changes what a record says, and leaves its SHA-256."""
     outer = json.loads((folder / record.COMMIT).read_text())
     outer["commit"] |= changes
     (folder / record.COMMIT).write_text(json.dumps(outer))
 
 
-def test_reads_back_what_was_written(folder: record.epath.Path) -> None:
+def test_reads_back_what_was_written(folder):
     found = record.read(folder)
     assert {name: value for name, value in found.items() if name != "files"} == BODY
     # CRC-32 by another implementation: `printf one | gzip -c | tail -c8 | xxd`, and bytes 0 to 255.
@@ -57,9 +56,7 @@ def test_reads_back_what_was_written(folder: record.epath.Path) -> None:
         {"more": 1},
     ],
 )
-def test_a_record_that_says_something_else_is_damaged(
-    folder: record.epath.Path, changes: dict[str, object]
-) -> None:
+def test_a_record_that_says_something_else_is_damaged(folder, changes):
     rewrite(folder, **changes)
     with pytest.raises(
         errors.DamagedCheckpoint, match=r"commit.json does not match its own digest"
@@ -70,7 +67,7 @@ def test_a_record_that_says_something_else_is_damaged(
         record.find(folder.parent)
 
 
-def test_the_record_of_another_step_is_damaged(folder: record.epath.Path) -> None:
+def test_the_record_of_another_step_is_damaged(folder):
     other = folder.with_name("00000009")
     folder.rename(other)
     with pytest.raises(errors.DamagedCheckpoint, match=r"commit.json is that of step 7"):
@@ -86,9 +83,7 @@ def test_the_record_of_another_step_is_damaged(folder: record.epath.Path) -> Non
         (None, "state/one is missing"),
     ],
 )
-def test_a_file_that_is_not_as_committed(
-    folder: record.epath.Path, content: bytes | None, reason: str
-) -> None:
+def test_a_file_that_is_not_as_committed(folder, content, reason):
     file = folder / "state/one"
     if content is None:
         file.unlink()
@@ -98,7 +93,7 @@ def test_a_file_that_is_not_as_committed(
         record.check_files(folder, record.read(folder))
 
 
-def test_the_best_is_the_first_of_equals_and_finite() -> None:
+def test_the_best_is_the_first_of_equals_and_finite():
     commits = {
         step: {"metrics": metrics}
         for step, metrics in {
