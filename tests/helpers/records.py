@@ -14,7 +14,7 @@ import runs
 from research import corruption, fleet, home_repetitions
 from research import faults as fault_campaign
 from vit_jax import preflight
-from vit_jax.preflight import batch, scaling
+from vit_jax.preflight import batch, formatting
 from vit_jax.weights import zoo
 
 FOLDER = runs.ROOT / "docs" / "records"
@@ -224,7 +224,7 @@ def table3():
     printed = {one.name: catalog.about(one.name).core_days for one in known}
     yield from preflight.markdown(known, 0.4, printed)
     scaled = batch.read(FOLDER / "preflight-scaling.jsonl").values()
-    for row in scaling.rows(scaled, 0.4):
+    for row in formatting.scaling_rows(scaled, 0.4):
         label = row[0].split("-jft")[0].removeprefix("pretrain/").replace("_", "/")
         yield f"| {' | '.join([label, *row[1:9]])} |".replace("%", " %")
     for one in batch.read(FOLDER / "preflight-1000.jsonl").values():

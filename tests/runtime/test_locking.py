@@ -174,18 +174,30 @@ def test_many_at_once_and_one_at_a_time(folder, monkeypatch):
 # --- Another machine ------------------------------------------------------------------------------
 
 
+def lock_of(folder, token=ELSEWHERE.token):
+    """The lock of a process on another machine."""
+    kind = locking.BucketLock if storage.is_remote(folder) else locking.DiskLock
+    return kind(folder / locking.NAME, dataclasses.replace(ELSEWHERE, token=token))
+
+
 def held_elsewhere(folder):
-    """Returns a lock that a process on another machine holds."""
-    other = (locking.BucketLock if storage.is_remote(folder) else locking.DiskLock)(
-        folder / locking.NAME, ELSEWHERE
-    )
+    """A lock that a process on another machine holds."""
+    other = lock_of(folder)
     assert other.acquire()
+    return other
+
+
+def overtake(folder):
+    """Another process takes a lock that this one holds; its lock."""
+    other = lock_of(folder, token="new")
+    while not other.take_over(other.read()[0]):
+        pass
     return other
 
 
 def test_a_holder_elsewhere_that_renews_is_left_alone(folder):
     other = held_elsewhere(folder)
-    with locking._Renewal(locking.Lease(other, ELSEWHERE, folder)):
+    with locking.Lease(other, folder):
         assert "in use by process 7 on far for " in refused(folder)
     assert other.renew()
     other.release()
@@ -210,10 +222,8 @@ def test_a_holder_elsewhere_that_is_gone_is_followed_after_the_lease(folder, cap
 def test_who_was_overtaken_ends(folder, caplog):
     mine = held_elsewhere(folder)
     codes = []
-    with locking._Renewal(locking.Lease(mine, ELSEWHERE, folder), end=codes.append):
-        other = type(mine)(folder / locking.NAME, dataclasses.replace(ELSEWHERE, token="new"))
-        while not other.take_over(other.read()[0]):
-            pass
+    with locking.Lease(mine, folder, end=codes.append):
+        other = overtake(folder)
         deadline = time.monotonic() + 30
         while not codes and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -230,8 +240,7 @@ def test_two_that_take_over_at_once(folder):
     found = []
 
     def work():
-        me = dataclasses.replace(ELSEWHERE, token=str(threading.get_ident()))
-        one = type(other)(folder / locking.NAME, me)
+        one = lock_of(folder, token=str(threading.get_ident()))
         if one.take_over(version):
             found.append(one)
 
@@ -244,16 +253,6 @@ def test_two_that_take_over_at_once(folder):
 
 
 # --- A holder that did not run for a while, and goes on ---------------------------------------
-
-
-def overtake(folder):
-    """Another process takes a lock that this one holds; returns its lock."""
-    other = (locking.BucketLock if storage.is_remote(folder) else locking.DiskLock)(
-        folder / locking.NAME, dataclasses.replace(ELSEWHERE, token="new")
-    )
-    while not other.take_over(other.read()[0]):
-        pass
-    return other
 
 
 @pytest.fixture
@@ -344,7 +343,7 @@ def test_an_answer_that_was_lost_is_no_refusal(store):
     """gcsfs asks again when a connection breaks: the first request may have been granted."""
     folder = storage.as_path(f"gs://{bucket.NAME}/lost")
     mine = locking.BucketLock(folder / locking.NAME, Holder.current())
-    store.put(f"lost/{locking.NAME}", mine._me.dump())
+    store.put(f"lost/{locking.NAME}", mine.me.dump())
     assert mine.acquire()
     assert mine.renew()
     mine.release()

@@ -1,9 +1,8 @@
 """Preflight: compiles a training step for an accelerator from any machine and reports its cost."""
 
 from vit_jax.preflight.batch import as_dict, measure_all
-from vit_jax.preflight.formatting import lines, markdown
+from vit_jax.preflight.formatting import lines, markdown, scaling_table
 from vit_jax.preflight.program import Report, Settings, measure, prepare
-from vit_jax.preflight.scaling import markdown as scaling_table
 from vit_jax.preflight.search import fit
 from vit_jax.preflight.topologies import Slice, open_slice, parse
 

@@ -73,7 +73,7 @@ def _version(package: str) -> str | None:
 
 
 def as_dict(report: Report, mfu: float, price: float | None = None) -> dict[str, Any]:
-    """Returns a report with its bounds and the cost of the whole run, for JSON."""
+    """A report with its bounds and the cost of the whole run, for JSON."""
     return dataclasses.asdict(report) | {
         "flags": report.settings.flags(),
         "roofline_seconds": report.bounds(),
@@ -83,7 +83,7 @@ def as_dict(report: Report, mfu: float, price: float | None = None) -> dict[str,
 
 
 def read(output: pathlib.Path | None) -> dict[str, Report]:
-    """Returns the reports in a file of JSON lines, by key; creates the file if it is missing.
+    """Reads the reports in a file of JSON lines, by key; creates the file if it is missing.
 
     Raises ConfigError for a file that cannot be written, or that contains something else.
     """

@@ -31,7 +31,7 @@ class Transfer(NamedTuple):
 
 
 def count_collectives(transfers: Iterable[Transfer]) -> dict[str, dict[str, int]]:
-    """Returns `{kind: {count, bytes}}` of a compiled program, per device and step."""
+    """`{kind: {count, bytes}}` of a compiled program, per device and step."""
     totals: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
     for one in transfers:
         totals[one.kind]["count"] += one.count
@@ -40,7 +40,7 @@ def count_collectives(transfers: Iterable[Transfer]) -> dict[str, dict[str, int]
 
 
 def read_transfers(text: str) -> list[Transfer]:
-    """Returns the collectives of a compiled program in the order of its schedule.
+    """Parses the collectives of a compiled program, in the order of its schedule.
 
     Beside a collective is what the schedule puts between its start and its end, in the cycles that
     the compiler estimates for it. What runs beside several is shared out by their bytes.
@@ -151,7 +151,7 @@ class _Schedule:
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Returns the lines of each computation by its name, and the name of the entry."""
+    """The lines of each computation by its name, and the name of the entry."""
     bodies: dict[str, list[str]] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -165,7 +165,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _group(line: str) -> int:
-    """Returns how many devices an instruction's collective joins."""
+    """The number of devices that an instruction's collective joins."""
     # Written as {{0,1},{2,3}}, as [2,2]<=[4], or as mesh['a'=2,'b'=2] {'b'}.
     if found := re.search(r"replica_groups=mesh\[(.*?)\][^{]*\{(.*?)\}", line):
         sizes = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", found[1])}
@@ -176,7 +176,7 @@ def _group(line: str) -> int:
 
 
 def _named(attribute: str, line: str) -> str:
-    """Returns the computation that an attribute of an instruction names."""
+    """The computation that an attribute of an instruction names."""
     found = re.search(attribute + r"=%?([\w.\-]+)", line)
     assert found is not None
     return found[1]

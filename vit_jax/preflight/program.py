@@ -41,7 +41,7 @@ class Settings:
         )
 
     def flags(self) -> str:
-        """Returns the command-line flags for `vit_jax train`."""
+        """The command-line flags for `vit_jax train`."""
         return (
             f"--config.train.accumulation={self.accumulation} --config.model.remat={self.remat} "
             f"--config.model.unroll={self.unroll} --config.mesh.fsdp={self.fsdp}"
@@ -80,7 +80,7 @@ class Report:
     asynchronous: list[dict[str, Any]] | None = None
 
     def bounds(self) -> dict[str, float]:
-        """Returns lower bounds on the seconds per step, by resource; unknown ones are absent."""
+        """Lower bounds on the seconds per step, by resource; unknown ones are absent."""
         needs = {
             "compute": (self.compiler_flops, self.peak_flops),
             "memory": (self.bytes_accessed, self.bandwidth),
@@ -96,7 +96,7 @@ class Report:
         )
 
     def run(self, mfu: float, price: float | None = None) -> dict[str, float] | None:
-        """Returns the whole run at a share `mfu` of peak: its time, what it occupies, its rate.
+        """Time, core-days and rate of the whole run at a share `mfu` of peak.
 
         With a price per chip and hour, also its cost.
         """
@@ -130,7 +130,7 @@ CONSTANTS = re.compile(
 
 
 def same_program(cfg: config.Config) -> str:
-    """Returns a text that is equal for configs whose compiled steps differ in constants only.
+    """A key that is equal for configs whose compiled steps differ in constants only.
 
     Other options are part of it only if they differ from their defaults, so a new option does not
     change the texts of earlier results.
@@ -150,7 +150,7 @@ def same_program(cfg: config.Config) -> str:
 
 
 def _peak(analysis: Any, platform: str) -> int:
-    """Returns the peak memory of a device in bytes, including arguments and results."""
+    """Peak memory of a device in bytes, including arguments and results."""
     if platform != "cpu":
         return analysis.peak_memory_in_bytes
     # On CPU, XLA omits temporaries from the peak, and allocates all of them at once.
@@ -257,19 +257,19 @@ def _teacher(
 
 
 def deepest(cfg: config.Config) -> int:
-    """Returns the `model.unroll` that removes the loop over layers."""
+    """The `model.unroll` that removes the loop over layers."""
     return cfg.model.depth or max(cfg.model.resnet_units or (1,))
 
 
 def _without_loops(cfg: config.Config) -> config.Config:
-    """Returns the config whose step loops over neither layers nor microbatches."""
+    """The config whose step loops over neither layers nor microbatches."""
     return dataclasses.replace(
         Settings.from_config(cfg), accumulation=1, unroll=deepest(cfg)
     ).apply(cfg)
 
 
 def _device_bytes(tree: Any) -> int:
-    """Returns the bytes that one device stores of sharded arrays."""
+    """The bytes that one device stores of sharded arrays."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)

@@ -58,7 +58,7 @@ def fit(
     say: Callable[[str], None] = lambda text: None,
     compile_: Callable[[config.Config, Slice, int], Report] = measure,
 ) -> Report:
-    """Returns the report of the fastest settings that fit, or of the last tried if none does.
+    """Compiles settings, fastest first; the report of the first that fit, or of the last tried.
 
     Skips candidates that cannot fit, judging by larger ones that did not.
     """
@@ -81,7 +81,7 @@ def fit(
 
 
 def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
-    """Returns whether `failed` shows that `settings` need far more memory than is available."""
+    """Whether `failed` shows that `settings` need far more memory than is available."""
     other = failed.settings
     if settings.remat != other.remat or where.memory is None:
         return False
@@ -95,7 +95,7 @@ def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
 
 
 def _used(message: str) -> float | None:
-    """Returns the bytes that a program needs, from the compiler's message."""
+    """The bytes that a program needs, by the compiler's message."""
     match = re.search(r"(?:\(|Used )([\d.]+)([KMGT])", message)
     if match is None:
         return None

@@ -65,7 +65,7 @@ class Slice:
 
 
 def parse(name: str) -> tuple[str, tuple[int, ...]]:
-    """Returns the generation and the chips along each axis of `v3:8x8` or `v3-128`.
+    """The generation and the chips along each axis of `v3:8x8` or `v3-128`.
 
     The number after a dash is Google's: TensorCores for v2 to v4 and v5p, chips for v5e and v6e.
     Slices of tpu7x (Ironwood) are named by their chips along each axis only.
@@ -102,12 +102,12 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def count_chips(name: str, devices: int) -> int:
-    """Returns the chips of a slice; on this machine, its devices."""
+    """The chips of a slice; on this machine, its devices."""
     return devices if name in ("cpu", "gpu") else math.prod(parse(name)[1])
 
 
 def _shape(chips: int, axes: int) -> tuple[int, ...]:
-    """Returns the most nearly cubic shape of a power of two of chips, shortest side first."""
+    """The most nearly cubic shape of a power of two of chips, shortest side first."""
     power = int(math.log2(chips))
     least, more = divmod(power, axes)
     shape = [2 ** (least + (axis >= axes - more)) for axis in range(axes)]
@@ -119,7 +119,7 @@ def _shape(chips: int, axes: int) -> tuple[int, ...]:
 
 
 def open_slice(name: str) -> Slice:
-    """Returns a slice as described by libtpu; `cpu` and `gpu` mean the devices of this machine.
+    """Describes a slice by libtpu; `cpu` and `gpu` mean the devices of this machine.
 
     Raises ConfigError for an unknown name, without libtpu, or without a GPU.
     """

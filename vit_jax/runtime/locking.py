@@ -40,9 +40,7 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 ABSENT = 0  # generation of an object that does not exist
 PROC = pathlib.Path("/proc")
 
-# What each renewal changes: inode and modification time of a file, generation of an object.
-Version = object
-Check = Callable[[], None]
+Version = object  # changes with each renewal: a file's inode and time, an object's generation
 
 
 class InUse(config.ConfigError):
@@ -84,17 +82,15 @@ class Holder:
     @classmethod
     def parse(cls, content: bytes) -> "Holder | None":
         """Parses the output of `dump`; None for other or incomplete text."""
+        fields = dataclasses.fields(cls)
         try:
             values = limits.load_json(content)
-            found = cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
-            sound = (
-                all(isinstance(text, str) for text in (found.host, found.machine, found.token))
-                and all(isinstance(number, int) for number in (found.pid, found.started))
-                and isinstance(found.began, int | float)
-            )
+            found = cls(**{one.name: values[one.name] for one in fields})
         except (ValueError, TypeError, KeyError):
             return None
-        return found if sound else None
+        kinds: dict[str, Any] = {one.name: one.type for one in fields} | {"began": int | float}
+        typed = all(isinstance(getattr(found, name), kind) for name, kind in kinds.items())
+        return found if typed else None
 
     def dump(self) -> bytes:
         """One line of JSON."""
@@ -110,10 +106,30 @@ class Holder:
 
 
 class Lease:
-    """A lock that this process has taken, and others may take over while it does not run."""
+    """A lock that this process has taken, and renews in a thread every `RENEW` seconds.
 
-    def __init__(self, lock: "DiskLock | BucketLock", me: Holder, workdir: pathlib.Path) -> None:
-        self._lock, self._me, self._workdir = lock, me, workdir
+    Another process takes it over when this one has been suspended or disconnected for longer than
+    `LEASE`. This process then ends at once: otherwise both would write the same files.
+    """
+
+    def __init__(
+        self,
+        lock: "DiskLock | BucketLock",
+        workdir: pathlib.Path,
+        *,
+        end: Callable[[int], None] | None = None,
+    ) -> None:
+        self._lock, self._workdir, self._end = lock, workdir, end or os._exit
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
+
+    def __enter__(self) -> "Lease":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
 
     def check(self) -> None:
         """Renews the lock; raises LeaseLost if another process has taken it over.
@@ -122,11 +138,22 @@ class Lease:
         Raises OSError if the storage does not answer.
         """
         renewed, (_, holder) = self._lock.renew(), self._lock.read()
-        if not renewed or (holder is not None and holder.token != self._me.token):
+        if not renewed or (holder is not None and holder.token != self._lock.me.token):
             raise errors.LeaseLost(
                 f"--workdir={self._workdir}: taken over by {_name(holder)}, so this process saves "
                 "nothing more"
             )
+
+    def _renew(self) -> None:
+        while not self._done.wait(RENEW):
+            try:
+                self.check()
+            except OSError:
+                continue  # the bucket or server is temporarily unreachable
+            except errors.LeaseLost as lost:
+                logs.log.error("%s", lost)
+                self._end(lost.exit_code)
+                return
 
 
 @contextlib.contextmanager
@@ -140,20 +167,22 @@ def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[Lease]:
     Waits `NEAR` seconds for a live holder on this machine, and for one elsewhere until its first
     renewal, at most `LEASE` seconds.
     """
-    me = Holder.current()
-    lock = (BucketLock if storage.is_remote(workdir) else DiskLock)(workdir / name, me)
-    lease = Lease(lock, me, workdir)
+    remote = storage.is_remote(workdir)
+    lock = (BucketLock if remote else DiskLock)(workdir / name, Holder.current())
+    flag = f"--workdir={workdir}"
     try:
-        with storage.readable_errors(f"--workdir={workdir}"):
+        with storage.readable_errors(flag) if remote else storage.writing("--workdir", workdir):
             _wait(lock, workdir)
-        with _Renewal(lease):
+        with Lease(lock, workdir) as lease:
             yield lease
     finally:
         lock.release()
 
 
 @contextlib.contextmanager
-def attempt(workdir: pathlib.Path, *, wanted: bool) -> Iterator[tuple[str | None, Check]]:
+def attempt(
+    workdir: pathlib.Path, *, wanted: bool
+) -> Iterator[tuple[str | None, Callable[[], None]]]:
     """Holds the lock if available; otherwise reports the reason instead of raising.
 
     In a multi-process run the first process takes the lock for all (`wanted`), and tells the
@@ -183,29 +212,27 @@ def clear(workdir: pathlib.Path) -> None:
 
 def _wait(lock: "DiskLock | BucketLock", workdir: pathlib.Path) -> None:
     """Waits until the lock is this process's, or raises InUse."""
-    began = time.monotonic()
-    first: Version | None = None  # first version seen, and when
-    since, logged = began, False
-    while not _try(lock.acquire, workdir):
+    began = since = time.monotonic()
+    seen: Version | None = None  # the first version of a holder elsewhere, since when
+    logged = False
+    while not lock.acquire():
         time.sleep(POLL)
         now = time.monotonic()
         version, holder = lock.read()
-        if version is None:  # released just now
-            continue
-        if holder is None and now - began <= NEAR:  # just taken: holder not written yet
-            continue
-        if holder is not None and holder.is_local() and not holder.has_ended():
+        if version is None or (holder is None and now - began <= NEAR):
+            continue  # released just now, or taken: its holder is not written yet
+        ended = holder is not None and holder.has_ended()
+        if holder is not None and holder.is_local() and not ended:
             if now - began > NEAR:
                 raise _refusal(workdir, holder)
             continue
-        ended = holder is not None and holder.has_ended()
-        if first is None:
-            first, since = version, now
-        elif version != first and not ended:
+        if seen is None:
+            seen, since = version, now
+        elif version != seen and not ended:
             raise _refusal(workdir, holder)
         # The holder died on this machine: on a disk the kernel frees its lock in a moment.
         if now - since > LEASE or (ended and storage.is_remote(workdir)):
-            if not _try(functools.partial(lock.take_over, version), workdir):
+            if not lock.take_over(version):
                 raise _refusal(workdir, lock.read()[1])
             if not ended:
                 text = "%s: taken over: %s has not shown for %.0f s that it is alive"
@@ -215,13 +242,6 @@ def _wait(lock: "DiskLock | BucketLock", workdir: pathlib.Path) -> None:
             logged = True
             text = "%s: locked by %s; waiting for its end or a sign of life, %.0f s at most"
             logs.log.warning(text, workdir, _name(holder), LEASE)
-
-
-def _try(acquire: Callable[[], bool], workdir: pathlib.Path) -> bool:
-    if storage.is_remote(workdir):
-        return acquire()
-    with storage.writing("--workdir", workdir):
-        return acquire()
 
 
 def _name(holder: Holder | None) -> str:
@@ -238,37 +258,6 @@ def _refusal(workdir: pathlib.Path, holder: Holder | None) -> InUse:
     )
 
 
-class _Renewal:
-    """A thread that renews a lock every `RENEW` seconds.
-
-    If another process took the lock because this one was suspended or disconnected for longer than
-    the lease, this process ends at once: otherwise both would write the same files.
-    """
-
-    def __init__(self, lease: Lease, *, end: Callable[[int], None] | None = None) -> None:
-        self._lease, self._end = lease, end or os._exit
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="lock", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        while not self._done.wait(RENEW):
-            try:
-                self._lease.check()
-            except OSError:
-                continue  # the bucket or server is temporarily unreachable
-            except errors.LeaseLost as lost:
-                logs.log.error("%s", lost)
-                self._end(lost.exit_code)
-                return
-
-
 class DiskLock:
     """A file under `flock`; its content names the holder.
 
@@ -278,7 +267,7 @@ class DiskLock:
     """
 
     def __init__(self, path: pathlib.Path, me: Holder) -> None:
-        self._path, self._me = path, me
+        self._path, self.me = path, me
         self._descriptor: int | None = None
         self._made: list[pathlib.Path] = []
 
@@ -304,7 +293,7 @@ class DiskLock:
         self._descriptor = descriptor
         with contextlib.suppress(OSError):  # a full disk: the lock holds, without a name
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, self._me.dump(), 0)
+            os.pwrite(descriptor, self.me.dump(), 0)
         return True
 
     def read(self) -> tuple[Version | None, Holder | None]:
@@ -348,21 +337,17 @@ class DiskLock:
 
     def _open(self) -> int:
         """Opens the file after creating its folder, which another holder may delete meanwhile."""
-        attempts = 0
-        while True:
+        folder = self._path.parent
+        for left in reversed(range(ATTEMPTS)):
             try:
-                self._make_folder()
+                new = [one for one in (folder, *folder.parents) if not one.exists()]
+                folder.mkdir(parents=True, exist_ok=True)
+                self._made = self._made or new
                 return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except (FileExistsError, FileNotFoundError):
-                attempts += 1
-                if attempts == ATTEMPTS:
+                if not left:
                     raise
-
-    def _make_folder(self) -> None:
-        folder = self._path.parent
-        new = [one for one in (folder, *folder.parents) if not one.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        self._made = self._made or new
+        raise AssertionError("unreachable")
 
     def _inode(self) -> int | None:
         try:
@@ -378,7 +363,7 @@ class BucketLock:
         import fsspec
 
         self._fs: Any = fsspec.filesystem("gcs")  # the instance that etils' paths have
-        self._path, self._me = path, me
+        self._path, self.me = path, me
         self._bucket, _, self._name = str(path).removeprefix(storage.BUCKET).partition("/")
         self._generation = ABSENT
 
@@ -423,7 +408,7 @@ class BucketLock:
                     uploadType="media",
                     name=self._name,
                     ifGenerationMatch=str(expected),
-                    data=self._me.dump(),
+                    data=self.me.dump(),
                     json_out=True,
                 )
             self._generation = int(about["generation"])
@@ -433,7 +418,7 @@ class BucketLock:
                 raise
         # After a lost response gcsfs retries: the object found then may be our own.
         found, holder = self.read()
-        if found is None or holder is None or holder.token != self._me.token:
+        if found is None or holder is None or holder.token != self.me.token:
             return False
         self._generation = found
         return True

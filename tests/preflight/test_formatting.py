@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from vit_jax.preflight import batch, scaling
+from vit_jax.preflight import batch, formatting
 
 RECORDED = pathlib.Path(__file__).parents[2] / "docs" / "records" / "preflight-scaling.jsonl"
 
@@ -19,7 +19,7 @@ def reports():
 
 def test_the_bound_by_hand(reports):
     one = reports["ViT-B_32-jft-7ep", "v3-512"]  # 256 chips
-    found = scaling.bound(one, 0.4)
+    found = formatting.bound(one, 0.4)
     sent = 2 * 20028004 + 211072512 + 228418560  # reduced, gathered, scattered
     assert found.links == pytest.approx(sent * 255 / 256 / 328e9)
     assert found.arithmetic == pytest.approx(one.model_flops / (0.4 * 61.5e12))
@@ -34,17 +34,17 @@ def test_what_the_schedule_hides_by_hand(reports):
         {"kind": "all-gather", "bytes": 10**8, "count": 1, "beside": 0.5},  # longer than the links
         {"kind": "all-reduce", "bytes": 10**8, "count": 2, "beside": 1e-3},  # shorter
     ]
-    found = scaling.bound(dataclasses.replace(one, asynchronous=asynchronous), 0.4)
+    found = formatting.bound(dataclasses.replace(one, asynchronous=asynchronous), 0.4)
     assert found.hidden == pytest.approx(1e8 * 255 / 256 / 328e9 + 2 * 1e-3 * found.arithmetic)
     before, scheduled, _ = found.efficiency
     assert scheduled == pytest.approx(
         found.arithmetic / (found.arithmetic + found.links - found.hidden)
     )
     assert scheduled > before
-    alone = scaling.bound(dataclasses.replace(one, asynchronous=[]), 0.4)
+    alone = formatting.bound(dataclasses.replace(one, asynchronous=[]), 0.4)
     assert alone.efficiency[1] == alone.efficiency[0]
     # Reports that were recorded without it have no such column.
-    assert scaling.bound(dataclasses.replace(one, asynchronous=None), 0.4).efficiency[1] is None
+    assert formatting.bound(dataclasses.replace(one, asynchronous=None), 0.4).efficiency[1] is None
 
 
 def test_what_is_sent_does_not_grow_with_the_slice(reports):
@@ -54,7 +54,7 @@ def test_what_is_sent_does_not_grow_with_the_slice(reports):
         sizes = [one.sent for one in found]
         assert max(sizes) <= 1.15 * min(sizes)  # the larger a ring, the fewer arrays divide by it
         for kind in (0, 1):  # without overlap, and by the schedule
-            shares = [scaling.bound(one, 0.4).efficiency[kind] for one in found]
+            shares = [formatting.bound(one, 0.4).efficiency[kind] for one in found]
             assert shares == sorted(shares, reverse=True)
 
 
@@ -63,7 +63,7 @@ def test_nine_tenths_of_a_step_are_arithmetic_by_the_schedule(reports):
         ("ViT-B_32-jft-7ep", "v3-512"), ("ViT-B_16-jft-7ep", "v3-2048"),
         ("ViT-L_16-jft-7ep", "v3-2048"),
     ]:  # fmt: skip
-        found = scaling.bound(reports[name, where], 0.4)
+        found = formatting.bound(reports[name, where], 0.4)
         before, scheduled, together = found.efficiency
         assert before < 0.88
         assert scheduled >= 0.9
@@ -73,7 +73,7 @@ def test_nine_tenths_of_a_step_are_arithmetic_by_the_schedule(reports):
 def test_the_page_shows_them(reports):
     text = (RECORDED.parents[1] / "preflight.md").read_text()
     for (name, where), one in reports.items():
-        found = scaling.bound(one, 0.4)
+        found = formatting.bound(one, 0.4)
         before, scheduled, _ = found.efficiency
         label = name.split("-jft")[0].replace("_", "/")
         assert f"| {label} | {where} | " in text
@@ -82,7 +82,7 @@ def test_the_page_shows_them(reports):
 
 
 def test_the_table_has_a_row_for_each_report(reports):
-    lines = scaling.markdown(reports.values(), 0.4)
+    lines = formatting.scaling_table(reports.values(), 0.4)
     assert len(lines) == 2 + len(reports) == 2 + len(RECORDED.read_text().splitlines())
-    assert {line.count("|") for line in lines} == {len(scaling.HEADER) + 1}
+    assert {line.count("|") for line in lines} == {len(formatting.SCALING) + 1}
     assert json.loads(RECORDED.read_text().splitlines()[0])["report"]["name"] in lines[2]
