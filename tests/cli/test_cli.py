@@ -15,7 +15,6 @@ import pytest
 from vit_jax import cli, config, train_loop
 from vit_jax.config import catalog
 from vit_jax.evaluation import evaluation
-from vit_jax.inference import loading
 from vit_jax.runtime import logs
 
 COLORS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
@@ -163,22 +162,6 @@ def test_predict_from_google_weights(tmp_path, capsys):
     assert re.fullmatch(r"class [0-6]", json.loads(line)["top"][0]["class"])
 
 
-def test_predictions_equal_the_reference(tmp_path):
-    """Whole path: weights in, PNG in, probabilities out, against the fixture's logits."""
-    stored = np.load("tests/fixtures/vit_tiny_token.io.npz")
-    images = np.clip(np.round((stored["images"] + 1) * 127.5), 0, 255).astype(np.uint8)
-    predictor = loading.load("tests/fixtures/vit_tiny_token.npz")
-    named = [
-        (str(i), cv2.imencode(".png", im[:, :, ::-1])[1].tobytes(), None)
-        for i, im in enumerate(images)
-    ]
-    for one, logits in zip(predictor.classify(named, 7), stored["logits"], strict=True):
-        p = np.exp(logits.astype(np.float64) - logits.max())
-        ours = dict(one.top)
-        # 8-bit pixels, not the float ones of the fixture: a few parts in a thousand.
-        np.testing.assert_allclose([ours[f"class {k}"] for k in range(7)], p / p.sum(), atol=5e-3)
-
-
 @pytest.mark.slow
 def test_resume_without_a_name(trained, capsys):
     assert cli.main(["train", f"--workdir={trained}"]) == 0
@@ -190,8 +173,6 @@ def test_list(capsys):
     out = capsys.readouterr().out
     for name in catalog.names():
         assert re.search(rf"^{re.escape(name)} ", out, re.MULTILINE), name
-    assert max(len(line.rstrip()) for line in out.splitlines()) <= 200
-    assert "…" not in out
     # A row in full: two files can be told apart, and a column of one value is said once.
     (row,) = re.findall(r"^pretrain/ViT-L_16-jft-14ep .*", out, re.MULTILINE)
     assert " ".join(row.split()) == (
@@ -256,15 +237,6 @@ def test_show(capsys):
     assert config.build(shown).model.width == 64
 
 
-@pytest.mark.parametrize("name", ["image_folder", "image_folder-32", "tfds", "tfds-32"])
-def test_show_says_how_photos_shrink_and_what_chooses(name, capsys):
-    assert cli.main(["show", name]) == 0
-    out = capsys.readouterr().out
-    assert "\ndata.resampling=antialiased_bilinear " in out
-    assert "--config.data.resampling=bilinear" in out
-    assert "\ndata.eval_split=auto, data.test_split=auto " in out
-
-
 def test_show_says_what_was_chosen(capsys):
     assert cli.main(["show", "pretrain/R200x3-jft-14ep"]) == 0
     out = capsys.readouterr().out
@@ -285,17 +257,11 @@ def test_show_says_what_was_chosen(capsys):
     assert "3 runs 99.42±0.03 [2] (± is a standard deviation)\n" in capsys.readouterr().out
 
 
-def test_rows_that_cannot_run_on_their_own_data(capsys, tmp_path, monkeypatch):
-    """One line and exit 2, before jax is imported or anything is written."""
+def test_a_row_of_private_data_says_so_before_anything_is_written(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, start in {
-        "pretrain/ViT-B_16-jft-7ep": "data.root=none: JFT-300M is private; set --config.data.root",
-        "figure4/R50x1-jft-9M": "data.root=none: JFT-300M is private; set --config.data.root",
-    }.items():
-        assert cli.main(["train", name]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith(f"vit_jax: {start}")
-        assert err.count("\n") == 1
+    assert cli.main(["train", "pretrain/ViT-B_16-jft-7ep"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vit_jax: data.root=none: JFT-300M is private; set --config.data.root")
     assert not list(tmp_path.iterdir())
 
 
@@ -343,42 +309,36 @@ def test_help(command, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main([*([command] if command else []), "--help"])
     assert caught.value.code == 0
-    out = capsys.readouterr().out
-    assert len(out) > 150
-    assert all(len(line) <= 100 for line in out.splitlines())
+    assert "options:" in capsys.readouterr().out
 
 
-def break_folder(folder, tmp_path):
-    """Returns {name: root} of folders that are wrong in one way each."""
-    roots = {}
-    for name in ("empty", "one_class", "file", "no_test"):
-        roots[name] = tmp_path / name
-    roots["missing"] = tmp_path / "missing"
-    roots["empty"].mkdir()
-    paint(roots["one_class"] / "train" / "a" / "1.png", (1, 2, 3), np.random.default_rng(0))
-    paint(roots["one_class"] / "test" / "a" / "1.png", (1, 2, 3), np.random.default_rng(0))
-    for name in "ab":
-        paint(roots["no_test"] / "train" / name / "1.png", (1, 2, 3), np.random.default_rng(0))
-    roots["file"].write_text("")
-    return roots
-
-
-def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
-    lines = {
-        "missing": "data.root={root}: no such folder",
-        "file": "data.root={root}: not a folder",
-        "empty": "data.root={root}: has no folders; expected test/CLASS/IMAGE",
-        "one_class": "data.root={root}: 1 class folder in {root}/train; at least 2 are needed, "
-        "each with the images of one class; to train without labels, set masked.target=color",
-        "no_test": "data.eval_split=test: no such folder in data.root={root}; "
-        "folders there: train; to keep a tenth of train for it, set "
-        "data.train_split='train[:90%]' and data.eval_split='train[90%:]'",
-    }
-    for name, root in break_folder(folder, tmp_path).items():
-        workdir = tmp_path / f"run_{name}"
-        assert cli.main(["train", "image_folder-32", f"--workdir={workdir}", *options(root)]) == 2
-        assert capsys.readouterr().err == f"vit_jax: {lines[name].format(root=root)}\n"
-        assert not workdir.exists()
+@pytest.mark.parametrize(
+    ("classes", "line"),
+    [
+        (None, "data.root={root}: no such folder"),
+        ((), "data.root={root}: has no folders; expected test/CLASS/IMAGE"),
+        (
+            ("train/a", "test/a"),
+            "data.root={root}: 1 class folder in {root}/train; at least 2 are needed, each with "
+            "the images of one class; to train without labels, set masked.target=color",
+        ),
+        (
+            ("train/a", "train/b"),
+            "data.eval_split=test: no such folder in data.root={root}; folders there: train; to "
+            "keep a tenth of train for it, set data.train_split='train[:90%]' and "
+            "data.eval_split='train[90%:]'",
+        ),
+    ],
+)
+def test_folders_that_cannot_be_trained_on(classes, line, tmp_path, capsys):
+    root, workdir = tmp_path / "root", tmp_path / "run"
+    if classes is not None:
+        root.mkdir()
+        for name in classes:
+            paint(root / name / "1.png", (1, 2, 3), np.random.default_rng(0))
+    assert cli.main(["train", "image_folder-32", f"--workdir={workdir}", *options(root)]) == 2
+    assert capsys.readouterr().err == f"vit_jax: {line.format(root=root)}\n"
+    assert not workdir.exists()
 
 
 NOWHERE = (
@@ -397,11 +357,6 @@ NOWHERE = (
         (["train", "--config=hom.py:x"],
          "--config=hom.py: no such file; did you mean home.py?"),
         (["train", "--config=mine/my.py:x"], "--config=mine/my.py: no such file"),
-        (["train", "--config=zzz.py:x"],
-         "--config=zzz.py: no such file; known: adapt.py, augreg.py, axial.py, baseline.py, "
-         "bit.py, cifar10.py, digits.py, figure10.py, figure4.py, finetune.py, home.py, "
-         "image_csv.py, image_folder.py, masked.py, pooling.py, posemb.py, pretrain.py, "
-         "scaling.py, tfds.py, vtab.py"),
         (["show"], "show: name a config; see `vit_jax list`"),
         (["list", "--config.seed=1"], "--config.seed: list takes no config options"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
@@ -419,27 +374,11 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["tran"],
-        ["train", "--workdirr=x"],
-        [],
-        ["evaluate"],
-        ["transfer", "x", "--workdir=gs://b/x"],
-    ],
-)
-def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    assert caught.value.code == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "--help" in err
-
-
-@pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
+        ([], "name a command: train, "),
+        (["evaluate"], "the following arguments are required: --checkpoint; see vit_jax evaluate "),
+        (["transfer", "x", "--workdir=gs://b/x"], "must be on a disk"),
         (["trian"], "did you mean train?"),
         (["train", "--lr=1"], "did you mean --config.optimizer.lr=1?"),
         (["train", "--config_file=x"], "see vit_jax train --help"),
@@ -456,7 +395,7 @@ def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
         (["train", "image_folder", "nofolder"], "nofolder: no such argument; see vit_jax train"),
     ],
 )
-def test_mistyped_commands_and_flags_get_the_nearest(arguments, remedy, capsys):
+def test_wrong_commands_and_flags_are_one_line_with_the_nearest(arguments, remedy, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 2
