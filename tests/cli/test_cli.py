@@ -5,14 +5,16 @@ import io
 import json
 import pathlib
 import re
+import resource
 import subprocess
 import sys
+import tempfile
 
 import cv2
 import numpy as np
 import pytest
 
-from vit_jax import cli, config, train_loop
+from vit_jax import cli, config, listing, train_loop
 from vit_jax.config import catalog
 from vit_jax.evaluation import evaluation
 from vit_jax.runtime import logs
@@ -435,3 +437,52 @@ def test_printing_into_a_file_on_a_full_disk_is_one_line(words, code, both):
         assert ended.stderr.startswith("vit_jax: ")
         assert ended.stderr.count("\n") == 1
         assert code == 2 or "standard output" in ended.stderr
+
+
+BUNDLED = "--checkpoint=cifar10/ViT-6_4"
+
+
+@pytest.fixture
+def limit():
+    """Sets the most bytes that a file may take from here on."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert", BUNDLED, "--to=hf", "--output=new"],
+        ["convert", BUNDLED, "--to=google", "--output=new.npz"],
+        ["convert", BUNDLED, "--to=orbax", "--output=new"],
+        ["export", BUNDLED, "--to=stablehlo", "--output=new", "--platforms=cpu"],
+        ["embed", BUNDLED, "--images=photos", "--output=new.npz"],
+        ["embed", BUNDLED, "--images=photos", "--output=new.parquet"],
+        ["inspect", "filters", BUNDLED, "--output=new"],
+        ["inspect", "view", BUNDLED, "--images", "photos", "--output=new.html"],
+        ["preflight", "digits", "--topology=cpu", "--output=new.jsonl"],
+        ["reproduce", "table9", "--dry-run", "--output=new.md"],
+        ["train", "digits", "--smoke"],
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_a_full_disk_ends_every_command_that_writes(words, tmp_path, limit, monkeypatch, capsys):
+    """Exit code 70, the name of the file, and nothing under the final name that is not whole."""
+    monkeypatch.chdir(tmp_path)
+    paint(tmp_path / "photos" / "a.png", (9, 9, 9), np.random.default_rng(0))
+    limit(900)
+    assert cli.main(words) == 70
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "cannot be written: " in line
+    assert "File too large" in line
+    assert "new" in line or "runs/smoke/digits" in line
+
+
+def test_a_disk_without_room_for_temporary_files_is_one_line(limit, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(listing, "entries", lambda **_: tempfile.gettempdir())
+    limit(0)
+    assert cli.main(["list"]) == 70
+    assert capsys.readouterr().err.startswith("vit_jax: No usable temporary directory found in [")

@@ -27,3 +27,11 @@ def test_an_interval_is_scipys(count):
 def test_one_value_has_no_interval():
     assert intervals.half_width([0.5]) is None
     assert intervals.half_width([]) is None
+
+
+def test_a_spread_by_hand():
+    assert intervals.spread([5.0]) == {"mean": 5.0, "std": None, "ci95": None, "values": [5.0]}
+    found = intervals.spread([1.0, 3.0])
+    assert found["mean"] == 2.0
+    assert found["std"] == pytest.approx(2**0.5)
+    assert found["ci95"] == pytest.approx(12.706, abs=5e-4)  # standard error 1

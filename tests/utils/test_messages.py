@@ -130,7 +130,7 @@ def test_warnings_of_data_are_bounded_and_commands_to_copy_are_whole(monkeypatch
 
 
 def test_out_of_memory_is_a_line(monkeypatch, capsys):
-    def fill(*arguments):
+    def fill(*_, **__):
         raise MemoryError("Unable to allocate 7 PiB")
 
     monkeypatch.setattr(cli.backend, "choose", fill)
@@ -270,3 +270,26 @@ def test_a_message_has_no_secret(text, shown, monkeypatch, capsys):
     logs.log.info("%s", text)
     logs.log.error("%s", text)
     assert capsys.readouterr().err.splitlines()[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("utf-8", "aaaaaa\u2026bbb"), ("ascii", "aaaaaa...b")]
+)
+def test_the_middle_of_a_long_line_is_cut(encoding, expected):
+    text = "a" * 50 + "b" * 50
+    assert messages.one_line(text, limit=10, encoding=encoding) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(80_900, "80.9 kB"), (999_900, "999.9 kB"), (10**6, "1.0 MB"), (5 * 10**12, "5.0 TB")],
+)
+def test_sizes(number, text):
+    assert messages.size_text(number) == text
+
+
+def test_a_line_is_printed_in_the_encoding_of_the_terminal(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding="ascii"))
+    messages.print_line("caf\u00e9")
+    assert raw.getvalue() == b"caf\\xe9\n"

@@ -158,3 +158,75 @@ def test_a_logger_on_a_full_disk_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(logger._events, "add_scalar", _full)
     with pytest.raises(OSError, match="tensorboard"):
         logger.write(1, {"train/loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("text", "remote", "problem"),
+    [
+        ("runs/x", False, ""),
+        ("gs://b/x", True, ""),
+        ("gs://b/x", False, "must be on a disk; copy it there, or mount the bucket (gcsfuse)"),
+        ("s3://b/x", True, "cannot be opened; copy it to a disk, or to a gs:// bucket"),
+        ("file:///tmp/x", True, "is an address; write the path, /tmp/x"),
+    ],
+)
+def test_why_a_text_is_no_path(text, remote, problem):
+    assert storage.path_problem(text, remote=remote) == problem
+
+
+def test_an_output_is_checked_before_minutes_of_work(tmp_path, monkeypatch):
+    storage.check_creatable(tmp_path / "new")
+    (tmp_path / "there").touch()
+    with pytest.raises(config.ConfigError, match="there exists; remove it or name another"):
+        storage.check_creatable(tmp_path / "there")
+    with pytest.raises(config.ConfigError, match="no such folder as .*/gone"):
+        storage.check_creatable(tmp_path / "gone" / "new")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(config.ConfigError, match="cannot be written to"):
+        storage.check_creatable(tmp_path / "new")
+
+
+class Bucket:
+    """A folder of a bucket as a dict."""
+
+    def __init__(self, objects, name="run"):
+        self.objects, self.name = objects, name
+
+    def __fspath__(self):
+        return f"gs://bucket/{self.name}"
+
+    def __truediv__(self, other):
+        return Bucket(self.objects, f"{self.name}/{other}")
+
+    def read_bytes(self):
+        if self.name not in self.objects:
+            raise FileNotFoundError(self.name)
+        return self.objects[self.name]
+
+    def write_bytes(self, content):
+        self.objects[self.name] = content
+
+
+def test_a_mirror_goes_on_with_what_is_there_and_brings_changes(monkeypatch):
+    objects = {"run/metrics.jsonl": b"1\n"}
+    checks = []
+    mirror = storage.RemoteSync(Bucket(objects), lambda: checks.append(1))
+    lines = mirror.folder / "metrics.jsonl"
+    assert lines.read_bytes() == b"1\n"
+    lines.write_bytes(b"1\n2\n")
+    mirror.bring()  # within the period
+    assert (objects, checks) == ({"run/metrics.jsonl": b"1\n"}, [])
+    mirror.bring(now=True)
+    assert (objects, checks) == ({"run/metrics.jsonl": b"1\n2\n"}, [1])
+    objects.clear()
+    monkeypatch.setattr(storage, "PERIOD", 0.0)
+    (mirror.folder / "new").mkdir()
+    (mirror.folder / "new" / "file").write_bytes(b"x")
+    mirror.bring()  # what has not changed is not brought again
+    assert objects == {"run/new/file": b"x"}
+
+
+def test_a_mirror_of_a_disk_is_the_disk(tmp_path):
+    mirror = storage.RemoteSync(tmp_path, lambda: pytest.fail("nothing is brought"))
+    assert mirror.folder == tmp_path
+    mirror.bring(now=True)

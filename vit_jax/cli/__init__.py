@@ -152,6 +152,9 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
         if error.errno in PATH_ERRORS:
             messages.print_error(f"{error.filename}: {error.strerror}")
             return config.UserError.exit_code
+        if "temporary directory" in str(error.strerror):  # tempfile's, of a disk without any room
+            messages.print_error(str(error.strerror))
+            return FAILED
         if error.errno not in config.NO_ROOM:
             if signals.interrupted():
                 return _stopped()

@@ -494,7 +494,7 @@ def _check_bounds(key: str, value: Any, field: Field) -> None:
     for number in amount if isinstance(amount, tuple) else (amount,):
         if not isinstance(number, int | float):
             continue
-        if not math.isfinite(number):
+        if isinstance(number, float) and not math.isfinite(number):
             raise ConfigError(f"{key}={show(value)}: must be finite")
         counts = isinstance(number, int) or isinstance(value, Duration)
         if counts and abs(number) > MOST:

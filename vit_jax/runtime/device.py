@@ -2,19 +2,15 @@
 
 import contextlib
 import ctypes
-import logging
 import os
 import pathlib
 import platform
-import warnings
 from collections.abc import Iterator
 
 import jax
 
 from vit_jax import config
-from vit_jax.runtime import backend
-
-log = logging.getLogger("vit_jax")
+from vit_jax.runtime import backend, logs
 
 CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
 # Of glibc's malloc.h: one arena (M_ARENA_MAX), nothing mapped on its own (M_MMAP_MAX), and nothing
@@ -34,9 +30,7 @@ def cache_programs() -> None:
     Not in the run directory: jax executes what it finds there, and others may have written it.
     Without a private folder nothing is cached.
     """
-    # A full disk caches nothing, wherever the user has put the cache, and is reported by what the
-    # run writes.
-    warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
+    logs.ignore_full_cache()  # wherever the user has put it
     if jax.config.values["jax_compilation_cache_dir"]:
         return  # chosen by the user, through JAX_COMPILATION_CACHE_DIR
     # A program for one machine's CPU may not run on the next one's.
@@ -47,11 +41,11 @@ def cache_programs() -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
-            log.warning("%s: others may write there; compiled programs are not kept", folder)
+            logs.log.warning("%s: others may write there; compiled programs are not kept", folder)
             return
         _forget(folder)
     except (OSError, RuntimeError) as error:
-        log.info("compiled programs are not kept: %s", error)
+        logs.log.info("compiled programs are not kept: %s", error)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

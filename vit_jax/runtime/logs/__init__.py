@@ -72,6 +72,7 @@ def warn_of_assumptions(reference: str | os.PathLike[str], lines: Sequence[str])
 def assumptions_logged() -> Iterator[None]:
     """Logs each AssumptionWarning as lines: for commands, whose users see no Python."""
     with warnings.catch_warnings():
+        ignore_full_cache()
         warnings.simplefilter("default", AssumptionWarning)
         others = warnings.showwarning
 
@@ -86,6 +87,11 @@ def assumptions_logged() -> Iterator[None]:
 
         warnings.showwarning = show  # restored by catch_warnings
         yield
+
+
+def ignore_full_cache() -> None:
+    """Silences jax about a full disk, which caches nothing and is reported by what is written."""
+    warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
 
 
 class _Line(logging.Formatter):
