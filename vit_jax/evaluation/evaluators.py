@@ -6,7 +6,6 @@ split, for measures that are no means of images.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,9 @@ Arrays = dict[str, jax.Array]
 # Values of images by name, of one shape (B, ...), and which images count, (B,) bool.
 Values = tuple[Arrays, jax.Array]
 # From model, data, loss, parameters and a batch: values by the prefix of their names.
-Measure = Callable[[models.Classifier, config.Data, config.Loss, Any, Arrays], dict[str, Values]]
+Measure = Callable[
+    [models.Classifier, config.Data, config.Loss, models.Params, Arrays], dict[str, Values]
+]
 
 
 class Means:
@@ -44,7 +45,9 @@ class Means:
         self._sums = functools.partial(_sums, measure, model, cfg.data, cfg.loss)
         self._names, self._split, self._inputs = names, split, inputs
 
-    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+    def __call__(
+        self, params: models.Params, *, stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
         """Numbers by name; None if `stop()` turned true before the end."""
         function = functools.partial(self._sums, params)
         sums = self._split.outputs(function, stop=stop, inputs=self._inputs)
@@ -68,7 +71,7 @@ def _sums(
     model: models.Classifier,
     data: config.Data,
     loss: config.Loss,
-    params: Any,
+    params: models.Params,
     batch: Arrays,
 ) -> dict[str, Arrays]:
     """The sums of the values that count, and the number of these, by prefix and name."""
@@ -107,7 +110,11 @@ def classification(
 
 
 def _classification(
-    model: models.Classifier, data: config.Data, loss: config.Loss, params: Any, batch: Arrays
+    model: models.Classifier,
+    data: config.Data,
+    loss: config.Loss,
+    params: models.Params,
+    batch: Arrays,
 ) -> dict[str, Values]:
     logits = _logits(model, data, params, batch)
     found = {"": (measures.classification(logits, batch["label"], loss), batch["mask"])}
@@ -138,7 +145,11 @@ def several_right(
 
 
 def _several_right(
-    model: models.Classifier, data: config.Data, loss: config.Loss, params: Any, batch: Arrays
+    model: models.Classifier,
+    data: config.Data,
+    loss: config.Loss,
+    params: models.Params,
+    batch: Arrays,
 ) -> dict[str, Values]:
     del loss
     logits = _logits(model, data, params, batch)
@@ -161,7 +172,11 @@ def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRun
 
 
 def _masked_patches(
-    model: models.Classifier, data: config.Data, loss: config.Loss, params: Any, batch: Arrays
+    model: models.Classifier,
+    data: config.Data,
+    loss: config.Loss,
+    params: models.Params,
+    batch: Arrays,
 ) -> dict[str, Values]:
     del loss
     images, mask = batch["image"], batch["mask"]
@@ -190,7 +205,9 @@ class Whole:
         self._logits = functools.partial(_gathered, model, cfg.data, split.mesh)
         self._split, self._measure = split, measure
 
-    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+    def __call__(
+        self, params: models.Params, *, stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
         """Numbers by name; None if `stop()` turned true before the end."""
         outputs = self._split.outputs(functools.partial(self._logits, params), stop=stop)
         if outputs is None:
@@ -202,7 +219,7 @@ class Whole:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _gathered(
-    model: models.Classifier, data: config.Data, mesh: Mesh, params: Any, batch: Arrays
+    model: models.Classifier, data: config.Data, mesh: Mesh, params: models.Params, batch: Arrays
 ) -> tuple[jax.Array, ...]:
     """Logits, labels and mask of a batch, whole on every device."""
     found = _logits(model, data, params, batch), batch["label"], batch["mask"]
@@ -241,7 +258,7 @@ def label_sets(
 def corruptions(evaluators: Mapping[str, Evaluator]) -> Evaluator:
     """ImageNet-C: the results of each set as `fog_3/top1`, and `mce` if all 75 sets are there."""
 
-    def evaluate(params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+    def evaluate(params: models.Params, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         results: dict[str, float] = {}
         for name, evaluator in evaluators.items():
             found = evaluator(params, stop=stop)
@@ -254,5 +271,7 @@ def corruptions(evaluators: Mapping[str, Evaluator]) -> Evaluator:
     return evaluate
 
 
-def _logits(model: models.Classifier, data: config.Data, params: Any, batch: Arrays) -> jax.Array:
+def _logits(
+    model: models.Classifier, data: config.Data, params: models.Params, batch: Arrays
+) -> jax.Array:
     return model.apply(params, normalization.normalize_pixels(batch["image"], data))[0]

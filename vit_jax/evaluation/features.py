@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import chex
 import jax
@@ -70,11 +70,11 @@ class Extractor:
         """
         self._pre_logits = functools.partial(_pre_logits, model, data)
         self._shared = shared or {}
-        self._params: Any = None
+        self._params: models.Params | None = None
         self._kept: dict[SplitRunner, tuple[Features, int]] = {}
 
     def __call__(
-        self, params: Any, split: SplitRunner, *, stop: Callable[[], bool]
+        self, params: models.Params, split: SplitRunner, *, stop: Callable[[], bool]
     ) -> Features | None:
         """The features of a split in its order; None if `stop()` turned true."""
         if params is not self._params:  # after a call that was stopped, other features are left
@@ -108,7 +108,9 @@ class OnFeatures:
     def __init__(self, measure: Measure, extract: Extractor, pairs: Sequence[Pair]) -> None:
         self._measure, self._extract, self._pairs = measure, extract, pairs
 
-    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+    def __call__(
+        self, params: models.Params, *, stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
         """Numbers such as `SET/5shot`; None if `stop()` turned true before the end."""
         results: dict[str, float] = {}
         for pair in self._pairs:
@@ -123,7 +125,7 @@ class OnFeatures:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # compiled once for all splits
 def _pre_logits(
-    model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
+    model: models.Classifier, data: config.Data, params: models.Params, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     _, out = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     chex.assert_shape(out["pre_logits"], (batch["label"].shape[0], None))

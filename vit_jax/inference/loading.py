@@ -342,7 +342,7 @@ class LoadedModel:
     """
 
     config: config.Config
-    params: Any
+    params: models.Params
     classes: tuple[str, ...]
     kind: str
     notes: tuple[str, ...] = ()
@@ -404,7 +404,7 @@ class LoadedModel:
 
     def apply(
         self,
-        params: Any,
+        params: models.Params,
         images: jax.Array,
         *,
         key: jax.Array | None = None,
