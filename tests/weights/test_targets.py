@@ -368,7 +368,8 @@ def test_a_gray_model_says_its_channels(tmp_path):
         ({"distillation": True, "pooling": "distilled", "class_position": False}, "timm", "w",
          "model.class_position=false: timm has positions for class and distillation token"),
         ({"distillation": True, "pooling": "distilled", "mlp": "swiglu"}, "timm", "w",
-         "model.distillation=true: timm cannot create it with SwiGLU from a config.json; "
+         "model.distillation=true with model.mlp=swiglu: timm cannot create this model from a "
+         "config.json; "
          "write the weights alone, to a path that ends in .safetensors"),
         ({"distillation": True, "layer_scale": 1.0}, "hf", "w",
          "model.distillation=true: Hugging Face's DINOv2 has no such token"),

@@ -205,15 +205,7 @@ class TimmBit(timm.Timm):
         return _is_bit(spec)
 
     def files(self, spec: ModelSpec) -> Files:
-        units, width = spec.model.resnet_units or (), spec.model.resnet_width or 1.0
-        name = WRITTEN.get((units, width))
-        if name is None:
-            known = any(units == others for others, _ in WRITTEN)
-            wrong = f"width={width:g}" if known else f"units={config.show(units)}"
-            raise WeightsError(
-                f"model.resnet_{wrong}: timm cannot create this model from a config.json; "
-                "write the weights alone, to a path that ends in .safetensors"
-            )
+        name = timm.resnet_architecture(spec.model, WRITTEN)
         channels = spec.data.channels
         arguments = {} if channels == 3 else {"in_chans": channels}
         return {

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 from vit_jax import config
 from vit_jax.weights import json_fields
@@ -310,6 +310,26 @@ def config_json(
         # transformers' word; timm has none, and lets it pass
         made["problem_type"] = json_fields.SEVERAL
     return made
+
+
+def refuse_folder(what: str) -> NoReturn:
+    """Raises WeightsError for a model that no config.json makes timm create."""
+    raise WeightsError(
+        f"{what}: timm cannot create this model from a config.json; write the weights alone, to a "
+        "path that ends in .safetensors"
+    )
+
+
+def resnet_architecture(
+    model: config.Model, names: Mapping[tuple[tuple[int, ...], float], str]
+) -> str:
+    """The architecture with the ResNet of a model, by its units and width; raises WeightsError."""
+    units, width = model.resnet_units or (), model.resnet_width or 1.0
+    if (units, width) not in names:
+        known = any(units == others for others, _ in names)
+        wrong = f"width={width:g}" if known else f"units={config.show(units)}"
+        refuse_folder(f"model.resnet_{wrong}")
+    return names[units, width]
 
 
 def crop_share(data: config.Data) -> float:

@@ -72,11 +72,13 @@ ACTIVATIONS = {
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
 NORMS_FIRST = "pre-norm layers"  # assumed, but no option
 PLAIN = "vit_base_patch16_224"  # whose arguments give any size
-HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments in timm
-    (): "vit_tiny_r_s16_p8_224",
-    (2, 2, 2, 2): "vit_small_r26_s32_224",
-    (3, 4, 9): "vit_base_r50_s16_224",
-    (3, 4, 6, 3): "vit_large_r50_s32_224",
+HYBRIDS: dict[
+    tuple[tuple[int, ...], float], str
+] = {  # whose ResNets have no such arguments in timm
+    ((), 1): "vit_tiny_r_s16_p8_224",
+    ((2, 2, 2, 2), 1): "vit_small_r26_s32_224",
+    ((3, 4, 9), 1): "vit_base_r50_s16_224",
+    ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
 }
 # Pixels of published weights that are not those of their kind, by name.
 NAMED_PIXELS: tuple[tuple[str, Pixels, str], ...] = (
@@ -404,26 +406,13 @@ class TimmViT(timm.Timm):
 
     def architecture(self, model: config.Model) -> str:
         """The name of an architecture whose arguments give this model; raises WeightsError."""
-        units, width = model.resnet_units, model.resnet_width or 1.0
-        if units is None:
+        if model.resnet_units is None:
             if model.distillation and model.mlp == "swiglu":
-                raise WeightsError(
-                    "model.distillation=true: timm cannot create it with SwiGLU from a "
-                    "config.json; write the weights alone, to a path that ends in .safetensors"
-                )
+                timm.refuse_folder("model.distillation=true with model.mlp=swiglu")
             return self.written
         if model.mlp == "swiglu":
-            raise WeightsError(
-                "model.mlp=swiglu: timm cannot create such a hybrid from a config.json; "
-                "write the weights alone, to a path that ends in .safetensors"
-            )
-        if units not in HYBRIDS or width != 1:
-            wrong = f"width={width:g}" if units in HYBRIDS else f"units={config.show(units)}"
-            raise WeightsError(
-                f"model.resnet_{wrong}: timm cannot create this model from a config.json; "
-                "write the weights alone, to a path that ends in .safetensors"
-            )
-        return HYBRIDS[units]
+            timm.refuse_folder("model.mlp=swiglu in a hybrid")
+        return timm.resnet_architecture(model, HYBRIDS)
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
         """The arguments from which timm builds a model, besides those of Eva too."""
