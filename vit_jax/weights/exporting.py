@@ -52,7 +52,7 @@ PROJECTS = {
     "hf": Project("Hugging Face", "", "Hugging Face's form"),
 }
 KINDS = tuple(PROJECTS)
-MAX_COMMENT = 65_000  # bytes, and some for the rest
+MAX_COMMENT = 60_000  # bytes; the origin and a digest follow
 # Options whose values in an export are no choice of whoever exports.
 FIXED = ("position", "class_position", "pooling", "num_classes", "architecture", "biasless")
 FIXED += ("stem_norm",)
@@ -108,7 +108,7 @@ def save(
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
     said = {} if folder else _head_metadata(spec, path.suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
-    metadata = said | ({"vit_jax": origin} if origin else {})
+    metadata = said | ({"vit_jax": origin[:400]} if origin else {})
     writers.write(path, writers.rounded(arrays, dtype), files, metadata)
     return (*changes, *differences)
 
