@@ -57,6 +57,14 @@ def test_other_pictures_are_not(index, picture):
     assert not [seed for seed in range(COUNT, COUNT + 300) if index.find(picture(seed))]
 
 
+def test_the_nearest_of_several_duplicates_is_named(originals):
+    near = dedup.fingerprint(originals[0])._replace(exact=bytes(16))
+    far = dedup.fingerprint(np.ascontiguousarray(originals[0][:, ::-1]))
+    far = far._replace(exact=bytes([1] * 16), bits=far.bits ^ np.uint64(1))
+    index = Index(dedup.stack([far, near], ["far", "near"]))
+    assert index.find(originals[0]) == ("near", 0)
+
+
 def test_images_without_contrast_match_only_exactly():
     flat = [np.full((30, 30, 3), level, np.uint8) for level in (0, 100, 200)]
     index = Index(dedup.stack([dedup.fingerprint(image) for image in flat], list("abc")))
