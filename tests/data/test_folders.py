@@ -245,68 +245,48 @@ def refusal(root, split="train", train=True, **options) -> str:
     return str(caught.value)
 
 
-def test_refuses_a_root_that_is_no_folder(tmp_path):
-    assert refusal(tmp_path / "x") == f"data.root={tmp_path / 'x'}: no such folder"
+TOO_FEW = (
+    "at least 2 are needed, each with the images of one class; to train without labels, set "
+    "masked.target=color"
+)
+SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
+
+
+@pytest.mark.parametrize(
+    ("files", "split", "options", "line"),
+    [
+        (None, "train", {}, "data.root=ROOT: no such folder"),
+        ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
+        ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
+        (["train/a/1.jpg", "train/x.jpg"], "train", {},
+         f"data.root=ROOT: 1 class folder in ROOT/train; {TOO_FEW}"),
+        ([*ONE, "test/a/1.jpg"], "val", {}, "data.eval_split=val: no such folder in "
+         "data.root=ROOT; folders there: test, train; set data.eval_split=test"),
+        ([*ONE, "test/a/1.jpg"], "train", {"train_split": "tra"}, "data.train_split=tra: no such "
+         "folder in data.root=ROOT; folders there: test, train; set data.train_split=train"),
+        ([*ONE, "train/fish/readme.txt"], "train", {},
+         "data.root=ROOT: no image in class folder ROOT/train/fish; images end in .jpg, .jpeg, "
+         ".png, .webp, .gif, .bmp, .tif, .tiff; it contains 1 .txt (no image)"),
+        ([*ONE, "test/bird/1.jpg", "test/ant/1.jpg"], "test", {},
+         "data.root=ROOT: class folders of test that are missing in train: ant, bird"),
+        (["a/1.jpg", "b/1.jpg"], "train", {"holdout": 0.1, "eval_split": "train"},
+         f"data.eval_split=train: {SAME}"),
+        (["a/1.jpg", "b/1.jpg"], "val", {"holdout": 0.1},
+         "data.eval_split=val: no such split; known: train, test"),
+        (["a/1.jpg", "b/1.jpg"], "test", {"holdout": 0.1},
+         "data.holdout=0.1: every class has one image; none is left"),
+    ],
+)  # fmt: skip
+def test_what_is_no_folder_of_classes_is_one_line(tmp_path, files, split, options, line):
+    root = fill(tmp_path / "images", *(files or ()))
+    if files == []:
+        root.mkdir()
+    assert refusal(root, split, split == "train", **options).replace(str(root), "ROOT") == line
+
+
+def test_a_file_is_no_folder(tmp_path):
     fill(tmp_path, "file")
     assert refusal(tmp_path / "file") == f"data.root={tmp_path / 'file'}: not a folder"
-
-
-def test_refuses_a_missing_split(pets):
-    assert refusal(pets, "val", train=False) == (
-        f"data.eval_split=val: no such folder in data.root={pets}; folders there: test, train; "
-        f"set data.eval_split=test"
-    )
-    assert refusal(pets, "test", train=False, train_split="tra").startswith(
-        f"data.train_split=tra: no such folder in data.root={pets}; folders there: test, train"
-    )
-
-
-def test_refuses_an_empty_root(tmp_path):
-    assert refusal(tmp_path) == (
-        f"data.root={tmp_path}: has no folders; expected train/CLASS/IMAGE"
-    )
-    assert refusal(tmp_path, holdout=0.1) == (
-        f"data.root={tmp_path}: 0 class folders in {tmp_path}; at least 2 are needed, "
-        "each with the images of one class; to train without labels, set masked.target=color"
-    )
-
-
-def test_refuses_a_single_class(tmp_path):
-    fill(tmp_path, "train/a/1.jpg", "train/stray.jpg")
-    assert refusal(tmp_path) == (
-        f"data.root={tmp_path}: 1 class folder in {tmp_path / 'train'}; at least 2 are needed, "
-        "each with the images of one class; to train without labels, set masked.target=color"
-    )
-
-
-def test_refuses_a_class_without_images(pets):
-    fill(pets, "train/fish/readme.txt")
-    assert refusal(pets) == (
-        f"data.root={pets}: no image in class folder {pets / 'train/fish'}; "
-        "images end in .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif, .tiff; it contains 1 .txt "
-        "(no image)"
-    )
-
-
-def test_refuses_evaluation_classes_that_train_does_not_have(pets):
-    fill(pets, "test/bird/1.jpg", "test/ant/1.jpg")
-    assert refusal(pets, "test", train=False) == (
-        f"data.root={pets}: class folders of test that are missing in train: ant, bird"
-    )
-
-
-def test_refuses_holdout_splits_that_cannot_be_told_apart(tmp_path):
-    fill(tmp_path, "a/1.jpg", "b/1.jpg")
-    assert refusal(tmp_path, holdout=0.1, eval_split="train") == (
-        "data.eval_split=train: the same split as data.train_split; data.holdout=0.1 needs two "
-        "names"
-    )
-    assert refusal(tmp_path, "val", holdout=0.1) == (
-        "data.train_split=val: no such split; known: train, test"
-    )
-    assert refusal(tmp_path, "test", train=False, holdout=0.1) == (
-        "data.holdout=0.1: every class has one image; none is left"
-    )
 
 
 def test_refuses_a_folder_that_cannot_be_read(pets, monkeypatch):
