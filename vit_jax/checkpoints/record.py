@@ -60,7 +60,7 @@ def steps(directory: epath.PathLike) -> list[int]:
 def is_committed(path: epath.Path) -> bool:
     """Whether a folder has a commit record, readable or not.
 
-    A link that leads nowhere, or in a circle, is damage to be told, not an unfinished save.
+    A link that leads nowhere, or in a circle, is damage to report, not an unfinished save.
     """
     if storage.is_remote(path):
         return (path / COMMIT).exists()
@@ -87,7 +87,7 @@ def checkpoint_folders(directory: epath.PathLike) -> list[tuple[epath.Path, re.M
 def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
     """Commits the checkpoint in folder `path`: everything durable first, the record last.
 
-    Returns once the record has been read back. Raises OSError, ValueError or Damaged.
+    Ends once the record has been read back. Raises OSError, ValueError or DamagedCheckpoint.
     """
     local = not storage.is_remote(path)
     files: dict[str, list[int]] = {}
@@ -148,7 +148,7 @@ def read(path: epath.Path) -> dict[str, Any]:
 
 
 def check_files(path: epath.Path, commit: Mapping[str, Any], share: slice = slice(None)) -> None:
-    """Reads a share of the checkpoint's files; raises Damaged at one that is not as committed.
+    """Reads a share of the checkpoint's files; raises DamagedCheckpoint at one that has changed.
 
     Orbax would find some of this damage itself, and fill the terminal about it.
     """
@@ -280,7 +280,7 @@ def public_record(commit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, dict[str, Any]]:
-    """A checkpoint's step and record, without a look at its arrays.
+    """A checkpoint's step and record; its arrays are not read.
 
     The record says in `chosen` why it is this one, in words such as `step 60, the best by ...`.
 

@@ -230,7 +230,7 @@ def _wait(lock: "DiskLock | BucketLock", workdir: pathlib.Path) -> None:
             seen, since = version, now
         elif version != seen and not ended:
             raise _refusal(workdir, holder)
-        # The holder died on this machine: on a disk the kernel frees its lock in a moment.
+        # The holder died on this machine: on a disk the kernel frees its lock at once.
         if now - since > LEASE or (ended and storage.is_remote(workdir)):
             if not lock.take_over(version):
                 raise _refusal(workdir, lock.read()[1])
