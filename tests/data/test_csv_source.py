@@ -73,7 +73,9 @@ def test_a_column_for_each_class_is_the_same(tmp_path):
 
 def test_one_class_each(tmp_path):
     write(tmp_path, train='image,label\na.png,cat\n\n"sub/b.png","dog"\n')
-    assert labels(opened(tmp_path, multilabel=False)) == [1 - 1, 1]
+    assert labels(opened(tmp_path, multilabel=False)) == [0, 1]
+    write(tmp_path, train="image,label\na.png,cat\nsub/b.png,dog\nc.png,\n")
+    assert "line 4: 0 classes; for" in refusal(tmp_path, multilabel=False)
     write(tmp_path, train=TRAIN)
     assert refusal(tmp_path, multilabel=False) == (
         "ROOT/train.csv, line 2: 2 classes; for images of any number set data.multilabel=true and "
@@ -105,8 +107,11 @@ def test_the_fingerprint_covers_paths_labels_and_sizes(tmp_path):
     before = opened(tmp_path).fingerprint()
     write(tmp_path, train=TRAIN.replace("c.png,\n", "c.png,dog\n"))
     changed = opened(tmp_path).fingerprint()
+    write(tmp_path, train=TRAIN.replace("sub/b.png,dog\nc.png,", "sub/b.png,\nc.png,dog"))
+    moved = opened(tmp_path).fingerprint()  # the same labels in a row, of other images
     write(tmp_path, train=TRAIN)
-    assert opened(tmp_path).fingerprint() == before != changed
+    assert opened(tmp_path).fingerprint() == before
+    assert len({before, changed, moved}) == 3
     (tmp_path / "d.png").write_bytes(b"other")
     assert opened(tmp_path).fingerprint() != before
     (tmp_path / "d.png").unlink()
