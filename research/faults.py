@@ -165,7 +165,7 @@ def damage(processes, workdir, rng):
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class FaultKind:
     """A fault, the processes of its runs, and the exit codes it may have.
 
     `strike` returns whether the harm was done; without it, a run was only killed.
@@ -177,13 +177,13 @@ class Kind:
 
 
 KINDS = {
-    "kill": Kind(kill, 1, (-9,)),
-    "kill-one-of-two": Kind(kill, 2, (-9, 70)),
+    "kill": FaultKind(kill, 1, (-9,)),
+    "kill-one-of-two": FaultKind(kill, 2, (-9, 70)),
     # Before Python has got to our handler, it ends the process.
-    "sigterm": Kind(terminate, 1, (75, -15)),
-    "sigstop-one-of-two": Kind(stop, 2, (-9, 70)),
-    "disk-full": Kind(fill_disk, 1, (70,)),
-    "damaged-checkpoint": Kind(damage, 1, (-9,)),
+    "sigterm": FaultKind(terminate, 1, (75, -15)),
+    "sigstop-one-of-two": FaultKind(stop, 2, (-9, 70)),
+    "disk-full": FaultKind(fill_disk, 1, (70,)),
+    "damaged-checkpoint": FaultKind(damage, 1, (-9,)),
 }
 
 

@@ -74,7 +74,7 @@ def table(lines):
                 yield f"| {network} | {IMAGES[share]} | {len(cells[0])} | {shown} |"
 
 
-class Difference(NamedTuple):
+class PairedDifference(NamedTuple):
     """The mean of first - second over pairs, half its 95 % interval, and the p of their t-test."""
 
     mean: float
@@ -87,7 +87,7 @@ def paired(first, second):
     """Returns the paired t-test of two rows."""
     test = stats.ttest_rel(first, second)
     low, high = test.confidence_interval(0.95)
-    return Difference((low + high) / 2, (high - low) / 2, test.pvalue, len(first))
+    return PairedDifference((low + high) / 2, (high - low) / 2, test.pvalue, len(first))
 
 
 def compare(lines, measure, first, second):

@@ -36,7 +36,7 @@ BY_HAND = "by hand"  # the operator of a fault that somebody wrote
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class FaultRow:
     """A fault and what became of it.
 
     Attributes:
@@ -64,7 +64,7 @@ def read(path=TABLE):
     for text in path.read_text().splitlines() if path.exists() else []:
         line = json.loads(text)
         own = {name: line.pop(name) for name in ("killed_by", "seconds", "why")}
-        rows.append(Row(fault=fault_operators.Fault(**line), **own))
+        rows.append(FaultRow(fault=fault_operators.Fault(**line), **own))
     return rows
 
 
@@ -117,7 +117,7 @@ def draw(rows, words, each, seed):
         turns = [[one for one in faults if one.operator == operator] for operator in operators]
         drawn = [one for turn in itertools.zip_longest(*turns) for one in turn if one is not None]
         left = each - sum(fault.operator != BY_HAND for fault in known)
-        new = [Row(fault=fault) for fault in drawn if fault not in known][: max(left, 0)]
+        new = [FaultRow(fault=fault) for fault in drawn if fault not in known][: max(left, 0)]
         rows = _inserted(rows, file, new)
     return rows
 

@@ -6,7 +6,15 @@ digest, by vit_jax.studies; `verdicts` compares their records over seeds; `page`
 """
 
 from research.findings.arms import Arms
-from research.findings.declaration import Claim, Figure, Finding, Line, Measurement, Term, Training
+from research.findings.declaration import (
+    Claim,
+    Finding,
+    FindingFigure,
+    Line,
+    Measurement,
+    Term,
+    Training,
+)
 from research.findings.page import as_dict, blocks, write
 from research.findings.paper_findings import declare, select
 from research.findings.planning import FindingsStudy, open_records
@@ -18,8 +26,8 @@ __all__ = [
     "SCALES",
     "Arms",
     "Claim",
-    "Figure",
     "Finding",
+    "FindingFigure",
     "FindingsStudy",
     "Line",
     "Measurement",

@@ -79,7 +79,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figure:
+class FindingFigure:
     """The figure of a finding: lines with error bars.
 
     Attributes:
@@ -117,7 +117,7 @@ class Finding:
     place: str
     refuted_by: str
     claims: tuple[Claim, ...]
-    figure: Figure
+    figure: FindingFigure
 
     @property
     def trainings(self) -> list[Training]:

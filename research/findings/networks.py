@@ -1,7 +1,15 @@
 """Findings about the network: attention, positions, pooling, shape."""
 
 from research.findings.arms import Arms, compute
-from research.findings.declaration import FEW_SHOT, Claim, Figure, Finding, Line, Term, Training
+from research.findings.declaration import (
+    FEW_SHOT,
+    Claim,
+    Finding,
+    FindingFigure,
+    Line,
+    Term,
+    Training,
+)
 from research.findings.shorthand import (
     COMPUTE,
     FEW,
@@ -34,7 +42,7 @@ def distance(arms: Arms) -> Finding:
             _one("the narrowest head of the first layer is below half of uniform attention",
                  base, {"distance/first_narrowest": 1.0}, low=0.0, high=0.5, unit=""),
         ),
-        figure=Figure(title="mean attention distance, pixels", x="layer",
+        figure=FindingFigure(title="mean attention distance, pixels", x="layer",
                       lines=(Line(name="ViT M", points=points),), percent=False,
                       ticks=tuple((layer, f"{layer:g}") for layer, _, _ in points)),
     )  # fmt: skip
@@ -58,7 +66,7 @@ def rows_and_columns(arms: Arms) -> Finding:
             _one("5 patches apart, those of one row or column are more similar", arms.base,
                  {"positions/aligned": 1.0, "positions/diagonal": -1.0}, unit=""),
         ),
-        figure=Figure(title="cosine similarity", x="", percent=False,
+        figure=FindingFigure(title="cosine similarity", x="", percent=False,
                       lines=(Line(name="ViT M", points=points),),
                       ticks=tuple(enumerate(measures.values()))),
     )  # fmt: skip
@@ -143,5 +151,5 @@ def shape(arms: Arms) -> Finding:
                        found["wide"]),
             difference("patches of 4 are ahead of patches of 8", base, coarse),
         ),
-        figure=Figure(title=FEW, x=COMPUTE, lines=tuple(drawn), log_x=True),
+        figure=FindingFigure(title=FEW, x=COMPUTE, lines=tuple(drawn), log_x=True),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from research.findings.planning import FindingsStudy
 from research.findings.verdicts import Judged
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.pages.document import Block, Charts, Document, Section, Table, Text
+from vit_jax.pages.document import Block, Charts, Document, PageSection, Paragraph, Table
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting
 from vit_jax.utils import intervals, storage
@@ -171,20 +171,20 @@ def document(study: FindingsStudy, command: str) -> Document:
     """
     figures = drawn(study)
     known = study.known
-    checkout = Text(text="The commands run in a checkout of the repository.", note=True)
-    sections = [Section(title="", blocks=[summary(study), checkout])]
+    checkout = Paragraph(text="The commands run in a checkout of the repository.", note=True)
+    sections = [PageSection(title="", blocks=[summary(study), checkout])]
     for finding in study.findings:
         named = command.replace("research.findings", f"research.findings --only={finding.name}")
         content: list[Block] = [
-            Text(text=f"{finding.statement} ({finding.place})"),
-            Text(text=f"Refuted by: {finding.refuted_by}.", note=True),
+            Paragraph(text=f"{finding.statement} ({finding.place})"),
+            Paragraph(text=f"Refuted by: {finding.refuted_by}.", note=True),
             claims(study, finding),
         ]
         if finding.name in figures:
             picture = f"{PICTURES}/findings-{finding.name}.png"
             content.append(Charts(charts=[figures[finding.name]], picture=picture))
-        content += [arms(study, finding), Text(text=named, code=True)]
-        sections.append(Section(title=finding.name, blocks=content))
+        content += [arms(study, finding), Paragraph(text=named, code=True)]
+        sections.append(PageSection(title=finding.name, blocks=content))
     return Document(
         title="The paper's findings at a small scale",
         lead=f"Scale {study.size.name}: {study.size.what}. {_where(known)}",

@@ -5,8 +5,8 @@ from research.findings.declaration import (
     FEW_SHOT,
     TEST,
     Claim,
-    Figure,
     Finding,
+    FindingFigure,
     Term,
     Training,
 )
@@ -54,7 +54,7 @@ def little_data(arms: Arms) -> Finding:
         place="section 4.3, figure 4",
         refuted_by="the ViT ahead at the fewest images, or losing ground with more",
         claims=(ahead, catches),
-        figure=Figure(title=FEW, x="images of CIFAR-100", lines=lines, log_x=True),
+        figure=FindingFigure(title=FEW, x="images of CIFAR-100", lines=lines, log_x=True),
     )
 
 
@@ -189,7 +189,7 @@ def adam(arms: Arms) -> Finding:
         place="section D.1, table 7",
         refuted_by="SGD ahead in the mean of both networks",
         claims=(Claim(text="Adam is ahead, mean of two ResNets", terms=tuple(terms)),),
-        figure=Figure(title="fine-tuned CIFAR-10", x="network", lines=lines, ticks=ticks),
+        figure=FindingFigure(title="fine-tuned CIFAR-10", x="network", lines=lines, ticks=ticks),
     )
 
 
@@ -214,8 +214,8 @@ def _ahead(
     ]
 
 
-def _by_compute(families: dict[str, list[tuple[float, Training]]]) -> Figure:
-    return Figure(
+def _by_compute(families: dict[str, list[tuple[float, Training]]]) -> FindingFigure:
+    return FindingFigure(
         title="fine-tuned CIFAR-10",
         x=COMPUTE,
         lines=tuple(line(name, points, TEST) for name, points in families.items()),

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from research.findings.arms import sorted_options
-from research.findings.declaration import FEW_SHOT, Claim, Figure, Line, Term, Training
+from research.findings.declaration import FEW_SHOT, Claim, FindingFigure, Line, Term, Training
 
 MARGIN = 0.02  # differences below two points of accuracy count as alike
 FEW = "10-shot CIFAR-10"
@@ -34,12 +34,12 @@ def line(name: str, trainings: list[tuple[float, Training]], measure: str = FEW_
     return Line(name=name, points=tuple((x, training, measure) for x, training in trainings))
 
 
-def named(points: dict[str, tuple[Training, str]], title: str = FEW) -> Figure:
+def named(points: dict[str, tuple[Training, str]], title: str = FEW) -> FindingFigure:
     """A figure of trainings with a measure of each, by name."""
     places = tuple((float(x), training, measure)
                    for x, (training, measure) in enumerate(points.values()))  # fmt: skip
     ticks = tuple((float(x), name) for x, name in enumerate(points))
-    return Figure(title=title, x="", lines=(Line(name="", points=places),), ticks=ticks)
+    return FindingFigure(title=title, x="", lines=(Line(name="", points=places),), ticks=ticks)
 
 
 def at_rates(training: Training, rates: tuple[float, ...]) -> Training:

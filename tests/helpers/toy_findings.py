@@ -6,7 +6,15 @@ from typing import Any
 
 from research import findings
 from research.findings import scales
-from research.findings.declaration import Claim, Figure, Finding, Line, Measurement, Term, Training
+from research.findings.declaration import (
+    Claim,
+    Finding,
+    FindingFigure,
+    Line,
+    Measurement,
+    Term,
+    Training,
+)
 from sweeps import MACHINE
 from vit_jax.studies.processes import CellStopped
 
@@ -64,7 +72,7 @@ def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
         place="nowhere",
         refuted_by="the other ahead",
         claims=(Claim(text="one is ahead", terms=terms, **bounds),),
-        figure=Figure(title="top-1", x="network", lines=(Line(name="all", points=points),)),
+        figure=FindingFigure(title="top-1", x="network", lines=(Line(name="all", points=points),)),
     )
 
 

@@ -92,7 +92,7 @@ class Picture:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Text:
+class Paragraph:
     """A paragraph; `note` for one that stands back, `code` for a command."""
 
     text: str
@@ -100,11 +100,11 @@ class Text:
     code: bool = False
 
 
-Block = Numbers | Table | Charts | Gallery | Picture | Confusion | Text
+Block = Numbers | Table | Charts | Gallery | Picture | Confusion | Paragraph
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Section:
+class PageSection:
     """Blocks under a title; `level` 3 for a part of the section before."""
 
     title: str
@@ -123,5 +123,5 @@ class Document:
 
     title: str
     lead: str
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     facts: Mapping[str, str] = dataclasses.field(default_factory=_made)

@@ -14,11 +14,11 @@ from vit_jax.pages.document import (
     Document,
     Gallery,
     Numbers,
+    PageSection,
+    Paragraph,
     Picture,
     Sample,
-    Section,
     Table,
-    Text,
 )
 from vit_jax.pages.markup import Markup, element, empty, join, text
 from vit_jax.utils import storage
@@ -72,7 +72,7 @@ def page(document: Document) -> str:
     return PAGE.substitute(policy=POLICY, title=text(document.title), style=style, body=body)
 
 
-def _section(section: Section) -> Markup:
+def _section(section: PageSection) -> Markup:
     blocks = [_block(block) for block in section.blocks]
     title = element(f"h{section.level}", section.title) if section.title else None
     return element("section", title, *blocks)
@@ -92,9 +92,9 @@ def _block(block: Block) -> Markup:
             return _picture(block)
         case Confusion():
             return _confusion(block)
-        case Text(code=True):
+        case Paragraph(code=True):
             return element("pre", block.text)
-        case Text():
+        case Paragraph():
             return element("p", block.text, class_="note" if block.note else None)
 
 

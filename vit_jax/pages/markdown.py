@@ -10,10 +10,10 @@ from vit_jax.pages.document import (
     Document,
     Gallery,
     Numbers,
+    PageSection,
+    Paragraph,
     Picture,
-    Section,
     Table,
-    Text,
 )
 
 # An underscore within a word means nothing to Markdown.
@@ -49,7 +49,7 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: PageSection) -> Iterator[str]:
     if section.title:
         yield from (f"{'#' * section.level} {escape(section.title)}", "")
     for block in section.blocks:
@@ -82,7 +82,7 @@ def _block(block: Block) -> Iterator[str]:
             yield from (f"![{block.path}]({block.path})", "", escape(block.caption), "")
         case Confusion():
             yield from table(block.commonest())
-        case Text(code=True):
+        case Paragraph(code=True):
             yield from ("```sh", block.text, "```", "")
-        case Text():
+        case Paragraph():
             yield from (escape(block.text), "")

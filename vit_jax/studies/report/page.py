@@ -10,7 +10,7 @@ from typing import Any
 from vit_jax import config
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.pages.document import Charts, Confusion, Document, Sample, Section, Table
+from vit_jax.pages.document import Charts, Confusion, Document, PageSection, Sample, Table
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
 from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
@@ -74,7 +74,7 @@ def document(
     labels = _labels(items)
     sections = list(_together(items, labels))
     for index, item in enumerate(items):
-        sections.append(Section(title=labels[index], blocks=[]))
+        sections.append(PageSection(title=labels[index], blocks=[]))
         sections += _room(item).sections(item, predictions.get(index), level=3)
     return Document(
         title=f"{len(items)} runs side by side",
@@ -99,19 +99,19 @@ def _labels(items: Sequence[StoredRun | StoredTransfer]) -> list[str]:
 
 def _together(
     items: Sequence[StoredRun | StoredTransfer], labels: Sequence[str]
-) -> Iterator[Section]:
+) -> Iterator[PageSection]:
     rows = [_row(label, item) for label, item in zip(labels, items, strict=True)]
     header = ("run", "model", "parameters", "steps", "split", "top-1", "loss", "images/s", "time")
     several = any(isinstance(item, StoredTransfer) for item in items)
     caption = f"Of transfers: {formatting.PLUS_MINUS}." if several else ""
-    yield Section(title="Results", blocks=[Table(header=header, rows=rows, caption=caption)])
+    yield PageSection(title="Results", blocks=[Table(header=header, rows=rows, caption=caption)])
     runs = [(i, labels[i], item) for i, item in enumerate(items) if isinstance(item, StoredRun)]
     if len(runs) > 1:
-        yield Section(title="Curves", blocks=[Charts(charts=list(_charts(runs)))])
+        yield PageSection(title="Curves", blocks=[Charts(charts=list(_charts(runs)))])
         rows = list(_differing([(label, run) for _, label, run in runs]))
         if rows:
             table = Table(header=("option", *(label for _, label, _ in runs)), rows=rows)
-            yield Section(title="Where they differ", blocks=[table])
+            yield PageSection(title="Where they differ", blocks=[table])
 
 
 def _row(label: str, item: StoredRun | StoredTransfer) -> tuple[str, ...]:

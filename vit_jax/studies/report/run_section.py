@@ -13,10 +13,10 @@ from vit_jax.pages.document import (
     Confusion,
     Gallery,
     Numbers,
+    PageSection,
+    Paragraph,
     Sample,
-    Section,
     Table,
-    Text,
 )
 from vit_jax.runtime import goodput, logs
 from vit_jax.studies.report import formatting
@@ -71,35 +71,35 @@ def lead(run: StoredRun) -> str:
 
 def sections(
     run: StoredRun, predictions: Predictions | None, *, level: int = 2
-) -> Iterator[Section]:
+) -> Iterator[PageSection]:
     """Sections on a run, in the order of a report."""
     blocks: list[Block] = [Numbers(items=list(_headline(run)))]
-    blocks += [Text(text=line, note=True) for line in _state(run)]
-    yield Section(title="", blocks=blocks, level=level)
+    blocks += [Paragraph(text=line, note=True) for line in _state(run)]
+    yield PageSection(title="", blocks=blocks, level=level)
     tables = [table for table in (_beside(run), _further(run)) if table is not None]
     if tables:
-        yield Section(title="Measured", blocks=tables, level=level)
+        yield PageSection(title="Measured", blocks=tables, level=level)
     picture = "curves.png" if (run.directory / "curves.png").exists() else None
     splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
     curves = Charts(charts=charts.run_charts(run.points, splits), picture=picture)
-    yield Section(title="Curves", blocks=[curves], level=level)
+    yield PageSection(title="Curves", blocks=[curves], level=level)
     if predictions is not None:
-        yield Section(title="Predictions", blocks=list(shown(predictions)), level=level)
+        yield PageSection(title="Predictions", blocks=list(shown(predictions)), level=level)
     pictures, problems = figure_index.read_pictures(run.directory)
     if pictures or problems:
-        notes = [Text(text=f"{problem}.", note=True) for problem in problems]
-        yield Section(title="Inside the model", blocks=[*pictures, *notes], level=level)
-    yield Section(title="What was set", blocks=list(setup(run)), level=level)
-    yield Section(title="Where it ran", blocks=[_machine(run)], level=level)
+        notes = [Paragraph(text=f"{problem}.", note=True) for problem in problems]
+        yield PageSection(title="Inside the model", blocks=[*pictures, *notes], level=level)
+    yield PageSection(title="What was set", blocks=list(setup(run)), level=level)
+    yield PageSection(title="Where it ran", blocks=[_machine(run)], level=level)
 
 
 def setup(run: StoredRun) -> Iterator[Block]:
     """The options that differ from the schema's defaults."""
     if run.cfg is None:
-        yield Text(text="The config cannot be read.", note=True)
+        yield Paragraph(text="The config cannot be read.", note=True)
         return
     rows = formatting.differences(run.cfg)
-    yield Text(text=f"{run.name}: the options that are not as the schema has them.", note=True)
+    yield Paragraph(text=f"{run.name}: the options that are not as the schema has them.", note=True)
     yield Table(header=("option", "value", "default", "meaning"), rows=rows)
 
 
@@ -112,11 +112,11 @@ def speed(run: StoredRun) -> float | None:
 def shown(predictions: Predictions) -> Iterator[Block]:
     """Blocks of predictions, or the reason for their absence."""
     if predictions.problem:
-        yield Text(text=f"No predictions: {predictions.problem}", note=True)
+        yield Paragraph(text=f"No predictions: {predictions.problem}", note=True)
         return
     every = "All" if predictions.seen == predictions.of else f"{predictions.seen:,} of"
     confusion = predictions.confusion
-    yield Text(
+    yield Paragraph(
         text=f"{every} {predictions.of:,} {predictions.split} images were shown to the checkpoint "
         f"of {predictions.chosen}. {predictions.wrong:,} of them were named wrongly."
     )
@@ -125,7 +125,7 @@ def shown(predictions: Predictions) -> Iterator[Block]:
     if predictions.mistakes:
         yield Gallery(samples=predictions.mistakes, caption="Its most confident mistakes")
     if confusion is not None:
-        yield Text(text="Rows are true classes, columns what they were taken for.", note=True)
+        yield Paragraph(text="Rows are true classes, columns what they were taken for.", note=True)
         yield confusion
 
 

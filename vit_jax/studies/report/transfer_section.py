@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.pages.document import Block, Charts, Numbers, Section, Table, Text
+from vit_jax.pages.document import Block, Charts, Numbers, PageSection, Paragraph, Table
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_section
 from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
@@ -28,38 +28,28 @@ def lead(transfer: StoredTransfer) -> str:
 
 def sections(
     transfer: StoredTransfer, predictions: run_section.Predictions | None, *, level: int = 2
-) -> Iterator[Section]:
+) -> Iterator[PageSection]:
     """Sections on a transfer, in the order of a report."""
-    blocks: list[Block] = [Numbers(items=list(_headline(transfer)))]
-    blocks += [Text(text=f"{problem}.", note=True) for problem in transfer.problems]
-    yield Section(title="", blocks=blocks, level=level)
+    headline = Numbers(items=list(_headline(transfer)))
+    notes = [Paragraph(text=f"{problem}.", note=True) for problem in transfer.problems]
+    parts: list[tuple[str, list[Block]]] = [("", [headline, *notes])]
     if transfer.results:
         title = "Beside the paper" if formatting.printed(transfer.name) else "Measured"
-        table = beside(transfer.name, transfer.results)
-        yield Section(title=title, blocks=[table], level=level)
-    choice = transfer.cells("choose")
-    if choice:
-        yield Section(
-            title="The choice",
-            blocks=[
-                Charts(charts=[_rates(transfer)]),
-                _candidates(transfer),
-                _cells(transfer, "choose"),
-            ],
-            level=level,
-        )
-    final = transfer.cells("final")
-    if final:
-        yield Section(title="The final runs", blocks=[_cells(transfer, "final")], level=level)
-    curves = list(_curves(transfer))
-    if curves:
-        yield Section(title="Curves", blocks=[Charts(charts=curves)], level=level)
+        parts.append((title, [beside(transfer.name, transfer.results)]))
+    if transfer.cells("choose"):
+        chart = Charts(charts=[_rates(transfer)])
+        parts.append(("The choice", [chart, _candidates(transfer), _cells(transfer, "choose")]))
+    if transfer.cells("final"):
+        parts.append(("The final runs", [_cells(transfer, "final")]))
+    if curves := list(_curves(transfer)):
+        parts.append(("Curves", [Charts(charts=curves)]))
     if predictions is not None:
-        yield Section(title="Predictions", blocks=list(run_section.shown(predictions)), level=level)
-    runs = _final_runs(transfer)
-    if runs:
-        yield Section(title="What was set", blocks=list(run_section.setup(runs[0])), level=level)
-    yield Section(title="Where it ran", blocks=[_machine(transfer)], level=level)
+        parts.append(("Predictions", list(run_section.shown(predictions))))
+    if runs := _final_runs(transfer):
+        parts.append(("What was set", list(run_section.setup(runs[0]))))
+    parts.append(("Where it ran", [_machine(transfer)]))
+    for title, blocks in parts:
+        yield PageSection(title=title, blocks=blocks, level=level)
 
 
 def beside(name: str, results: Mapping[str, Any]) -> Table:

@@ -6,7 +6,7 @@ from typing import Any
 
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.pages.document import Charts, Document, Section, Table, Text
+from vit_jax.pages.document import Charts, Document, PageSection, Paragraph, Table
 from vit_jax.studies.report import formatting
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, Score
@@ -112,13 +112,13 @@ def charts(plan: TablePlan) -> list[Chart]:
 def document(plan: TablePlan) -> Document:
     """The whole report: numbers, plot, machines, the runs in order, what is left to do."""
     table, drawn, where, left = plan.table, charts(plan), ran(plan), commands(plan)
-    nothing = Text(text="Nothing of it has been run yet.")
+    nothing = Paragraph(text="Nothing of it has been run yet.")
     sections = [
-        Section(title="", blocks=[grid(plan)]),
-        Section(title="Plot", blocks=[Charts(charts=drawn)] if drawn else []),
-        Section(title="Where it was run", blocks=[where if where.rows else nothing]),
-        Section(title="The runs, in order", blocks=[costs(plan)]),
-        Section(title="What is left", blocks=[left] if left.rows else []),
+        PageSection(title="", blocks=[grid(plan)]),
+        PageSection(title="Plot", blocks=[Charts(charts=drawn)] if drawn else []),
+        PageSection(title="Where it was run", blocks=[where if where.rows else nothing]),
+        PageSection(title="The runs, in order", blocks=[costs(plan)]),
+        PageSection(title="What is left", blocks=[left] if left.rows else []),
     ]
     own = len([cell for cell in table.cells if cell.steps])
     return Document(
