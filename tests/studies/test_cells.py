@@ -21,3 +21,5 @@ def test_the_digest_covers_config_origin_and_measurements_but_not_the_place():
     others = {digest(seed=4), digest(origin=FIRST), digest(measurements=({"kind": "fewshot"},))}
     assert len(others | {FIRST.digest}) == 4
     assert len(FIRST.digest) == 16
+    one, two = {"kind": "fewshot", "options": []}, {"options": [], "kind": "fewshot"}
+    assert digest(measurements=(one,)) == digest(measurements=(two,))

@@ -95,6 +95,13 @@ def test_transfers_begin_with_runs_that_are_here(tmp_path):
     assert began.command.endswith("--config.init_from=elsewhere")
 
 
+def test_a_run_that_has_begun_says_how_far_it_is(tmp_path):
+    name = "home/ViT-half"
+    pages.write_run(tmp_path / name, name=name, steps=(10, 20))
+    begun = planned("home", tmp_path)[name]
+    assert (begun.state, begun.why) == ("begun", "step 20 of 25")
+
+
 def test_costs(tmp_path):
     steps = planned("table6", tmp_path)
     first = steps["pretrain/ViT-B_16-jft-7ep"]
@@ -139,6 +146,8 @@ def test_a_mean_of_several_runs_is_that_of_each_seed(tmp_path):
         put_transfer(tmp_path, f"finetune/R50x1-jft7ep-{target}", results=results)
     shown = grid("table7", tmp_path)["R50x1, Adam", "here"]["Average"]
     assert shown == "87.00 ± 63.53, n = 2 (-2.33)"  # seeds: 82 and 92; 12.706 standard errors of 5
+    numbers = reproduce.TablePlan(tables.table("table7"), tmp_path, {}).numbers
+    assert {round(number.std, 4) for number in numbers.values()} == {7.0711}
     assert grid("table7", tmp_path)["R50x1, SGD", "here"]["Average"] == "not run"
     (tmp_path / "finetune/R50x1-jft7ep-pets/transfer.json").unlink()
     assert grid("table7", tmp_path)["R50x1, Adam", "here"]["Average"] == "not run"

@@ -36,6 +36,7 @@ def test_a_config(tmp_path, capsys):
     assert re.search(r"top1, mean, n = 3 +50.00 % +± 0.00 %", out)
     assert f"runs/{sweeps.NAME}/transfer.md" in out
     assert "final/seed2: lr 0.01, seed 2" in err
+    assert "final/seed2: done  top1 0.5000, loss 0.5000  1s" in err
     stored = json.loads((tmp_path / f"runs/{sweeps.NAME}/transfer.json").read_text())
     assert [cell["lr"] for cell in stored["cells"]] == [0.03, 0.01, 0.01, 0.01, 0.01]
     assert cli.main([*begun, "--json"]) == 0

@@ -1,0 +1,100 @@
+"""Cells as processes: their answers, their shares of the devices, and what stops them."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from vit_jax import config
+from vit_jax.runtime.preemption import Preempted
+from vit_jax.studies import processes
+from vit_jax.studies.cells import Cell
+
+# Does what the directory of its cell says.
+WORKER = """
+import json, os, pathlib, signal, sys
+workdir, what = pathlib.Path(sys.argv[1]), sys.argv[2].rpartition("/")[2]
+job = json.loads(sys.stdin.readline())
+print("of no interest\\nthe reason\\nnot a whole li", end="", file=sys.stderr, flush=True)
+stopped = {"state": "stopped", "why": "saved", "exit_code": 75}
+if what == "trains":
+    signal.signal(signal.SIGTERM, lambda *_: print(json.dumps(stopped)) or sys.exit())
+    (workdir / "trains/begun").touch()
+    signal.alarm(20)  # if nobody stops it
+    while True:
+        signal.pause()
+if what == "dies":
+    sys.exit(3)
+if what == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+answer = {"state": what, "seed": job["config"]["seed"], "share": os.environ.get("SHARE")}
+if what == "stopped":
+    answer |= {"why": "no data", "exit_code": 2}
+print("not the answer")
+print(json.dumps(answer))
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a cell for each directory; returns the ended ones, by directory, and the news."""
+    (tmp_path / "toy_worker.py").write_text(WORKER)
+    monkeypatch.syspath_prepend(tmp_path)
+    log, news = {}, []
+
+    def cell(seed, directory):
+        cfg = config.Config(seed=seed)
+        return Cell(directory=directory, cfg=cfg, worker="toy_worker")
+
+    def ended(cell, seconds, answer):
+        assert seconds > 0
+        log[cell.directory] = answer
+
+    def run(*directories, shares=({},)):
+        processes.run(
+            [cell(*pair) for pair in enumerate(directories)], tmp_path, shares,
+            started=lambda cell: log.update({cell.directory: None}), ended=ended,
+            watch=news.append,
+        )  # fmt: skip
+        return log
+
+    run.log, run.news, run.workdir = log, news, tmp_path
+    return run
+
+
+def test_every_cell_has_its_config_and_a_share_of_the_devices(run):
+    found = run("a/done", "b/done", "c/done", shares=({"SHARE": "0"}, {"SHARE": "1"}))
+    assert [one["seed"] for one in found.values()] == [0, 1, 2]
+    assert {one["share"] for one in found.values()} == {"0", "1"}
+    assert {"the reason"} >= {line for news in run.news for line in news.values()} - {""}
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "why"),
+    [
+        ("stopped", 2, "a/stopped: no data"),
+        ("dies", 70, "a/dies: ended with code 3: the reason; see .*log.txt; the same command resu"),
+        ("killed", 70, "a/killed: killed: the reason; see"),
+    ],
+)
+def test_a_cell_that_cannot_go_on_stops_the_others(run, what, code, why):
+    with pytest.raises(processes.CellStopped, match=why) as caught:
+        run(f"a/{what}", "trains", "c/done", shares=({}, {}))
+    assert caught.value.exit_code == code
+    assert run.log["trains"]["why"] in ("saved", "stopped")  # it may not have begun to listen
+    assert "c/done" not in run.log
+
+
+def test_a_signal_stops_all_after_they_have_saved(run):
+    def interrupt():
+        while not (run.workdir / "trains/begun").exists():
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Preempted):
+        run("trains", "b/done")
+    thread.join()
+    assert run.log == {"trains": {"state": "stopped", "why": "saved", "exit_code": 75}}
