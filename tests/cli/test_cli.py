@@ -14,9 +14,10 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import cli, config, listing, train_loop
+from vit_jax import cli, config, train_loop
 from vit_jax.config import catalog
 from vit_jax.evaluation import evaluation
+from vit_jax.pages import listing
 from vit_jax.runtime import logs
 
 COLORS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
