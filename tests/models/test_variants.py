@@ -226,3 +226,21 @@ def test_sizes_that_do_not_fit_the_patches(changes, message):
     with pytest.raises(config.ConfigError) as raised:
         check(complete(dataclasses.replace(TINY, **changes)), (8, 12))
     assert str(raised.value) == f"data.image_size=8,12: {message}"
+
+
+def test_options_that_a_family_does_not_read():
+    """False is an answer; 0, none and an empty list ask for nothing."""
+    axial = dataclasses.replace(TINY, architecture="axial_vit", class_position=False)
+    with pytest.raises(
+        config.ConfigError, match="class_position=[Ff]alse: model.arch.*=axial_vit does"
+    ):
+        variants.check_read(axial, ["registers", "class_position"])
+    variants.check_read(dataclasses.replace(axial, architecture="vit"), ["class_position"])
+
+
+def test_only_patches_can_be_masked():
+    color = config.Masked(target="color", rate=0.45)
+    assert variants.masked_patches(color, 6) == 3  # of 2.7
+    variants.check_masked(complete(TINY), color)
+    with pytest.raises(config.ConfigError, match="^masked.target=color: resnet has no patches"):
+        variants.check_masked(complete(config.Model(variant="R50x1")), color)

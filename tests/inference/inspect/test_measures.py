@@ -223,6 +223,11 @@ def test_the_output_looks_from_the_class_token_or_from_everywhere():
     rows = np.arange(36, dtype=np.float32).reshape(1, 6, 6)
     seen = measures.output_attention(rows, opened(pooling="gap").config)
     assert seen.tolist() == [[[15, 16, 17], [18, 19, 20]]]
+    seen = measures.output_attention(rows, opened(pooling="first").config)
+    assert seen.tolist() == [[[0, 1, 2], [3, 4, 5]]]
+    rows = np.arange(49, dtype=np.float32).reshape(1, 7, 7)  # a register asks and gets nothing
+    seen = measures.output_attention(rows, opened(pooling="gap", registers=1).config)
+    assert seen.tolist() == [[[25.5, 26.5, 27.5], [28.5, 29.5, 30.5]]]
 
 
 def test_filters_are_of_the_layer_that_sees_pixels():
@@ -292,6 +297,9 @@ def test_matches_are_mutual_and_the_best_come_first():
     assert len(expected) == 12
     np.testing.assert_array_equal(pairs, [place for _, *place in expected])
     np.testing.assert_allclose(cosines, [value for value, *_ in expected], rtol=1e-12)
+    # A third patch that is most like a first one, but less than another, has no match.
+    three, two = np.array([[[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]]]), np.eye(2)[None]
+    assert measures.mutual_matches(three, two)[0].tolist() == [[0, 0, 0, 0], [0, 1, 0, 1]]
     back = sorted(pairs.tolist(), key=lambda pair: pair[2:])
     assert [4 * row + column for row, column, _, _ in back] == order.tolist()
 
