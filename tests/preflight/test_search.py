@@ -134,3 +134,26 @@ def test_markdown_has_a_row_per_run_and_a_column_per_slice():
         "| a | plain; 1.0; 2 | does not fit | 680 |",
         "| b | full + fsdp 8 + acc 2; 3.0; 2 |  |  |",
     ]
+
+
+def test_small_products_cost_more_than_recomputation():
+    """Microbatches of 4 images a device take twice as long, a recomputed forward pass a third."""
+    found = list(search.candidates(tiny(train={"batch_size": 512}), 8, loops=False))
+    halves = found.index(program.Settings(16, "none", 2, 1))
+    assert found.index(program.Settings(1, "full", 1, 1)) < halves
+
+
+@pytest.mark.parametrize("memory", [None, 16.0])
+def test_a_failure_that_says_nothing_rules_nothing_else_out(memory):
+    """Neither where the compiler names no bytes, nor where the device's memory is not known."""
+    where = dataclasses.replace(WHERE, memory=memory)
+    tried = []
+
+    def compile_(cfg, where, examples):
+        tried.append(program.Settings.from_config(cfg))
+        peak = None if memory else 99
+        return create_report(settings=tried[-1], peak=peak, fits=False, exceeds="no bytes")
+
+    cfg = tiny(train={"batch_size": 32})
+    search.fit(cfg, where, 200, compile_=compile_)
+    assert tried == list(search.candidates(cfg, len(where.devices), loops=False))

@@ -1,3 +1,8 @@
+import math
+import os
+import types
+
+import jax
 import pytest
 
 from vit_jax import config
@@ -71,3 +76,12 @@ def test_this_machine_is_a_slice():
     assert (len(here.devices), here.cores, here.platform) == (8, 8, "cpu")
     assert here.memory is not None
     assert here.flops is None
+
+
+def test_the_devices_of_this_machine_share_its_memory(monkeypatch):
+    here = topologies.open_slice("cpu")
+    names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
+    assert here.memory == math.prod(map(os.sysconf, names)) / len(here.devices)
+    one = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 5}, platform="gpu")
+    monkeypatch.setattr(jax, "devices", lambda platform: [one])
+    assert topologies.open_slice("gpu").memory == 5
