@@ -272,16 +272,18 @@ def test_too_little_room_is_reported_at_the_start(photos, tmp_path, monkeypatch)
         pack.pack(packing(photos, tmp_path))
 
 
-def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encode, tmp_path):
+@pytest.mark.parametrize("holdout", [0.0, 0.5])  # what is held out of training is no test set
+def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, tmp_path, holdout):
     tests = [picture(103), picture(205)[:, ::-1], picture(999)]
     prints = dedup.stack(
         [dedup.fingerprint(np.ascontiguousarray(image)) for image in tests], ["t 0", "t 1", "t 2"]
     )
-    facts = pack.pack(packing(photos, tmp_path, prints=prints, against=["some"]))
+    changes = {"prints": prints, "against": ["some"], "holdout": holdout}
+    facts = pack.pack(packing(photos, tmp_path, **changes))
     found = {name: other for name, other, _ in facts["duplicates"]}
     assert found == {"cat/3.jpg": "t 0", "dog/5.jpg": "t 1"}
     assert (facts["dedup_against"], facts["dedup_distance"]) == (["some"], 8)
-    assert len(source(tmp_path)) == 28
+    assert sum(split["examples"] for split in facts["splits"].values()) == 28
 
 
 def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch):

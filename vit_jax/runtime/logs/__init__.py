@@ -108,7 +108,7 @@ class _Stderr(logging.StreamHandler):
     """Writes to the current `sys.stderr`, which a live line may temporarily replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.setStream(sys.stderr)
+        self.stream = sys.stderr  # `setStream` flushes the last one, which may be closed
         super().emit(record)
 
 
