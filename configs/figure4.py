@@ -22,7 +22,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "train.duration": f"{7 * WHOLE} examples",
     }
     if model == "ViT-b/32":
-        changes["model.representation_size"] = 384
+        changes |= {"model.representation_size": 384}
     return catalog.derive(_base(name), changes)
 
 
