@@ -37,13 +37,14 @@ NOT_RUN = {
     r"^vit_jax train (pretrain|finetune|masked|baseline)/(?!.*--smoke)": "the paper's run; --smoke",
     r"^vit_jax train tfds|imagenet|objectnet|--dedup-against": "needs a dataset that is not here",
     r"data\.channels=13": "needs such images; tests/data/test_depth.py",
+    r"--to=onnx": "needs jax2onnx; tests/inference/test_onnx_export.py",
     r"--serve": "waits for a browser; tests/inference/inspect",
     r"--config=my_configs": "names a file of the reader",
     r"\bNAME\b": "names what the reader has",
     r"loggers[=.](wandb|mlflow)": "needs an extra; tests/runtime/test_trackers.py",
 }
 # Python blocks that need what no environment of the tests has.
-NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch", "jax2onnx": "onnx"}
+NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch", "onnxruntime": "an extra runtime"}
 
 
 @dataclasses.dataclass(frozen=True)

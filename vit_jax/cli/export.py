@@ -4,7 +4,7 @@ import argparse
 
 from vit_jax.cli import arguments, tables
 
-HELP = "write a checkpoint as one program that JAX runs without vit_jax"
+HELP = "write a checkpoint as one program that JAX or ONNX runs without vit_jax"
 TAKES_CONFIG = True
 EPILOG = """\
 The program takes uint8 pixels (B, H, W, C), normalizes them, and returns a dict of float32
@@ -13,13 +13,18 @@ names, the preprocessing and the shapes. To run it with jax, numpy and flatbuffe
 
   program = jax.export.deserialize(bytearray(pathlib.Path(FILE).read_bytes()))
   outputs = jax.jit(program.call)(images)
+
+--to=onnx writes the same program as ONNX, its description in the metadata, after onnxruntime has
+run it beside the checkpoint; it needs jax2onnx and onnxruntime.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument("--to", required=True, choices=("stablehlo",), help="format to write")
+    parser.add_argument(
+        "--to", required=True, choices=("stablehlo", "onnx"), help="format to write"
+    )
     parser.add_argument(
         "--output",
         type=arguments.local_output_path,
@@ -54,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a checkpoint as a program that runs without vit_jax."""
     from vit_jax.config import checks
-    from vit_jax.inference import export, loading
+    from vit_jax.inference import export, loading, onnx_export
     from vit_jax.runtime import logs
 
     logs.setup()
@@ -68,5 +73,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     predictor = loading.load(args.checkpoint, overrides, args.step)
     checks.check_fixed(predictor.config, "export")
     predictor.require_head()
-    tables.table(("program", ""), export.lines(export.write(predictor, form, args.output)))
+    if args.to == "onnx":
+        rows = onnx_export.write(predictor, form, args.output)
+    else:
+        rows = export.lines(export.write(predictor, form, args.output))
+    tables.table(("program", ""), rows)
     return 0

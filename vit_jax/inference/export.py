@@ -9,6 +9,7 @@ import hashlib
 import json
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -64,7 +65,20 @@ def trace(loaded: loading.LoadedModel, options: ExportOptions) -> jax_export.Exp
     Float32 programs compute in full float32: matrix products request the highest precision, which
     a TPU or GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
     """
-    cfg, model = loaded.config, _portable(loaded, options)
+    cfg = loaded.config
+    batch = "b" if options.batch is None else str(options.batch)
+    height, width = ("h", "w") if options.any_size else cfg.data.image_size
+    shape = jax_export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
+    pixels = jax.ShapeDtypeStruct(shape, jnp.dtype(cfg.data.pixel_type))
+    program = create_program(loaded, options)
+    return jax_export.export(jax.jit(program), platforms=options.platforms)(pixels)
+
+
+def create_program(
+    loaded: loading.LoadedModel, options: ExportOptions, *, unroll: bool = False
+) -> Callable[[jax.Array], dict[str, jax.Array]]:
+    """The function that a program computes; `unroll` writes out each layer, without a loop."""
+    cfg, model = loaded.config, _portable(loaded, options, unroll=unroll)
     _check_size(loaded, options)
     params = _constants(loaded.params, options.dtype)
     loss = cfg.loss
@@ -81,11 +95,7 @@ def trace(loaded: loading.LoadedModel, options: ExportOptions) -> jax_export.Exp
             )
         return {"logits": logits, "probabilities": losses.probabilities(logits, loss)}
 
-    batch = "b" if options.batch is None else str(options.batch)
-    height, width = ("h", "w") if options.any_size else cfg.data.image_size
-    shape = jax_export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
-    pixels = jax.ShapeDtypeStruct(shape, jnp.dtype(cfg.data.pixel_type))
-    return jax_export.export(jax.jit(vit_jax), platforms=options.platforms)(pixels)
+    return vit_jax
 
 
 def _check_size(loaded: loading.LoadedModel, options: ExportOptions) -> None:
@@ -107,10 +117,14 @@ def _check_size(loaded: loading.LoadedModel, options: ExportOptions) -> None:
     )
 
 
-def _portable(loaded: loading.LoadedModel, options: ExportOptions) -> models.Classifier:
+def _portable(
+    loaded: loading.LoadedModel, options: ExportOptions, *, unroll: bool
+) -> models.Classifier:
     """The model in the program's compute dtype, with attention that runs anywhere."""
     cfg = loaded.config
     model = cfg.model
+    if unroll and model.depth:
+        model = dataclasses.replace(model, unroll=model.depth)
     if model.attention == "cudnn":
         model = dataclasses.replace(model, attention="explicit")
     return models.create(
@@ -183,20 +197,36 @@ def _about(
     loaded: loading.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
     """What users of a program need to know, as JSON-able values."""
-    data, loss = loaded.config.data, loaded.config.loss.name
+    loss = loaded.config.loss.name
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
-    most = jnp.iinfo(pixels.dtype).max
-    sizes = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"
+    about = describe_inputs(loaded, options)
     return {
         "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
+        **about,
+        "input": {**_array(pixels), **about["input"]},
+        "outputs": {
+            "logits": _array(logits),
+            "probabilities": {**_array(probabilities), "meaning": f"{loss} of the logits"},
+        },
+        "platforms": exported.platforms,
+        "dtype": options.dtype,
+        "versions": {
+            "vit_jax": __version__,
+            "jax": jax.__version__,
+            "calling_convention": exported.calling_convention_version,
+        },
+    }
+
+
+def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict[str, Any]:
+    """What the pixels of a program mean, its classes and its origin, as JSON-able values."""
+    data = loaded.config.data
+    most = np.iinfo(data.pixel_type).max
+    sizes = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"
+    color = {1: "gray", 3: "red, green, blue"}.get(data.channels, "channel")
+    return {
         "input": {
-            **_array(pixels),
-            "axes": [
-                "image",
-                "row",
-                "column",
-                {1: "gray", 3: "red, green, blue"}.get(data.channels, "channel"),
-            ],
+            "axes": ["image", "row", "column", color],
             "meaning": f"pixels from 0 to {most}, not normalized, of images {sizes}",
         },
         "view": {
@@ -206,20 +236,9 @@ def _about(
             "crop_rounding": data.crop_rounding,
             "resampling": transforms.eval_resampling(data),
         },
-        "outputs": {
-            "logits": _array(logits),
-            "probabilities": {**_array(probabilities), "meaning": f"{loss} of the logits"},
-        },
         "classes": loaded.classes,
         "checkpoint": {"step": loaded.step, "chosen": loaded.chosen},
-        "platforms": exported.platforms,
-        "dtype": options.dtype,
         "config": config.to_dict(loaded.config),
-        "versions": {
-            "vit_jax": __version__,
-            "jax": jax.__version__,
-            "calling_convention": exported.calling_convention_version,
-        },
     }
 
 

@@ -273,12 +273,12 @@ class Backbone(nnx.Module):
         x = self.conv_root(images)
         if self.version == "v1":
             x = jax.nn.relu(normalize(self.gn_root, x))
-            x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+            x = nnx.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
         else:
             # v2 has no ReLU before this pool, so padding with zeros would count in the maximum.
             value = 0.0 if self.zeros else -jnp.inf
             x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=value)
-            x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding="VALID")
+            x = nnx.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="VALID")
         for number in range(self.stages):
             x = getattr(self, self._name(number))(x)
         return jax.nn.relu(normalize(self.gn_final, x)) if self.version == "v2" else x

@@ -1,0 +1,92 @@
+"""`export --to=onnx`: a file whose logits in onnxruntime are the checkpoint's, or none."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import foreign
+from vit_jax import cli
+from vit_jax.inference import export, loading, onnx_export
+
+NAME = "cifar10/ViT-6_4"
+
+
+def test_a_missing_package_is_named_with_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax2onnx", None)
+    command = ["export", f"--checkpoint={NAME}", "--to=onnx", f"--output={tmp_path}/a.onnx"]
+    assert cli.main(command) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--to=onnx: needs jax2onnx" in line
+    assert "pip install --no-deps jax2onnx==" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--any-size", "--platforms=cpu", "--dtype=bfloat16"])
+def test_options_of_another_format_are_refused(flag, tmp_path, capsys):
+    command = ["export", f"--checkpoint={NAME}", "--to=onnx", f"--output={tmp_path}/a.onnx", flag]
+    assert cli.main(command) == 2
+    assert f"{flag.partition('=')[0]}: is for --to=stablehlo" in capsys.readouterr().err
+
+
+@pytest.fixture
+def runtime():
+    pytest.importorskip("jax2onnx")
+    return pytest.importorskip("onnxruntime")
+
+
+@pytest.mark.slow
+def test_one_command_makes_a_file_that_onnxruntime_runs(tmp_path, capsys, runtime):
+    """Any number of images, without a loop; classes and preprocessing are in the file."""
+    path = tmp_path / "a.onnx"
+    command = ["export", f"--checkpoint={NAME}", "--to=onnx", f"--output={path}"]
+    assert cli.main(command) == 0
+    assert "differ by at most" in capsys.readouterr().out
+    session = runtime.InferenceSession(path)
+    model = loading.load(NAME)
+    about = json.loads(session.get_modelmeta().custom_metadata_map["vit_jax"])
+    assert about["classes"] == list(model.classes)
+    assert about["view"]["image_size"] == [32, 32]
+    rng = np.random.default_rng(1)
+    for count in (1, 2, 5):
+        images = rng.integers(0, 256, (count, 32, 32, 3), np.uint8)
+        logits, probabilities = session.run(None, {"images": images})
+        expected = np.asarray(
+            export.create_program(model, export.ExportOptions())(images)["logits"]
+        )
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
+    import onnx
+
+    kinds = {node.op_type for node in onnx.load(path).graph.node}
+    assert kinds.isdisjoint({"Loop", "Scan", "If"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["timm_map", "timm_hybrid", "hf_bit", "backbones/hf_beit", "backbones/timm_eva02",
+     "backbones/timm_reg4_gap", "backbones/hf_dinov2_classifier", "backbones/timm_qk_norm"],
+)  # fmt: skip
+def test_every_part_of_a_model_is_translated(name, tmp_path, runtime):
+    """Attention pooling, convolutions, relative bias, rotary positions, registers, SwiGLU."""
+    described = foreign.record(name)
+    options = {"model.heads": "3"} if name.startswith("timm") else described.get("options", {})
+    model = loading.load(foreign.write(tmp_path, described), options)
+    rows = dict(onnx_export.write(model, export.ExportOptions(), tmp_path / "a.onnx"))
+    assert "differ by at most" in rows["proof"]
+
+
+@pytest.mark.slow
+def test_a_file_that_computes_something_else_is_not_written(tmp_path, monkeypatch, runtime):
+    model = loading.load(NAME)
+
+    class Shifted(runtime.InferenceSession):
+        def run(self, names, inputs):
+            return [values + 1e-2 for values in super().run(names, inputs)]
+
+    monkeypatch.setattr(runtime, "InferenceSession", Shifted)
+    with pytest.raises(export.config.ConfigError, match="differ from the checkpoint's by .*e-03"):
+        onnx_export.write(model, export.ExportOptions(), tmp_path / "a.onnx")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,154 @@
+"""Exports a checkpoint as an ONNX program, and runs it beside the checkpoint before it is kept.
+
+jax2onnx translates the program of `inference.export`; onnxruntime runs the file. Neither is a
+requirement of this package: jax2onnx's bounds on others are narrower than what works with it.
+"""
+
+import importlib
+import json
+import logging
+import pathlib
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.extend
+import numpy as np
+
+from vit_jax import __version__, config
+from vit_jax.inference import export, loading
+from vit_jax.utils import storage
+from vit_jax.utils.messages import size_text
+
+# The versions that are tested together; what onnxruntime and jax2onnx import beside them.
+TESTED = (
+    "jax2onnx==0.17.1", "onnx==1.23.2", "onnx_ir==1.1.0", "onnxruntime==1.32.0",
+    "equinox==0.13.8", "jaxtyping", "wadler-lindig", "sympy", "mpmath", "dm_pix",
+)  # fmt: skip
+OPSET = 23  # jax2onnx's default; onnxruntime 1.22 and later run it
+TOLERANCE = 1e-4  # of logits, in units of their range where that is above 1; a ViT's are 1e-6 apart
+BATCHES = (1, 3)  # images of the runs that are compared: any number has to work
+META = "vit_jax"
+
+
+def write(
+    loaded: loading.LoadedModel, options: export.ExportOptions, path: pathlib.Path
+) -> list[tuple[str, str]]:
+    """Writes the program of a checkpoint to `path`; returns rows about it, for people.
+
+    It maps pixels (B, H, W, C), named `images`, to float32 `logits` and `probabilities`, both
+    (B, K). Its metadata has the preprocessing, the classes and where it comes from, as JSON.
+
+    Raises ConfigError, and leaves nothing behind, where a package is missing, an operation has no
+    translation, or onnxruntime's logits are further from ours than TOLERANCE.
+    """
+    _check_options(options)
+    storage.check_creatable(path, path)
+    jax2onnx, onnx, runtime = (_required(name) for name in ("jax2onnx", "onnx", "onnxruntime"))
+    data = loaded.config.data
+    program = export.create_program(loaded, options, unroll=True)
+
+    def outputs(images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = program(images)
+        return found["logits"], found["probabilities"]
+
+    side = options.batch or "B"
+    pixels = jax.ShapeDtypeStruct(
+        jax.export.symbolic_shape(
+            f"{side}, {data.image_size[0]}, {data.image_size[1]}, {data.channels}"
+        ),
+        np.dtype(data.pixel_type),
+    )
+    function: Callable[..., Any] = outputs
+    if loaded.config.model.resnet_units is None:
+        # jax2onnx replaces functions of flax while it traces. Its linear layer insists on a bias,
+        # so trace before; a ResNet's pooling is translated in no other way.
+        function = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(outputs)(pixels))
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of shapes it leaves open
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of flax, in jax2onnx's code
+            model = jax2onnx.to_onnx(
+                function,
+                [pixels],
+                model_name=META,
+                opset=OPSET,
+                input_names=["images"],
+                output_names=["logits", "probabilities"],
+            )
+    except Exception as error:  # its own, of many kinds
+        reason = str(error).partition("\n")[0][:200]
+        raise config.ConfigError(f"--to=onnx: jax2onnx cannot translate it: {reason}") from error
+    about = {**export.describe_inputs(loaded, options), "versions": _versions()}
+    entry = model.metadata_props.add()
+    entry.key, entry.value = META, json.dumps(about, ensure_ascii=False)
+    onnx.checker.check_model(model)
+    content = model.SerializeToString()
+    difference = _compare(runtime, content, program, pixels, options.batch)
+    with storage.writing("--output", path), storage.replacing(path) as draft:
+        draft.write_bytes(content)
+    kinds = {node.op_type for node in model.graph.node}
+    return [
+        ("file", f"{path.name}, {size_text(len(content))}"),
+        ("input", f"images: {data.pixel_type} ({side}, {', '.join(map(str, pixels.shape[1:]))})"),
+        ("outputs", "logits, probabilities: float32"),
+        ("opset", f"{OPSET}, {len(model.graph.node)} nodes of {len(kinds)} kinds"),
+        (
+            "proof",
+            f"logits of onnxruntime {runtime.__version__} differ by at most {difference:.1e}",
+        ),
+        *([("checkpoint", loaded.chosen)] if loaded.chosen else []),
+    ]
+
+
+def _check_options(options: export.ExportOptions) -> None:
+    """Raises ConfigError for options that an ONNX program cannot have."""
+    default = export.ExportOptions()
+    for name in ("platforms", "any_size", "dtype"):
+        if getattr(options, name) != getattr(default, name):
+            flag = name.replace("_", "-")
+            raise config.ConfigError(f"--{flag}: is for --to=stablehlo; leave it out")
+
+
+def _required(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        command = f"pip install --no-deps {' '.join(TESTED)}"
+        raise config.ConfigError(f"--to=onnx: needs {name} ({error}); {command}") from error
+
+
+def _versions() -> dict[str, str]:
+    names = ("jax2onnx", "onnx", "onnxruntime")
+    return {"vit_jax": __version__, "jax": jax.__version__} | {
+        name: metadata.version(name) for name in names
+    }
+
+
+def _compare(
+    runtime: ModuleType, content: bytes, program: Any, pixels: Any, batch: int | None
+) -> float:
+    """The largest difference of logits, ours and onnxruntime's; raises ConfigError beyond it."""
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors alone
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    rng, largest = np.random.default_rng(0), 0.0
+    for number in (batch,) if batch else BATCHES:
+        most = np.iinfo(pixels.dtype).max
+        shape = (number, *pixels.shape[1:])
+        images = rng.integers(0, most, shape, dtype=pixels.dtype, endpoint=True)
+        expected = np.asarray(jax.jit(program)(images)["logits"])
+        logits = session.run(["logits"], {"images": images})[0]
+        if logits.shape != expected.shape or not np.isfinite(logits).all():
+            raise config.ConfigError("--to=onnx: onnxruntime gives no logits; report this model")
+        scale = max(1.0, float(np.ptp(expected)))
+        largest = max(largest, float(np.abs(logits - expected).max()) / scale)
+    if largest > TOLERANCE:
+        raise config.ConfigError(
+            f"--to=onnx: onnxruntime's logits differ from the checkpoint's by {largest:.1e}, and "
+            f"{TOLERANCE:.0e} is the limit; nothing is written. Use --to=stablehlo, or report it"
+        )
+    return largest
