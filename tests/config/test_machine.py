@@ -1,6 +1,7 @@
 """Options that the user leaves open and the machine decides; no result depends on them."""
 
 import os
+import sys
 
 import pytest
 
@@ -38,3 +39,11 @@ def test_loops_are_unrolled_for_training(model, platform, expected):
 def test_images_are_loaded_by_a_process_for_every_four_cores(data, cores, expected, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
     assert pipeline.loader_processes(config.Data(**data)) == expected
+
+
+def test_a_script_of_ones_own_is_not_run_again_unasked(monkeypatch):
+    """Processes import it, and it need not have a `__main__` guard."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(96))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/my_run.py")
+    assert pipeline.loader_processes(config.Data(source="folder")) == 0
+    assert pipeline.loader_processes(config.Data(source="folder", workers=4)) == 4

@@ -15,7 +15,9 @@ import logging
 import math
 import multiprocessing
 import os
+import pathlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -62,9 +64,16 @@ class LoaderError(DataError):
 
 
 def loader_processes(data: config.Data) -> int:
-    """`data.workers`, or a process for every four of at least eight cores of this machine."""
+    """`data.workers`, or a process for every four of at least eight cores of this machine.
+
+    A script of the user's own gets none unasked: each process would run it once more, up to its
+    `__main__` guard, which it need not have.
+    """
     if data.workers is not None:
         return data.workers
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and pathlib.Path(script).stem not in ("vit_jax", "__main__"):
+        return 0
     cores = len(os.sched_getaffinity(0))
     return min(cores // 4, 16) if cores >= 8 and data.source in DECODED else 0
 
