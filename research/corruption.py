@@ -13,6 +13,7 @@ appended to docs/records/corruption.jsonl, each with its seed, until there are a
 import argparse
 import collections
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -238,19 +239,19 @@ def cost(seed, rounds=7, steps=10):
     trainer = Stepper(configure(**CFG | {"train": train}, model=wide), devices=1)
     begun = trainer.trainer.init_state()
     batch, states, programs = put(trainer, seed), {}, {}
+
+    def take_steps(every, run):
+        for _ in range(steps):
+            states[every], _ = run(states[every], batch, None)
+        jax.block_until_ready(states[every])
+
     for every in (None, 2, 5, 10):
         run = trainer.compiled
         if every:
             run = replay.Replay(run, trainer.mesh, every=every, first=0, say=print)
         states[every] = replay._copied(begun)
-
-        def turn(every=every, run=run) -> None:  # pyright: ignore[reportGeneralTypeIssues]
-            for _ in range(steps):
-                states[every], _ = run(states[every], batch, None)
-            jax.block_until_ready(states[every])
-
-        turn()
-        programs[str(every)] = turn
+        programs[str(every)] = functools.partial(take_steps, every, run)
+        programs[str(every)]()
     alone, *others = turns.take(programs, rounds=rounds)
     for one in others:
         more = [b / a - 1 for a, b in zip(alone.cpu, one.cpu, strict=True)]
