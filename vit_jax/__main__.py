@@ -1,20 +1,23 @@
 """`python -m vit_jax` is the command `vit_jax`."""
 
 import os
-import sys
-
-from vit_jax.runtime import signals
 
 
 def entry() -> None:
     """Runs the command of this process, which hears signals before it imports anything else."""
-    signals.listen()
+    try:
+        from vit_jax.runtime import signals
+
+        signals.listen()
+    except KeyboardInterrupt:  # the import takes some milliseconds itself
+        os.write(2, b"vit_jax: interrupted\n")
+        os._exit(130)
     try:
         from vit_jax import cli
 
         cli.entry()
     except KeyboardInterrupt:
-        sys.stderr.write(f"vit_jax: {signals.last_line()}\n")
+        os.write(2, f"vit_jax: {signals.last_line()}\n".encode())
         os._exit(signals.stopped())
 
 

@@ -12,7 +12,7 @@ from vit_jax.studies.cells import Cell
 from vit_jax.utils import limits, storage
 
 DONE, FAILED = "done", "failed"
-LARGEST = 1e30  # of a number; a cell of the findings takes 1e15 FLOPs
+LARGEST = 1e39  # of a number: beyond any float32
 SEAL = "sha256"
 Record = dict[str, Any]
 
