@@ -44,6 +44,6 @@ def test_images_are_loaded_by_a_process_for_every_four_cores(data, cores, expect
 def test_a_script_of_ones_own_is_not_run_again_unasked(monkeypatch):
     """Processes import it, and it need not have a `__main__` guard."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(96))
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/my_run.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/my_run.py", raising=False)
     assert pipeline.loader_processes(config.Data(source="folder")) == 0
     assert pipeline.loader_processes(config.Data(source="folder", workers=4)) == 4

@@ -236,6 +236,7 @@ def test_weights_of_four_channels_load(tmp_path):
     described["files"]["config.json"]["pretrained_cfg"] |= {
         "mean": [0.5] * 4, "std": [0.5] * 4, "input_size": [4, 32, 32],
     }  # fmt: skip
+    described["files"]["config.json"]["model_args"]["in_chans"] = 4
     model = loading.load(foreign.write(tmp_path, described))
     assert model.config.data.channels == 4
     assert model.predict(np.zeros((32, 32, 4), np.uint8))[0].top
