@@ -46,7 +46,12 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "cifar10/ViT-3_4": ("a small plain ViT", SMALL),
     "cifar10/ViT-3_4-distilled": (
         f"the small one, taught by {TEACHER}",
-        SMALL | {"distill.teacher": TEACHER, "distill.temperature": 2.0},
+        SMALL
+        | {
+            "objective.name": "distillation",
+            "objective.teacher": TEACHER,
+            "objective.temperature": 2.0,
+        },
     ),
 }
 

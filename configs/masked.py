@@ -24,9 +24,9 @@ FINETUNING = f"finetune/{MODEL}-jft-imagenet"
 SHORT = "-100k"
 VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
-    "-rate15": {"masked.rate": paper.MASKED.ablated_rate},
-    "-color_4x4": {"masked.target": "color_4x4"},
-    "-pixels": {"masked.target": "pixels"},
+    "-rate15": {"objective.rate": paper.MASKED.ablated_rate},
+    "-color_4x4": {"objective.target": "color_4x4"},
+    "-pixels": {"objective.target": "pixels"},
 }
 PRETRAINING = {  # data set, whether short, masked target
     f"masked/{MODEL}-{dataset}{SHORT * short}{variant}": (dataset, short, variant)
@@ -56,9 +56,10 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "model.representation_size": None,
         "model.num_classes": None,
         "model.head_bias": 0.0,
-        "masked.target": "color",
-        "masked.rate": paper.MASKED.rate,
-        "masked.split": paper.MASKED.split,
+        "objective.name": "masked_patches",
+        "objective.target": "color",
+        "objective.rate": paper.MASKED.rate,
+        "objective.split": paper.MASKED.split,
         "train.duration": f"{steps} steps",
         "loss.name": "softmax",
         "optimizer.lr": paper.MASKED.lr,
@@ -70,7 +71,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 DIGITS_CHANGES = {
-    "masked.target": "color",
+    "objective.name": "masked_patches",
+    "objective.target": "color",
     "train.duration": "3000 steps",
     "train.label_smoothing": 0.0,
     "schedule.warmup": "150 steps",

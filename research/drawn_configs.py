@@ -45,12 +45,15 @@ def draw(rng, processes, teacher):
     sections = {"checkpoint": {"best": "top1"}, "evaluation": {"every": 25}}
     if objective == "masked":
         sections |= {
-            "masked": {"target": rng.choice(("color", "color_4x4", "pixels"))},
+            "objective": {
+                "name": "masked_patches",
+                "target": rng.choice(("color", "color_4x4", "pixels")),
+            },
             "checkpoint": {"best": "loss"},
         }
     elif objective == "teacher":
-        sections["distill"] = {
-            "teacher": str(teacher(photos)), "weight": 0.5,
+        sections["objective"] = {
+            "name": "distillation", "teacher": str(teacher(photos)), "weight": 0.5,
             "target": rng.choice(("logits", "features", "tokens")),
         }  # fmt: skip
     elif objective == "LoRA":

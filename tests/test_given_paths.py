@@ -36,12 +36,13 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
     given = {
         "data.examples": "list.json",
         "init_from": "cifar10/ViT-6_4",
-        "distill.teacher": "teacher.npz",
+        "objective.name": "distillation",
+        "objective.teacher": "teacher.npz",
     }
     cfg = run_config.config_from_values({**config.to_dict(runs.configure())}, given)
     assert cfg.data.examples == f"{tmp_path}/list.json"
     assert cfg.init_from == "cifar10/ViT-6_4"
-    assert cfg.distill.teacher == f"{tmp_path}/teacher.npz"
+    assert cfg.objective.teacher == f"{tmp_path}/teacher.npz"
 
 
 @pytest.mark.parametrize(

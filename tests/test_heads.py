@@ -216,9 +216,9 @@ def test_a_kept_head_gives_rows_by_name(heads):
 
 def test_masked_patches_have_no_head_to_keep(heads, monkeypatch):
     opened = loading.load(heads / "plain")
-    cfg = dataclasses.replace(opened.config, masked=config.Masked(target="color"))
+    cfg = dataclasses.replace(opened.config, objective=config.MaskedPatches())
     monkeypatch.setattr(loading, "load", lambda *_, **__: dataclasses.replace(opened, config=cfg))
-    with pytest.raises(weights.WeightsError, match="fill in masked patches, so it knows no"):
+    with pytest.raises(weights.WeightsError, match="objective.name=masked_patches, so it knows no"):
         begin("x", NAMES)
 
 
@@ -227,7 +227,7 @@ def test_a_teacher_teaches_by_name(heads):
         told = facts()
         cfg = config.Config(
             model=dataclasses.replace(told.model, num_classes=len(classes)), data=told.data,
-            distill=config.Distill(teacher=str(reference), target=target),
+            objective=config.Distillation(teacher=str(reference), target=target),
         )  # fmt: skip
         found = teacher.load_teacher(cfg, classes)
         return found.params["head"]["kernel"], found

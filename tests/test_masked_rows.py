@@ -37,10 +37,10 @@ def test_what_the_paper_says_of_every_pre_training():
         assert cfg.model.variant == "ViT-B/16"
         assert cfg.data.image_size == (224, 224)
         assert (cfg.data.train_crop, cfg.data.flip) == ("inception", True)
-        assert cfg.masked.split == (0.8, 0.1, 0.1)
+        assert cfg.objective.split == (0.8, 0.1, 0.1)
         rate = 0.15 if name.endswith("-rate15") else 0.5
         targets = [t for t in ("color_4x4", "pixels") if name.endswith(t)] or ["color"]
-        assert (cfg.masked.rate, cfg.masked.target) == (rate, *targets)
+        assert (cfg.objective.rate, cfg.objective.target) == (rate, *targets)
         # Of Table 3's row, what is not stated here.
         data = name.split("-")[2]
         epochs = {"jft": 7, "i21k": 90, "imagenet": 300}[data]

@@ -20,7 +20,7 @@ MASKED = {
     "model": {"patch_size": 2, "depth": 1, "unroll": 1, "dropout": 0.1},
     "data": {"train_split": "train[:64]", "eval_split": "test[:32]"},
     "train": {"duration": "6", "label_smoothing": 0.0},
-    "masked": {"target": "color"},
+    "objective": {"name": "masked_patches"},
     "checkpoint": {"every": 3, "best": "loss"},
     "evaluation": {"every": 3},
 }  # fmt: skip
@@ -59,7 +59,7 @@ def test_it_resumes_bit_for_bit(pretrained, tmp_path, monkeypatch):
 def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
     caplog.set_level("INFO", logger="vit_jax")
     cfg = configure(
-        masked={"target": None}, init_from=str(pretrained), optimizer={"lr": 1e-9},
+        objective={"name": "supervised"}, init_from=str(pretrained), optimizer={"lr": 1e-9},
         train={"duration": "1", "ema": None}, schedule={"warmup": 0},
         checkpoint={"best": "top1"},
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_evaluation_repeats_that_of_training(pretrained):
 
 
 KNOWS_NONE = (
-    "learned to fill in masked patches, so it knows no classes; fine-tune it: vit_jax train"
+    "learned by objective.name=masked_patches, so it knows no classes; fine-tune it: vit_jax train"
 )
 
 
@@ -163,7 +163,7 @@ def test_what_fills_no_patch_is_not_filled_in():
     cfg = runs.configure(
         model={"patch_size": (4, 4), "patch_remainder": "drop"},
         data={"image_size": (9, 14)},
-        masked={"target": "color"},
+        objective={"name": "masked_patches"},
         checkpoint={"best": "loss"},
     )
     params = build.create_model(cfg).init(jax.random.key(0))
@@ -183,23 +183,53 @@ def test_what_fills_no_patch_is_not_filled_in():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"model.variant": "R50x1"}, "masked.target=color: resnet has no patches to mask"),
-        ({"model.resnet_units": "1"}, "masked.target=color: the ResNet before the encoder has"),
-        ({"train.mixup": "0.1"}, "train.mixup=0.1: masked patch prediction has no labels to blend"),
-        ({"train.label_smoothing": "0.1"}, "train.label_smoothing=0.1: masked patch prediction"),
-        ({"loss.name": "sigmoid"}, "loss.name=sigmoid: masked patch prediction has a loss of"),
-        ({"model.head_bias": "-10"}, "model.head_bias=-10: masked patch prediction has no head"),
-        ({"model.representation_size": "8"}, "model.representation_size=8: masked patch"),
-        ({"evaluation.tasks": "imagenet"}, "evaluation.tasks=imagenet: masked patch prediction"),
-        ({"checkpoint.best": "top1"}, "checkpoint.best=top1: masked patch prediction has no"),
-        ({"model.pooling": "map"}, "model.pooling=map: masked patch prediction would leave"),
-        ({"model.norm_place": "pooled"}, "model.norm_place=pooled: masked patch prediction"),
-        ({"masked.target": "color_4x4"}, "masked.target=color_4x4: patches of 2,2 pixels have"),
-        ({"masked.target": "colors"}, "masked.target=colors: no such choice; did you mean color?"),
-        ({"masked.split": "0.8,0.1"}, "masked.split=0.8,0.1: needs three shares that add up to 1"),
-        ({"masked.split": "0.8,0.1,0.2"}, "masked.split=0.8,0.1,0.2: needs three shares"),
-        ({"masked.rate": "0.03"}, "masked.rate=0.03: none of 16 patches; more than 0.03125"),
-        ({"masked.rate": "1"}, "masked.rate=1: must be less than 1"),
+        (
+            {"model.variant": "R50x1"},
+            "objective.name=masked_patches: resnet has no patches to mask",
+        ),
+        (
+            {"model.resnet_units": "1"},
+            "objective.name=masked_patches: the ResNet before the encoder has",
+        ),
+        (
+            {"train.mixup": "0.1"},
+            "train.mixup=0.1: objective.name=masked_patches has no labels to blend",
+        ),
+        (
+            {"train.label_smoothing": "0.1"},
+            "train.label_smoothing=0.1: objective.name=masked_patches",
+        ),
+        (
+            {"loss.name": "sigmoid"},
+            "loss.name=sigmoid: objective.name=masked_patches has a loss of",
+        ),
+        (
+            {"model.head_bias": "-10"},
+            "model.head_bias=-10: objective.name=masked_patches has no head",
+        ),
+        ({"model.representation_size": "8"}, "model.representation_size=8: objective.name"),
+        (
+            {"evaluation.tasks": "imagenet"},
+            "evaluation.tasks=imagenet: objective.name=masked_patches",
+        ),
+        ({"checkpoint.best": "top1"}, "checkpoint.best=top1: objective.name=masked_patches has no"),
+        ({"model.pooling": "map"}, "model.pooling=map: objective.name=masked_patches would leave"),
+        ({"model.norm_place": "pooled"}, "model.norm_place=pooled: objective.name=masked_patches"),
+        (
+            {"objective.target": "color_4x4"},
+            "objective.target=color_4x4: patches of 2,2 pixels have",
+        ),
+        (
+            {"objective.target": "colors"},
+            "objective.target=colors: no such choice; did you mean color?",
+        ),
+        (
+            {"objective.split": "0.8,0.1"},
+            "objective.split=0.8,0.1: needs three shares that add up to 1",
+        ),
+        ({"objective.split": "0.8,0.1,0.2"}, "objective.split=0.8,0.1,0.2: needs three shares"),
+        ({"objective.rate": "0.03"}, "objective.rate=0.03: none of 16 patches; more than 0.03125"),
+        ({"objective.rate": "1"}, "objective.rate=1: must be less than 1"),
         ({"data.image_size": "9,8"}, "data.image_size=9,8: height 9 is not a multiple of"),
     ],
 )
@@ -213,8 +243,8 @@ def test_what_cannot_work_is_one_line(options, line):
 def test_it_is_transferred_from_not_transferred(capsys):
     assert cli.main(["transfer", "masked/digits", "--rates=0.1"]) == 2
     assert capsys.readouterr().err == (
-        "vit_jax: masked.target=color: transfer chooses by top-1, and masked patch prediction has "
-        "none; run `vit_jax train masked/digits`\n"
+        "vit_jax: objective.name=masked_patches: transfer chooses by top-1, and an objective "
+        "without labels has none; run `vit_jax train masked/digits`\n"
     )
 
 

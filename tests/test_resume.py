@@ -155,8 +155,8 @@ def restored(record, seal, accept=()):
             "measured",
             r"data.root: the examples of test \(fingerprint b\) are not those measured",
         ),
-        ("teacher", "teacher", "distill.teacher: its parameters are not those"),
-        ("teacher", "teacher_model", "distill.teacher: its model or preprocessing are not those"),
+        ("teacher", "teacher", "objective.teacher: its parameters are not those"),
+        ("teacher", "teacher_model", "objective.teacher: its model or preprocessing are not those"),
         ("plugins", "plugins", "--plugins: mine changed since step 20; restore it, or"),
     ],
 )

@@ -119,8 +119,9 @@ class Arms:
     def masked(self, label: str, target: str, rate: float) -> Training:
         """Returns masked patch prediction by the middle ViT on CIFAR-100 without labels."""
         options = dict(self.base.options) | {
-            "masked.target": target,
-            "masked.rate": rate,
+            "objective.name": "masked_patches",
+            "objective.target": target,
+            "objective.rate": rate,
             "data.test_split": None,
             "schedule.name": "cosine",
             "checkpoint.best": "loss",

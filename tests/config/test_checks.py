@@ -75,7 +75,7 @@ UNREAD = [
         {"data.resize_to": 16},
         "data.resize_to=16: data.train_crop=resize and data.eval_crop=resize do not read it",
     ),
-    ({"masked.rate": 0.3}, "masked.rate=0.3: masked.target=none does not read it"),
+    ({"lora.alpha": 8}, "lora.alpha=8: lora.rank=none does not read it"),
     ({"evaluation.shots": 5}, "evaluation.shots=5: evaluation.fewshot=() does not read it"),
     ({"init_head": "keep"}, "init_head=keep: init_from=none does not read it"),
     (
@@ -90,7 +90,7 @@ UNREAD = [
         {"model.class_position": False},
         "model.class_position=False: model.position=sincos_2d does not read it",
     ),
-    ({"masked.split": ()}, None),  # asks for nothing
+    ({"lora.where": ()}, None),  # asks for nothing
 ]
 
 
@@ -119,12 +119,12 @@ def test_resnets_have_no_tokens():
 def test_what_a_file_sets_and_nothing_reads_is_an_error(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "RUNS = {'a': 0.4, 'b': 0.5}\n\n\ndef get_config(name):\n"
-        "    return {'model': {'variant': 'ViT-S/16'}, 'masked': {'rate': RUNS[name]}}\n"
+        "RUNS = {'a': 20, 'b': 16}\n\n\ndef get_config(name):\n"
+        "    return {'model': {'variant': 'ViT-S/16'}, 'lora': {'alpha': RUNS[name]}}\n"
     )
-    with pytest.raises(config.ConfigError, match="masked.rate=0.4: masked.target=none does not"):
+    with pytest.raises(config.ConfigError, match="lora.alpha=20: lora.rank=none does not"):
         vit_jax.get_config(f"{file}:a")
-    assert vit_jax.get_config(f"{file}:b").masked.rate == 0.5  # the default
+    assert vit_jax.get_config(f"{file}:b").lora.alpha == 16  # the default
 
 
 def test_devices_divide_mesh_and_batch():
@@ -182,8 +182,10 @@ def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, line):
 
 def test_masked_patches_refuse_augmentations():
     with plugins.loaded():
-        texts = {"masked.target": "color", "train.augmentations": "jitter"}
-        with pytest.raises(config.ConfigError, match=r"train.augmentations=jitter: masked patch"):
+        texts = {"objective.name": "masked_patches", "train.augmentations": "jitter"}
+        with pytest.raises(
+            config.ConfigError, match=r"train.augmentations=jitter: objective.name=masked"
+        ):
             vit_jax.get_config("digits-token", texts | {"train.label_smoothing": 0})
 
 
@@ -193,14 +195,14 @@ def test_a_run_and_its_resumption(tmp_path):
     options = {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "train.duration": "2 steps"}
     cfg = dataclasses.replace(
         vit_jax.get_config("digits", options | {"schedule.warmup": 0, "train.batch_size": 16}),
-        masked=config.Masked(rate=0.4),  # of a config in memory nobody can tell who set it
+        lora=config.Lora(alpha=20.0),  # of a config in memory nobody can tell who set it
     )
     assert vit_jax.train(cfg, tmp_path / "run").steps == 2
     assert vit_jax.train(cfg, tmp_path / "run").steps == 2
     with pytest.raises(config.ConfigError, match="optimizer.b1=0.8: sgd does not take it"):
         vit_jax.train(cfg, tmp_path / "run", {"optimizer.b1": 0.8})
-    with pytest.raises(config.ConfigError, match="masked.rate=0.3: masked.target=none does not"):
-        vit_jax.train(None, tmp_path / "run", {"masked.rate": 0.3})
+    with pytest.raises(config.ConfigError, match="lora.alpha=8: lora.rank=none does not"):
+        vit_jax.train(None, tmp_path / "run", {"lora.alpha": 8})
     with pytest.raises(config.ConfigError, match="data.root=x: digits does not take it"):
         vit_jax.evaluate(tmp_path / "run", {"data.root": "x"})
 

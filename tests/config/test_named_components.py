@@ -79,7 +79,7 @@ def test_a_run_measures_and_logs_by_named_components(tmp_path, monkeypatch):
     [
         (("norm_of_params",), (), "evaluation.evaluators=norm_of_params: no such evaluator"),
         (("norm_of_parameters", "norm_of_parameters"), (), "other metrics called norm"),
-        (("masked_patches",), (), "needs masked.target"),
+        (("masked_patches",), (), "needs objective.name=masked_patches"),
         ((), ("comet",), "logging.loggers=comet: no such logger"),
     ],
 )

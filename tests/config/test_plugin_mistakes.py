@@ -13,7 +13,7 @@ from vit_jax import cli, config, models
 from vit_jax.data import sources, transforms
 from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluation
-from vit_jax.training import build, losses, optimizers, schedules, step
+from vit_jax.training import build, losses, optimizers, schedules
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_an_augmentation_keeps_images_and_labels_in_form(augment):
     cfg = runs.configure(model={"num_classes": 10}, train={"augmentations": "mine", "ema": None})
     trainer = build.build(cfg, 200)
     with pytest.raises(config.ConfigError, match="train.augmentations=mine: returned images"):
-        jax.eval_shape(trainer.step, trainer.state_shapes, step.batch_shapes(cfg))
+        jax.eval_shape(trainer.step, trainer.state_shapes, trainer.batch_shapes)
 
 
 def test_an_optimizer_a_schedule_and_an_evaluator_are_what_they_say(tmp_path):

@@ -155,7 +155,7 @@ def test_erasing_draws_from_the_whole_range_and_as_before():
     [
         ("data.randaugment", "2,10"),
         ("data.transforms", "three_augment"),
-        ("masked.target", "color"),
+        ("objective.name", "masked_patches"),
     ],
 )
 @pytest.mark.parametrize("other", ["data.depth=16", "data.channels=4"])

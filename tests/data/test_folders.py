@@ -247,7 +247,7 @@ def refusal(root, split="train", train=True, **options) -> str:
 
 TOO_FEW = (
     "at least 2 are needed, each with the images of one class; to train without labels, set "
-    "masked.target=color"
+    "objective.name=masked_patches"
 )
 SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
 
@@ -324,7 +324,9 @@ def test_without_labels_a_folder_needs_no_classes(tmp_path, files):
         path.write_bytes(cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes())
     line = folder_check.check_files(data, train, held, None)
     assert f"train {len(train)} images without labels" in line
-    with pytest.raises(DataError, match="at least 2 .* without labels, set masked.target=color"):
+    with pytest.raises(
+        DataError, match="at least 2 .* without labels, set objective.name=masked_patches"
+    ):
         open_source(data, "train")
 
 

@@ -108,7 +108,7 @@ def test_a_test_split_is_neither_trained_nor_chosen_on():
         ({"data": {"eval_split": "train"}}, None),
         ({"checkpoint": {"best": "loss"}}, "test/loss"),  # unless it is asked for
         ({"data": {"eval_split": "val"}, "checkpoint": {"best": None}}, None),
-        ({"data": {"eval_split": "val"}, "masked": {"target": "color"}}, "val/loss"),
+        ({"data": {"eval_split": "val"}, "objective": {"name": "masked_patches"}}, "val/loss"),
     ],
 )
 def test_what_chooses_the_best_checkpoint(options, metric):

@@ -96,11 +96,12 @@ def test_a_run_learns_and_answers(tmp_path, capsys):
          "data.classes=a,b: does not go with data.multilabel=true; set none"),
         ({"evaluation.tasks": "imagenet"},
          "evaluation.tasks=imagenet: does not go with data.multilabel=true; set ()"),
-        ({"masked.target": "color"},
-         "masked.target=color: does not go with data.multilabel=true; set none"),
+        ({"objective.name": "masked_patches"},
+         "objective.name=masked_patches: does not go with data.multilabel=true; set supervised"),
         ({"evaluation.knn": "self"}, "evaluation.knn=self: needs one class for each image, and "
          "data.multilabel=true has several"),
-        ({"distill.teacher": "x"}, "distill.target=logits: are those of one class for each image, "
+        ({"objective.name": "distillation", "objective.teacher": "x"},
+         "objective.target=logits: are those of one class for each image, "
          "and data.multilabel=true has several; set features or tokens"),
         ({"checkpoint.best": "top5"},
          "checkpoint.best=top5: is not measured with data.multilabel=true; set map"),

@@ -17,7 +17,7 @@ CONFIGS, LOSSES = FOLDER / "configs.txt", FOLDER / "losses.json"
 
 ADAM = {"name": "adam", "lr": 1e-3, "weight_decay": 0.1}
 SGD = {"name": "sgd", "lr": 0.05}
-MASKED = {"masked": {"target": "color", "rate": 0.5}}
+MASKED = {"objective": {"name": "masked_patches", "target": "color", "rate": 0.5}}
 # Objectives, optimizers and shardings: sections of a config in addition to BASE.
 RUNS = {
     "sgd": {"optimizer": SGD},
@@ -71,11 +71,11 @@ def losses(name):
 
     sections = {key: dict(value) for key, value in RUNS[name].items()}
     base = {
-        "model": {"num_classes": None if "masked" in sections else 10, "dropout": 0.1},
+        "model": {"num_classes": None if "objective" in sections else 10, "dropout": 0.1},
         "train": {"duration": f"{STEPS} steps", "ema": None},
         "data": {"image_size": 16 if "resnet_units" in sections.get("model", {}) else 8},
     }
-    if "masked" in sections:
+    if "objective" in sections:
         base["checkpoint"] = {"best": "loss"}
     for key, value in base.items():
         sections[key] = value | sections.get(key, {})

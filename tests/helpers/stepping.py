@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from vit_jax import config
-from vit_jax.training import sharding
+from vit_jax.training import objectives, sharding
 from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 
@@ -43,8 +43,11 @@ def batch_of(number, channels=1, rows=BATCH):
 class Stepper:
     """A trainer on the first devices, and its state; `parts` replace those of the trainer."""
 
-    def __init__(self, cfg, devices=8, teacher=None, teacher_params=None, **parts):
+    def __init__(self, cfg, devices=8, teacher=None, teacher_params=None, model=None, **parts):
         made = build(cfg, 1000, devices=jax.devices()[:devices], teacher=teacher)
+        if model is not None:
+            setup = objectives.Setup(made.cfg, model, made.durations, teacher)
+            parts["objective"] = objectives.create(setup)
         self.trainer = dataclasses.replace(made, **parts)
         self.cfg, self.mesh, self.model = made.cfg, made.mesh, self.trainer.model
         self.compiled = self.trainer.compile_step()
@@ -64,8 +67,8 @@ class Stepper:
         return live | {"params": tree_utils.map_named(drawn, live["params"])}
 
     def put(self, batch):
-        rows = sharding.host_rows(self.mesh, len(batch["image"]))
-        return sharding.put_batch(batch, self.mesh, len(batch["image"]), rows)
+        rows = sharding.host_rows(self.mesh, len(batch["label"]))
+        return sharding.put_batch(batch, self.mesh, len(batch["label"]), rows)
 
     def run(self, steps, batches=None):
         """The metrics of each of the next steps, on `batches(number)`."""

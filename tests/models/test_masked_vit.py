@@ -12,7 +12,7 @@ from vit_jax.utils import tree_utils
 from vit_reference import quick_jit
 
 MODEL = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2)
-COLOR = config.Masked(target="color")
+COLOR = config.MaskedPatches(target="color")
 PATCHES = 6
 
 
@@ -129,8 +129,8 @@ def test_rows_are_taken_exactly_and_so_are_their_gradients():
     [
         (COLOR, 3, 512),
         (COLOR, 1, 8),
-        (config.Masked(target="color_4x4", rate=0.4), 3, 16 * 512),
-        (config.Masked(target="pixels", rate=0.2), 3, 48),
+        (config.MaskedPatches(target="color_4x4", rate=0.4), 3, 16 * 512),
+        (config.MaskedPatches(target="pixels", rate=0.2), 3, 48),
     ],
 )
 def test_outputs_and_macs_are_those_of_the_program(masked, channels, outputs):

@@ -239,8 +239,8 @@ def test_options_that_a_family_does_not_read():
 
 
 def test_only_patches_can_be_masked():
-    color = config.Masked(target="color", rate=0.45)
+    color = config.MaskedPatches(rate=0.45)
     assert variants.masked_patches(color, 6) == 3  # of 2.7
     variants.check_masked(complete(TINY), color)
-    with pytest.raises(config.ConfigError, match="^masked.target=color: resnet has no patches"):
+    with pytest.raises(config.ConfigError, match="^objective.name=masked_patches: resnet has no"):
         variants.check_masked(complete(config.Model(variant="R50x1")), color)

@@ -14,7 +14,9 @@ from stepping import BATCH, Stepper, batch_of
 from vit_jax import config, models, preflight, train_loop
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
-from vit_jax.training import build, distillation
+from vit_jax.training import build
+from vit_jax.training.objectives import Setup, distillation
+from vit_jax.training.teacher import Teacher
 
 
 def network(width=16, *, classes=10, depth=1, **options):
@@ -42,10 +44,16 @@ def cosines(x):
 def test_divergences(target):
     student, cfg = network(16)
     other, _ = network(32)
-    teacher = distillation.Teacher(other, cfg.data)
+    teacher = Teacher(other, cfg.data)
     ours, theirs = random_outputs(student, 1), random_outputs(other, 2)
-    options = config.Distill(teacher="x", target=target, temperature=2.0)
-    found = float(distillation.divergence(options, student, teacher, ours, theirs))
+    options = {"teacher": "x", "target": target, "weight": 1.0, "temperature": 2.0}
+    cfg = dataclasses.replace(cfg, objective=config.Distillation(**options))
+    objective = distillation.Distillation(Setup(cfg, student, None, teacher), **options)
+
+    def distance(ours, theirs):
+        return float(objective.distance(objective.compare(ours, theirs)))
+
+    found = distance(ours, theirs)
     if target == "logits":
         p, q = (np.asarray(one["logits"], np.float64) / 2 for one in (theirs, ours))
         log_p, log_q = special.log_softmax(p, axis=1), special.log_softmax(q, axis=1)
@@ -58,26 +66,28 @@ def test_divergences(target):
         expected = np.square(a - b).mean()
     assert expected > 1e-3
     assert found == pytest.approx(expected, rel=2e-5)
-    assert float(distillation.divergence(options, student, teacher, ours, ours)) < 1e-9
+    same = dataclasses.replace(teacher, model=student)
+    objective = distillation.Distillation(Setup(cfg, student, None, same), **options)
+    assert distance(ours, ours) < 1e-9
 
 
 def distilled(devices=1, **distill):
     """A stepper whose teacher has another width, size and normalization."""
-    options = {"teacher": "x", "target": "logits", "temperature": 2.0, "weight": 0.7} | distill
+    options = {"name": "distillation", "teacher": "x", "temperature": 2.0, "weight": 0.7} | distill
     more = options.pop("train", {})
     values = {"duration": "3 steps", "ema": None, "clip_norm": None, "batch_size": BATCH}
     cfg = runs.configure(
         model={"dropout": 0.0, "num_classes": 10, "depth": 1},
         train=values | more,
         schedule={"name": "constant", "warmup": 0},
-        distill=options,
+        objective=options,
     )
     data = dataclasses.replace(cfg.data, image_size=(16, 16), mean=(0.4,), std=(0.2,))
     wide = runs.configure(
         model={"width": 32, "dropout": 0.0, "num_classes": 10, "depth": 1},
         data={"image_size": 16},
     )
-    teacher = distillation.Teacher(build.create_model(wide), data)
+    teacher = Teacher(build.create_model(wide), data)
     params = teacher.model.init(jax.random.key(5))
     kernel = jax.random.normal(jax.random.key(6), params["head"]["kernel"].shape)
     params["head"]["kernel"] = kernel
@@ -112,6 +122,7 @@ def test_the_loss_of_a_step_by_hand():
         (1, {"train": {"accumulation": 2}}),
         (8, {"target": "tokens", "train": {"mixup": 0.4, "cutmix": 1.0}}),
         (8, {"target": "features"}),
+        (1, {"target": "features", "train": {"accumulation": 4}}),
     ],
 )
 def test_devices_and_microbatches_change_nothing(devices, distill):
@@ -141,7 +152,7 @@ def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
         cfg = runs.configure(
             model={"width": 8, "mlp_dim": 16, "depth": 1},
             train={"duration": "8 steps"},
-            distill={"teacher": str(teacher), "temperature": 2.0},
+            objective={"name": "distillation", "teacher": str(teacher), "temperature": 2.0},
         )
         return train_loop.train(cfg, workdir)
 
@@ -156,7 +167,9 @@ def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
     with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
         student(tmp_path / "other")
     shutil.rmtree(max((teacher / "checkpoints").glob("0*")))  # the one before teaches now
-    with pytest.raises(config.ConfigError, match=r"distill\.teacher: its parameters are not those"):
+    with pytest.raises(
+        config.ConfigError, match=r"objective\.teacher: its parameters are not those"
+    ):
         student(tmp_path / "other")
 
 
@@ -169,33 +182,31 @@ def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
     ],
 )
 def test_a_teacher_that_cannot_teach(options, reason, taught):
-    cfg = runs.configure(distill={"teacher": str(taught)}, **options)
+    cfg = runs.configure(objective={"name": "distillation", "teacher": str(taught)}, **options)
     cfg = config.with_classes(cfg, cfg.model.num_classes or 10)
     opened = loading.load(taught)
-    teacher = distillation.Teacher(opened.model, opened.config.data)
+    teacher = Teacher(opened.model, opened.config.data)
     with pytest.raises(config.ConfigError, match=reason):
         distillation.check(cfg, build.create_model(cfg), teacher)
 
 
-def test_what_does_not_go_with_a_teacher():
-    with pytest.raises(config.ConfigError, match=r"masked\.target=color: does not go with distill"):
-        runs.configure(distill={"teacher": "x"}, masked={"target": "color"})
-    with pytest.raises(config.ConfigError, match=r"distill\.weight"):
-        runs.configure(distill={"teacher": "x", "weight": 1.5})
+def test_distillation_needs_a_teacher():
+    with pytest.raises(config.ConfigError, match=r"objective\.teacher=none: distillation needs a"):
+        runs.configure(objective={"name": "distillation"})
 
 
 @pytest.mark.slow
 def test_preflight_counts_the_teacher(taught):
     cfg = runs.configure(
         model={"num_classes": 10, "depth": 1},
-        distill={"teacher": str(taught)},
+        objective={"name": "distillation", "teacher": str(taught)},
         train={"duration": "4 steps"},
     )
     cfg, where = preflight.prepare(cfg), preflight.open_slice("cpu")
     facts = loading.describe(str(taught))
     teacher = config.Config(model=facts.model, data=facts.data)
     found = preflight.measure(cfg, where, 200, teacher)
-    alone = dataclasses.replace(cfg, distill=config.Distill())
+    alone = dataclasses.replace(cfg, objective=config.Objective())
     plain = preflight.measure(alone, where, 200)
     model = build.create_model(dataclasses.replace(teacher, name="teacher"))
     assert found.model_flops == pytest.approx(plain.model_flops + model.flops * 32 / 8)

@@ -7,8 +7,9 @@ import pytest
 
 from stepping import BATCH, Stepper, configure
 from vit_jax import config, models
-from vit_jax.training import build, distillation, lora
+from vit_jax.training import build, lora
 from vit_jax.training import trainable as trainables
+from vit_jax.training.teacher import Teacher
 from vit_jax.utils import tree_utils
 
 
@@ -22,8 +23,8 @@ class Merged(trainables.Trainable):
 def created(cfg, devices=1):
     """A stepper with random heads and adapters, and a teacher where the config has one."""
     teacher = teacher_params = None
-    if cfg.distill.teacher:
-        teacher = distillation.Teacher(build.create_model(cfg), cfg.data)
+    if cfg.distillation:
+        teacher = Teacher(build.create_model(cfg), cfg.data)
         teacher_params = jax.device_get(teacher.model.init(jax.random.key(5)))
         kernel = np.random.default_rng(5).normal(size=(16, 5)).astype(np.float32)
         teacher_params["head"]["kernel"] = kernel
@@ -88,11 +89,13 @@ CASES = {
     "queries and values": {"lora": {"where": ["*/query", "*/value"]}},
     "axial": {"model": {"architecture": "axial_vit", "position": "learned_1d"}},
     "masked": {
-        "masked": {"target": "color"},
+        "objective": {"name": "masked_patches"},
         "optimizer": {"only": ["mask*"]},
         "model": {"num_classes": None},
     },
-    "distilled": {"distill": {"teacher": "x", "weight": 0.5}},
+    "distilled": {
+        "objective": {"name": "distillation", "teacher": "x", "weight": 0.5},
+    },
     "blended and dropped": {"model": {"dropout": 0.2}, "train": {"mixup": 0.5}},
 }
 FAST = ("a loop over layers", "unrolled")

@@ -10,7 +10,7 @@ import pytest
 
 from stepping import Stepper, assert_same_training, configure, losses_of
 from vit_jax import config, models
-from vit_jax.training import masked_objective
+from vit_jax.training.objectives import masked_patches
 from vit_jax.utils import tree_utils
 
 RGB = config.Data(image_size=(8, 8))
@@ -35,7 +35,7 @@ def one_patch(pixels):
     ],
 )
 def test_the_mean_color_by_hand(pixels, color):
-    assert masked_objective.colors(one_patch(pixels), 1).tolist() == [[[color]]]
+    assert masked_patches.colors(one_patch(pixels), 1).tolist() == [[[color]]]
 
 
 def test_four_by_four_colors_by_hand():
@@ -45,7 +45,7 @@ def test_four_by_four_colors_by_hand():
     gray[0:2, 6:8, 0] = [[0, 0], [0, 128]]  # 32
     gray[6:8, 0:2, 0] = 255
     expected = [0, 3, 3, 1] + [3] * 8 + [7, 3, 3, 3]
-    assert masked_objective.colors(one_patch(gray), 4).tolist() == [[expected]]
+    assert masked_patches.colors(one_patch(gray), 4).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("patch", [(4, 8), (6, 14), (5, 7)])
@@ -57,12 +57,12 @@ def test_parts_share_the_pixels_on_their_borders(patch):
     sums = large.reshape(2, 3, 4, h, 4, w, 3).sum(axis=(3, 5))
     bits = sums // (h * w) // 32
     expected = bits[..., 0] * 64 + bits[..., 1] * 8 + bits[..., 2]
-    given = masked_objective.colors(jnp.asarray(patches), 4)
+    given = masked_patches.colors(jnp.asarray(patches), 4)
     np.testing.assert_array_equal(given, expected.reshape(2, 3, 16))
 
 
 def test_colors_are_painted_as_the_middle_of_what_they_stand_for():
-    painted = np.asarray(masked_objective.paint(jnp.array([[[0, 1, 511, 64]]]), (2, 2), 3))[0, 0]
+    painted = np.asarray(masked_patches.paint(jnp.array([[[0, 1, 511, 64]]]), (2, 2), 3))[0, 0]
     low, high = 15.5, 239.5
     np.testing.assert_array_equal(painted[0, 0], [low, low, low])
     np.testing.assert_array_equal(painted[0, 1], [low, low, low + 32])
@@ -73,19 +73,19 @@ def test_colors_are_painted_as_the_middle_of_what_they_stand_for():
 @pytest.mark.parametrize("side", [1, 4])
 def test_what_is_painted_has_the_color(side):
     classes = np.random.default_rng(2).integers(0, 512, (2, 5, side * side)).astype(np.int32)
-    painted = masked_objective.paint(jnp.asarray(classes), (8, 4), 3)
-    again = masked_objective.colors(jnp.round(painted).astype(jnp.uint8), side)
+    painted = masked_patches.paint(jnp.asarray(classes), (8, 4), 3)
+    again = masked_patches.colors(jnp.round(painted).astype(jnp.uint8), side)
     np.testing.assert_array_equal(again, classes)
 
 
 # Corruption
 
-PAPER = config.Masked(target="color")
+PAPER = config.MaskedPatches()
 
 
 def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
-    found = masked_objective.corrupt(
-        masked_objective.keys(seed, jnp.asarray(number), rows), patches, cfg
+    found = masked_patches.corrupt(
+        masked_patches.keys(seed, jnp.asarray(number), rows), patches, cfg
     )
     return np.asarray(found["source"]), np.asarray(found["masked"])
 
@@ -182,13 +182,11 @@ def test_losses_against_float64(target, outputs):
     images = rng.integers(0, 256, (2, 8, 8, 3), np.uint8)
     chosen = np.array([[3, 0], [1, 2]], np.int32)
     given = rng.normal(size=(2, 2, outputs)).astype(np.float32)
-    found = masked_objective.measure(
-        *map(jnp.asarray, (given, images, chosen)), (4, 4), target, RGB
-    )
+    found = masked_patches.measure(*map(jnp.asarray, (given, images, chosen)), (4, 4), target, RGB)
     loss, error = reference(given, images, chosen, target)
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-6)
     np.testing.assert_allclose(found["error"], error, rtol=1e-6)
-    assert set(found) == {"loss", *masked_objective.MEASURES[target]}
+    assert set(found) == {"loss", *masked_patches.MEASURES[target]}
 
 
 @pytest.mark.slow
@@ -199,7 +197,7 @@ def test_accuracy_counts_the_colors_predicted():
     logits[0, :, 7] = 1  # bright both times
     data = config.Data(image_size=(4, 8), channels=1)
     chosen = jnp.array([[0, 1]], jnp.int32)
-    found = masked_objective.measure(
+    found = masked_patches.measure(
         jnp.asarray(logits), jnp.asarray(image), chosen, (4, 4), "color", data
     )
     assert found["accuracy"].tolist() == [[[False], [True]]]
@@ -211,7 +209,7 @@ def test_accuracy_counts_the_colors_predicted():
 MASKED = {
     "model": {"num_classes": None, "pooling": "token"},
     "data": {"channels": 3},
-    "masked": {"target": "color", "rate": 0.75, "split": (0.34, 0.33, 0.33)},
+    "objective": {"name": "masked_patches", "rate": 0.75, "split": (0.34, 0.33, 0.33)},
 }
 
 
@@ -266,11 +264,9 @@ def test_a_new_head_knows_nothing():
     assert params["mask_token"].shape == (1, 1, 16)
     assert not [name for name in tree_utils.flatten(params) if name.startswith("head")]
     images = jnp.zeros((2, 8, 8, 3))
-    corruption = masked_objective.corrupt(
-        masked_objective.keys(0, jnp.asarray(0), 2), 4, cfg.masked
-    )
+    corruption = masked_patches.corrupt(masked_patches.keys(0, jnp.asarray(0), 2), 4, cfg.masked)
     outputs = model.predict_masked(params, images, corruption["source"], corruption["masked"])
-    found = masked_objective.measure(
+    found = masked_patches.measure(
         outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["masked"], (4, 4), "color", RGB
     )
     np.testing.assert_allclose(found["loss"], math.log(512), rtol=1e-6)

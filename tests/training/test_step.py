@@ -14,7 +14,6 @@ import vit_jax
 from stepping import BATCH, CLASSES, Stepper, assert_same_training, batch_of, configure, losses_of
 from vit_jax import config
 from vit_jax.training import normalization, sharding, step
-from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 
 REPLICATED = {"mesh": {"zero": False}}
@@ -118,8 +117,7 @@ def heads_of(seed):
     """The share of microbatches of 16, in each of 8 steps, whose dropout key came up heads."""
     cfg = configure(model={"dropout": 0.1}, train={"accumulation": 16, "clip_norm": None})
     cfg = dataclasses.replace(cfg, seed=seed)
-    made = build(cfg, 1000, devices=jax.devices()[:1])
-    trainer = dataclasses.replace(made, model=Coin(), schedule=lambda _: jnp.zeros(()))
+    trainer = Stepper(cfg, 1, model=Coin(), schedule=lambda _: jnp.zeros(())).trainer
     pure, now = jax.jit(trainer.step), trainer.create_state()
     batch = {"image": batch_of(0)["image"], "label": np.zeros(BATCH, np.int32)}
     shares = []

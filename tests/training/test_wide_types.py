@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax.training import build, step
+from vit_jax.training import build
 
 SECTIONS = {
     "tokens": {
@@ -18,7 +18,7 @@ SECTIONS = {
         "lora": {"rank": 2},
         "optimizer": {"name": "sgd"},
     },
-    "masked": {"masked": {"target": "color"}, "checkpoint": {"best": "loss"}},
+    "masked": {"objective": {"name": "masked_patches"}, "checkpoint": {"best": "loss"}},
     "hybrid": {
         "model": {"resnet_units": (1,), "resnet_width": 0.5, "patch_size": 1},
         "loss": {"name": "sigmoid"},
@@ -38,7 +38,7 @@ def test_a_step_has_the_types_it_has_by_default(kind):
         trainer = build.build(cfg, 200, devices=jax.devices()[:1])
         target = trainer.state_shapes
         with jax.set_mesh(trainer.mesh):
-            after, metrics = jax.eval_shape(trainer.step, target, step.batch_shapes(cfg))
+            after, metrics = jax.eval_shape(trainer.step, target, trainer.batch_shapes)
     assert {leaf.dtype for leaf in jax.tree.leaves(target)} <= {
         np.dtype(kind) for kind in (jnp.float32, jnp.int32, jnp.bfloat16)
     }

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from vit_jax import config, models
 from vit_jax.benchmarks import step_timing
 from vit_jax.runtime import device, logs
-from vit_jax.training import sharding, step
+from vit_jax.training import sharding
 from vit_jax.training.build import build
 
 EXAMPLES = 1_281_167  # images of an epoch, for the learning rate's schedule
@@ -45,7 +45,7 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     program, carried = trainer.compile_step(), [trainer.init_state()]
     drawn = np.random.default_rng(0)
     batch = {
-        "image": drawn.integers(0, 256, step.batch_shapes(cfg)["image"].shape, dtype=np.uint8),
+        "image": drawn.integers(0, 256, trainer.batch_shapes["image"].shape, dtype=np.uint8),
         "label": drawn.integers(0, cfg.model.num_classes, cfg.train.batch_size, dtype=np.int32),
     }
     batch = jax.device_put(batch, NamedSharding(trainer.mesh, sharding.BATCH))

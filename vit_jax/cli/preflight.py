@@ -113,7 +113,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
     """Model metadata of the teachers' checkpoints."""
-    names = {cfg.distill.teacher for cfg in cfgs if cfg.distill.teacher is not None}
+    names = {str(one.teacher) for cfg in cfgs if (one := cfg.distillation) is not None}
     if not names:
         return {}
     from vit_jax.inference import loading

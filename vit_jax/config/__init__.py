@@ -34,13 +34,14 @@ from vit_jax.config.options import get as get
 from vit_jax.config.options import show as show
 from vit_jax.config.training import Adam as Adam
 from vit_jax.config.training import Cooled as Cooled
-from vit_jax.config.training import Distill as Distill
+from vit_jax.config.training import Distillation as Distillation
 from vit_jax.config.training import Falling as Falling
 from vit_jax.config.training import Group as Group
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Loss as Loss
-from vit_jax.config.training import Masked as Masked
+from vit_jax.config.training import MaskedPatches as MaskedPatches
 from vit_jax.config.training import Mesh as Mesh
+from vit_jax.config.training import Objective as Objective
 from vit_jax.config.training import Optimizer as Optimizer
 from vit_jax.config.training import ReciprocalSqrt as ReciprocalSqrt
 from vit_jax.config.training import Schedule as Schedule
@@ -75,10 +76,9 @@ class Config:
     data: Data = Data()
     train: Train = Train()
     loss: Loss = Loss()
-    masked: Masked = Masked()
+    objective: Objective = Objective()
     optimizer: Optimizer = Optimizer()
     lora: Lora = Lora()
-    distill: Distill = Distill()
     schedule: Schedule = Schedule()
     checkpoint: Checkpoint = Checkpoint()
     evaluation: Evaluation = Evaluation()
@@ -89,7 +89,20 @@ class Config:
     @property
     def needs_labels(self) -> bool:
         """Whether the objective learns from classes; other data are opened without them."""
-        return self.masked.target is None
+        name = self.objective.name
+        if name in components.built_in("objective"):
+            return self.objective.needs_labels
+        return getattr(components.find("objective", name, "objective.name"), "needs_labels", True)
+
+    @property
+    def masked(self) -> MaskedPatches | None:
+        """The objective, if it is masked patch prediction: its model predicts patches."""
+        return self.objective if isinstance(self.objective, MaskedPatches) else None
+
+    @property
+    def distillation(self) -> Distillation | None:
+        """The objective, if it is distillation."""
+        return self.objective if isinstance(self.objective, Distillation) else None
 
     def __repr__(self) -> str:
         """The options that differ from their defaults, one per line."""

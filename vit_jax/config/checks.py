@@ -45,8 +45,8 @@ def check_options(cfg: config.Config) -> None:
         low, high = getattr(data, key)
         if low > high:
             raise ConfigError(f"data.{key}={low:g},{high:g}: the first must not exceed the second")
-    if data.aspect == "native" and cfg.masked.target is not None:
-        raise ConfigError("data.aspect=native: is not for masked.target; set fixed")
+    if data.aspect == "native" and cfg.masked is not None:
+        raise ConfigError("data.aspect=native: is not for objective.name=masked_patches; set fixed")
     for group in cfg.optimizer.groups:
         if group.lr is None and group.decay is None:
             key = f"optimizer.groups.{group.pattern}"
@@ -63,9 +63,14 @@ def check_options(cfg: config.Config) -> None:
         _check_plain_colors(cfg)
     _check_crops(data)
     _check_batch(cfg, devices=1)
-    if cfg.distill.teacher is not None:
-        clean = {"masked.target": None, "train.augmentations": ()}
-        _require(cfg, clean, "does not go with distill.teacher, which sees the same pixels")
+    if cfg.distillation is not None:
+        if cfg.distillation.teacher is None:
+            raise ConfigError(
+                "objective.teacher=none: distillation needs a teacher; name a run directory, a "
+                "file or folder of weights, or a published name"
+            )
+        why = "does not go with objective.name=distillation, whose teacher sees the same pixels"
+        _require(cfg, {"train.augmentations": ()}, why)
     if data.multilabel:
         _check_multilabel(cfg)
     elif cfg.checkpoint.best == "map":
@@ -79,8 +84,10 @@ def check_options(cfg: config.Config) -> None:
         raise ConfigError(
             f"schedule.end={cfg.schedule.end:g}: exceeds optimizer.lr {cfg.optimizer.lr:g}"
         )
-    if cfg.masked.target is not None:
-        _check_masked(cfg)
+    if cfg.masked is not None:
+        _check_masked(cfg, cfg.masked)
+    if not cfg.needs_labels:
+        _check_unlabeled(cfg)
     for key in ("checkpoint.every", "evaluation.every"):
         every = config.get(cfg, key)
         if every is not None and every.amount <= 0:
@@ -248,11 +255,13 @@ def _check_plain_colors(cfg: config.Config) -> None:
     for key, given, off in (
         ("data.randaugment", data.randaugment, None),
         ("data.transforms", three[0] if three else (), ()),
-        ("masked.target", cfg.masked.target, None),
+        ("objective.name", cfg.masked and cfg.objective.name, None),
     ):
         if given != off:
+            remedy = "supervised" if key == "objective.name" else "none"
             raise ConfigError(
-                f"{key}={config.show(given)}: is for gray or RGB of 8 bits, not {other}; set none"
+                f"{key}={config.show(given)}: is for gray or RGB of 8 bits, not {other}; set "
+                f"{remedy}"
             )
 
 
@@ -268,30 +277,26 @@ def _check_multilabel(cfg: config.Config) -> None:
     key = "data.multilabel=true"
     if cfg.loss.name == "softmax":
         raise ConfigError("loss.name=softmax: has one class for each image; set sigmoid")
-    one_class = {"data.classes": None, "evaluation.tasks": (), "masked.target": None}
-    _require(cfg, one_class, f"does not go with {key}")
+    _require(cfg, {"data.classes": None, "evaluation.tasks": ()}, f"does not go with {key}")
+    if cfg.masked is not None:
+        _require(cfg, {"objective.name": "supervised"}, f"does not go with {key}")
     for name in ("fewshot", "probe", "knn"):
         if "self" in getattr(cfg.evaluation, name):
             raise ConfigError(
                 f"evaluation.{name}=self: needs one class for each image, and {key} has several"
             )
-    if cfg.distill.teacher is not None and cfg.distill.target == "logits":
+    if cfg.distillation is not None and cfg.distillation.target == "logits":
         raise ConfigError(
-            f"distill.target=logits: are those of one class for each image, and {key} has several; "
-            "set features or tokens"
+            f"objective.target=logits: are those of one class for each image, and {key} has "
+            "several; set features or tokens"
         )
     if cfg.checkpoint.best == "top5":
         raise ConfigError(f"checkpoint.best=top5: is not measured with {key}; set map")
 
 
-def _check_masked(cfg: config.Config) -> None:
-    masked, model = cfg.masked, cfg.model
-    key = f"masked.target={masked.target}"
-    if model.resnet_units is not None:
-        raise ConfigError(
-            f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
-            "around it; set none"
-        )
+def _check_unlabeled(cfg: config.Config) -> None:
+    """Raises ConfigError for options of classes, with an objective that learns without labels."""
+    name = f"objective.name={cfg.objective.name}"
     unused = {  # of a model or a loss of classes: which value means that there is none
         "model.representation_size": (None, "no layer before a head of classes"),
         "model.head_bias": (0.0, "no head of classes"),
@@ -302,36 +307,43 @@ def _check_masked(cfg: config.Config) -> None:
         "loss.name": ("softmax", "a loss of its own"),
         "evaluation.tasks": ((), "no classes to name"),
     }
-    for name, (value, why) in unused.items():
-        _require(cfg, {name: value}, f"masked patch prediction has {why}")
+    for key, (value, why) in unused.items():
+        _require(cfg, {key: value}, f"{name} has {why}")
     if cfg.checkpoint.best in ("top1", "top5"):
         raise ConfigError(
-            f"checkpoint.best={cfg.checkpoint.best}: masked patch prediction has no classes to "
-            "name; set loss, auto or none"
+            f"checkpoint.best={cfg.checkpoint.best}: {name} has no classes to name; set loss, auto "
+            "or none"
+        )
+
+
+def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
+    model, key = cfg.model, "objective.name=masked_patches"
+    if model.resnet_units is not None:
+        raise ConfigError(
+            f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
+            "around it; set supervised"
         )
     if model.pooling == "map":
-        raise ConfigError(
-            "model.pooling=map: masked patch prediction would leave it untrained; set token or gap"
-        )
+        raise ConfigError(f"model.pooling=map: {key} would leave it untrained; set token or gap")
     if model.norm_place == "pooled":
-        raise ConfigError(
-            "model.norm_place=pooled: masked patch prediction pools nothing; set tokens"
-        )
+        raise ConfigError(f"model.norm_place=pooled: {key} pools nothing; set tokens")
     patch = model.patch_size or (1, 1)
     if masked.target == "color_4x4" and min(patch) < 4:
         raise ConfigError(
-            f"{key}: patches of {config.show(patch)} pixels have no 4 x 4 parts; set color"
+            f"objective.target={masked.target}: patches of {config.show(patch)} pixels have no "
+            "4 x 4 parts; set color"
         )
     if len(masked.split) != 3 or abs(sum(masked.split) - 1) > 1e-6:
         raise ConfigError(
-            f"masked.split={config.show(masked.split)}: needs three shares that add up to 1, "
+            f"objective.split={config.show(masked.split)}: needs three shares that add up to 1, "
             "such as 0.8,0.1,0.1"
         )
     height, width = cfg.data.image_size
     patches = (height // patch[0]) * (width // patch[1])
     if round(masked.rate * patches) == 0:
         raise ConfigError(
-            f"masked.rate={masked.rate:g}: none of {patches} patches; more than {0.5 / patches:g}"
+            f"objective.rate={masked.rate:g}: none of {patches} patches; more than "
+            f"{0.5 / patches:g}"
         )
 
 

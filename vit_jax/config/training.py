@@ -82,27 +82,60 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid")):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Masked:
-    """Self-supervision by masked patches, in place of labels (ViT, section 4.6 and B.1.2)."""
+class Objective(Section, kind="objective", given=1, components=("supervised",)):
+    """What the run learns."""
 
-    target: str | None = option(
-        None,
-        "What is predicted: a patch's mean color, that of 4 x 4 parts, or its pixels; none: off.",
+    needs_labels: ClassVar[bool] = True
+
+    name: str = option(
+        "supervised",
+        "What the run learns: supervised, distillation, masked_patches, or a plug-in's.",
+        kind="objective",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedPatches(Objective, components=("masked_patches",)):
+    """Arguments of self-supervision by masked patches (ViT, section 4.6 and B.1.2)."""
+
+    needs_labels: ClassVar[bool] = False
+
+    target: str = option(
+        "color",
+        "What is predicted: a patch's mean color, that of 4 x 4 parts, or its pixels.",
         choices=("color", "color_4x4", "pixels"),
     )
     rate: float = option(
-        0.5,
-        "Share of an image's patches that are corrupted, and predicted.",
-        above=0,
-        below=1,
-        when={"masked.target": GIVEN},
+        0.5, "Share of an image's patches that are corrupted, and predicted.", above=0, below=1
     )
     split: tuple[float, ...] = option(
         (0.8, 0.1, 0.1),
         "Of the corrupted: shares that become the mask token, another patch, or stay.",
         at_least=0,
         at_most=1,
-        when={"masked.target": GIVEN},
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Distillation(Objective, components=("distillation",)):
+    """Arguments of distillation: a frozen teacher, whose outputs are part of the loss."""
+
+    teacher: str | None = option(
+        None, "Teacher checkpoint: run directory, weights file or folder, or published name."
+    )
+    target: str = option(
+        "logits",
+        "What is learned: logits of the same classes; cosines between features or between tokens.",
+        choices=("logits", "features", "tokens"),
+    )
+    weight: float = option(
+        1.0, "Share of the teacher in the loss; labels have the rest.", above=0, at_most=1
+    )
+    temperature: float = option(
+        1.0,
+        "Temperature of both models' logits.",
+        above=0,
+        when={"objective.target": ("logits",)},
     )
 
 
@@ -211,35 +244,6 @@ class Lora:
         "Matrices with an adapter, by pattern: encoder/attention/query; (): all of the encoder's.",
         check=patterns.check,
         when={"lora.rank": GIVEN},
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Distill:
-    """A frozen teacher, whose outputs are part of the loss."""
-
-    teacher: str | None = option(
-        None,
-        "Teacher: a run, a file or folder of weights, or a published name; none: no teacher.",
-    )
-    target: str = option(
-        "logits",
-        "What is learned: logits of the same classes; cosines between features or between tokens.",
-        choices=("logits", "features", "tokens"),
-        when={"distill.teacher": GIVEN},
-    )
-    weight: float = option(
-        1.0,
-        "Share of the teacher in the loss; labels have the rest.",
-        above=0,
-        at_most=1,
-        when={"distill.teacher": GIVEN},
-    )
-    temperature: float = option(
-        1.0,
-        "Temperature of both models' logits.",
-        above=0,
-        when={"distill.target": ("logits",)},
     )
 
 

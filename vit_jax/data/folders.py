@@ -367,7 +367,7 @@ def _list(
         raise DataError(
             f"data.root={root}: {len(classes)} class folder{'s' * (not classes)} in {class_top}; "
             "at least 2 are needed, each with the images of one class; to train without labels, "
-            "set masked.target=color"
+            "set objective.name=masked_patches"
         )
     there = []
     for entry in _scan(top, skipped=skipped):

@@ -33,7 +33,7 @@ from vit_jax import config
 from vit_jax.data import decoding, jpeg, native_aspect, sampling
 from vit_jax.data.prefetch import Batch
 from vit_jax.data.source import DataError, Source
-from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling
+from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling, train_transforms
 from vit_jax.runtime import signals
 
 log = logging.getLogger("vit_jax")
@@ -78,6 +78,27 @@ def loader_processes(data: config.Data) -> int:
     return min(cores // 4, 16) if cores >= 8 and data.source in DECODED else 0
 
 
+@dataclasses.dataclass(frozen=True)
+class View:
+    """A group of random views of each image, an entry of the batch.
+
+    Attributes:
+      name: of the entry.
+      data: size, crop and augmentation.
+      number: of views; the entry is (B, H, W, C) for one, else (B, number, H, W, C).
+    """
+
+    name: str
+    data: config.Data
+    number: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the views of one image."""
+        shape = (*self.data.image_size, self.data.channels)
+        return shape if self.number == 1 else (self.number, *shape)
+
+
 def batches(
     source: Source,
     transforms: Sequence[Transform],
@@ -90,6 +111,7 @@ def batches(
     start_step: int = 0,
     stop_step: int,
     plan: native_aspect.BatchPlan | None = None,
+    views: Sequence[View] = (),
 ) -> "Batches":
     """An iterator over the batches of steps `start_step` to `stop_step` - 1.
 
@@ -103,7 +125,8 @@ def batches(
 
     Training (`train`) shuffles and never ends. Evaluation goes through the source once, in order;
     rows beyond its end are padding: black, label 0, mask False, index -1. With a `plan` it goes
-    through the images in that order, their views in its shapes.
+    through the images in that order, their views in its shapes. `views` replace `image` and
+    `transforms` by the training views they describe, each from a random stream of its own.
 
     An unreadable image raises DataError with its name and the reason, unless
     `data.max_bad_examples` allows that many different ones per iterator: then each is logged as a
@@ -121,9 +144,10 @@ def batches(
         )
         threads = min(data.threads * data.workers, MOST_THREADS)
         data = dataclasses.replace(data, workers=0, threads=threads)
+    chains = tuple((view, train_transforms(view.data)) for view in views)
     loader = Loader(
         source=source,
-        transforms=tuple(transforms),
+        chains=chains or ((View("image", data), tuple(transforms)),),
         data=data,
         seed=seed,
         batch_size=batch_size,
@@ -213,7 +237,7 @@ class Loader:
     """Makes any part of any batch; it is pickled to the loader processes."""
 
     source: Source
-    transforms: tuple[Transform, ...]
+    chains: tuple[tuple[View, tuple[Transform, ...]], ...]
     data: config.Data
     seed: int
     batch_size: int
@@ -242,9 +266,11 @@ class Loader:
         labels = np.zeros(count, np.int32)
         if data.multilabel:
             labels = np.zeros((count, len(self.source.classes)), np.float32)
-        size = data.image_size if self.plan is None else self.plan.shapes[step]
-        return {
-            "image": np.zeros((count, *size, data.channels), data.pixel_type),
+        shapes = {view.name: view.shape for view, _ in self.chains}
+        if self.plan is not None:
+            shapes = dict.fromkeys(shapes, (*self.plan.shapes[step], data.channels))
+        images = {n: np.zeros((count, *shape), data.pixel_type) for n, shape in shapes.items()}
+        return images | {
             "label": labels,
             "mask": np.zeros(count, bool),
             "index": np.full(count, NONE, np.int64),
@@ -273,11 +299,12 @@ class Loader:
         would keep memory alive.
         """
         low, high = self.bounds(part)
-        steps = self.transforms
+        chains = self.chains
         if self.plan is not None:
             resampling = eval_resampling(self.data)
-            steps = (native_aspect.Fit(*self.plan.shapes[step], resampling),)
-        views = Views(steps, self.data, self.seed)
+            fit = (native_aspect.Fit(*self.plan.shapes[step], resampling),)
+            chains = tuple((view, fit) for view, _ in chains)
+        views = [(view.name, view.number, Views(one, view.data, self.seed)) for view, one in chains]
         notes: Notes = []
         repeats = self.data.repeats if self.train else 1
         order = repeated_order(step * self.batch_size, self.batch_size, repeats)
@@ -294,9 +321,15 @@ class Loader:
         return {"notes": notes}
 
     def _fill(
-        self, batch: Batch, slot: int, position: int, view: int, views: Views, notes: Notes
+        self,
+        batch: Batch,
+        slot: int,
+        position: int,
+        view: int,
+        views: Sequence[tuple[str, int, Views]],
+        notes: Notes,
     ) -> None:
-        """Writes a view of the example at a position of the sequence of epochs into a row."""
+        """Writes views of the example at a position of the sequence of epochs into a row."""
         total = len(self.source)
         if not self.train and not 0 <= position < total:
             return
@@ -307,7 +340,12 @@ class Loader:
         for _ in range(min(total, self.data.max_bad_examples + 1)):
             try:
                 image, label = self.source[index]
-                views(image, epoch * self.data.repeats + view, drawn, batch["image"][slot])
+                # Each view has a stream: of one alone, the number is that of its repetition.
+                stream = (epoch * self.data.repeats + view) * sum(n for _, n, _ in views)
+                for name, number, make in views:
+                    for row in batch[name][slot].reshape(number, *batch[name].shape[-3:]):
+                        make(image, stream, drawn, row)
+                        stream += 1
                 break
             except (decoding.BadImage, OSError) as error:
                 reason = getattr(error, "strerror", None) or error

@@ -69,7 +69,9 @@ def best_metric(cfg: config.Config) -> str | None:
     """
     measured, best = evaluation(cfg.data), cfg.checkpoint.best
     if best == AUTO:
-        usual = "map" if cfg.data.multilabel else "top1" if cfg.masked.target is None else "loss"
+        usual = "map" if cfg.data.multilabel else "top1"
+        if not cfg.needs_labels:  # which a split can only be evaluated by if the objective says how
+            usual = "loss" if cfg.masked else None
         best = usual if measured.role == VALIDATION else None
     return best and f"{measured.name}/{best}"
 

@@ -94,7 +94,8 @@ class Evaluation:
     def _evaluators(self) -> dict[str, Evaluator]:
         model, cfg = self.model, self.cfg
         found: dict[str, Evaluator] = {}
-        if self.source is not None:
+        measured = cfg.needs_labels or cfg.masked is not None
+        if self.source is not None and measured:
             # ReaL relabels the test split, so a run with its own test split measures it there.
             found[self.role.name] = self.of_split(self.source, real=cfg.data.test_split is None)
         found |= task_sets.create_evaluators(model, cfg, self.classes, self.runner)
@@ -128,7 +129,7 @@ class Evaluation:
     def of_split(self, source: Source, *, real: bool) -> Evaluator:
         """The evaluator of a split; with `real`, ReaL labels are used if asked for."""
         model, cfg = self.model, self.cfg
-        if cfg.masked.target is not None:
+        if cfg.masked is not None:
             return evaluators.masked_patches(model, cfg, self.runner(source))
         if cfg.data.multilabel:
             matched = isinstance(source, class_matching.Relabeled)
@@ -181,7 +182,7 @@ def classification(run: Evaluation, split: str | None = None) -> Evaluator:
 @components.register("evaluator", "masked_patches")
 def masked_patches(run: Evaluation, split: str | None = None) -> Evaluator:
     """Measures masked patch prediction on a split, for a run that is trained so."""
-    if run.cfg.masked.target is None:
-        raise ConfigError(f"{KEY}=masked_patches: needs masked.target")
+    if run.cfg.masked is None:
+        raise ConfigError(f"{KEY}=masked_patches: needs objective.name=masked_patches")
     source = run.open_split(split or run.cfg.data.eval_split)
     return evaluators.masked_patches(run.model, run.cfg, run.runner(source))

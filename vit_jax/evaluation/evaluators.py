@@ -18,7 +18,8 @@ from vit_jax.data.real_labels import NONE, Reassessed
 from vit_jax.evaluation import measures
 from vit_jax.evaluation.runner import Batch, Evaluator, Inputs, SplitRunner, needed
 from vit_jax.models.variants import required
-from vit_jax.training import masked_objective, normalization
+from vit_jax.training import normalization
+from vit_jax.training.objectives import masked_patches as objective
 
 Arrays = dict[str, jax.Array]
 # Values of images by name, of one shape (B, ...), and which images count, (B,) bool.
@@ -159,7 +160,7 @@ def _several_right(
 def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
     """`loss`, `error` and `count` of images, of colors `accuracy` and its `count`.
 
-    `masked_objective.measure` defines them. The corruption depends only on an image's index in its
+    `objective.measure` defines them. The corruption depends only on an image's index in its
     split, so the results depend neither on the batch size, nor on devices, nor on the run's seed.
     """
 
@@ -180,13 +181,13 @@ def _masked_patches(
 ) -> dict[str, Values]:
     del loss
     images, mask = batch["image"], batch["mask"]
-    keys = masked_objective.keys_of_examples(batch["index"])
-    corruption = masked_objective.corrupt(keys, model.patches, model.masked)
+    keys = objective.keys_of_examples(batch["index"])
+    corruption = objective.corrupt(keys, model.patches, required(model.masked))
     outputs = model.predict_masked(
         params, normalization.normalize_pixels(images, data), **corruption
     )
-    patch, target = required(model.config.patch_size), required(model.masked.target)
-    values = masked_objective.measure(outputs, images, corruption["masked"], patch, target, data)
+    patch, target = required(model.config.patch_size), required(model.masked).target
+    values = objective.measure(outputs, images, corruption["masked"], patch, target, data)
     accuracy = {"": values.pop("accuracy")} if "accuracy" in values else None
     return {"": (values, mask)} | ({"accuracy": (accuracy, mask)} if accuracy else {})
 

@@ -573,11 +573,13 @@ class LoadedModel:
             )
 
     def require_classes(self) -> None:
-        """Raises WeightsError where the model fills in patches: it has no other form."""
-        if self.config.masked.target is not None:
+        """Raises WeightsError where the model was trained without labels: it has no head."""
+        if not self.config.needs_labels:
+            objective = self.config.objective.name
             raise weights.WeightsError(
-                f"{self.config.name}: learned to fill in masked patches, so it knows no classes; "
-                "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
+                f"{self.config.name}: learned by objective.name={objective}, so it knows no "
+                "classes; fine-tune it: vit_jax train NAME --config.init_from=DIR, its run "
+                "directory"
             )
 
 

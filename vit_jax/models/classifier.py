@@ -15,12 +15,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.config import Masked
+from vit_jax.config import MaskedPatches
 from vit_jax.models import variants
 from vit_jax.utils import tree_utils
 
 Params = dict[str, Any]  # float32 arrays, nested by name
-LORA = "lora"  # the part of the parameters that holds adapters, under the path of their matrix
+# Parts of the parameters that are not the network's.
+LORA = "lora"  # adapters, under the path of their matrix
+OBJECTIVE = "objective"  # heads and decoders of the objective, which alone reads them
 
 
 class ParameterError(config.UserError):
@@ -38,7 +40,7 @@ class Classifier:
     image_size: tuple[int, int]
     channels: int
     dtype: str
-    masked: Masked = variants.UNMASKED
+    masked: MaskedPatches | None = None
 
     def _module(self, key: jax.Array) -> nnx.Module:
         return variants.family(self.config).network(
@@ -91,7 +93,7 @@ class Classifier:
         are exactly those of `shapes()`, or of `cast` where it differs.
         """
         graphdef, shapes = self._abstract
-        own = {name: part for name, part in params.items() if name != LORA}
+        own = {name: part for name, part in params.items() if name not in (LORA, OBJECTIVE)}
         given, expected = tree_utils.flatten(own), tree_utils.flatten(shapes)
         for name, cast in tree_utils.flatten(jax.eval_shape(self.cast, shapes)).items():
             if getattr(given.get(name), "dtype", None) == cast.dtype:
@@ -155,7 +157,7 @@ class Classifier:
         """
         self._check(images)
         logits, out = self.bind(params)(images, key=key, capture=capture)
-        wanted = (images.shape[0], self.config.num_classes if self.masked.target is None else 0)
+        wanted = (images.shape[0], 0 if self.masked is not None else self.config.num_classes or 0)
         try:
             chex.assert_shape(logits, wanted)
             chex.assert_type(logits, jnp.float32)
@@ -177,7 +179,7 @@ class Classifier:
     ) -> jax.Array:
         """Predictions for masked patches, (B, M, outputs) float32.
 
-        Requires a model with `masked.target`, which defines the outputs.
+        Requires a model with `masked`, whose target defines the outputs.
 
         Args:
           params: as in `apply`.
@@ -233,7 +235,8 @@ def create(
     image_size: tuple[int, int],
     channels: int = 3,
     dtype: str = "float32",
-    masked: Masked = variants.UNMASKED,
+    masked: config.MaskedPatches | None = None,
+    headless: bool = False,
 ) -> Classifier:
     """The classifier that `model` describes.
 
@@ -243,13 +246,14 @@ def create(
         drops the remainder.
       channels: of an image, at least 1.
       dtype: compute dtype, `float32` or `bfloat16`; parameters are float32 either way.
-      masked: where it has a target, the model predicts patches instead of classes.
+      masked: with it, the model predicts patches instead of classes.
+      headless: whether `num_classes` may be None, for a network that ends in pooled features.
 
     Raises ConfigError for sizes that are missing or do not fit each other.
     """
     model = variants.complete(model)
     variants.check(model, image_size)
-    if model.num_classes is None and masked.target is None:
+    if model.num_classes is None and masked is None and not headless:
         raise config.ConfigError("model.num_classes=none: not known; set the number of classes")
     if model.attention == "cudnn" and dtype != "bfloat16":
         raise config.ConfigError(

@@ -97,7 +97,7 @@ class ViTFamily(Family):
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        masked: config.Masked,
+        masked: config.MaskedPatches | None,
     ) -> int | None:
         """FLOPs of the forward pass of one image."""
         macs, features, grid = 0, channels, self.grid(model, image_size)
@@ -109,7 +109,7 @@ class ViTFamily(Family):
         )
         if model.pooling == "map":  # keys and values of all patches, one query
             macs += 2 * p * d * d + 2 * d * d + 2 * p * d + 2 * d * required(model.mlp_dim)
-        if masked.target is None:
+        if masked is None:
             return 2 * (macs + _head_macs(model, variants.pooled_features(model)))
         predicted = variants.masked_patches(masked, p)
         outputs = variants.masked_outputs(masked, (height, width), channels)
@@ -175,13 +175,13 @@ class ViTFamily(Family):
         image_size: tuple[int, int],
         channels: int,
         dtype: "jnp.dtype",
-        masked: config.Masked,
+        masked: config.MaskedPatches | None,
         *,
         rngs: "nnx.Rngs",
     ) -> "nnx.Module":
-        """The network, with a head for masked patches if `masked` has a target."""
+        """The network, with a head for masked patches if there is `masked`."""
         plain, for_patches = self.networks()
-        if masked.target is not None:
+        if masked is not None:
             return for_patches(model, image_size, channels, dtype, masked, rngs=rngs)
         return plain(model, image_size, channels, dtype, rngs=rngs)
 
@@ -275,7 +275,7 @@ class ResNetFamily(Family):
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        masked: config.Masked,
+        masked: config.MaskedPatches | None,
     ) -> int | None:
         """FLOPs of the forward pass of one image."""
         macs, features = _backbone_macs(model, image_size, channels, self.middle_macs)
@@ -318,7 +318,7 @@ class ResNetFamily(Family):
         image_size: tuple[int, int],
         channels: int,
         dtype: "jnp.dtype",
-        masked: config.Masked,
+        masked: config.MaskedPatches | None,
         *,
         rngs: "nnx.Rngs",
     ) -> "nnx.Module":
@@ -464,8 +464,10 @@ def _dense_macs(model: config.Model, tokens: int) -> int:
 
 
 def _head_macs(model: config.Model, features: int) -> int:
-    """From pooled features to logits."""
-    r, k = model.representation_size, required(model.num_classes)
+    """From pooled features to logits; none without labels, where there is no head."""
+    if model.num_classes is None:
+        return 0
+    r, k = model.representation_size, model.num_classes
     return features * k if r is None else features * r + r * k
 
 

@@ -59,7 +59,7 @@ class Family:
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        masked: config.Masked,
+        masked: config.MaskedPatches | None,
     ) -> int | None:
         """FLOPs of the forward pass of one image, two per multiply-accumulate.
 
@@ -121,7 +121,7 @@ class Family:
         image_size: tuple[int, int],
         channels: int,
         dtype: "jnp.dtype",
-        masked: config.Masked,
+        masked: config.MaskedPatches | None,
         *,
         rngs: "nnx.Rngs",
     ) -> "nnx.Module":

@@ -432,6 +432,9 @@ class WithHead(nnx.Module):
 
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
         """Creates the layers for pooled features (B, features)."""
+        self.has_head = model.num_classes is not None
+        if not self.has_head:
+            return
         self.has_representation = model.representation_size is not None
         self.two_heads = model.pooling == "distilled"
         features = features // 2 if self.two_heads else features
@@ -455,6 +458,8 @@ class WithHead(nnx.Module):
     def classify(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Logits (B, K), and the input of the last layer, for x (B, features); all float32."""
         x = constrain_batch(x)
+        if not self.has_head:  # logits of no classes, and the pooled features
+            return x[:, :0], x
         if self.has_representation:
             x = ACTIVATIONS[self.representation_activation](self.pre_logits(x))
         if self.two_heads:  # DeiT averages a head on the class and one on the distillation token

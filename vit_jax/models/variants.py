@@ -15,7 +15,6 @@ from vit_jax.models.family import Family
 T = TypeVar("T")
 
 KEY = "model.architecture"
-UNMASKED = config.Masked()
 
 
 class Size(NamedTuple):
@@ -174,7 +173,7 @@ def flops(
     model: config.Model,
     image_size: tuple[int, int],
     channels: int,
-    masked: config.Masked = UNMASKED,
+    masked: config.MaskedPatches | None = None,
 ) -> int | None:
     """FLOPs of the forward pass of one image, two per multiply-accumulate; None: not counted."""
     return family(model).flops(model, image_size, channels, masked)
@@ -220,11 +219,12 @@ def check(model: config.Model, image_size: tuple[int, int]) -> None:
     family(model).check(model, image_size)
 
 
-def check_masked(model: config.Model, masked: config.Masked) -> None:
+def check_masked(model: config.Model, masked: config.MaskedPatches | None) -> None:
     """Raises ConfigError for a model that masked patch prediction cannot train."""
-    if masked.target is not None and not family(model).maskable:
+    if masked is not None and not family(model).maskable:
         raise config.ConfigError(
-            f"masked.target={masked.target}: {model.architecture} has no patches to mask; set none"
+            f"objective.name=masked_patches: {model.architecture} has no patches to mask; set "
+            "supervised"
         )
 
 
@@ -254,7 +254,7 @@ COLOR_SIDES = {"color": 1, "color_4x4": 4}  # colors predicted along each side o
 COLOR_BITS = 3  # per channel
 
 
-def masked_patches(masked: config.Masked, patches: int) -> int:
+def masked_patches(masked: config.MaskedPatches, patches: int) -> int:
     """How many patches of an image are corrupted and predicted."""
     return round(masked.rate * patches)
 
@@ -264,7 +264,7 @@ def color_count(channels: int) -> int:
     return 2 ** (COLOR_BITS * channels)
 
 
-def masked_outputs(masked: config.Masked, patch: tuple[int, int], channels: int) -> int:
+def masked_outputs(masked: config.MaskedPatches, patch: tuple[int, int], channels: int) -> int:
     """How many numbers are predicted per patch: logits of its colors, or its pixels."""
     if masked.target not in COLOR_SIDES:
         return patch[0] * patch[1] * channels

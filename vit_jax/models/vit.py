@@ -208,7 +208,7 @@ class MaskedViT(ViT):
         image_size: tuple[int, int],
         channels: int,
         dtype: jnp.dtype,
-        masked: config.Masked,
+        masked: config.MaskedPatches,
         *,
         rngs: nnx.Rngs,
     ):
@@ -217,15 +217,12 @@ class MaskedViT(ViT):
 
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
         """Creates the mask token and the prediction head, zero-initialized as other heads are."""
+        self.has_head = False  # of classes
         features = required(model.width)  # of patches, which nothing pools
         self.mask_token = nnx.Param(positions.normal(rngs.params(), (1, 1, features)))
         self.prediction = nnx.Linear(
             features, self.outputs, kernel_init=nnx.initializers.zeros, rngs=rngs
         )
-
-    def classify(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Logits of no classes, (B, 0), and x (B, D) itself, which few-shot takes."""
-        return x[:, :0], x
 
     def predict_masked(
         self, images: jax.Array, source: jax.Array, masked: jax.Array, key: jax.Array | None

@@ -57,7 +57,7 @@ class Entry:
     def exaflops(self) -> float | None:
         """The compute of the run: three forward passes per image, in 1e18."""
         cfg = self.cfg
-        known = cfg.model.num_classes is not None or cfg.masked.target is not None
+        known = cfg.model.num_classes is not None or not cfg.needs_labels
         if self.steps is None or not known:
             return None
         forward = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)

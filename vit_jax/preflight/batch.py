@@ -40,7 +40,7 @@ def measure_all(
       output: a file of JSON lines with earlier reports, which are not compiled again; new reports
         are appended.
       say: called with a line before every compilation.
-      teachers: `model` and `data` of every `distill.teacher` of the runs.
+      teachers: `model` and `data` of every `objective.teacher` of the runs.
     """
     known = read(output)
     for cfg, examples in runs:
@@ -51,7 +51,7 @@ def measure_all(
                 yield dataclasses.replace(known[key], name=cfg.name, steps=steps)
                 continue
             say(f"{cfg.name} on {where.name}")
-            teacher = (teachers or {}).get(cfg.distill.teacher or "")
+            teacher = cfg.distillation and (teachers or {}).get(cfg.distillation.teacher or "")
             compile_ = functools.partial(measure, teacher=teacher)
             if fit:
                 report = search.fit(cfg, where, examples, loops=loops, say=say, compile_=compile_)

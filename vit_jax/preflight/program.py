@@ -13,8 +13,9 @@ from vit_jax import config, models
 from vit_jax.config import options
 from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
-from vit_jax.training import build, distillation, run_config, step
+from vit_jax.training import build, run_config
 from vit_jax.training.build import Trainer
+from vit_jax.training.teacher import Teacher
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +168,7 @@ def measure(
       cfg: a complete config whose number of classes is known; reads no data.
       where: the devices.
       examples: images per epoch, which turn the duration of the run into steps.
-      teacher: `model` and `data` of `distill.teacher`.
+      teacher: `model` and `data` of `objective.teacher`.
 
     Raises ConfigError if the batch or the mesh does not divide by the devices.
     """
@@ -237,23 +238,21 @@ def step_flops(trainer: Trainer) -> float:
     whole = build.build(cfg, trainer.examples, devices=devices, teacher=teacher)
     shapes = jax.eval_shape(whole.create_state)
     teacher_params = teacher and jax.eval_shape(teacher.model.cast, teacher.model.shapes())
-    lowered = jax.jit(whole.step).lower(shapes, step.batch_shapes(cfg), teacher_params)
+    lowered = jax.jit(whole.step).lower(shapes, whole.batch_shapes, teacher_params)
     return (lowered.cost_analysis() or {})["flops"]
 
 
-def _teacher(
-    cfg: config.Config, teacher: config.Config | None, platform: str
-) -> distillation.Teacher | None:
+def _teacher(cfg: config.Config, teacher: config.Config | None, platform: str) -> Teacher | None:
     """The teacher of a run, without parameters."""
-    if cfg.distill.teacher is None:
+    if cfg.distillation is None:
         return None
     assert teacher is not None
     students, teachers = cfg.model.num_classes, teacher.model.num_classes
-    if cfg.distill.target == "logits" and (teachers or 0) > (students or 0):
+    if cfg.distillation.target == "logits" and (teachers or 0) > (students or 0):
         # A run takes its data's classes by name.
         model = dataclasses.replace(teacher.model, num_classes=students)
         teacher = dataclasses.replace(teacher, model=model)
-    return distillation.Teacher(build.create_model(teacher, platform), teacher.data)
+    return Teacher(build.create_model(teacher, platform), teacher.data)
 
 
 def deepest(cfg: config.Config) -> int:

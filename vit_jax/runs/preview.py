@@ -34,7 +34,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
         ("config", cfg.name),
         ("run directory", f"{workdir}, {_progress(done, trainer.durations.steps)}"),
         ("starts from", _start(trainer, splits, begun=done is not None)),
-        *([("teacher", cfg.distill.teacher)] if cfg.distill.teacher else []),
+        *([("teacher", str(cfg.distillation.teacher))] if cfg.distillation else []),
         ("training", _images(cfg.data.train_split, len(splits.train), len(splits.train.classes))),
         ("evaluation", f"{_images(evaluation.role.split, len(splits.evaluation))}, {times}"),
     ]

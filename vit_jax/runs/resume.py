@@ -196,7 +196,7 @@ def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         if key in now and record.get(key, now[key]) != now[key]:
             yield (
                 "teacher",
-                (f"distill.teacher: its {what} are not those this run began with; restore them"),
+                (f"objective.teacher: its {what} are not those this run began with; restore them"),
             )
     old, plugins = record.get("plugins"), now.get("plugins", {})
     if old is not None and old != plugins:

@@ -18,8 +18,7 @@ from vit_jax.runtime.run_files import RunFiles
 from vit_jax.training.build import Trainer
 from vit_jax.utils import storage
 
-# Step metrics written to the logs.
-LOGGED = ("loss", "top1", "accuracy", "error", "distillation", "grad_norm", "lr")
+UNLOGGED = ("finite", "bad_steps")  # metrics of a step that are no numbers of their own
 
 
 class Diverged(config.UserError):
@@ -147,7 +146,8 @@ class RunLog:
         others: Mapping[str, float],
         ids: np.ndarray,
     ) -> None:
-        values = {f"train/{name}": float(metrics[name]) for name in LOGGED if name in metrics}
+        named = [name for name in metrics if name not in UNLOGGED]
+        values = {f"train/{name}": float(metrics[name]) for name in named}
         values |= {
             "train/bad_steps": int(metrics["bad_steps"]),
             # Equal numbers mean that the same images were seen in the same order.

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from vit_jax import config, models
 from vit_jax.inference import loading
 from vit_jax.runtime import logs
-from vit_jax.training import distillation
+from vit_jax.training.teacher import Teacher
 from vit_jax.utils import tree_utils
 from vit_jax.weights import adapter_file
 
@@ -24,7 +24,7 @@ class LoadedTeacher(NamedTuple):
       model_digest: of its model and preprocessing, likewise.
     """
 
-    teacher: distillation.Teacher
+    teacher: Teacher
     params: models.Params
     digest: str
     model_digest: str
@@ -35,19 +35,20 @@ class LoadedTeacher(NamedTuple):
 
 
 def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | None:
-    """Loads `distill.teacher`, if a config has one; raises ConfigError.
+    """Loads `objective.teacher`, if a config has one; raises ConfigError.
 
     Args:
       cfg: the run, with the number of classes.
       classes: names of the data's classes, which a teacher's logits are matched with.
     """
-    if cfg.distill.teacher is None:
+    if cfg.distillation is None:
         return None
+    name = str(cfg.distillation.teacher)
     # Whole on every device: each process needs all of it.
-    opened = loading.load(cfg.distill.teacher, {"mesh.fsdp": "1"})
-    if cfg.distill.target == "logits":
-        opened = _match_classes(opened, cfg, loading.class_names(classes, cfg))
-    teacher = distillation.Teacher(opened.model, opened.config.data)
+    opened = loading.load(name, {"mesh.fsdp": "1"})
+    if cfg.distillation.target == "logits":
+        opened = _match_classes(opened, name, loading.class_names(classes, cfg))
+    teacher = Teacher(opened.model, opened.config.data)
     flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
     kept = {key: getattr(opened.config.data, key) for key in ("channels", "mean", "std")}
     described = config.Config(model=opened.config.model, data=config.Data(**kept))
@@ -60,12 +61,12 @@ def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | 
 
 
 def _match_classes(
-    opened: loading.LoadedModel, cfg: config.Config, classes: Sequence[str]
+    opened: loading.LoadedModel, teacher: str, classes: Sequence[str]
 ) -> loading.LoadedModel:
     """The teacher with the outputs of these classes, by name; raises ConfigError."""
-    where = f"distill.teacher={cfg.distill.teacher}"
+    where = f"objective.teacher={teacher}"
     opened.require_head()
-    remedy = "name one of the same classes, or set distill.target=features or tokens"
+    remedy = "name one of the same classes, or set objective.target=features or tokens"
     matched = opened.with_classes(classes, where, remedy=remedy)
     notes, before, loss = [], len(opened.classes), opened.config.loss.name
     if len(matched.classes) < before:

@@ -12,19 +12,12 @@ from jax.sharding import Mesh
 
 from vit_jax import config, models
 from vit_jax.config import checks
-from vit_jax.data import pipeline, prefetch, transforms
+from vit_jax.data import pipeline, prefetch
 from vit_jax.data.source import Source
-from vit_jax.training import (
-    distillation,
-    optimizers,
-    schedules,
-    sharding,
-    state,
-    step,
-    trainable,
-)
+from vit_jax.training import objectives, optimizers, schedules, sharding, state, step, trainable
 from vit_jax.training.durations import Durations
 from vit_jax.training.step import Step
+from vit_jax.training.teacher import Teacher
 from vit_jax.weights import adapting
 
 
@@ -36,27 +29,37 @@ class Trainer:
       cfg: the config, with the accumulation that these devices need.
       examples: images of an epoch.
       durations: the config's, in steps.
-      model: the network.
       mesh: the ('data', 'zero', 'fsdp') mesh.
       optimizer: the update rule, without learning rate.
       schedule: step -> learning rate.
       trainable: which parameters train.
+      objective: what is minimized.
       teacher: the model to distill from, or None.
     """
 
     cfg: config.Config
     examples: int
     durations: Durations
-    model: models.Classifier
     mesh: Mesh
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     trainable: trainable.Trainable
-    teacher: distillation.Teacher | None = None
+    objective: objectives.Objective
+    teacher: Teacher | None = None
+
+    @property
+    def model(self) -> models.Classifier:
+        """The network."""
+        return self.objective.model
 
     def create_state(self) -> state.State:
         """A new training state; call it under `jit` or `eval_shape`."""
-        return state.create(self.model, self.optimizer, self.trainable, self.cfg)
+        return state.create(self.objective, self.optimizer, self.trainable, self.cfg)
+
+    @property
+    def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of a global batch."""
+        return step.batch_shapes(self.cfg, self.objective.views)
 
     @functools.cached_property
     def state_shapes(self) -> state.State:
@@ -77,15 +80,14 @@ class Trainer:
     @functools.cached_property
     def step(self) -> Step:
         """The pure step, (state, batch, teacher_params) -> (state, metrics)."""
-        cfg = self.machine_cfg
         return step.create(
-            self.model, self.optimizer, self.schedule, self.trainable, cfg, self.teacher
+            self.objective, self.optimizer, self.schedule, self.trainable, self.machine_cfg
         )
 
     def compile_step(self) -> Step:
         """The step compiled for the mesh; it donates its state."""
-        cfg = self.machine_cfg
-        return step.compile_step(self.step, self.state_shapes, cfg, self.mesh, self.teacher)
+        cfg, shapes = self.machine_cfg, self.batch_shapes
+        return step.compile_step(self.step, self.state_shapes, shapes, cfg, self.mesh, self.teacher)
 
     def eval_params(self, live: state.State) -> models.Params:
         """The parameters of a state to evaluate: the average where there is one."""
@@ -93,11 +95,8 @@ class Trainer:
 
     @property
     def flops_per_image(self) -> float | None:
-        """FLOPs of training on one image, a teacher's included; None if not counted."""
-        counted = [self.model.flops, 0.0 if self.teacher is None else self.teacher.model.flops]
-        if counted[0] is None or counted[1] is None:
-            return None
-        return self.trainable.passes() * counted[0] + counted[1]
+        """FLOPs of training on one image, all views and a teacher's included; None: not counted."""
+        return self.objective.flops(self.trainable.passes())
 
     @functools.cached_property
     def _rows(self) -> np.ndarray:
@@ -107,8 +106,9 @@ class Trainer:
         """Starts loading this host's rows of the batches after step `first`."""
         batches = pipeline.batches(
             source,
-            transforms.train_transforms(self.cfg.data),
+            (),
             self.cfg.data,
+            views=self.objective.views,
             seed=self.cfg.seed,
             batch_size=self.cfg.train.batch_size,
             rows=self._rows,
@@ -119,8 +119,8 @@ class Trainer:
         return prefetch.Prefetcher(batches, stop)
 
     def put(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Moves this host's rows of a batch to the devices: `image` and `label`, global arrays."""
-        inputs = {"image": batch["image"], "label": batch["label"]}
+        """Moves this host's rows of a batch to the devices: views and labels, global arrays."""
+        inputs = {name: batch[name] for name in self.batch_shapes}
         return sharding.put_batch(inputs, self.mesh, self.cfg.train.batch_size, self._rows)
 
 
@@ -129,7 +129,7 @@ def build(
     examples: int,
     *,
     devices: Sequence[Any] | None = None,
-    teacher: distillation.Teacher | None = None,
+    teacher: Teacher | None = None,
 ) -> Trainer:
     """Builds everything that trains a config; allocates no array and reads no data.
 
@@ -137,7 +137,7 @@ def build(
       cfg: a complete config whose `model.num_classes` is known, if it has any.
       examples: images of an epoch.
       devices: to train on, also those of a slice that is not here; None: all of this process's run.
-      teacher: that of `distill.teacher`.
+      teacher: that of `objective.teacher`.
 
     Raises ConfigError for a batch or mesh that does not divide over the devices, conflicting
     durations, or a teacher that does not fit.
@@ -149,17 +149,17 @@ def build(
     platform = devices[0].platform
     network = dataclasses.replace(cfg.model, unroll=unroll(cfg.model, platform))
     model = create_model(dataclasses.replace(cfg, model=network), platform)
-    if teacher is not None:
-        distillation.check(cfg, model, teacher)
+    objective = objectives.create(objectives.Setup(cfg, model, durations, teacher))
+    own = jax.eval_shape(objective.init, jax.random.key(0))
     return Trainer(
         cfg=cfg,
         examples=examples,
         durations=durations,
-        model=model,
         mesh=sharding.create_mesh(cfg.mesh.fsdp, devices),
         optimizer=optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm),
         schedule=schedules.from_config(cfg, durations),
-        trainable=trainable.from_config(model, cfg),
+        trainable=trainable.from_config(model, cfg, own),
+        objective=objective,
         teacher=teacher,
     )
 
@@ -194,11 +194,14 @@ def create_model(cfg: config.Config, platform: str | None = None) -> models.Clas
     dtype: Any = cfg.model.dtype
     if dtype == "auto":
         dtype = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
+    # Without labels there is no head, whatever classes the images are sorted by.
+    needed = cfg.needs_labels
     model = models.create(
-        cfg.model,
+        cfg.model if needed else dataclasses.replace(cfg.model, num_classes=None),
         image_size=cfg.data.image_size,
         channels=cfg.data.channels,
         dtype=dtype,
         masked=cfg.masked,
+        headless=not needed,
     )
     return adapting.any_size(model) if cfg.data.aspect == "native" else model

@@ -89,8 +89,11 @@ def _located(cfg: config.Config) -> config.Config:
 
     paths = ("root", "examples") if cfg.data.root is not None else ("examples",)
     data = dataclasses.replace(cfg.data, **{name: absolute(f"data.{name}") for name in paths})
-    distill = dataclasses.replace(cfg.distill, teacher=weights(cfg.distill.teacher))
-    return dataclasses.replace(cfg, data=data, distill=distill, init_from=weights(cfg.init_from))
+    cfg = dataclasses.replace(cfg, data=data, init_from=weights(cfg.init_from))
+    if (distillation := cfg.distillation) is not None:
+        objective = dataclasses.replace(distillation, teacher=weights(distillation.teacher))
+        cfg = dataclasses.replace(cfg, objective=objective)
+    return cfg
 
 
 def complete(cfg: config.Config) -> config.Config:
@@ -136,7 +139,7 @@ def shrink(cfg: config.Config) -> config.Config:
     return dataclasses.replace(
         cfg,
         init_from=None,
-        distill=config.Distill(),
+        objective=config.Objective() if cfg.distillation else cfg.objective,
         model=model,
         data=data,
         train=train,

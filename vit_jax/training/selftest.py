@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.runtime import collectives, device
-from vit_jax.training import replay, step
+from vit_jax.training import replay
 from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 
@@ -92,7 +92,7 @@ def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, A
     """The program of a round, and its arguments: a state and images for each device."""
     trainer = build(cfg, EXAMPLES, devices=jax.devices()[:1])
     drawn = np.random.default_rng(0)
-    shape = (STEPS, *step.batch_shapes(cfg)["image"].shape)
+    shape = (STEPS, *trainer.batch_shapes["image"].shape)
     batches = {
         "image": drawn.integers(0, 256, shape, dtype=np.dtype(cfg.data.pixel_type)),
         "label": drawn.integers(0, 1000, shape[:2], dtype=np.int32),

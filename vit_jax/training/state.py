@@ -8,7 +8,9 @@ import optax
 from jax.sharding import Mesh
 
 from vit_jax import config, models
+from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.training import lora, sharding, streams
+from vit_jax.training.objectives import Objective
 from vit_jax.training.trainable import Trainable
 from vit_jax.utils import tree_utils
 
@@ -16,20 +18,23 @@ State = dict[str, Any]
 
 
 def create(
-    model: models.Classifier,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     trainable: Trainable,
     cfg: config.Config,
 ) -> State:
     """A new state; call it under `jit` or `eval_shape`.
 
-    Keys: `params` (with adapters under `lora`), `opt` (optax), `ema` (where the config asks for
-    one), `step` and `bad_steps` (int32: steps whose loss or gradient was not finite, and which
-    changed nothing else). `opt` and `ema` hold what trains only.
+    Keys: `params` (with adapters under `lora`, and the objective's own under `objective`), `opt`
+    (optax), `ema` (where the config asks for one), `objective` (what that keeps, if anything),
+    `step` and `bad_steps` (int32: steps whose loss or gradient was not finite, and which changed
+    nothing else). `opt` and `ema` hold what trains only.
     """
-    params = model.init(streams.key(cfg.seed, streams.INIT))
+    params = objective.model.init(streams.key(cfg.seed, streams.INIT))
     if cfg.lora.rank is not None:
-        params |= lora.initial(cfg.lora, model, cfg.seed)
+        params |= lora.initial(cfg.lora, objective.model, cfg.seed)
+    if own := objective.init(streams.key(cfg.seed, streams.OBJECTIVE)):
+        params |= {OBJECTIVE: own}
     trained = trainable.split(params)
     state = {
         "params": params,
@@ -40,6 +45,8 @@ def create(
     if cfg.train.ema is not None:
         # A copy: the step donates its state, and a buffer can be donated only once.
         state["ema"] = jax.tree.map(jnp.copy, trained)
+    if kept := objective.init_state(params):
+        state["objective"] = jax.tree.map(jnp.copy, dict(kept))
     return state
 
 

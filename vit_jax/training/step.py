@@ -1,6 +1,6 @@
 """One training step: a pure function of (state, batch, teacher_params), and its compiled form."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,55 +10,48 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.config import components
+from vit_jax.data.pipeline import View
 from vit_jax.models.variants import required
-from vit_jax.training import (
-    compiler_options,
-    distillation,
-    masked_objective,
-    mixup,
-    normalization,
-    objectives,
-    sharding,
-    streams,
-)
+from vit_jax.training import compiler_options, sharding, streams
+from vit_jax.training.objectives import Batch, Inputs, Objective
 from vit_jax.training.state import State
+from vit_jax.training.teacher import Teacher
 from vit_jax.training.trainable import Trainable
 
-Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
 Step = Callable[[State, Batch, models.Params | None], tuple[State, Metrics]]
 
-AUGMENTATIONS = "train.augmentations"  # the option
-
 
 def create(
-    model: models.Classifier,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     trainable: Trainable,
     cfg: config.Config,
-    teacher: distillation.Teacher | None = None,
 ) -> Step:
     """Builds the pure step, (state, batch, teacher's parameters or None) -> (state, metrics).
 
-    A step whose loss or gradient is not finite leaves parameters, moments and average as they
-    were, counts itself in `bad_steps`, and says so in the metric `finite`.
+    A step whose loss or gradient is not finite leaves parameters, moments, average and the
+    objective's state as they were, counts itself in `bad_steps`, and says so in `finite`.
     """
     train = cfg.train
-    objective = objectives.create(model, cfg, teacher)
-    gradient = _accumulated(_reduced(objective.loss, trainable, cfg), objective, trainable, cfg)
-    prepare = _preparation(model, cfg)
+    gradient = _gradient(objective, trainable, cfg)
 
     def step(
         state: State, batch: Batch, teacher_params: models.Params | None = None
     ) -> tuple[State, Metrics]:
         # Everything random is a function of (seed, step), so that a resumed run repeats it.
-        key = _dropout_key(cfg, state["step"])
-        mix = mixup.draw(cfg.seed, state["step"], train, cfg.data.image_size)
-        batch = prepare(batch, state["step"])
-        params = _gathered(model, state["params"], cfg)
-        (loss, measured), grads = gradient(params, batch, key, mix, teacher_params)
+        inputs = Inputs(
+            step=state["step"],
+            key=_dropout_key(cfg, state["step"]),
+            drawn=objective.draw(state["step"]),
+            state=state.get("objective"),
+            teacher=teacher_params,
+        )
+        batch = objective.prepare(batch, state["step"])
+        params = _gathered(objective.model, state["params"], cfg)
+        (loss, measured), grads = gradient(params, batch, inputs)
+        # Before clipping, which is the optimizer's: the log shows what the clip acts upon.
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
@@ -70,6 +63,10 @@ def create(
         new = {"params": params, "opt": opt}
         if "ema" in state:
             new["ema"] = optax.incremental_update(params, state["ema"], 1.0 - (train.ema or 0.0))
+        if "objective" in state:
+            # After the optimizer, and once for all microbatches: a teacher follows the student.
+            whole = trainable.join(params, state["params"])
+            new["objective"] = objective.update(inputs.state, whole, measured, state["step"])
         new = {
             name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, old[name])
             for name, tree in new.items()
@@ -77,7 +74,8 @@ def create(
         new["params"] = trainable.join(new["params"], state["params"])
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
-        metrics = {"loss": loss, "grad_norm": norm, "lr": lr} | measured
+        shown = {name: value for name, value in measured.items() if value.ndim == 0}
+        metrics = {"loss": loss, "grad_norm": norm, "lr": lr} | shown
         return new, metrics | {"finite": finite, "bad_steps": new["bad_steps"]}
 
     return step
@@ -89,7 +87,7 @@ FEW = 16
 
 
 def _hides_links(cfg: config.Config, devices: int) -> bool:
-    """Returns whether layers are gathered one by one, each while those before it compute.
+    """Whether layers are gathered one by one, each while those before it compute.
 
     A loop over layers needs all of them before its first turn; one over microbatches would keep a
     second copy of all.
@@ -100,7 +98,7 @@ def _hides_links(cfg: config.Config, devices: int) -> bool:
 
 
 def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
-    """Returns the parameters that a step computes with, cast before devices gather them."""
+    """The parameters that a step computes with, cast before devices gather them."""
     devices = jax.sharding.get_abstract_mesh().size
     if not cfg.mesh.zero or devices <= cfg.mesh.fsdp:
         return params
@@ -112,145 +110,129 @@ def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
     return sharding.gather(split, cfg.mesh, steps, required(cfg.model.depth))
 
 
-def _reduced(
-    loss: Callable[..., Any], trainable: Trainable, cfg: config.Config
-) -> Callable[..., Any]:
-    """Builds (params, ...) -> (loss, float32 gradients of what trains, sharded like its update)."""
-
-    def trained_loss(trained: Any, params: Any, *args: Any) -> Any:
-        return loss(trainable.network(trained, params), *args)
-
-    gradient = jax.value_and_grad(trained_loss, has_aux=True)
-
-    def reduced(params: Any, *args: Any) -> Any:
-        values, grads = gradient(trainable.split(params), params, *args)
-        # Reduce one mesh axis at a time; a joint reduction becomes a full all-reduce on TPU.
-        for axes in (sharding.REDUCE, sharding.UPDATE):
-            grads = sharding.constrain(grads, cfg.mesh, axes)
-        return values, jax.tree.map(lambda x: x.astype(jnp.float32), grads)
-
-    return reduced
-
-
 def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
     """The key of dropout and stochastic depth; None without them."""
     drops = cfg.model.dropout or cfg.model.stochastic_depth
     return streams.key(cfg.seed, streams.DROPOUT, step) if drops else None
 
 
-def _accumulated(
-    gradient: Callable[..., Any],
-    objective: objectives.Objective,
-    trainable: Trainable,
-    cfg: config.Config,
-) -> Callable[..., Any]:
-    """Averages `gradient` over microbatches, computed one after another."""
-    count = cfg.train.accumulation
+def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) -> Callable[..., Any]:
+    """Builds (params, batch, inputs) -> ((loss, measures), gradients of what trains).
+
+    Gradients are float32 and sharded like their update.
+    """
+
+    def forward(trained: Any, params: Any, batch: Batch, inputs: Inputs) -> Any:
+        return objective.forward(trainable.network(trained, params), batch, inputs)
+
+    def whole_loss(trained: Any, params: Any, batch: Batch, inputs: Inputs) -> Any:
+        return objective.loss(forward(trained, params, batch, inputs), inputs)
+
+    def reduced(grads: Any) -> Any:
+        # Reduce one mesh axis at a time; a joint reduction becomes a full all-reduce on TPU.
+        for axes in (sharding.REDUCE, sharding.UPDATE):
+            grads = sharding.constrain(grads, cfg.mesh, axes)
+        return jax.tree.map(lambda x: x.astype(jnp.float32), grads)
+
+    def at_once(params: Any, batch: Batch, inputs: Inputs) -> Any:
+        value_and_grad = jax.value_and_grad(whole_loss, has_aux=True)
+        values, grads = value_and_grad(trainable.split(params), params, batch, inputs)
+        return values, reduced(grads)
+
+    count, together = cfg.train.accumulation, objective.rows_together
     if count == 1:
-        return gradient
+        return at_once
 
-    def accumulated(
-        params: Any,
-        batch: Batch,
-        key: jax.Array | None,
-        mix: mixup.Mix | None,
-        teacher_params: models.Params | None,
-    ) -> Any:
-        together = 1 if mix is None else 2
-        micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
+    def own(inputs: Inputs, index: jax.Array) -> Inputs:
+        key = None if inputs.key is None else jax.random.fold_in(inputs.key, index)
+        return inputs._replace(key=key)
 
-        def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
-            index, part = indexed
-            own = None if key is None else jax.random.fold_in(key, index)
-            one = gradient(params, part, own, mix, teacher_params)
-            return jax.tree.map(jnp.add, total, one), None
+    def scanned(one: Callable[..., Any], first: Any, *trees: Any) -> Any:
+        """Sums `one(index, parts)` over microbatches, one after another."""
 
-        nothing = {name: jnp.zeros((), jnp.float32) for name in objective.measures}
+        def add(total: Any, indexed: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, one(*indexed)), None
+
+        return jax.lax.scan(add, first, (jnp.arange(count, dtype=jnp.int32), trees))[0]
+
+    def zeros(params: Any) -> Any:
         trained = jax.eval_shape(trainable.split, params)
         grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), trained)
-        zeros = (
-            (jnp.zeros((), jnp.float32), nothing),
-            sharding.constrain(grads, cfg.mesh, sharding.UPDATE),
+        return sharding.constrain(grads, cfg.mesh, sharding.UPDATE)
+
+    def averaged(params: Any, batch: Batch, inputs: Inputs) -> Any:
+        """The mean over microbatches of their own losses."""
+        micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
+        part = jax.tree.map(lambda x: x[0], micro)
+        shapes = jax.eval_shape(at_once, params, part, own(inputs, jnp.int32(0)))
+        values = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
+        total = scanned(
+            lambda index, parts: at_once(params, parts[0], own(inputs, index)),
+            (values, zeros(params)),
+            micro,
         )
-        total, _ = jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), micro))
         return jax.tree.map(lambda x: x / count, total)
 
-    return accumulated
+    def of_whole_batch(params: Any, batch: Batch, inputs: Inputs) -> Any:
+        """The loss of all microbatches' outputs together; the gradient passes through each again.
+
+        Outputs are small beside activations: this costs one more forward pass, and no memory.
+        """
+        micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
+        trained, indices = trainable.split(params), jnp.arange(count, dtype=jnp.int32)
+        parts = jax.lax.map(
+            lambda one: forward(trained, params, one[1], own(inputs, one[0])), (indices, micro)
+        )
+        outputs = jax.tree.map(lambda x: _merged(x, together), parts)
+        values, slopes = jax.value_and_grad(objective.loss, has_aux=True)(outputs, inputs)
+        slopes = jax.tree.map(lambda x: _microbatches(x, count, together), slopes)
+
+        def pulled(index: jax.Array, parts: Any) -> Any:
+            part, slope = parts
+            local = own(inputs, index)
+            _, pull = jax.vjp(lambda one: forward(one, params, part, local), trained)
+            return reduced(pull(slope)[0])
+
+        return values, scanned(pulled, zeros(params), micro, slopes)
+
+    return of_whole_batch if objective.whole_batch else averaged
 
 
-# What happens to a batch before its gradient: corruption of patches, augmentations of plug-ins.
-
-
-def _preparation(
-    model: models.Classifier, cfg: config.Config
-) -> Callable[[Batch, jax.Array], Batch]:
-    """Builds the on-device batch preprocessing, a function of (seed, step)."""
-    augmentations = [components.make(one, AUGMENTATIONS) for one in cfg.train.augmentations]
-
-    def prepare(batch: Batch, step: jax.Array) -> Batch:
-        if cfg.masked.target is not None:
-            keys = masked_objective.keys(cfg.seed, step, cfg.train.batch_size)
-            return batch | masked_objective.corrupt(keys, model.patches, cfg.masked)
-        return _augmented(batch, augmentations, cfg, step) if augmentations else batch
-
-    return prepare
-
-
-def _augmented(
-    batch: Batch, augmentations: list[Callable[..., Any]], cfg: config.Config, step: jax.Array
-) -> Batch:
-    """Returns the batch with normalized pixels after its augmentations."""
-    images, labels = normalization.normalize_pixels(batch["image"], cfg.data), batch["label"]
-    step_key = streams.key(cfg.seed, streams.AUGMENTATION, step)
-    for index, augment in enumerate(augmentations):
-        key = jax.random.fold_in(step_key, index)
-        before = images
-        images, labels = augment(key, images, labels)
-        if (images.shape, images.dtype) != (before.shape, before.dtype) or (
-            labels.shape[:1] != before.shape[:1]
-        ):
-            raise config.ConfigError(
-                f"{AUGMENTATIONS}={cfg.train.augmentations[index].name}: returned images "
-                f"{images.dtype} {images.shape} and labels {labels.shape}; images must stay "
-                f"{before.dtype} {before.shape}, labels (B,) or (B, K)"
-            )
-    return batch | {"image": images, "label": labels}
-
-
-def batch_shapes(cfg: config.Config) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of a batch: images (B, H, W, C), labels (B,) int32 or (B, K) float32."""
-    rows, data = cfg.train.batch_size, cfg.data
+def batch_shapes(cfg: config.Config, views: Sequence[View]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of a batch: views (B, ..., H, W, C), labels (B,) int32 or (B, K) float32."""
+    rows = cfg.train.batch_size
     label = jax.ShapeDtypeStruct((rows,), jnp.int32)
     if cfg.data.multilabel:
         label = jax.ShapeDtypeStruct((rows, required(cfg.model.num_classes)), jnp.float32)
-    return {
-        "image": jax.ShapeDtypeStruct(
-            (rows, *data.image_size, data.channels), jnp.dtype(data.pixel_type)
-        ),
-        "label": label,
+    shapes = {
+        view.name: jax.ShapeDtypeStruct((rows, *view.shape), jnp.dtype(cfg.data.pixel_type))
+        for view in views
     }
+    return shapes | {"label": label}
 
 
 def compile_step(
     step: Step,
     target: State,
+    batch: dict[str, jax.ShapeDtypeStruct],
     cfg: config.Config,
     mesh: Mesh,
-    teacher: distillation.Teacher | None = None,
+    teacher: Teacher | None = None,
 ) -> jax.stages.Compiled:
     """Compiles the step for `mesh`; it donates its state.
 
     Args:
       step: the pure step.
       target: ShapeDtypeStructs of the state, with shardings.
-      cfg: the run; gives the shapes of a batch.
+      batch: from `batch_shapes`.
+      cfg: the run.
       mesh: the ('data', 'zero', 'fsdp') mesh.
-      teacher: as in `create`.
+      teacher: of distillation.
     """
     place = NamedSharding(mesh, sharding.BATCH)
     batch = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-        for name, leaf in batch_shapes(cfg).items()
+        for name, leaf in batch.items()
     }
     teacher_params = None if teacher is None else teacher.shapes(mesh, cfg.mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
@@ -265,7 +247,7 @@ def compile_step(
 
 
 def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Returns the leaf of a state after a step: `new`, or `old` where the step was not finite.
+    """The leaf of a state after a step: `new`, or `old` where the step was not finite.
 
     A select, as it fuses into the update, where a conditional would be a barrier; and in float32,
     as XLA leaves a select in bfloat16 out of that fusion, which then reads everything twice.
@@ -276,7 +258,7 @@ def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
 
 
 def _microbatches(x: jax.Array, count: int, together: int) -> jax.Array:
-    """Returns (B, ...) as (count, B / count, ...), every microbatch spread over all devices.
+    """Cuts (B, ...) into (count, B / count, ...), every microbatch spread over all devices.
 
     Cut into groups of `together` rows, microbatch i takes groups i, i + count, ...: neighbors stay
     on their device, nothing moves.
@@ -287,3 +269,13 @@ def _microbatches(x: jax.Array, count: int, together: int) -> jax.Array:
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return jax.lax.with_sharding_constraint(x, P(None, *sharding.BATCH))
+
+
+def _merged(x: jax.Array, together: int) -> jax.Array:
+    """The inverse of `_microbatches`: (count, B / count, ...) to (B, ...), rows in their order."""
+    count, rows, *rest = x.shape
+    x = x.reshape(count, rows // together, together, *rest)
+    x = jnp.moveaxis(x, 0, 1).reshape(count * rows, *rest)
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, sharding.BATCH)

@@ -13,6 +13,7 @@ MASKED_PATCHES = 4
 AUGMENTATION = 5
 LORA = 6
 CUTMIX = 7
+OBJECTIVE = 8  # its own parameters, and what else it draws
 
 
 def key(seed: int, stream: int, step: jax.Array | None = None) -> jax.Array:

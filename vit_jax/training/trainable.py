@@ -15,7 +15,7 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.config import patterns
-from vit_jax.models.classifier import LORA
+from vit_jax.models.classifier import LORA, OBJECTIVE
 from vit_jax.training import lora, optimizers
 from vit_jax.utils import tree_utils
 from vit_jax.weights.adapting import HEAD
@@ -23,7 +23,7 @@ from vit_jax.weights.adapting import HEAD
 # Parts after the layers, which train at the full rate, as in the code of BEiT and MAE; others stand
 # before them, shared relative biases too, which BEiT's code has at the full rate. (timm counts the
 # final norm with the last layer.)
-AFTER = (*HEAD, "encoder_norm/", "pooling/")
+AFTER = (*HEAD, "encoder_norm/", "pooling/", f"{OBJECTIVE}/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,13 +189,18 @@ def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
     return shapes | tree_utils.nest(lora.shapes(cfg.lora, model))
 
 
-def from_config(model: models.Classifier, cfg: config.Config) -> Trainable:
-    """What trains in a run; raises ConfigError for patterns that match nothing."""
+def from_config(
+    model: models.Classifier, cfg: config.Config, own: models.Params | None = None
+) -> Trainable:
+    """What trains in a run; raises ConfigError for patterns that match nothing.
+
+    `own` are shapes of the objective's parameters, if it has any.
+    """
     options = cfg.optimizer
     asked = (options.freeze, options.only, options.groups, options.layer_decay, options.head_first)
     if not any(asked) and cfg.lora.rank is None:
         return Trainable()
-    shapes = parameters(model, cfg)
+    shapes = parameters(model, cfg) | ({OBJECTIVE: own} if own else {})
     flat = tree_utils.flatten(shapes)
     layers = {name: lora.layers_of(name, leaf.shape) for name, leaf in flat.items()}
     trains, rates = _trains(cfg, layers), _rates(options, layers, model)
@@ -234,7 +239,7 @@ def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarr
         elif options.only:
             allowed = only[name]
         else:
-            allowed = np.full(count, not adapters or name.startswith(HEAD))
+            allowed = np.full(count, not adapters or name.startswith((*HEAD, f"{OBJECTIVE}/")))
         return allowed & ~frozen[name]
 
     found = {name: trains(name, count) for name, count in layers.items()}

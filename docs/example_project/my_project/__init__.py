@@ -6,6 +6,7 @@ from my_project import (  # noqa: F401
     logger,
     loss,
     model,
+    objective,
     optimizer,
     schedule,
     source,

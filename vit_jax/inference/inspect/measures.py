@@ -20,7 +20,8 @@ from vit_jax.inference.inspect.inputs import Pictures
 from vit_jax.models import variants
 from vit_jax.models.layers import patchify, unpatchify
 from vit_jax.models.variants import required
-from vit_jax.training import build, masked_objective, normalization
+from vit_jax.training import build, normalization
+from vit_jax.training.objectives import masked_patches
 
 FILTERS = 28  # principal components of filters, as many as the paper shows
 BYTES = 2**30  # of attention weights per batch; a batch contains at least one image
@@ -391,7 +392,7 @@ def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str,
 
 def require_masked(opened: loading.LoadedModel) -> None:
     """Raises CannotAnswer for a model without masked patch prediction."""
-    if opened.config.masked.target is None:
+    if opened.config.masked is None:
         raise CannotAnswer(
             "the model predicts no masked patches; train one: vit_jax train masked/digits"
         )
@@ -401,9 +402,10 @@ def require_masked(opened: loading.LoadedModel) -> None:
 def _predict_masked(
     model: models.Classifier, data: config.Data, params: models.Params, images: jax.Array
 ) -> dict[str, jax.Array]:
-    patch, target = required(model.config.patch_size), required(model.masked.target)
-    keys = masked_objective.keys_of_examples(jnp.arange(len(images)))
-    corruption = masked_objective.corrupt(keys, model.patches, model.masked)
+    patch, masked = required(model.config.patch_size), required(model.masked)
+    target = masked.target
+    keys = masked_patches.keys_of_examples(jnp.arange(len(images)))
+    corruption = masked_patches.corrupt(keys, model.patches, masked)
     outputs = model.predict_masked(
         params,
         normalization.normalize_pixels(images, data),
@@ -411,7 +413,7 @@ def _predict_masked(
         corruption["masked"],
     )
     patches, rows = patchify(images, patch), jnp.arange(len(images))[:, None]
-    guess = jnp.round(jnp.clip(masked_objective.predictions(outputs, patch, target, data), 0, 255))
+    guess = jnp.round(jnp.clip(masked_patches.predictions(outputs, patch, target, data), 0, 255))
     filled = patches.at[rows, corruption["masked"]].set(guess.astype(jnp.uint8))
     token = jnp.full_like(patches[:, :1], 127)
     pool = jnp.concatenate([patches, token], axis=1)

@@ -127,10 +127,10 @@ def create(
         return directory.as_in_weights(cfg, overrides)
 
     base = resolve(values)
-    if base.masked.target is not None:
+    if not base.needs_labels:
         raise ConfigError(
-            f"masked.target={base.masked.target}: transfer chooses by top-1, and masked patch "
-            f"prediction has none; run `vit_jax train {base.name}`"
+            f"objective.name={base.objective.name}: transfer chooses by top-1, and an objective "
+            f"without labels has none; run `vit_jax train {base.name}`"
         )
     if protocol.train and not tiny:
         splits = protocol.train, protocol.held_out

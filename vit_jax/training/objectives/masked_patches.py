@@ -10,15 +10,20 @@ Everything here is a function of arrays. Patches are in raster order; P patches 
 them corrupted, h w their height and width in pixels, T parts of a patch that have a color.
 """
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config
+from vit_jax import config, models
+from vit_jax.config import components
 from vit_jax.models import variants
 from vit_jax.models.layers import constrain_batch, patchify
-from vit_jax.training import streams
+from vit_jax.models.variants import required
+from vit_jax.training import normalization, streams
+from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
 
 LEVELS = 2 ** (8 - variants.COLOR_BITS)  # gray levels that are one color
 
@@ -30,8 +35,38 @@ MEASURES = {
 }
 
 
+@components.register("objective", "masked_patches")
+class MaskedPatches(Objective):
+    """Masked patch prediction: the loss on the corrupted patches of each image."""
+
+    needs_labels = False
+
+    def __init__(self, setup: Setup, target: str, rate: float, split: tuple[float, ...]) -> None:
+        super().__init__(setup)
+        self.target, self.measures = target, MEASURES[target]
+        self.masked = required(setup.cfg.masked)  # rate and split
+
+    def prepare(self, batch: Batch, step: jax.Array) -> Batch:
+        """Draws the corruption of every image: `source` and `masked`, as `corrupt` has them."""
+        drawn = keys(self.cfg.seed, step, self.cfg.train.batch_size)
+        return batch | corrupt(drawn, self.model.patches, self.masked)
+
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
+        """Loss and measures of each image, as `measure` has them."""
+        images, masked, data = batch["image"], batch["masked"], self.cfg.data
+        pixels = normalization.normalize_pixels(images, data)
+        outputs = self.model.predict_masked(params, pixels, batch["source"], masked, key=inputs.key)
+        patch = required(self.cfg.model.patch_size)
+        return measure(outputs, images, masked, patch, self.target, data)
+
+    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The mean loss, and the means of the measures."""
+        means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in outputs.items()}
+        return means.pop("loss"), means
+
+
 def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
-    """Returns the keys that the images of a step are corrupted by, (B,)."""
+    """Keys that the images of a step are corrupted by, (B,)."""
     key = streams.key(seed, streams.MASKED_PATCHES, step)
     return jax.vmap(jax.random.fold_in, (None, 0))(
         key, constrain_batch(jnp.arange(rows, dtype=jnp.int32))
@@ -39,12 +74,12 @@ def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
 
 
 def keys_of_examples(index: jax.Array) -> jax.Array:
-    """Returns the keys for examples by their number (B,): those of evaluation, always the same."""
+    """Keys of examples by their number (B,): those of evaluation, always the same."""
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(streams.MASKED_PATCHES), index)
 
 
-def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, jax.Array]:
-    """Returns which patches of each image are corrupted, and by what.
+def corrupt(keys: jax.Array, patches: int, masked: config.MaskedPatches) -> dict[str, jax.Array]:
+    """Draws which patches of each image are corrupted, and by what.
 
     Args:
       keys: (B,), one for each image, of which alone the rest is a function.
@@ -52,7 +87,7 @@ def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, j
       masked: rate and split.
 
     Returns:
-      `source` (B, P) int32: the patch that stands in for each, P for the mask token; and `chosen`
+      `source` (B, P) int32: the patch that stands in for each, P for the mask token; and `masked`
       (B, M) int32: the corrupted ones, those with the mask token first, then those replaced, then
       those kept.
     """
@@ -62,18 +97,18 @@ def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, j
 
     def one(key: jax.Array) -> dict[str, jax.Array]:
         order, place = jax.random.split(key)
-        chosen = jax.random.permutation(order, patches)[:count].astype(jnp.int32)
+        masked_at = jax.random.permutation(order, patches)[:count].astype(jnp.int32)
         away = jax.random.randint(place, (other,), 1, max(patches, 2), jnp.int32)
-        replaced = chosen[token : token + other]
-        source = jnp.arange(patches, dtype=jnp.int32).at[chosen[:token]].set(patches)
+        replaced = masked_at[token : token + other]
+        source = jnp.arange(patches, dtype=jnp.int32).at[masked_at[:token]].set(patches)
         source = source.at[replaced].set((replaced + away) % patches)
-        return {"source": source, "masked": chosen}
+        return {"source": source, "masked": masked_at}
 
     return jax.vmap(one)(keys)
 
 
 def colors(patches: jax.Array, side: int) -> jax.Array:
-    """Returns the colors of the parts of patches, exactly, (B, P, T) int32 in [0, 8^C).
+    """The colors of the parts of patches, exactly, (B, P, T) int32 in [0, 8^C).
 
     A patch is down-sized to side x side parts, T of them in raster order; of the mean of each
     channel over a part its upper three bits count, those of the first channel most. Pixels on the
@@ -92,7 +127,7 @@ def colors(patches: jax.Array, side: int) -> jax.Array:
 
 
 def paint(classes: jax.Array, patch: tuple[int, int], channels: int) -> jax.Array:
-    """Returns colors (B, M, T) int32 as pixels (B, M, h, w, C) float32, of 0 to 255.
+    """Paints colors (B, M, T) int32 as pixels (B, M, h, w, C) float32, of 0 to 255.
 
     Each is painted as the middle of the gray levels it stands for.
     """
@@ -108,12 +143,12 @@ def paint(classes: jax.Array, patch: tuple[int, int], channels: int) -> jax.Arra
 def measure(
     outputs: jax.Array,
     images: jax.Array,
-    chosen: jax.Array,
+    masked: jax.Array,
     patch: tuple[int, int],
     target: str,
     data: config.Data,
 ) -> dict[str, jax.Array]:
-    """Returns what the predictions of each image come to.
+    """Computes loss and measures of each image.
 
     `loss` (B,) float32: the mean cross-entropy of the colors of its corrupted patches, or the mean
     squared error of their pixels as the model sees them. `error` (B,) float32: how many gray levels
@@ -123,15 +158,15 @@ def measure(
     Args:
       outputs: (B, M, outputs) float32, as of `Classifier.predict_masked`.
       images: uint8 (B, H, W, C), uncorrupted.
-      chosen: (B, M) int32, the corrupted patches.
+      masked: (B, M) int32, the corrupted patches.
       patch: height and width.
-      target: of `masked.target`.
+      target: of `objective.target`.
       data: how pixels are normalized.
     """
-    chex.assert_rank([outputs, images, chosen], [3, 4, 2])
-    chex.assert_shape(outputs, (*chosen.shape, None))
-    chex.assert_type([outputs, images, chosen], [jnp.float32, jnp.uint8, jnp.int32])
-    truth = jnp.take_along_axis(patchify(images, patch), chosen[:, :, None, None, None], axis=1)
+    chex.assert_rank([outputs, images, masked], [3, 4, 2])
+    chex.assert_shape(outputs, (*masked.shape, None))
+    chex.assert_type([outputs, images, masked], [jnp.float32, jnp.uint8, jnp.int32])
+    truth = jnp.take_along_axis(patchify(images, patch), masked[:, :, None, None, None], axis=1)
     pixels = truth.astype(jnp.float32)
     guess = predictions(outputs, patch, target, data)
     found = {"error": jnp.mean(jnp.abs(jnp.clip(guess, 0, 255) - pixels), axis=(1, 2, 3, 4))}
@@ -149,7 +184,7 @@ def measure(
 def predictions(
     outputs: jax.Array, patch: tuple[int, int], target: str, data: config.Data
 ) -> jax.Array:
-    """Returns the pixels that outputs (B, M, outputs) stand for, (B, M, h, w, C) float32.
+    """The pixels that outputs (B, M, outputs) stand for, (B, M, h, w, C) float32.
 
     In gray levels, of colors 0 to 255; of pixels, which are regressed, a little more or less.
     """
@@ -164,17 +199,17 @@ def predictions(
 
 
 def _logits(outputs: jax.Array, target: str) -> jax.Array:
-    """Returns outputs (B, M, outputs) with the parts of a patch apart, (B, M, T, 8^C)."""
+    """Outputs (B, M, outputs) with the parts of a patch apart, (B, M, T, 8^C)."""
     return outputs.reshape(*outputs.shape[:2], variants.COLOR_SIDES[target] ** 2, -1)
 
 
 def _places(channels: int) -> np.ndarray:
-    """Returns what the bits of each channel count in the number of a color: 64, 8, 1 of RGB."""
+    """The place value of each channel in the number of a color: 64, 8, 1 of RGB."""
     return 2 ** (variants.COLOR_BITS * np.arange(channels)[::-1])
 
 
 def _shares(side: int, length: int) -> np.ndarray:
-    """Returns how many `side`ths of each of `length` pixels lie in each part, (side, length)."""
+    """How many `side`ths of each of `length` pixels lie in each part, (side, length)."""
     part, pixel = np.arange(side)[:, None], np.arange(length)[None]
     begin = np.maximum(part * length, pixel * side)
     return np.maximum(np.minimum((part + 1) * length, (pixel + 1) * side) - begin, 0)

@@ -1,0 +1,153 @@
+"""What an objective may be: views, parameters and state of its own, a loss of the whole batch."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plugins
+import runs
+import vit_jax
+from stepping import BATCH, SIZE, Stepper, configure, losses_of
+from vit_jax import config, train_loop
+from vit_jax.data.pipeline import View
+from vit_jax.inference import loading
+from vit_jax.runtime import preemption
+from vit_jax.training.normalization import normalize_pixels
+from vit_jax.training.objectives import Objective
+from vit_jax.utils import tree_utils
+
+
+class Contrast(Objective):
+    """Two views of an image are nearer to each other than to any other image's in the batch.
+
+    Keeps an average of all parameters, as a teacher is, and a center of the features.
+    """
+
+    needs_labels, whole_batch = False, True
+    measures = ("similarity", "center")
+
+    def __init__(self, setup, momentum: float = 0.75):
+        super().__init__(setup)
+        self.momentum = momentum
+
+    @property
+    def views(self):
+        return (View("pair", self.cfg.data, 2),)
+
+    def init(self, key):
+        return {"kernel": jax.random.normal(key, (16, 4))}
+
+    def init_state(self, params):
+        return {"teacher": params, "center": jnp.zeros((1, 1, 4))}
+
+    def forward(self, params, batch, inputs):
+        pair = batch["pair"]
+        pixels = normalize_pixels(pair.reshape(-1, *pair.shape[2:]), self.cfg.data)
+        features = self.model.apply(params, pixels, key=inputs.key)[1]["pre_logits"]
+        return (features @ params["objective"]["kernel"]).reshape(*pair.shape[:2], 4)
+
+    def loss(self, outputs, inputs):
+        first, second = jnp.moveaxis(outputs - inputs.state["center"], 1, 0)
+        logits = first @ second.T
+        loss = -jnp.mean(jnp.diagonal(jax.nn.log_softmax(logits)))
+        center = outputs.mean((0, 1), keepdims=True)
+        return loss, {"similarity": jnp.mean(first * second), "center": center}
+
+    def update(self, state, params, measures, step):
+        mix = lambda old, new: self.momentum * old + (1 - self.momentum) * new  # noqa: E731
+        teacher = jax.tree.map(mix, state["teacher"], params)
+        return {"teacher": teacher, "center": mix(state["center"], measures["center"])}
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    with plugins.forgotten():
+        vit_jax.register("objective", "contrast")(Contrast)
+        yield
+
+
+def pairs(number):
+    images = np.random.default_rng(number).integers(0, 256, (BATCH, 2, SIZE, SIZE, 1), np.uint8)
+    return {"pair": images, "label": np.full(BATCH, -1, np.int32)}
+
+
+def stepper(devices=1, **sections):
+    sections = {"objective": {"name": "contrast"}, "optimizer": {"lr": 0.05}} | sections
+    return Stepper(configure(**sections), devices)
+
+
+def state_of(made):
+    return tree_utils.flatten(jax.device_get(made.state["objective"]))
+
+
+def test_state_follows_the_step_and_a_step_that_is_not_finite_changes_nothing():
+    made = stepper()
+    before, old = state_of(made), made.params
+    (first,) = made.run(1, pairs)
+    kept, new = state_of(made), made.params
+    name = "encoder/mlp/fc1/kernel"
+    assert (new[name] != old[name]).any()
+    assert (new["objective/kernel"] != old["objective/kernel"]).any()
+    expected = 0.75 * before[f"teacher/{name}"].astype(np.float64) + 0.25 * new[name]
+    np.testing.assert_allclose(kept[f"teacher/{name}"], expected, rtol=1e-6, atol=1e-7)
+    assert set(first) >= {"loss", "similarity"}
+    assert "center" not in first  # no number to log
+    made.state["params"]["objective"]["kernel"] *= jnp.inf
+    (bad,) = made.run(1, pairs)
+    assert not bad["finite"]
+    after = state_of(made)
+    for key, value in kept.items():
+        np.testing.assert_array_equal(after[key], value, err_msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "accumulation"), [(1, 2), (1, 4), (1, 8), (2, 1), (4, 2), (8, 1), (8, 2)]
+)
+def test_a_loss_of_the_whole_batch_is_that_however_it_is_cut(devices, accumulation):
+    whole, cut = stepper(), stepper(devices, train={"accumulation": accumulation})
+    expected, found = losses_of(whole.run(4, pairs)), losses_of(cut.run(4, pairs))
+    assert len(set(expected.tolist())) == 4
+    np.testing.assert_allclose(found, expected, rtol=5e-6)
+    kept = state_of(whole)
+    for key, value in state_of(cut).items():
+        np.testing.assert_allclose(value, kept[key], rtol=1e-4, atol=5e-6, err_msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_strangers_objective_resumes_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(runs.ROOT / "docs/example_project"))
+    import my_project  # noqa: F401
+
+    cfg = runs.configure(
+        model={"dropout": 0.1},
+        objective={"name": "lejepa", "crops": 3},
+        train={"duration": "8 steps", "accumulation": 2},
+        checkpoint={"best": "auto"},
+        evaluation={"knn": "self"},
+    )
+    train_loop.train(cfg, tmp_path / "whole")
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
+        train_loop.train(cfg, tmp_path / "parts")
+    train_loop.train(cfg, tmp_path / "parts")
+    losses = runs.trace(tmp_path / "whole")
+    assert losses == runs.trace(tmp_path / "parts")
+    assert runs.trace(tmp_path / "whole", "train/gaussian").keys() == losses.keys()
+    assert runs.digests(tmp_path / "parts") == runs.digests(tmp_path / "whole")
+    assert losses[8] < losses[1]
+    loaded = loading.load(tmp_path / "whole")  # an encoder: no head, nothing of the objective's
+    assert not [name for name in loaded.params if name in ("head", "objective")]
+    with pytest.raises(config.UserError, match="learned by objective.name=lejepa, so it knows no"):
+        loaded.check_head()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_project"]:
+        del sys.modules[name]
+
+
+def test_what_is_no_objective_is_refused():
+    vit_jax.register("objective", "wrong")(lambda setup: 7)
+    with pytest.raises(config.ConfigError, match="objective.name=wrong: must make a training.obj"):
+        Stepper(configure(objective={"name": "wrong"}))

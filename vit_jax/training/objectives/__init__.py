@@ -1,0 +1,10 @@
+"""Objectives: what a run learns. Each is a component, and a stranger's is one file."""
+
+from vit_jax.training.objectives.distillation import Distillation as Distillation
+from vit_jax.training.objectives.masked_patches import MaskedPatches as MaskedPatches
+from vit_jax.training.objectives.objective import Batch as Batch
+from vit_jax.training.objectives.objective import Inputs as Inputs
+from vit_jax.training.objectives.objective import Objective as Objective
+from vit_jax.training.objectives.objective import Setup as Setup
+from vit_jax.training.objectives.objective import create as create
+from vit_jax.training.objectives.supervised import Supervised as Supervised

@@ -1,0 +1,83 @@
+"""Learning from labels, with mixup, CutMix and the augmentations of plug-ins."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax import config, models
+from vit_jax.config import components
+from vit_jax.training import losses, mixup, normalization, streams
+from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
+
+AUGMENTATIONS = "train.augmentations"  # the option
+
+
+@components.register("objective", "supervised")
+class Supervised(Objective):
+    """The loss against labels, with top-1."""
+
+    measures: tuple[str, ...] = ("top1",)
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        train = setup.cfg.train
+        self._augmentations = [components.make(one, AUGMENTATIONS) for one in train.augmentations]
+        # Rows are mixed with their neighbors: pairs stay together.
+        self.rows_together = 2 if train.mixup or train.cutmix else 1
+
+    def draw(self, step: jax.Array) -> mixup.Mix | None:
+        """Draws how mixup and CutMix blend the images of a step; None without them."""
+        cfg = self.cfg
+        return mixup.draw(cfg.seed, step, cfg.train, cfg.data.image_size)
+
+    def prepare(self, batch: Batch, step: jax.Array) -> Batch:
+        """Augments the batch, which then has normalized pixels."""
+        if not self._augmentations:
+            return batch
+        images = normalization.normalize_pixels(batch["image"], self.cfg.data)
+        labels = batch["label"]
+        step_key = streams.key(self.cfg.seed, streams.AUGMENTATION, step)
+        for index, augment in enumerate(self._augmentations):
+            key = jax.random.fold_in(step_key, index)
+            before = images
+            images, labels = augment(key, images, labels)
+            if (images.shape, images.dtype) != (before.shape, before.dtype) or (
+                labels.shape[:1] != before.shape[:1]
+            ):
+                raise config.ConfigError(
+                    f"{AUGMENTATIONS}={self.cfg.train.augmentations[index].name}: returned images "
+                    f"{images.dtype} {images.shape} and labels {labels.shape}; images must stay "
+                    f"{before.dtype} {before.shape}, labels (B,) or (B, K)"
+                )
+        return batch | {"image": images, "label": labels}
+
+    def classify(
+        self, params: models.Params, batch: Batch, inputs: Inputs
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """Loss and correctness of each image (B,), and the model's outputs by name."""
+        cfg, mix = self.cfg, inputs.drawn
+        images, labels = batch["image"], batch["label"]
+        if not self._augmentations:  # else they have normalized the pixels
+            images = normalization.normalize_pixels(images, cfg.data)
+        if mix is not None:
+            images = mixup.blend(images, mix.pixels)
+        logits, out = self.model.apply(params, images, key=inputs.key)
+        classes = logits.shape[-1]
+        targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, classes, dtype=jnp.float32)
+        if mix is not None:
+            targets = mixup.blend(targets, mix.labels)
+        smoothing = cfg.train.label_smoothing
+        loss = losses.cross_entropy(logits, targets, loss=cfg.loss, smoothing=smoothing)
+        # Of a blend, the label with the larger part is the row's own; of CutMix, it may be less.
+        correct = losses.best_is_right(logits, labels, several=cfg.data.multilabel)
+        each = {"loss": loss, "correct": correct.astype(jnp.float32)}
+        return each, {**out, "logits": logits}
+
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
+        """Loss and correctness of each image, (B,) float32."""
+        return self.classify(params, batch, inputs)[0]
+
+    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The mean loss, and `top1`."""
+        return jnp.mean(outputs["loss"]), {"top1": jnp.mean(outputs["correct"])}
