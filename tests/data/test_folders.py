@@ -324,9 +324,7 @@ def test_without_labels_a_folder_needs_no_classes(tmp_path, files):
         path.write_bytes(cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes())
     line = folder_check.check_files(data, train, held, None)
     assert f"train {len(train)} images without labels" in line
-    with pytest.raises(
-        DataError, match="at least 2 .* without labels, set objective.name=masked_patches"
-    ):
+    with pytest.raises(DataError, match="at least 2 .* without labels, set objective.na"):
         open_source(data, "train")
 
 

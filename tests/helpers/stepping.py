@@ -46,6 +46,7 @@ class Stepper:
     def __init__(self, cfg, devices=8, teacher=None, teacher_params=None, model=None, **parts):
         made = build(cfg, 1000, devices=jax.devices()[:devices], teacher=teacher)
         if model is not None:
+            model.config = made.model.config
             setup = objectives.Setup(made.cfg, model, made.durations, teacher)
             parts["objective"] = objectives.create(setup)
         self.trainer = dataclasses.replace(made, **parts)
