@@ -243,7 +243,9 @@ def test_a_teacher_teaches_by_name(heads):
     with pytest.warns(AssumptionWarning, match="loss.name=sigmoid; its logits are taken by softm"):
         kernel(heads / "sigmoid", NAMES)
     foreign = ("ant", "bee", "cow", "doe")
-    with pytest.raises(config.ConfigError, match=r"^distill\.teacher=.*: no class of the data is"):
+    with pytest.raises(
+        config.ConfigError, match=r"^objective\.teacher=.*: no class of the data is"
+    ):
         kernel(heads / "plain", foreign)
     whole, _ = kernel(heads / "permuted", foreign, target="features")
     assert whole.shape == (64, 4)

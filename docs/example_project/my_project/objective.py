@@ -1,7 +1,7 @@
-"""An objective without labels, after LeJEPA (Balestriero and LeCun 2025): `objective.name=lejepa`.
+"""LeJEPA, learning without labels: `--config.objective.name=lejepa --config.objective.crops=4`.
 
-Crops of an image agree on its features, which look Gaussian along random directions over the whole
-batch: else all images could have the same.
+After Balestriero and LeCun (2025). Crops of an image agree on its features, which look Gaussian
+along random directions over the whole batch: else all images could have the same.
 """
 
 import jax

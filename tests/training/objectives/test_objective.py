@@ -142,7 +142,7 @@ def test_a_strangers_objective_resumes_bit_for_bit(tmp_path, monkeypatch):
     loaded = loading.load(tmp_path / "whole")  # an encoder: no head, nothing of the objective's
     assert not [name for name in loaded.params if name in ("head", "objective")]
     with pytest.raises(config.UserError, match="learned by objective.name=lejepa, so it knows no"):
-        loaded.check_head()
+        loaded.require_head()
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_project"]:
         del sys.modules[name]
 
