@@ -138,6 +138,6 @@ def test_masked_prediction_is_refused():
     with pytest.raises(config.ConfigError, match="has no patches to mask"):
         runs.configure(
             model={"architecture": "probe_of_tests", "dropout": 0.0},
-            masked={"target": "color"},
+            objective={"name": "masked_patches", "target": "color"},
             checkpoint={"best": "auto"},
         )
