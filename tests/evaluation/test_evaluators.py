@@ -251,7 +251,8 @@ def test_objectnet_by_hand():
 
 def masked(params, batch_size, devices, seed=0):
     cfg = runs.configure(
-        model={"num_classes": 10, "unroll": 1, "patch_size": 2}, objective={"name": "masked_patches", "target": "color"},
+        model={"num_classes": 10, "unroll": 1, "patch_size": 2},
+        objective={"name": "masked_patches", "target": "color"},
         train={"batch_size": batch_size}, checkpoint={"best": "loss"}, seed=seed,
     )  # fmt: skip
     mesh, model = sharding.create_mesh(1, jax.devices()[:devices]), build.create_model(cfg)
