@@ -6,7 +6,7 @@ Names, sizes and FLOPs need no jax; the classes that do are imported on first us
 from typing import TYPE_CHECKING, Any
 
 import vit_jax.models.families  # noqa: F401 (registers the built-in families)
-from vit_jax.models.family import Family
+from vit_jax.models.family import Family, Params
 from vit_jax.models.variants import (
     check,
     check_masked,
@@ -23,7 +23,7 @@ from vit_jax.models.variants import (
 )
 
 if TYPE_CHECKING:
-    from vit_jax.models.classifier import Classifier, ParameterError, Params, create
+    from vit_jax.models.classifier import Classifier, ParameterError, create
 
 __all__ = [
     "Classifier",

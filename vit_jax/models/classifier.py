@@ -17,9 +17,9 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.config import MaskedPatches
 from vit_jax.models import variants
+from vit_jax.models.family import Params
 from vit_jax.utils import tree_utils
 
-Params = dict[str, Any]  # float32 arrays, nested by name
 # Parts of the parameters that are not the network's.
 LORA = "lora"  # adapters, under the path of their matrix
 OBJECTIVE = "objective"  # heads and decoders of the objective, which alone reads them

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     from flax import nnx
 
-    from vit_jax.models.classifier import Params
+    from vit_jax.models.family import Params
     from vit_jax.models.resnet import ResNet
     from vit_jax.models.vit import MaskedViT, ViT
 

@@ -5,7 +5,7 @@ with `model.architecture=NAME`; arguments of its constructor are then options of
 Only `network` is required. It imports jax inside, so that listing models stays fast.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vit_jax import config
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     from flax import nnx
 
-    from vit_jax.models.classifier import Params
+Params = dict[str, Any]  # float32 arrays, nested by name
 
 
 class Family:
@@ -83,7 +83,7 @@ class Family:
         """
         return False
 
-    def initial(self, model: config.Model, params: "Params", key: "jax.Array") -> "Params":
+    def initial(self, model: config.Model, params: Params, key: "jax.Array") -> Params:
         """Initial parameters, nested by name, from those that the network begins with.
 
         Args:
