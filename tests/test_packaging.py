@@ -76,3 +76,11 @@ def test_launchers_leave_byte_code_to_the_first_import_that_keeps_it(tmp_path, k
     asked = (tmp_path / ".venv" / "pip").read_text()
     assert ("--no-compile" in asked) == kept
     assert asked.endswith(f"-e {tmp_path}[test]\n")
+
+
+def test_the_files_that_ci_names_are_there():
+    named = re.findall(r"\btests/[\w/{},.]+", (runs.ROOT / ".ci/run").read_text(encoding="utf-8"))
+    command = ["bash", "-c", f"printf '%s\\n' {' '.join(named)}"]  # braces name several
+    paths = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(paths) > 20
+    assert [path for path in paths if not (runs.ROOT / path).exists()] == []
