@@ -47,13 +47,15 @@ class Recorder:
         self.report, self.began, self.called = report, {}, set()
 
     def pytest_collection_modifyitems(self, items):
-        """Keeps the chosen tests, in their order."""
+        """Keeps the named tests, in their order; a name without a case means every case."""
         if self.order is not None:
             places = {name: place for place, name in enumerate(self.order)}
-            items[:] = sorted(
-                (item for item in items if item.nodeid in places),
-                key=lambda item: places[item.nodeid],
-            )
+            found = [
+                (places.get(item.nodeid, places.get(item.nodeid.partition("[")[0])), item)
+                for item in items
+            ]
+            kept = [(place, item) for place, item in found if place is not None]
+            items[:] = [item for _, item in sorted(kept, key=lambda pair: pair[0])]
 
     def pytest_runtest_logstart(self, nodeid):
         """Begins to measure and to trace; a test that takes far longer than usual is ended."""
