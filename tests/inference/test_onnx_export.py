@@ -3,6 +3,7 @@
 import json
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -33,6 +34,8 @@ def test_options_of_another_format_are_refused(flag, tmp_path, capsys):
 @pytest.fixture
 def runtime():
     pytest.importorskip("jax2onnx")
+    if jax.__version_info__ >= (0, 11):
+        pytest.skip("jax2onnx 0.17.1 does not know this jax")
     return pytest.importorskip("onnxruntime")
 
 

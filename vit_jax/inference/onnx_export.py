@@ -28,6 +28,7 @@ TESTED = (
     "jax2onnx==0.17.1", "onnx==1.23.2", "onnx_ir==1.1.0", "onnxruntime==1.32.0",
     "equinox==0.13.8", "jaxtyping", "wadler-lindig", "sympy", "mpmath", "dm_pix",
 )  # fmt: skip
+TESTED_JAX = "0.10.2"  # jax 0.12 has moved what jax2onnx 0.17.1 imports
 OPSET = 23  # jax2onnx's default; onnxruntime 1.22 and later run it
 TOLERANCE = 1e-4  # of logits, in units of their range where that is above 1; a ViT's are 1e-6 apart
 BATCHES = (1, 3)  # images of the runs that are compared: any number has to work
@@ -81,7 +82,10 @@ def write(
             )
     except Exception as error:  # its own, of many kinds
         reason = str(error).partition("\n")[0][:200]
-        raise config.ConfigError(f"--to=onnx: jax2onnx cannot translate it: {reason}") from error
+        raise config.ConfigError(
+            f"--to=onnx: jax2onnx {metadata.version('jax2onnx')} with jax {jax.__version__} "
+            f"(tested with {TESTED_JAX}) cannot translate it: {reason}"
+        ) from error
     about = {**export.describe_inputs(loaded, options), "versions": _versions()}
     entry = model.metadata_props.add()
     entry.key, entry.value = META, json.dumps(about, ensure_ascii=False)
