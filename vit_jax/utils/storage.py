@@ -255,6 +255,16 @@ def read_lines(
         say(f"{path}: {where} is no JSON, cut short or damaged; passed over")
 
 
+def fill(source: Any, buffer: memoryview) -> None:
+    """Reads until a buffer of bytes is full, 1 MiB at a time; raises EOFError if the file ends."""
+    start = 0
+    while start < len(buffer):
+        count = source.readinto(buffer[start : start + 2**20])
+        if not count:
+            raise EOFError(f"{start} bytes of {len(buffer)}")
+        start += count
+
+
 def sync(path: str | os.PathLike[str]) -> None:
     """Flushes a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

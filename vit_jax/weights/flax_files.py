@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 
+from vit_jax.utils import storage
+
 File = io.BufferedIOBase | io.RawIOBase
 
 MAX_DEPTH = 32
 MAX_ENTRIES = 200_000
 MAX_TEXT = 1_000  # bytes of a name
 MAX_AXES = 8
-CHUNK = 2**20
 DTYPES = {
     "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": ml_dtypes.bfloat16,
     "int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "i1", "uint64": "<u8", "uint32": "<u4",
@@ -44,15 +45,11 @@ class StoredArray:
 
     def read(self, file: File) -> np.ndarray:
         """Its values, (shape)."""
-        data, filled = np.empty(sum(size for _, size in self.parts), np.uint8), 0
-        for start, size in self.parts:
-            file.seek(start)
-            end = filled + size
-            while filled < end:
-                count = file.readinto(data.data[filled : min(end, filled + CHUNK)])
-                if not count:
-                    raise EOFError(f"{filled} bytes of {data.nbytes}")
-                filled += count
+        data, start = np.empty(sum(size for _, size in self.parts), np.uint8), 0
+        for place, size in self.parts:
+            file.seek(place)
+            storage.fill(file, data.data[start : start + size])
+            start += size
         return data.view(self.dtype).reshape(self.shape)
 
 

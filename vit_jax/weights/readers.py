@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax import config
-from vit_jax.utils import pickles
+from vit_jax.utils import pickles, storage
 from vit_jax.weights import flax_files, torch_files
 
 # The largest released ViT takes 2.5 GB; a file that unpacks to more than this is an attack.
@@ -39,7 +39,6 @@ MAX_TABLE = 8 * 2**20  # bytes of names, shapes and labels to read at once
 MAX_ARRAYS = 20_000
 MAX_HEADER = 1_000  # bytes of the header of one array in a .npz
 MAX_AXES = 8
-CHUNK = 2**20
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
 # Formats of weights that are known and not read, by the suffix of a file, and why.
 UNREAD = {
@@ -187,12 +186,7 @@ def _explained(damage: str) -> Iterator[None]:
 def _fill(source: Any, spec: ArraySpec) -> np.ndarray:
     """Reads the values of an array from a file; raises EOFError if the file ends too early."""
     data = np.empty(spec.nbytes, np.uint8)
-    start = 0
-    while start < spec.nbytes:
-        count = source.readinto(data.data[start : start + CHUNK])
-        if not count:
-            raise EOFError(f"{start} bytes of {spec.nbytes}")
-        start += count
+    storage.fill(source, data.data)
     return data.view(spec.dtype).reshape(spec.shape)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax.utils import pickles
+from vit_jax.utils import pickles, storage
 from vit_jax.utils.pickles import Inert, Refused, expect
 
 File = io.BufferedIOBase | io.RawIOBase
@@ -65,12 +65,7 @@ class Tensor:
         dtype = self.storage.dtype
         data = np.empty(self.span, dtype)
         source.seek(start + (self.storage.offset + self.offset) * dtype.itemsize)
-        view, filled = data.view(np.uint8).data, 0
-        while filled < data.nbytes:
-            count = source.readinto(view[filled : filled + CHUNK])
-            if not count:
-                raise EOFError(f"{filled} bytes of {data.nbytes}")
-            filled += count
+        storage.fill(source, data.view(np.uint8).data)
         strides = [n * dtype.itemsize for n in self.strides]
         values = np.lib.stride_tricks.as_strided(data, self.shape, strides, writeable=False)
         return np.ascontiguousarray(values).reshape(self.shape)
