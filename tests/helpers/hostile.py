@@ -148,53 +148,46 @@ def weights():
     tensors = struct.pack("<Q", len(head)) + head + bytes(16)
 
     def read(data, folder):
-        suffix = ".npz" if data[:2] == b"PK" else ".json" if data[:1] == b"{" else ".safetensors"
-        path = folder / f"w{suffix}"
-        path.write_bytes(data)
-        if suffix == ".json":
-            for name in ("w", "x"):
-                (folder / f"{name}.safetensors").write_bytes(tensors)
-            readers.read_json(path)
-            readers.open_shards(path)
+        if data[:1] != b"{":
+            every_array(".npz" if data[:2] == b"PK" else ".safetensors")(data, folder)
             return
-        opened = readers.open_arrays(path)
-        for name in opened.specs:
-            opened.read(name)
+        path = folder / "w.json"
+        path.write_bytes(data)
+        for name in ("w", "x"):
+            (folder / f"{name}.safetensors").write_bytes(tensors)
+        readers.read_json(path)
+        readers.open_shards(path)
 
     index = json.dumps({"weight_map": {"a": "w.safetensors"}}).encode()
     return [plain.getvalue(), packed.getvalue(), tensors, index], read
 
 
-def torch_weights():
-    """PyTorch's files of both forms."""
+def every_array(suffix):
+    """What writes a file of weights and reads each of its arrays."""
     from vit_jax.weights import readers
 
     def read(data, folder):
-        path = folder / "w.pth"
+        path = folder / f"w{suffix}"
         path.write_bytes(data)
         opened = readers.open_arrays(path)
         for name in opened.specs:
             opened.read(name)
 
+    return read
+
+
+def torch_weights():
+    """PyTorch's files of both forms."""
     files = pathlib.Path(__file__).parents[1] / "fixtures/weights/torch"
-    return [(files / name).read_bytes() for name in ("zip.pth", "older.pth")], read
+    return [(files / name).read_bytes() for name in ("zip.pth", "older.pth")], every_array(".pth")
 
 
 def flax_weights():
     """Flax's MessagePack."""
     import flax.serialization
 
-    from vit_jax.weights import readers
-
-    def read(data, folder):
-        path = folder / "w.msgpack"
-        path.write_bytes(data)
-        opened = readers.open_arrays(path)
-        for name in opened.specs:
-            opened.read(name)
-
     tree = {"params": {"a": np.ones((3, 4), np.float32), "b": np.arange(5)}, "step": 7}
-    return [flax.serialization.msgpack_serialize(tree)], read
+    return [flax.serialization.msgpack_serialize(tree)], every_array(".msgpack")
 
 
 def archives():
