@@ -69,7 +69,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         any_size=args.any_size,
         dtype=args.dtype,
     )
-    export.check_output(args.output)
+    if args.to == "onnx":  # before anything is loaded
+        onnx_export.check(form, args.output)
+    else:
+        export.check_output(args.output)
     predictor = loading.load(args.checkpoint, overrides, args.step)
     checks.check_fixed(predictor.config, "export")
     predictor.require_head()

@@ -28,6 +28,7 @@ TESTED = (
     "jax2onnx==0.17.1", "onnx==1.23.2", "onnx_ir==1.1.0", "onnxruntime==1.32.0",
     "equinox==0.13.8", "jaxtyping", "wadler-lindig", "sympy", "mpmath", "dm_pix",
 )  # fmt: skip
+PACKAGES = ("jax2onnx", "onnx", "onnxruntime")
 TESTED_JAX = "0.10.2"  # jax 0.12 has moved what jax2onnx 0.17.1 imports
 OPSET = 23  # jax2onnx's default; onnxruntime 1.22 and later run it
 TOLERANCE = 1e-4  # of logits, in units of their range where that is above 1; a ViT's are 1e-6 apart
@@ -46,9 +47,8 @@ def write(
     Raises ConfigError, and leaves nothing behind, where a package is missing, an operation has no
     translation, or onnxruntime's logits are further from ours than TOLERANCE.
     """
-    _check_options(options)
-    storage.check_creatable(path, path)
-    jax2onnx, onnx, runtime = (_required(name) for name in ("jax2onnx", "onnx", "onnxruntime"))
+    check(options, path)
+    jax2onnx, onnx, runtime = (_required(name) for name in PACKAGES)
     data = loaded.config.data
     program = export.create_program(loaded, options, unroll=True)
 
@@ -108,13 +108,16 @@ def write(
     ]
 
 
-def _check_options(options: export.ExportOptions) -> None:
-    """Raises ConfigError for options that an ONNX program cannot have."""
+def check(options: export.ExportOptions, path: pathlib.Path) -> None:
+    """Raises ConfigError for options, a path or an environment that no program can be made with."""
     default = export.ExportOptions()
     for name in ("platforms", "any_size", "dtype"):
         if getattr(options, name) != getattr(default, name):
             flag = name.replace("_", "-")
             raise config.ConfigError(f"--{flag}: is for --to=stablehlo; leave it out")
+    storage.check_creatable(path, path)
+    for name in PACKAGES:
+        _required(name)
 
 
 def _required(name: str) -> ModuleType:
@@ -126,10 +129,8 @@ def _required(name: str) -> ModuleType:
 
 
 def _versions() -> dict[str, str]:
-    names = ("jax2onnx", "onnx", "onnxruntime")
-    return {"vit_jax": __version__, "jax": jax.__version__} | {
-        name: metadata.version(name) for name in names
-    }
+    own = {"vit_jax": __version__, "jax": jax.__version__}
+    return own | {name: metadata.version(name) for name in PACKAGES}
 
 
 def _compare(
