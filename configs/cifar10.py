@@ -6,7 +6,7 @@
 `ViT-6_4` has six layers as wide as ViT-Ti's: 2.7 million parameters, 64 patches an image. Its
 learning rate is constant until the cooldown, so that a longer run begins as this one does.
 `ViT-6_4-continued` begins with its weights, which come with the package, and makes the three
-hours full. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same taught by
+hours full. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same distilled from
 `ViT-6_4`.
 """
 
@@ -45,7 +45,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cifar10/ViT-3_4": ("a small plain ViT", SMALL),
     "cifar10/ViT-3_4-distilled": (
-        f"the small one, taught by {TEACHER}",
+        f"the small one, distilled from {TEACHER}",
         SMALL
         | {
             "objective.name": "distillation",

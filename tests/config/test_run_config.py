@@ -67,12 +67,12 @@ def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsy
     assert shown["evaluation"].strip() == "test: 360 images, 9 times"
     assert shown["run"].split() == ["directory", "runs/digits,", "new"]
     assert "teacher" not in shown
-    taught = {
+    distilled = {
         "objective.name": "distillation",
         "objective.teacher": "runs/large",
         "schedule.name": "constant",
     }
-    rows = dict(api.preview("digits", tmp_path / "r", taught | {"schedule.cooldown": "9 steps"}))
+    rows = dict(api.preview("digits", tmp_path / "r", distilled | {"schedule.cooldown": "9 steps"}))
     assert rows["teacher"] == "runs/large"
     assert rows["steps"] == "2,021 of 64 images, 225 of them warm-up, 9 cooldown"
     assert list(tmp_path.iterdir()) == []

@@ -135,7 +135,7 @@ def test_devices_and_microbatches_change_nothing(devices, distill):
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory):
+def teacher_run(tmp_path_factory):
     """The directory of a run to learn from."""
     folder = tmp_path_factory.mktemp("teacher")
     cfg = runs.configure(train={"duration": "6 steps"}, checkpoint={"every": 3})
@@ -144,9 +144,9 @@ def taught(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
+def test_a_run_learns_and_resumes_bit_for_bit(teacher_run, tmp_path, monkeypatch):
     teacher = tmp_path / "teacher"
-    shutil.copytree(taught, teacher)
+    shutil.copytree(teacher_run, teacher)
 
     def student(workdir):
         cfg = runs.configure(
@@ -181,10 +181,10 @@ def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
         ({"data": {"channels": 3}}, "sees images of 1 channels; set data.channels=1"),
     ],
 )
-def test_a_teacher_that_cannot_teach(options, reason, taught):
-    cfg = runs.configure(objective={"name": "distillation", "teacher": str(taught)}, **options)
+def test_a_teacher_that_cannot_teach(options, reason, teacher_run):
+    cfg = runs.configure(objective={"name": "distillation", "teacher": str(teacher_run)}, **options)
     cfg = config.with_classes(cfg, cfg.model.num_classes or 10)
-    opened = loading.load(taught)
+    opened = loading.load(teacher_run)
     teacher = Teacher(opened.model, opened.config.data)
     with pytest.raises(config.ConfigError, match=reason):
         distillation.check(cfg, build.create_model(cfg), teacher)
@@ -196,14 +196,14 @@ def test_distillation_needs_a_teacher():
 
 
 @pytest.mark.slow
-def test_preflight_counts_the_teacher(taught):
+def test_preflight_counts_the_teacher(teacher_run):
     cfg = runs.configure(
         model={"num_classes": 10, "depth": 1},
-        objective={"name": "distillation", "teacher": str(taught)},
+        objective={"name": "distillation", "teacher": str(teacher_run)},
         train={"duration": "4 steps"},
     )
     cfg, where = preflight.prepare(cfg), preflight.open_slice("cpu")
-    facts = loading.describe(str(taught))
+    facts = loading.describe(str(teacher_run))
     teacher = config.Config(model=facts.model, data=facts.data)
     found = preflight.measure(cfg, where, 200, teacher)
     alone = dataclasses.replace(cfg, objective=config.Objective())

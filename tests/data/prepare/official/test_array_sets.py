@@ -41,9 +41,9 @@ def test_cifars_pickles_are_its_binary_files(number, prepare, tmp_path):
         found = records(tmp_path / f"data_{kind}", f"cifar{number}")
         assert found.keys() == expected.keys()
         for split, rows in expected.items():
-            for ours, theirs in zip(found[split], rows, strict=True):
-                assert ours.keys() == theirs.keys()
-                assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+            for row, packed in zip(found[split], rows, strict=True):
+                assert row.keys() == packed.keys()
+                assert all(np.array_equal(row[key], packed[key]) for key in row)
     rows = official_fakes.cifar_records(number, {"train": 7}, [20, 100][-1:])  # shape alone
     assert rows["train"].shape == (7, 3073)
 
