@@ -265,6 +265,30 @@ def student(values):
     return scipy.stats.t.ppf(0.975, len(values) - 1) * error
 
 
+def gpu():
+    """Training steps on the card, as rows of gpu.md, and the runs that were resumed there."""
+    rows, resumed = {}, []
+    for line in lines("gpu"):
+        if "compared" not in line:
+            resumed.append(line)
+            continue
+        (one,) = line["compared"]
+        for result in one["results"]:
+            name = result["name"].replace("vit_jax", f"vit_jax, {line['work']['attention']}")
+            rows[line["work"]["model"], name] = (one, result)
+    for (model, name), (one, result) in rows.items():
+        seconds = statistics.median(result["seconds"])
+        _, peer = rows[model, "timm, compiled"]
+        ratio = statistics.median(peer["seconds"]) / seconds
+        mfu = one["flops"] / seconds / one["peak_flops"]
+        yield (
+            f"| {model}, {one['amount']} | {name} | {one['amount'] / seconds:,.0f} | {mfu:.0%} "
+            f"| {result['peak'] / 2**30:.1f} GiB | {ratio:.2f}x |"
+        )
+    assert not any(line["differ"] or not line["losses_equal"] for line in resumed)
+    yield f"{len(resumed)} runs were stopped and resumed there, and no bit of their parameters"
+
+
 QUOTED = {
     "README.md": (readme,),
     "docs/cifar10.md": (cifar10,),
@@ -274,6 +298,7 @@ QUOTED = {
     "docs/records/README.md": (records,),
     "docs/reliability.md": (reliability,),
     "docs/unlabeled.md": (findings,),
+    "docs/gpu.md": (gpu,),
     "docs/how_it_works.md": (speed,),
     "docs/data.md": (speed,),
 }

@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 from scipy import special
 
+from vit_jax import config
 from vit_jax.models import layers
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3), np.uint8)
@@ -53,6 +54,27 @@ def test_attention_weights_of_bfloat16_are_float32_and_sum_to_one():
     weights = jax.jit(layers.attention_weights)(q, q)
     assert weights.dtype == jnp.float32
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+
+
+def test_cudnn_gets_padded_tokens_that_change_nothing(monkeypatch):
+    """Its backward pass takes even lengths only; XLA stands in for it here, with its arguments."""
+    model = config.Model(width=12, heads=3, mlp_dim=8, depth=1, attention="cudnn", dropout=0.0)
+    attention = layers.Attention(model, jnp.float32, rngs=nnx.Rngs(0))
+    x, to = (
+        jnp.asarray(np.random.default_rng(n).normal(size=(2, n, 12)), jnp.float32) for n in (1, 11)
+    )
+    expected = [attention(a, to=b, capture=True)[0] for a, b in ((to, to), (x, to))]
+    lengths, xla = [], jax.nn.dot_product_attention
+
+    def cudnn(query, key, value, *, implementation, **given):
+        assert implementation == "cudnn"
+        lengths.append((query.shape[1], key.shape[1], value.shape[1]))
+        return xla(query, key, value, implementation="xla", **given)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", cudnn)
+    for one, (a, b) in zip(expected, ((to, to), (x, to)), strict=True):
+        np.testing.assert_allclose(attention(a, to=b)[0], one, rtol=0, atol=1e-6)
+    assert lengths == [(16, 16, 16), (8, 16, 16)]
 
 
 def test_layer_norm_of_bfloat16_is_rounded_once():

@@ -86,8 +86,12 @@ class Worker:
         self._what, self._command = f"bench {bench}: {name}", command
 
     def __enter__(self) -> "Worker":
-        # On a GPU each worker takes the memory it needs, so that several fit beside each other.
-        environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment = os.environ | {
+            # On a GPU each worker takes the memory it needs, so that several fit beside each other.
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            # Else the last line of a traceback, which `answer` shows, is about the traceback.
+            "JAX_TRACEBACK_FILTERING": "off",
+        }
         self._errors = tempfile.TemporaryFile()  # a pipe would block the process once it is full
         self._process = subprocess.Popen(
             self._command,

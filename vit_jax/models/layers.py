@@ -236,8 +236,17 @@ def _attend(
     if kind == "explicit":
         weights = attention_weights(query, key, relative, bias)
         return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value), weights
-    implementation = "cudnn" if kind == "cudnn" else "xla"
-    return jax.nn.dot_product_attention(query, key, value, implementation=implementation), None
+    if kind == "xla":
+        return jax.nn.dot_product_attention(query, key, value, implementation="xla"), None
+    # cuDNN's backward pass refuses odd lengths, and 14 x 14 patches with a class token are 197.
+    lengths = [jnp.full(x.shape[:1], x.shape[1], jnp.int32) for x in (query, key)]
+    y = jax.nn.dot_product_attention(
+        *(jnp.pad(x, ((0, 0), (0, -x.shape[1] % 8), (0, 0), (0, 0))) for x in (query, key, value)),
+        query_seq_lengths=lengths[0],
+        key_value_seq_lengths=lengths[1],
+        implementation="cudnn",
+    )
+    return y[:, : query.shape[1]], None
 
 
 class Attention(nnx.Module):
