@@ -190,7 +190,7 @@ def begin(reference, classes, outputs=None, **more):
         model=dataclasses.replace(told.model, num_classes=outputs or len(classes)), data=told.data,
         init_from=str(reference), init_head="keep", **more,
     )  # fmt: skip
-    params, notes = loading.initial_params(cfg, build.create_model(cfg), classes)
+    params, notes, _ = loading.initial_params(cfg, build.create_model(cfg), classes)
     return params["head"]["kernel"], notes
 
 

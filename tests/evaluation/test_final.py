@@ -201,7 +201,7 @@ def test_the_best_checkpoint_is_what_a_run_begins_with(run, root):
     cfg = vit_jax.get_config("image_folder-32", {**OPTIONS, "data.root": str(root)})
     cfg = dataclasses.replace(cfg, init_from=str(run.workdir), init_head="keep")
     cfg = config.with_classes(cfg, 2)
-    began, _ = loading.initial_params(cfg, build.create_model(cfg), best.classes)
+    began, _, _ = loading.initial_params(cfg, build.create_model(cfg), best.classes)
     began, *others = (tree_utils.flatten(one) for one in (began, best.params, newest.params))
     for name, array in began.items():
         np.testing.assert_array_equal(array, others[0][name])

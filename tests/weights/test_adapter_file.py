@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.weights import adapter_file
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.arrays import WeightsError
 
 ARRAYS = {
     "lora/a": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4),

@@ -13,7 +13,8 @@ import foreign
 from vit_jax import cli, config, models, weights
 from vit_jax.runs import directory
 from vit_jax.utils import tree_utils
-from vit_jax.weights import exporting, family, importing, mapping, readers
+from vit_jax.weights import exporting, family, importing, mapping
+from vit_jax.weights.arrays import Arrays, ArraySpec
 from vit_jax.weights.families import huggingface
 
 NAMES = sorted(path.stem for path in (foreign.FOLDER / "backbones").glob("*.json"))
@@ -284,11 +285,11 @@ def test_dinov3_of_every_published_size(size):
         shapes |= {f"{block}.mlp.{name}.bias": shape[:1] for name, shape in inner.items()}
         shapes |= {f"{block}.attn.qkv.weight": (3 * width, width)}
         shapes |= {f"{block}.attn.proj.weight": (width, width), f"{block}.attn.proj.bias": (width,)}
-    specs = {name: readers.ArraySpec(shape, np.dtype(np.float32)) for name, shape in shapes.items()}
+    specs = {name: ArraySpec(shape, np.dtype(np.float32)) for name, shape in shapes.items()}
     given = {"architecture": f"vit_{size}_patch16_dinov3", "global_pool": "token",
              "num_classes": 0, "pretrained_cfg": {"input_size": [3, 256, 256]}}  # fmt: skip
     files = {"config.json": given}
-    found = importing.find(readers.Arrays(specs, lambda name: np.empty(specs[name].shape)), files)
+    found = importing.find(Arrays(specs, lambda name: np.empty(specs[name].shape)), files)
     facts = found.family.read_spec(specs, family.Hints(files=files))
     model = facts.model
     assert (model.heads, model.depth, model.mlp_dim) == (heads, depth, hidden)

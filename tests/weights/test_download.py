@@ -15,8 +15,8 @@ from rich.console import Console
 from vit_jax.runtime import progress
 from vit_jax.utils import storage
 from vit_jax.weights import hub
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.hub import Source, fetch
-from vit_jax.weights.readers import WeightsError
 
 
 def npz(seed, size=5000):

@@ -52,12 +52,12 @@ def test_what_no_file_of_flax_holds_is_refused():
     for data, error, message in (
         (sound[:-1], EOFError, "too early"),
         (sound + b"\0", ValueError, "behind the last array"),
-        (sound.replace(b"float64", b"object0"), flax_files.Refused, "the type 'object0'"),
+        (sound.replace(b"float64", b"object0"), weights.WeightsError, "the type 'object0'"),
         (sound.replace(b"\x91\x02", b"\x91\x03"), ValueError, "another size"),
         (b"\x82\xa1a\1\xa1a\2", ValueError, "'a' occurs twice"),
-        (b"\x81\xa1a" * 100 + b"\1", flax_files.Refused, "more than 32 deep"),
-        (b"\x91" * 100 + b"\1", flax_files.Refused, "more than 32 deep"),
-        (b"\xdd\xff\xff\xff\xff" + b"\1" * 300_000, flax_files.Refused, "more than 200,000"),
+        (b"\x81\xa1a" * 100 + b"\1", weights.WeightsError, "more than 32 deep"),
+        (b"\x91" * 100 + b"\1", weights.WeightsError, "more than 32 deep"),
+        (b"\xdd\xff\xff\xff\xff" + b"\1" * 300_000, weights.WeightsError, "more than 200,000"),
         (b"\xc1", ValueError, "0xc1"),
     ):
         with pytest.raises(error, match=message):

@@ -9,8 +9,8 @@ import pytest
 from vit_jax import config, weights
 from vit_jax.utils import messages
 from vit_jax.weights import mapping
+from vit_jax.weights.arrays import Arrays, ArraySpec
 from vit_jax.weights.mapping import Report, Rule, linear
-from vit_jax.weights.readers import Arrays, ArraySpec
 
 FACTS = mapping.ModelSpec(model=config.Model(), data=config.Data())
 # A model of three layers and a ResNet of 1 and 3 units, far smaller than there are.

@@ -9,7 +9,8 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import FIXTURES, read, refusal, write
 from vit_jax import weights
-from vit_jax.weights import family, importing, readers
+from vit_jax.weights import family, importing
+from vit_jax.weights.arrays import Arrays, ArraySpec
 
 HEADS = {"model.heads": "3"}
 PLAIN = foreign.FOLDER / "timm_vit_tiny.safetensors"
@@ -130,10 +131,10 @@ def test_two_names_for_one_array_are_refused(tmp_path):
 
 def test_many_prefixes_are_no_more_work():
     """Only a few are tried, however many a file has."""
-    spec = readers.ArraySpec((2, 2), np.dtype(np.float32))
+    spec = ArraySpec((2, 2), np.dtype(np.float32))
     names = {f"m{i}.patch_embed.proj.weight": spec for i in range(15_000)}
     with pytest.raises(weights.WeightsError, match="not one of the supported model layouts"):
-        importing.find(readers.Arrays(names, lambda name: None), {})
+        importing.find(Arrays(names, lambda name: None), {})
 
 
 # What no arrays can be loaded of says why, and names no list of arrays

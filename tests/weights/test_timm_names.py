@@ -18,7 +18,8 @@ import pytest
 import foreign
 from vit_jax import config, weights
 from vit_jax.utils import tree_utils
-from vit_jax.weights import family, importing, mapping, readers
+from vit_jax.weights import family, importing, mapping
+from vit_jax.weights.arrays import Arrays, ArraySpec
 from vit_jax.weights.families import timm, timm_vit
 
 TABLE = foreign.FOLDER / "timm_names.csv"
@@ -43,12 +44,12 @@ def specs(model):
         layers = range(model["depth"]) if ".N." in name else [0]
         every |= {name.replace(".N.", f".{layer}."): shape for layer in layers}
     dtype = np.dtype(np.float32)
-    return {name: readers.ArraySpec(tuple(shape), dtype) for name, shape in every.items()}
+    return {name: ArraySpec(tuple(shape), dtype) for name, shape in every.items()}
 
 
 def recognized(arrays, files):
     """Returns the family of a file with these arrays."""
-    return importing.find(readers.Arrays(arrays, lambda name: None), files).family
+    return importing.find(Arrays(arrays, lambda name: None), files).family
 
 
 def facts(name, *, alone):

@@ -11,7 +11,7 @@ import pytest
 from vit_jax import cli, config, models
 from vit_jax.utils import tree_utils
 from vit_jax.weights import hub, zoo
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.arrays import WeightsError
 
 EVERY = zoo.entries()
 ENTRIES = [entry for entry in EVERY if entry.urls]  # the others: test_bundled.py

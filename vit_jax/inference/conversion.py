@@ -81,19 +81,19 @@ def _save_adapter(
         raise config.ConfigError(f"--to=adapter: {reference} is no run; only a run has a base")
     directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
     cfg = run_config.config_from_values(record["config"], overrides)
-    fitted, digest, shapes = loading.adapter_base(cfg, record["classes"])
+    base = loading.adapter_base(cfg, record["classes"])
     held = jax.device_get(loading.load_held(directory, number, cfg))
     params = tree_utils.flatten(held["params"])
-    frozen = {name: params[name] for name in fitted if name not in shapes}
-    if adapter_file.digest(frozen) != digest:
+    frozen = {name: params[name] for name in base.params if name not in base.shapes}
+    if adapter_file.digest(frozen) != base.digest:
         raise weights.WeightsError(
             f"init_from={cfg.init_from}: is not the base that {reference} began with any more; "
             "set --config.init_from=PATH to that"
         )
     split = trainable.from_config(build.create_model(cfg), cfg).split
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
-    arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in shapes}
-    fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": digest}
+    arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in base.shapes}
+    fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": base.digest}
     adapter_file.write(output, arrays, fields, f"{cfg.name}: {record['chosen']}")
     count = sum(array.size for array in arrays.values())
     return [

@@ -6,7 +6,7 @@ import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -195,10 +195,16 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     return manager.restore_subtree(directory, step_number, target)
 
 
-def initial_params(
-    cfg: config.Config, model: models.Classifier, classes: Sequence[str]
-) -> tuple[models.Params, list[str]]:
-    """Initial parameters from `init_from`, and a line on every difference.
+class Initial(NamedTuple):
+    """Parameters to start from, a line on every difference, and what their files leave open."""
+
+    params: models.Params
+    notes: list[str]
+    assumed: tuple[str, ...]
+
+
+def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequence[str]) -> Initial:
+    """Initial parameters from `init_from`.
 
     Args:
       cfg: the run.
@@ -230,21 +236,28 @@ def initial_params(
             )
     params, report = weights.fit(jax.device_get(opened.params), opened.spec, model, keep_head=keep)
     # The notes on a file of another project count its arrays; a second count would puzzle.
-    return params, [*opened.notes, *report.lines()[bool(opened.notes) :], *notes]
+    lines = [*opened.notes, *report.lines()[bool(opened.notes) :], *notes]
+    return Initial(params, lines, opened.assumed)
 
 
-def adapter_base(
-    cfg: config.Config, classes: Sequence[str]
-) -> tuple[models.Params, str, dict[str, Any]]:
-    """Splits the parameters of a LoRA run into base and adapter.
+class AdapterBase(NamedTuple):
+    """What an adapter is added to.
 
-    Args:
-      cfg: the run.
-      classes: names of its classes.
+    Attributes:
+      params: the base's parameters in the run's model, by name.
+      digest: of those that are frozen.
+      shapes: of the adapter's arrays by name: what trains, and what the base lacks.
+      assumed: what the base's files leave open.
+    """
 
-    Returns:
-      The base's parameters in the run's model; a digest of those that are frozen; the shapes of the
-      arrays of the adapter by name: what trains, and what the base lacks.
+    params: dict[str, Any]
+    digest: str
+    shapes: dict[str, Any]
+    assumed: tuple[str, ...]
+
+
+def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
+    """Splits the parameters of a LoRA run, whose classes have these names, into base and adapter.
 
     Raises ConfigError for a run without a base, or in which everything trains.
     """
@@ -257,13 +270,13 @@ def adapter_base(
         )
     if cfg.init_from is None:
         raise config.ConfigError(f"{cfg.name}: began with random weights, so it has no base")
-    params, _ = initial_params(cfg, model, classes)
-    fitted, every = tree_utils.flatten(params), trainable.parameters(model, cfg)
+    initial = initial_params(cfg, model, classes)
+    fitted, every = tree_utils.flatten(initial.params), trainable.parameters(model, cfg)
     shapes = tree_utils.flatten(jax.eval_shape(selection.split, every))
     lacking = tree_utils.flatten(every).items()
     shapes |= {n: leaf for n, leaf in lacking if n not in fitted and n not in shapes}
     digest = adapter_file.digest({n: array for n, array in fitted.items() if n not in shapes})
-    return fitted, digest, shapes
+    return AdapterBase(fitted, digest, shapes, initial.assumed)
 
 
 def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> "LoadedModel":
@@ -271,15 +284,15 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> "LoadedMo
     fields = adapter_file.read_fields(path)
     cfg = run_config.config_from_values(fields["config"], overrides)
     classes = tuple(map(str, fields["classes"]))
-    fitted, digest, shapes = adapter_base(cfg, classes)
-    if digest != fields["base"]:
+    base = adapter_base(cfg, classes)
+    if base.digest != fields["base"]:
         raise weights.WeightsError(
             f"{path}: init_from={cfg.init_from} is not the base it was trained on; set "
             "--config.init_from=PATH to that"
         )
-    held = adapter_file.read_arrays(path, shapes, fields)
+    held = adapter_file.read_arrays(path, base.shapes, fields)
     selection = trainable.from_config(create_model(cfg), cfg)
-    whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
+    whole = {name: jnp.asarray(array) for name, array in (held | base.params).items()}
     trained = {name: held[name] for name in selection.specs or ()}
     state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}
     return LoadedModel(
@@ -288,7 +301,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> "LoadedMo
         classes=class_names(classes, cfg),
         kind="adapter",
         notes=(f"begins with {cfg.init_from}",),
-        assumed=weights.assumptions(describe(str(cfg.init_from), cfg), wanted=cfg),
+        assumed=base.assumed,
     )
 
 

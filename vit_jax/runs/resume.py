@@ -129,7 +129,7 @@ def begin(
     session.progress.doing("making the parameters")
     live, cfg = trainer.init_state(), trainer.cfg
     if cfg.init_from is not None:
-        params, notes = loading.initial_params(cfg, trainer.model, tuple(classes))
+        params, notes, _ = loading.initial_params(cfg, trainer.model, tuple(classes))
         live = state.begin_with(live, params, trainer.trainable)
         session.progress.say(f"begins with {cfg.init_from}")
         for line in notes:

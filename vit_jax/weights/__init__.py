@@ -1,11 +1,11 @@
 """Imports and exports weights of other projects, without TensorFlow or PyTorch."""
 
 from vit_jax.weights.adapting import fit, numerics
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.exporting import KINDS, save
 from vit_jax.weights.family import Family, register
 from vit_jax.weights.importing import Weights, assumptions, load, read_spec
 from vit_jax.weights.mapping import ModelSpec, Report
-from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.zoo import find, resolve
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.weights import readers, writers
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.arrays import WeightsError
 
 log = logging.getLogger("vit_jax")
 

@@ -12,7 +12,7 @@ from vit_jax import config, models
 from vit_jax.config import options
 from vit_jax.utils import tree_utils
 from vit_jax.weights import mapping
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.arrays import WeightsError
 
 MASKED = ("mask_token", "prediction/")  # of masked patch prediction
 HEAD = ("head/", "head_dist/", "pre_logits/", *MASKED)

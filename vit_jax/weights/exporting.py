@@ -23,8 +23,8 @@ from vit_jax import config, models
 from vit_jax.models import positions
 from vit_jax.utils import tree_utils
 from vit_jax.weights import importing, json_fields, mapping, writers
+from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.family import FAMILIES, Family, Files, Hints
-from vit_jax.weights.readers import Arrays, ArraySpec, WeightsError
 
 # Options that determine the function of a model, and those of its preprocessing.
 ENCODER = (

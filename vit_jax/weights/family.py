@@ -10,8 +10,8 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size
-from vit_jax.weights.readers import WeightsError
 
 Fields = Mapping[str, Any]  # of a JSON file
 Files = Mapping[str, Fields]  # the JSON files beside the arrays, by name

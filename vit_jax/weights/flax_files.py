@@ -15,13 +15,12 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.utils import storage
+from vit_jax.weights.arrays import MAX_AXES, MAX_ENTRIES, WeightsError
 
 File = io.BufferedIOBase | io.RawIOBase
 
 MAX_DEPTH = 32
-MAX_ENTRIES = 200_000
 MAX_TEXT = 1_000  # bytes of a name
-MAX_AXES = 8
 DTYPES = {
     "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": ml_dtypes.bfloat16,
     "int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "i1", "uint64": "<u8", "uint32": "<u4",
@@ -29,10 +28,6 @@ DTYPES = {
 }  # fmt: skip
 CHUNKED = "__msgpack_chunked_array__"
 Value = TypeVar("Value")
-
-
-class Refused(Exception):
-    """Contents that are no arrays of Flax's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +51,7 @@ class StoredArray:
 def open_arrays(file: File) -> dict[str, StoredArray]:
     """The arrays by their names on the way through the dictionaries, joined by slashes.
 
-    Raises Refused for other contents, ValueError for a damaged file.
+    Raises WeightsError for other contents, ValueError for a damaged file.
     """
     walker = _Walker(file)
     found = dict(walker.arrays("", 0))
@@ -78,7 +73,9 @@ class _Walker:
         """The arrays of the value that comes next, whose name is `path`."""
         kind, value = self._next()
         if kind in ("map", "array") and depth == MAX_DEPTH:
-            raise Refused(f"dictionaries nested more than {MAX_DEPTH} deep")
+            raise WeightsError(
+                f"has dictionaries nested more than {MAX_DEPTH} deep; arrays alone are read"
+            )
         if kind == "map":
             keys = set()
             for number in range(value):
@@ -99,7 +96,7 @@ class _Walker:
             if code in (1, 3):
                 yield path, self._array(end)
             elif code != 2:  # a complex number
-                raise Refused(f"the extension {code}")
+                raise WeightsError(f"has the extension {code}; arrays alone are read")
             self._file.seek(end)
         elif kind in ("bytes", "text"):
             self._skip(value)
@@ -114,7 +111,7 @@ class _Walker:
         shape = tuple(self._count() for _ in range(axes))
         name = self._text()
         if name not in DTYPES:
-            raise Refused(f"the type {name[:80]!r}")
+            raise WeightsError(f"has the type {name[:80]!r}; arrays alone are read")
         kind, size = self._next()
         start, dtype = self._file.tell(), np.dtype(DTYPES[name])
         if kind != "bytes" or start + size != end or size != math.prod(shape) * dtype.itemsize:
@@ -167,7 +164,7 @@ class _Walker:
         """The kind of the value that comes next, and its value, entries, or bytes that follow."""
         self._entries += 1
         if self._entries > MAX_ENTRIES:
-            raise Refused(f"more than {MAX_ENTRIES:,} values")
+            raise WeightsError(f"has more than {MAX_ENTRIES:,} values; arrays alone are read")
         (first,) = self._bytes(1)
         if first < 0x80 or first >= 0xE0:
             return "value", first if first < 0x80 else first - 0x100

@@ -33,7 +33,7 @@ from vit_jax import __version__
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import storage
 from vit_jax.weights import readers
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.arrays import WeightsError
 
 STORAGE, HUB = "https://storage.googleapis.com", "https://huggingface.co"
 LOCAL = ("localhost", "127.0.0.1")

@@ -18,9 +18,9 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.weights import adapting, json_fields, mapping, readers
+from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.families import google, huggingface, timm
 from vit_jax.weights.family import FAMILIES, NOT_OFFERED, Family, Files, Hints
-from vit_jax.weights.readers import Arrays, ArraySpec, WeightsError
 
 BESIDE = ("config.json", huggingface.PREPROCESSOR, huggingface.PROCESSOR, timm.OPEN_CLIP)
 INDEX = ".index.json"

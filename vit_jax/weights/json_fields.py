@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.arrays import WeightsError
 
 Given = Mapping[str, Any]  # the fields of a file
 

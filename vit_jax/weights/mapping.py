@@ -18,7 +18,7 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.utils import tree_utils
-from vit_jax.weights.readers import Arrays, ArraySpec, WeightsError
+from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 
 Shape = tuple[int, ...]
 Size = tuple[int, int]  # height and width

@@ -10,11 +10,9 @@ files have none: a corrupted value goes unnoticed if the array is still finite.
 
 import collections
 import contextlib
-import dataclasses
 import hashlib
 import io
 import json
-import math
 import os
 import pathlib
 import re
@@ -25,9 +23,9 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax import config
 from vit_jax.utils import pickles, storage
 from vit_jax.weights import flax_files, torch_files
+from vit_jax.weights.arrays import MAX_AXES, Arrays, ArraySpec, WeightsError
 
 # The largest released ViT takes 2.5 GB; a file that unpacks to more than this is an attack.
 MAX_BYTES = 32 * 2**30
@@ -38,7 +36,6 @@ MAX_DEPTH = 64  # nesting depth of JSON
 MAX_TABLE = 8 * 2**20  # bytes of names, shapes and labels to read at once
 MAX_ARRAYS = 20_000
 MAX_HEADER = 1_000  # bytes of the header of one array in a .npz
-MAX_AXES = 8
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
 # Formats of weights that are known and not read, by the suffix of a file, and why.
 UNREAD = {
@@ -46,41 +43,6 @@ UNREAD = {
     ".h5": "is Keras's HDF5, which is not supported",
     ".tar": "is an archive, which is not unpacked here",
 }
-
-
-class WeightsError(config.UserError):
-    """Weights that cannot be read, do not fit, or cannot be written in the requested format.
-
-    The message is one printable line, whatever the file contains.
-    """
-
-    def __init__(self, text: str):
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
-
-
-@dataclasses.dataclass(frozen=True)
-class ArraySpec:
-    """Shape and dtype of an array."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """The size of its values in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-@dataclasses.dataclass(frozen=True)
-class Arrays:
-    """Arrays by name; `read` loads one of them; `metadata` is text that a file holds beside them.
-
-    `read` raises WeightsError, which names the array, if it is damaged.
-    """
-
-    specs: Mapping[str, ArraySpec]
-    read: Callable[[str], np.ndarray]
-    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
@@ -396,10 +358,7 @@ def _torch(file: _File) -> Arrays:
 
 
 def _flax(file: _File) -> Arrays:
-    try:
-        arrays = flax_files.open_arrays(file)
-    except flax_files.Refused as error:
-        raise WeightsError(f"has {error}; arrays alone are read") from error
+    arrays = flax_files.open_arrays(file)
     specs = {name: ArraySpec(one.shape, one.dtype) for name, one in arrays.items()}
     return _checked(specs, lambda name: arrays[name].read(file), file)
 

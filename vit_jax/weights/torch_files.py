@@ -17,13 +17,12 @@ import numpy as np
 
 from vit_jax.utils import pickles, storage
 from vit_jax.utils.pickles import Inert, Refused, expect
+from vit_jax.weights.arrays import MAX_AXES, MAX_ENTRIES
 
 File = io.BufferedIOBase | io.RawIOBase
 
 MAX_DEPTH = 16  # dictionaries in dictionaries
-MAX_ENTRIES = 200_000  # of all dictionaries and lists, those of optimizers included
 MAX_PICKLE = 8 * 2**20  # bytes; that of ViT-L/16 and its optimizer has 0.2 million
-MAX_AXES = 8
 CHUNK = 2**20
 MAGIC = 0x1950A86A20F9469CFC6C  # the first value of the older form; its version follows
 VERSION = 1001

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from vit_jax import config
 from vit_jax.utils import storage
 from vit_jax.weights import hub
-from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.arrays import WeightsError
 
 BUCKET = "gs://vit_models"
 TABLES = tuple(

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from vit_jax import config, models
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import google, huggingface, timm, torch_rules
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.family import ANY_SIZE, NO_HEAD, Family, Fields, Files, Hints
@@ -29,7 +30,6 @@ from vit_jax.weights.mapping import (
     Shapes,
     Size,
 )
-from vit_jax.weights.readers import WeightsError
 
 
 def _is_bit(spec: ModelSpec) -> bool:

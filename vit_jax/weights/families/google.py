@@ -8,6 +8,7 @@ With `scan=True`, big_vision stacks the layers: one array for all of them.
 from collections.abc import Iterable, Iterator
 
 from vit_jax import config, models
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families.torch_rules import ARRAYS
 from vit_jax.weights.family import NO_HEAD, NO_SIZE, Family, Files, Hints
 from vit_jax.weights.mapping import (
@@ -21,7 +22,6 @@ from vit_jax.weights.mapping import (
     array_shape,
     size_of_positions,
 )
-from vit_jax.weights.readers import WeightsError
 
 BLOCK, STACKED = "Transformer/encoderblock_{layer}", "Transformer/encoderblock"
 POSITIONS = "Transformer/posembed_input/pos_embedding"

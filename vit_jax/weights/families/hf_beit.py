@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from vit_jax import models
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.hf_vit import PATCHES
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.family import Fields, refuse_options
 from vit_jax.weights.mapping import ModelSpec, Shapes
-from vit_jax.weights.readers import WeightsError
 
 BLOCK = "encoder.layer.{layer}"
 TABLE = "relative_position_bias.relative_position_bias_table"

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from vit_jax import config
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.hf_vit import PATCHES
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.family import Fields
 from vit_jax.weights.mapping import ModelSpec, Shapes
-from vit_jax.weights.readers import WeightsError
 
 KINDS = ("dinov2", "dinov2_with_registers")
 TYPE = Type(

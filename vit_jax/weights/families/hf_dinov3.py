@@ -8,12 +8,12 @@ Version 5 of transformers names the layers model.layer.0 but still writes the ol
 from typing import Any, ClassVar
 
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.families.torch_rules import QKV
 from vit_jax.weights.family import Fields
 from vit_jax.weights.mapping import ModelSpec, Shapes
-from vit_jax.weights.readers import WeightsError
 
 PATCHES = "embeddings.patch_embeddings.weight"
 DEFAULTS = {"num_attention_heads": 6, "layer_norm_eps": 1e-5, "rope_theta": 100.0}

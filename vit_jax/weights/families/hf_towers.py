@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 from vit_jax import models
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.hf_vit import MASKED
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.families.torch_rules import QKV
 from vit_jax.weights.family import Fields, Hints
 from vit_jax.weights.mapping import FLAT, ROWS, ArraySpecs, ModelSpec, Shapes
-from vit_jax.weights.readers import WeightsError
 
 PATCHES = "embeddings.patch_embedding.weight"
 BLOCK = "encoder.layers.{layer}"

@@ -11,11 +11,11 @@ writes the older names; imports accept both, exports use the older.
 from collections.abc import Collection
 from typing import Any, ClassVar
 
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.family import Fields
 from vit_jax.weights.mapping import ModelSpec, Shapes
-from vit_jax.weights.readers import WeightsError
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 AROUND = (

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from vit_jax import config, models
 from vit_jax.weights import family, json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import torch_rules
 from vit_jax.weights.families.torch_rules import Names
 from vit_jax.weights.family import (
@@ -23,7 +24,6 @@ from vit_jax.weights.family import (
     Hints,
 )
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Shapes, Size
-from vit_jax.weights.readers import WeightsError
 
 # Activations by transformers' name.
 ACTIVATIONS = {

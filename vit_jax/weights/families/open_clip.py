@@ -9,6 +9,7 @@ open_clip_config.json in open_clip's folders does. Its towers of timm have timm'
 from collections.abc import Iterator
 
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import timm, torch_rules
 from vit_jax.weights.families.timm import OPEN_CLIP as CONFIG
 from vit_jax.weights.families.timm import UNKNOWN_HEADS
@@ -23,7 +24,6 @@ from vit_jax.weights.mapping import (
     array_shape,
     size_of_positions,
 )
-from vit_jax.weights.readers import WeightsError
 
 BLOCK = "transformer.resblocks.{layer}"
 NAMES = (

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from vit_jax import config
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import torch_rules
 from vit_jax.weights.family import (
     CLIP,
@@ -20,7 +21,6 @@ from vit_jax.weights.family import (
     share_of_crop,
 )
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Size
-from vit_jax.weights.readers import WeightsError
 
 OPEN_CLIP = "open_clip_config.json"
 CROPS = {"center": "central", "squash": "squash", "border": "border"}

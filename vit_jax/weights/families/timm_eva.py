@@ -20,6 +20,7 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import timm, torch_rules
 from vit_jax.weights.families.timm_vit import BLOCK, META, TABLES, Assumed, TimmViT
 from vit_jax.weights.families.torch_rules import QKV, SWIGLU
@@ -34,7 +35,6 @@ from vit_jax.weights.mapping import (
     Size,
     linear,
 )
-from vit_jax.weights.readers import WeightsError
 
 HEADS = {4096: 32, 1408: 16}
 REFERENCE = (16, 16)

@@ -21,6 +21,7 @@ from typing import Any
 
 from vit_jax import config, models
 from vit_jax.weights import json_fields
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import timm, torch_rules
 from vit_jax.weights.families.torch_rules import QKV, SWIGLU
 from vit_jax.weights.family import (
@@ -44,7 +45,6 @@ from vit_jax.weights.mapping import (
     array_shape,
     size_of_positions,
 )
-from vit_jax.weights.readers import WeightsError
 
 Assumed = dict[str, str]  # what is assumed, and why
 

@@ -13,10 +13,10 @@ token, the second as a register. Its files for PyTorch have the names of Meta's 
 from collections.abc import Iterator
 
 from vit_jax import config, models
+from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import google
 from vit_jax.weights.family import NO_HEAD, Family, Files, Hints
 from vit_jax.weights.mapping import ArrayLayout, ArraySpecs, ModelSpec, Rule, Shapes, array_shape
-from vit_jax.weights.readers import WeightsError
 
 TOKENS = "encoder/ToTokenSequence_0"
 BLOCK = "encoder/transformer/encoderblock_{layer}"

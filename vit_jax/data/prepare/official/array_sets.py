@@ -31,6 +31,7 @@ from vit_jax.data.prepare.official.recipe import (
 from vit_jax.data.prepare.official.source_files import NeedsUnpackingError, SourceFiles
 from vit_jax.data.source import DataError
 from vit_jax.weights import readers
+from vit_jax.weights.arrays import WeightsError
 
 # Kinds of numbers in a file.
 PIXELS = ("u1",)
@@ -292,7 +293,7 @@ def _npy_array(
     with files.opened(found) as (plain, file):
         try:
             length, spec, fortran = readers.npy_header(found.path, file)
-        except (ValueError, TypeError, readers.WeightsError):
+        except (ValueError, TypeError, WeightsError):
             raise DataError(f"{found.path}: is no array, or a damaged one") from None
     shape = " x ".join(map(str, spec.shape))
     if spec.shape[1:] != part or spec.dtype.str[1:] not in kinds or fortran:

@@ -1,0 +1,48 @@
+"""Named arrays of a file of weights, the error of what is none, and the limits of all formats."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from vit_jax import config
+
+MAX_AXES = 8
+# Of the dictionaries and lists of a file, an optimizer's included: ViT-L's has some thousands.
+MAX_ENTRIES = 200_000
+
+
+class WeightsError(config.UserError):
+    """Weights that cannot be read, do not fit, or cannot be written in the requested format.
+
+    The message is one printable line, whatever the file contains.
+    """
+
+    def __init__(self, text: str):
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """Shape and dtype of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its values in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """Arrays by name; `read` loads one of them; `metadata` is text that a file holds beside them.
+
+    `read` raises WeightsError, which names the array, if it is damaged.
+    """
+
+    specs: Mapping[str, ArraySpec]
+    read: Callable[[str], np.ndarray]
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
