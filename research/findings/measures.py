@@ -9,7 +9,6 @@ import numpy as np
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import inputs, measures
-from vit_jax.models import variants
 from vit_jax.studies import worker
 
 APART = 5  # patches: 5 is the only distance both along a row and, as (3, 4), across both
@@ -43,16 +42,11 @@ def attention(opened: loading.LoadedModel) -> dict[str, float]:
     `distance/first_widest` and `first_narrowest` are those of one head, divided by the distance of
     uniform attention.
     """
-    cfg = opened.config
-    token = variants.has_class_token(cfg.model)
     examples = prediction.read_examples(opened, 10**6)
     pictures = inputs.preprocess(opened.config.data, examples)
     seen = measures.attention_stats(opened, pictures, maps=0)
     heads = seen.distance.mean(axis=0)
-    far = measures.distances(
-        variants.grid(cfg.model, cfg.data.image_size), cfg.data.image_size, prefix=token
-    )
-    uniform = float(far.sum() / (len(far) - token) / len(far))  # a key may be the class token
+    uniform = measures.uniform_distance(opened.config)
     found = {f"distance/layer{n}": float(layer.mean()) for n, layer in enumerate(heads, 1)}
     return found | {
         "distance/first_widest": float(heads[0].max()) / uniform,

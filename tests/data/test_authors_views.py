@@ -57,3 +57,23 @@ def test_area_of_sixteen_bits_and_four_channels():
     view = transforms.Resize(3, 2, "area")(image, np.random.default_rng(0))
     expected = image.reshape(3, 2, 2, 2, 4).mean(axis=(1, 3)).astype(np.uint16)
     np.testing.assert_array_equal(view, expected)
+
+
+def test_area_of_a_larger_view_is_tensorflows():
+    """A pixel that covers a result counts by the scale, one that ends in it by where it ends."""
+    image = np.array([[200, 3], [77, 255]], np.uint8)
+    for size in (3, 5, 7):
+        scale = np.float32(2) / np.float32(size)
+        shares = np.zeros((size, 2), np.float32)
+        for result, pixel in np.ndindex(size, 2):
+            first, last = np.float32(result) * scale, np.float32(result + 1) * scale
+            if pixel < last and pixel + 1 > first:
+                ends = scale if pixel < first else last - pixel
+                shares[result, pixel] = ends if pixel + 1 > last else pixel + 1 - max(first, pixel)
+        expected = np.empty((size, size), np.float32)
+        for row, column in np.ndindex(size, size):
+            sums = [sum(shares[column] * image[y], np.float32(0)) for y in (0, 1)]
+            expected[row, column] = sums[0] * shares[row, 0] + sums[1] * shares[row, 1]
+        expected *= np.float32(1) / (scale * scale)
+        found = transforms.Resize(size, size, "area")(image[:, :, None], np.random.default_rng(0))
+        np.testing.assert_array_equal(found[:, :, 0], expected.astype(np.uint8))

@@ -14,6 +14,7 @@ from vit_jax import config
 from vit_jax.config import catalog
 from vit_jax.data import randaugment
 from vit_jax.data import transforms as tf
+from vit_jax.data.source import DataError
 
 RAMP = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6, 1)
 
@@ -107,6 +108,27 @@ def test_resize_short_side_keeps_the_middle_of_a_strip():
     np.testing.assert_array_equal(result[0, :, 0], np.arange(4, 36))
 
 
+def test_keeping_the_ratio_within_a_box_or_over_it():
+    """The sides of timm's ResizeKeepRatio; none vanishes, and strips to be covered are cut."""
+    for inside, shape, expected in (
+        (True, (30, 20), (8, 5)),
+        (False, (30, 20), (12, 8)),
+        (True, (1, 100), (1, 8)),
+        (False, (1, 10**4), (8, 256)),
+    ):
+        resize = tf.ResizeKeepRatio(8, 8, inside=inside)
+        assert resize(photo(*shape), rng()).shape == (*expected, 3)
+
+
+@pytest.mark.parametrize(("rounding", "top", "left"), [("down", 2, 1), ("even", 1, 0)])
+def test_the_larger_half_of_a_border(rounding, top, left):
+    """Before the image as in transformers, or behind it as in torchvision."""
+    found = tf.CentralCrop(7, 7, rounding, (99,))(RAMP, rng())
+    expected = np.full((7, 7, 1), 99, np.uint8)
+    expected[top : top + 4, left : left + 6] = RAMP
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_central_crop():
     np.testing.assert_array_equal(
         tf.CentralCrop(2, 3)(RAMP, rng())[:, :, 0], [[7, 8, 9], [13, 14, 15]]
@@ -143,7 +165,13 @@ def test_inception_crop_by_hand():
     assert crop.rectangle(10, 20, numbers(2, 0, 0)) == (0, 0, 3, 6)  # 2 x 4 < 10 pixels: + 1 row
     assert crop.rectangle(10, 20, numbers(3, 7, 14)) == (7, 14, 3, 6)
     assert crop.rectangle(10, 20, numbers(10, 0, 0)) == (0, 0, 10, 20)
-    np.testing.assert_array_equal(crop(image, numbers(3, 2, 5)), image[2:5, 5:11])
+    np.testing.assert_array_equal(crop(image, numbers(3, 2, 9)), image[2:5, 9:15])
+
+
+def test_a_rectangle_beyond_the_greatest_area_loses_a_row():
+    # Aspect 1.75 and half of 10 x 20: heights up to round(7.6), but 8 x 14 are more than 100.
+    crop = tf.InceptionCrop(3, 6, (0.05, 0.5), (1.5, 2.0))
+    assert crop.rectangle(10, 20, Fixed([0.5, 0.99, 0, 0])) == (0, 0, 7, 12)
 
 
 def test_inception_crop_takes_the_whole_image_if_nothing_fits():
@@ -301,11 +329,22 @@ def test_views_that_configs_describe():
     assert tf.train_transforms(data) == (tf.Resize(448, 448), tf.RandomCrop(384, 384))
     assert tf.eval_transforms(data) == (tf.ResizeShortSide(448), tf.CentralCrop(384, 384))
 
-    data = config.Data(
-        image_size=(8, 8), eval_crop="central", resampling="antialiased_bicubic", flip=False
-    )
-    assert tf.train_transforms(data)[0].resampling == "antialiased_bicubic"
+    data = config.Data(image_size=(8, 8), eval_crop="central", resampling="antialiased_bicubic")
+    for crop in ("inception", "random", "resize"):
+        first, *_ = tf.train_transforms(dataclasses.replace(data, train_crop=crop))
+        assert first.resampling == "antialiased_bicubic"
     assert tf.eval_transforms(data)[0].resampling == "antialiased_bicubic"
+
+    data = config.Data(image_size=(8, 8), crop_area=(0.2, 0.9), crop_aspect=(0.5, 2.0), flip=False)
+    assert tf.train_transforms(data) == (tf.InceptionCrop(8, 8, (0.2, 0.9), (0.5, 2.0)),)
+
+    data = config.Data(image_size=(21, 14), eval_crop="central", resize_to=28)
+    assert tf.eval_transforms(data) == (tf.ResizeShortSide(28), tf.CentralCrop(21, 14))
+    data = dataclasses.replace(data, eval_crop="border", depth=16, fill=(0.1,))
+    assert tf.eval_transforms(data)[1].fill == (6554,)
+
+    data = config.Data(image_size=(8, 8), train_crop="resize", flip=False, shift=0.1)
+    assert tf.train_transforms(data) == (tf.Resize(8, 8), tf.RandomAffine(0, 0, 0.1))
 
     data = config.Data(image_size=(8, 8), train_crop="resize", flip=False, rotation=15, shift=0.1)
     assert tf.train_transforms(data) == (tf.Resize(8, 8), tf.RandomAffine(15, 0, 0.1))
@@ -455,6 +494,30 @@ def test_jitter_multiplies_what_it_is_called():
     assert 0.69 * 60 - 1 < means.min() < 0.75 * 60
     assert 1.25 * 60 < means.max() < 1.31 * 60 + 1
     np.testing.assert_array_equal(changed(image, 5, 0.3), changed(image, 5, 0.3))
+
+
+def test_each_part_of_the_jitter_has_a_factor_of_its_own():
+    found = []
+
+    class Recorded:
+        def __init__(self, image):
+            self.image = image
+
+        def enhance(self, factor):
+            found.append(factor)
+            return self.image
+
+    with mock.patch.object(tf, "ENHANCED", (Recorded,) * 3):
+        changed(photo(4, 4), 0, 0.3)
+    assert len(set(found)) == 3
+    assert all(0.7 < factor < 1.3 for factor in found)
+
+
+def test_a_transform_of_a_plugin_keeps_shape_and_type():
+    for change in (lambda image: image[1:], lambda image: image.astype(np.float32)):
+        made = tf._PluggedIn("mine", lambda image, rng, change=change: change(image))
+        with pytest.raises(DataError, match=r"^data\.transforms=mine: returned .* must return"):
+            made(RAMP, rng())
 
 
 def test_three_augment_is_an_option():

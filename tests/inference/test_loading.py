@@ -247,13 +247,14 @@ def test_predictions_stand_in_the_order_of_their_images():
     model = loading.load(TOKEN)
     good = np.random.default_rng(0).integers(0, 256, (40, 20, 32, 3), np.uint8)
     images = [*good[:35], b"no image", good[35, :9], b"", *good[36:]]
-    found = model.predict(images, top=1)
+    found = model.predict(images, top=99)
     assert [one.image for one in found] == [f"images[{k}]" for k in range(len(images))]
     assert [k for k, one in enumerate(found) if one.error] == [35, 37]
     for k in (0, 34, 36, 38):
-        (alone,) = model.predict(images[k], top=1)
+        (alone,) = model.predict(images[k], top=99)
         assert found[k].top[0][0] == alone.top[0][0]
         assert found[k].top[0][1] == pytest.approx(alone.top[0][1], abs=1e-6)
+    assert {name for name, _ in found[0].top} == set(model.classes)  # there are no more
 
 
 def test_a_crop_grows_with_the_image_size(tmp_path):

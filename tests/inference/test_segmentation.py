@@ -190,3 +190,10 @@ def test_mistakes_are_one_line(tmp_path, capsys):
         masks.read_mask(masks.find_images(tmp_path / "plain", "train")[0], max_pixels=50)
     mask.unlink()
     assert "train/masks/a.png is missing" in said(f"--data={tmp_path / 'plain'}")
+
+
+def test_views_of_several_shapes_are_refused(tmp_path, capsys):
+    draw(tmp_path, ["train/a", "val/b"])
+    command = ["segment", f"--checkpoint={GOOGLE}", f"--data={tmp_path}"]
+    assert cli.main([*command, "--config.data.aspect=native"]) == 2
+    assert "data.aspect=native: is for evaluate, embed and predict" in capsys.readouterr().err

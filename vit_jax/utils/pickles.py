@@ -175,10 +175,3 @@ def pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
         if not isinstance(key, str | bytes | int | float | None):
             raise Refused(f"a {type(key).__name__} for a key")
         yield key, value
-
-
-CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
-    "TUPLE": tuple,
-    "LIST": list,
-    "DICT": lambda items: dict(pairs(items)),
-}

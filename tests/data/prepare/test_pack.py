@@ -128,9 +128,13 @@ def test_other_settings_do_not_continue_an_attempt(photos, tmp_path, monkeypatch
         pack.pack(packing(photos, tmp_path))
     (photos / "dog/new.jpg").unlink()
     finished = {p.name: p.stat().st_mtime_ns for p in (part / "whole").glob("photos-*")}
+    lost = min(finished)
+    (part / "whole" / lost).unlink()
     pack.pack(packing(photos, tmp_path))
     there = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "photos/1.0.0").glob("photos-*")}
-    assert there == finished  # nothing was packed twice
+    assert there.keys() == finished.keys()  # what was lost is packed again, and nothing else twice
+    assert {name for name in there if there[name] != finished[name]} == {lost}
+    assert not faults(tmp_path)
 
 
 def test_only_one_command_packs_a_data_set(photos, tmp_path):

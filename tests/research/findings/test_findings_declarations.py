@@ -1,5 +1,6 @@
 import itertools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -7,7 +8,10 @@ import pytest
 from research import findings
 from research.findings import arms, measures
 from research.findings.paper_findings import NAMES
-from vit_jax import config
+from vit_jax import config, models
+from vit_jax.inference import prediction
+from vit_jax.inference.inspect import inputs
+from vit_jax.inference.inspect import measures as inspected
 
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
@@ -129,3 +133,24 @@ def test_rows_and_columns_are_told_from_distance():
     lines = measures.similarities(same.astype(np.float32).reshape(8, 8, 8, 8))
     assert lines["positions/aligned"] == 1.0
     assert lines["positions/diagonal"] == 0.0
+
+
+@pytest.mark.parametrize(("pooling", "registers"), [("token", 0), ("token", 2), ("gap", 0)])
+def test_heads_that_attend_uniformly_have_distance_1(pooling, registers, monkeypatch):
+    """In units of uniform attention, of which class token and registers take their part."""
+    sizes = {"width": 4, "depth": 2, "heads": 1, "mlp_dim": 4, "patch_size": (4, 4)}
+    model = models.complete(config.Model(**sizes, pooling=pooling, registers=registers))
+    cfg = config.Config(model=model, data=config.Data(image_size=(9, 17)))
+    prefix = registers + (pooling == "token")
+    far = inspected.distances((2, 4), (8, 16), prefix=prefix)
+    tokens = len(far)
+    uniform = np.full((2, 3, 1, tokens, tokens), 1 / tokens, np.float32)  # layers, images, heads
+    seen = inspected.mean_distance(uniform, far, prefix=prefix).swapaxes(0, 1)
+    monkeypatch.setattr(prediction, "read_examples", lambda opened, count: None)
+    monkeypatch.setattr(inputs, "preprocess", lambda data, examples: None)
+    stats = types.SimpleNamespace(distance=seen)
+    monkeypatch.setattr(inspected, "attention_stats", lambda opened, pictures, maps: stats)
+    found = measures.attention(types.SimpleNamespace(config=cfg))  # pyright: ignore[reportArgumentType]
+    assert found["distance/first_widest"] == pytest.approx(1, rel=1e-6)
+    assert found["distance/first_narrowest"] == pytest.approx(1, rel=1e-6)
+    assert found["distance/layer2"] == pytest.approx(seen[0, 1, 0])

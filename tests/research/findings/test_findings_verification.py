@@ -1,9 +1,10 @@
+import dataclasses
 import random
 
 import pytest
 from scipy import stats
 
-from helpers.toy_findings import Runner, finding, study, training
+from helpers.toy_findings import SCALE, Runner, finding, study, training
 from research import findings
 from research.findings import verification
 from vit_jax import config
@@ -16,10 +17,11 @@ def test_the_interval_is_one_more_value_of_students_t():
     assert verification.prediction_half(values) == pytest.approx(expected)
 
 
-def verified(tmp_path, result, count=2):
+def verified(tmp_path, result, count=2, seeds=(0, 1, 2)):
     origin = training("origin", rates=(0.1,))
     tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
-    toy = study(tmp_path, finding(tuned, origin))
+    size = dataclasses.replace(SCALE, seeds=seeds, choose_seeds=seeds)
+    toy = study(tmp_path, finding(tuned, origin), size=size)
     findings.perform(toy, tmp_path, run=Runner(lambda cell: 0.5))
     run = Runner(result)
     found = findings.verify(toy, tmp_path, count, run=run, draw=random.Random(1))
@@ -52,3 +54,10 @@ def test_fine_tuning_is_repeated_with_its_pretraining_first(tmp_path):
 def test_more_than_there_are_is_refused(tmp_path):
     with pytest.raises(config.ConfigError, match=r"--verify=7: .* has 6 cells"):
         verified(tmp_path, lambda cell: 0.5, count=7)
+
+
+def test_an_interval_takes_two_seeds(tmp_path):
+    found, _ = verified(tmp_path / "two", lambda cell: 0.5, count=4, seeds=(0, 1))
+    assert all(one.good for one in found)
+    with pytest.raises(config.ConfigError, match=r"--verify=1: .* has 0 cells"):
+        verified(tmp_path / "one", lambda cell: 0.5, count=1, seeds=(0,))

@@ -181,9 +181,7 @@ def attention_stats(
     """
     cfg = opened.config
     require(cfg.model, "attention")
-    prefix = variants.prefix_tokens(cfg.model)
-    grid = variants.grid(cfg.model, cfg.data.image_size)
-    far = distances(grid, variants.covered(cfg.model, cfg.data.image_size), prefix=prefix)
+    prefix, far = variants.prefix_tokens(cfg.model), _token_distances(cfg)
     reach, rolled, kept = [], [], []
     for weights in attention_weights(opened, pictures.views):
         reach.append(mean_distance(weights, far, prefix=prefix).swapaxes(0, 1))
@@ -195,6 +193,20 @@ def attention_stats(
         rollout=np.concatenate(rolled),
         maps=np.concatenate(kept),
     )
+
+
+def _token_distances(cfg: config.Config) -> np.ndarray:
+    """`distances` between the tokens of a model."""
+    size = variants.covered(cfg.model, cfg.data.image_size)
+    prefix = variants.prefix_tokens(cfg.model)
+    return distances(variants.grid(cfg.model, cfg.data.image_size), size, prefix=prefix)
+
+
+def uniform_distance(cfg: config.Config) -> float:
+    """`mean_distance` of attention that is the same on all tokens of a model."""
+    far = _token_distances(cfg)
+    queries = len(far) - variants.prefix_tokens(cfg.model)
+    return float(far.sum(dtype=np.float64) / (len(far) * queries))
 
 
 def distances(grid: tuple[int, int], image_size: tuple[int, int], *, prefix: int) -> np.ndarray:

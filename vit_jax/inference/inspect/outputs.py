@@ -192,10 +192,6 @@ def _posemb(subject: Subject) -> Answer:
 def _attention_distance(subject: Subject) -> Answer:
     cfg, distances = subject.opened.config, subject.attention.distance
     mean = distances.mean(axis=0, dtype=np.float64)
-    prefix = variants.prefix_tokens(cfg.model)
-    covered = variants.covered(cfg.model, cfg.data.image_size)
-    far = measures.distances(subject.grid, covered, prefix=prefix)
-    uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - prefix)))
     caption = (
         f"How many pixels away each head attends, on average over all patches of {len(distances)} "
         f"images of {cfg.data.image_size[0]} x {cfg.data.image_size[1]}; a dot is a head."
@@ -204,7 +200,7 @@ def _attention_distance(subject: Subject) -> Answer:
     return Answer(
         figures={
             "attention-distance": (
-                figures.attention_distance(mean, uniform, len(distances)),
+                figures.attention_distance(mean, measures.uniform_distance(cfg), len(distances)),
                 caption,
             )
         },

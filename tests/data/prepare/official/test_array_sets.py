@@ -186,6 +186,7 @@ def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
     ("changes", "line"),
     [
         ({"imgs": np.zeros((7, 64, 65), np.uint8)}, "imgs.npy: is not dSprites': 7 x 64 x 65"),
+        ({"imgs": np.zeros((7, 64, 63), np.uint8)}, "imgs.npy: is not dSprites': 7 x 64 x 63"),
         ({"imgs": np.zeros((7, 64, 64), np.int8)}, "64 values of type int8"),
         ({"latents_classes": np.zeros((7, 6), np.float32)}, "7 x 6 values of type float32"),
         ({"latents_classes": np.zeros((8, 6), int)}, "has other numbers of labels than of images"),

@@ -253,6 +253,13 @@ def test_a_table_of_other_values_is_named(name, task, file, content, line, prepa
     assert line in woe(prepare(task, f"--from={tmp_path / 'mine'}", "--partial"))
 
 
+def test_more_images_than_the_official_ones_are_refused(prepare, sized, tmp_path):
+    splits = fake("flowers", tmp_path / "mine")
+    sized("flowers", splits | {"test": splits["test"] - 1})
+    line = woe(prepare("flowers", f"--from={tmp_path / 'mine'}", "--partial"))
+    assert "test has 12 images, more than the official 11" in line
+
+
 @pytest.mark.parametrize(
     "change", [{"color": None}, {"color": "x"}, {"rotation": 10**400}, {"3d_coords": {}}], ids=str
 )
