@@ -2,7 +2,6 @@
 
 import functools
 
-import grain.experimental
 import numpy as np
 
 
@@ -25,10 +24,10 @@ def shuffled(seed: int, epoch: int, offset: int, total: int) -> int:
     """The example at an offset of an epoch: a permutation of `total`, by (seed, epoch)."""
     if total < 2**16:
         return int(_permutation(seed, epoch, total)[offset])
+    from grain.experimental import index_shuffle  # a second that `predict` need not wait for
+
     # Without a table, but below 2^16 many times slower: it walks cycles of a 16-bit cipher.
-    return grain.experimental.index_shuffle(
-        offset, max_index=total - 1, seed=_epoch_seed(seed, epoch), rounds=4
-    )
+    return index_shuffle(offset, max_index=total - 1, seed=_epoch_seed(seed, epoch), rounds=4)
 
 
 @functools.lru_cache(maxsize=4)

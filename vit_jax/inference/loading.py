@@ -25,7 +25,7 @@ from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.weights import adapter_file, adapting, readers
 
 EVALUATION_BATCH = 128  # for weights that come without a config
-BATCH = 32  # images at a time in `predict` and `embed`
+BATCH = 32  # images at a time in `predict`; a power of two
 WAITING = 8  # batches of images of several shapes that wait for others of theirs
 
 
@@ -629,8 +629,9 @@ def _rows(
     for places in by_shape.values():
         for first in range(0, len(places), BATCH):
             part = places[first : first + BATCH]
-            # One batch size, one compilation for each shape.
-            batch = np.zeros((BATCH, *views[part[0]].shape), views[part[0]].dtype)
+            # One image costs an image, and a shape compiles at most twice: 32 and what remains.
+            size = 1 << (len(part) - 1).bit_length()
+            batch = np.zeros((size, *views[part[0]].shape), views[part[0]].dtype)
             batch[: len(part)] = [views[place] for place in part]
             outputs = map(np.asarray, function(batch))
             rows |= zip(part, zip(*outputs, strict=True), strict=False)
