@@ -1,5 +1,6 @@
 """The results in docs/preflight.md are those of the configs."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -43,3 +44,16 @@ def test_the_page_shows_them():
     for report in batch.read(FILE).values():
         (row,) = (line for line in rows if line.startswith(f"| {report.name} |"))
         assert f"; {report.peak / 2**30:.1f}; " in row
+
+
+def test_a_share_of_peak_is_that_of_public_runs_unless_one_is_given():
+    one = next(iter(batch.read(FILE).values()))
+    shares = {384: 0.26, 500: 0.26, 768: 0.30, 1024: 0.41, 1280: 0.32, 1408: 0.32, None: 0.30}
+    for width, share in shares.items():
+        report = dataclasses.replace(one, width=width)
+        assert report.expected_mfu[0] == share
+        assert report.run(None) == report.run(share)
+        assert preflight.as_dict(report)["mfu"] == share
+    lines = dict(preflight.lines(dataclasses.replace(one, width=768)))
+    assert lines["at 30% of peak"].endswith(" (public runs of ViT-B/16: 27 to 34 %)")
+    assert "(" not in dict(preflight.lines(one, 0.4))["at 40% of peak"]

@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mfu",
         type=arguments.fraction,
-        default=0.4,
         metavar="SHARE",
-        help="share of peak FLOP/s to estimate days with (default: 0.4, as in the paper's runs)",
+        help="share of peak FLOP/s to estimate days with (default: that of public runs of the "
+        "nearest width)",
     )
     parser.add_argument(
         "--price",

@@ -72,12 +72,12 @@ def _version(package: str) -> str | None:
     return None
 
 
-def as_dict(report: Report, mfu: float, price: float | None = None) -> dict[str, Any]:
+def as_dict(report: Report, mfu: float | None = None, price: float | None = None) -> dict[str, Any]:
     """A report with its bounds and the cost of the whole run, for JSON."""
     return dataclasses.asdict(report) | {
         "flags": report.settings.flags(),
         "roofline_seconds": report.bounds(),
-        "mfu": mfu,
+        "mfu": mfu or report.expected_mfu[0],
         "whole_run": report.run(mfu, price),
     }
 

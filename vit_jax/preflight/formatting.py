@@ -14,7 +14,9 @@ SCALING = (
 )  # fmt: skip
 
 
-def lines(report: Report, mfu: float, price: float | None = None) -> list[tuple[str, str]]:
+def lines(
+    report: Report, mfu: float | None = None, price: float | None = None
+) -> list[tuple[str, str]]:
     """The report as labeled lines for people; with a price per chip and hour, the cost."""
 
     def gib(value: float | None) -> str:
@@ -57,9 +59,10 @@ def lines(report: Report, mfu: float, price: float | None = None) -> list[tuple[
         rows.append(("roofline", f"at least {bounds[limit] * 1e3:.1f} ms, by {limit} ({each} ms)"))
     whole = report.run(mfu, price)
     if whole is not None:
+        expected, why = report.expected_mfu
         rows += [
-            (f"at {mfu:.0%} of peak", f"{whole['step_seconds'] * 1e3:.0f} ms per step, "
-             f"{whole['images_per_second']:,.0f} images/s"),
+            (f"at {mfu or expected:.0%} of peak", f"{whole['step_seconds'] * 1e3:.0f} ms per step, "
+             f"{whole['images_per_second']:,.0f} images/s" + ("" if mfu else f" ({why})")),
             ("whole run", f"{report.steps:,} steps, {whole['days']:.2f} days, "
              f"{whole['core_days']:,.0f} core-days"),
         ]  # fmt: skip
@@ -71,7 +74,7 @@ def lines(report: Report, mfu: float, price: float | None = None) -> list[tuple[
     return rows
 
 
-def cell(report: Report, mfu: float, price: float | None = None) -> str:
+def cell(report: Report, mfu: float | None = None, price: float | None = None) -> str:
     """Summarizes one report: settings, peak memory, core-days; with a price, the cost."""
     if not report.fits:
         return "does not fit"
@@ -90,7 +93,7 @@ def cell(report: Report, mfu: float, price: float | None = None) -> str:
 
 def markdown(
     reports: Iterable[Report],
-    mfu: float,
+    mfu: float | None,
     printed: dict[str, float | None],
     price: float | None = None,
 ) -> list[str]:
@@ -98,7 +101,7 @@ def markdown(
 
     Args:
       reports: of any runs on any slices.
-      mfu: share of peak FLOP/s, which turns FLOPs into days.
+      mfu: share of peak FLOP/s, which turns FLOPs into days; None: the expected one.
       printed: core-days in the paper by run, for the last column.
       price: per chip and hour; adds the cost to every cell.
     """
@@ -130,7 +133,7 @@ class Bound(NamedTuple):
         return self.arithmetic / both, scheduled, self.arithmetic / max(self.arithmetic, self.links)
 
 
-def bound(report: Report, mfu: float) -> Bound | None:
+def bound(report: Report, mfu: float | None = None) -> Bound | None:
     """The lower bound of a step on a slice; None if the chip's figures are unknown.
 
     Of n chips, each sends at least (n - 1) / n of what a device of a large slice does. The cores of
@@ -154,7 +157,7 @@ def bound(report: Report, mfu: float) -> Bound | None:
     return Bound(arithmetic, report.sent * seconds, hidden)
 
 
-def scaling_rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
+def scaling_rows(reports: Iterable[Report], mfu: float | None = None) -> list[Sequence[str]]:
     """A row of text for each report."""
     found: list[Sequence[str]] = []
     for report in reports:
@@ -174,6 +177,6 @@ def scaling_rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
     return found
 
 
-def scaling_table(reports: Iterable[Report], mfu: float) -> list[str]:
+def scaling_table(reports: Iterable[Report], mfu: float | None = None) -> list[str]:
     """A Markdown table in lines."""
     return tables.grid(SCALING, scaling_rows(reports, mfu))

@@ -17,6 +17,16 @@ from vit_jax.training import build, run_config
 from vit_jax.training.build import Trainer
 from vit_jax.training.teacher import Teacher
 
+# Share of peak FLOP/s that a run is expected to have, by the nearest width, and whose runs say so:
+# big_vision's logs of ImageNet-1k on v3-8, deit3-jax's on v4-64, and core-days of the paper.
+MFU = {
+    384: (0.26, "public runs of ViT-S/16: 24 to 30 %"),
+    768: (0.30, "public runs of ViT-B/16: 27 to 34 %"),
+    1024: (0.41, "public runs of ViT-L/16: 39 to 43 %"),
+    1280: (0.32, "the paper's ViT-H/14: 32 %"),
+}
+NO_VIT = (0.30, "assumed; --mfu sets it")
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -79,6 +89,15 @@ class Report:
     compile_seconds: float
     # Collectives beside arithmetic: {"kind", "bytes", "count", "beside"}; None: not recorded.
     asynchronous: list[dict[str, Any]] | None = None
+    width: int | None = None  # of tokens; None: no ViT, or not recorded
+
+    @property
+    def expected_mfu(self) -> tuple[float, str]:
+        """The share of peak FLOP/s to estimate time with, and where it is from."""
+        if not self.width:
+            return NO_VIT
+        width = self.width
+        return MFU[min(MFU, key=lambda known: abs(math.log(known / width)))]
 
     def bounds(self) -> dict[str, float]:
         """Lower bounds on the seconds per step, by resource; unknown ones are absent."""
@@ -96,13 +115,14 @@ class Report:
             Transfer(kind, one["bytes"], 1, 0.0).sent for kind, one in self.collectives.items()
         )
 
-    def run(self, mfu: float, price: float | None = None) -> dict[str, float] | None:
+    def run(self, mfu: float | None, price: float | None = None) -> dict[str, float] | None:
         """Time, core-days and rate of the whole run at a share `mfu` of peak.
 
-        With a price per chip and hour, also its cost.
+        None is the expected share. With a price per chip and hour, also its cost.
         """
         if self.peak_flops is None or self.model_flops is None:
             return None
+        mfu = mfu or self.expected_mfu[0]
         seconds = self.model_flops / (mfu * self.peak_flops)
         days = self.steps * seconds / 86_400
         chip_hours = 24 * days * count_chips(self.topology, self.devices)
@@ -223,6 +243,7 @@ def measure(
         links=where.links,
         compile_seconds=seconds,
         asynchronous=[one._asdict() for one in transfers if one.beside],
+        width=cfg.model.width,
     )
 
 
