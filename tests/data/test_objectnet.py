@@ -101,3 +101,16 @@ def test_a_file_that_is_missing(tmp_path):
 def test_files_that_are_something_else(tmp_path, changed, classes):
     with pytest.raises(DataError, match="are not ObjectNet's mappings, or not of these images: "):
         objectnet.right_classes(tfds_fakes.write_mappings(tmp_path, **changed), classes)
+
+
+def test_mappings_are_found_whole_in_a_source_or_beside_it(tmp_path):
+    images, inside = tmp_path / "objectnet-1.0/images", tmp_path / "other"
+    images.mkdir(parents=True)
+    for folder, names in ((images.parent, objectnet.FILES), (inside, objectnet.FILES[1:])):
+        (folder / objectnet.FOLDER).mkdir(parents=True)
+        for name in names:
+            (folder / objectnet.FOLDER / name).write_text("{}")
+    found = images.parent / objectnet.FOLDER
+    assert objectnet.find_mappings([inside, images]) == found
+    assert objectnet.find_mappings([images.parent]) == found
+    assert objectnet.find_mappings([inside]) is None

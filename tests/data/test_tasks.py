@@ -70,6 +70,23 @@ def test_names_titles_and_roles():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("name", "percent"), [("cifar10", 98), ("cifar100", 98), ("pets", 90),
+                                               ("flowers", 90), ("imagenet", 99)])  # fmt: skip
+def test_fine_tuning_selects_on_the_end_of_its_training_split(name, percent):
+    task = TASKS[name]
+    assert (task.train, task.held_out) == (f"train[:{percent}%]", f"train[{percent}%:]")
+    assert (task.whole, task.test) == ("train", "validation" if name == "imagenet" else "test")
+
+
+def test_what_single_tasks_differ_in():
+    """Several correct classes; classes without images that are not predicted; a border."""
+    assert {n for n, t in TASKS.items() if t.several} == {"imagenet-real", "objectnet"}
+    assert {n for n, t in TASKS.items() if t.restricted} == {"imagenet-a", "imagenet-r"}
+    borders = {name: tasks.border(name) for name in (*DATASETS, "mine")}
+    assert {name for name, width in borders.items() if width} == {"objectnet"}
+    assert borders["objectnet"] == 2
+
+
 @pytest.mark.parametrize(
     ("name", "split", "images"),
     [
@@ -82,6 +99,7 @@ def test_names_titles_and_roles():
         ("objectnet", "test", None),
         ("imagenet-v2", "test[:100]", 100),
         ("objectnet", "train[:100]+test", None),
+        ("objectnet", "train[20:100]", 80),
     ],
 )
 def test_counts(name, split, images):
