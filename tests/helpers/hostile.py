@@ -33,6 +33,7 @@ from vit_jax.runtime import provenance
 from vit_jax.utils import errors, limits
 
 HANG = 5.0  # seconds for one input
+START = 600.0  # for a process to import and read its sound files
 MEMORY = 512 * 2**20  # bytes of Python's for one input
 ADDRESSES = 6 * 2**30  # bytes of a process, of which libraries reserve most
 FORBIDDEN = (
@@ -607,6 +608,7 @@ def _work(name, inputs, seed, answers):
             with contextlib.suppress(Exception):
                 reader(content, place)
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+        answers.send(("ready", None))
         tracemalloc.start()
         for data, _ in zip(_inputs(contents, rng), range(inputs), strict=False):
             answers.send(("input", gzip.compress(data, 1)))
@@ -618,6 +620,14 @@ def _work(name, inputs, seed, answers):
             if tracemalloc.get_traced_memory()[1] > MEMORY:
                 answers.send(("memory", None))
     answers.send(("end", None))
+
+
+def _received(pipe):
+    """Returns the next message, or None where the sender has ended."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
 
 
 def campaign(name, inputs, seed):
@@ -633,15 +643,16 @@ def campaign(name, inputs, seed):
         process = context.Process(target=_work, args=(name, inputs - done, [seed, done], there))
         process.start()
         there.close()
+        # A process that does not start would not the next time either.
+        if not here.poll(START) or _received(here) is None:
+            process.kill()
+            raise RuntimeError(f"{name}: no process that reads its sound files")
         data = None
         while True:
-            if not here.poll(60 if data is None else HANG):
+            if not here.poll(HANG):
                 event = "hang"
             else:
-                try:
-                    event, content = here.recv()
-                except EOFError:
-                    event = "crash"
+                event, content = _received(here) or ("crash", None)
             if event == "end":
                 done = inputs
                 break

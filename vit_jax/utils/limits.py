@@ -23,6 +23,7 @@ METRICS = 2**30  # a line for each step that is logged
 
 CONTAINERS = 2**20  # lists and objects of a JSON file, which take the most memory for each byte
 DEPTH = 200  # of their nesting
+AXES = 8  # of an array; those of weights have 5
 
 
 class LimitError(ValueError):

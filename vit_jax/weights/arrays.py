@@ -8,7 +8,6 @@ import numpy as np
 
 from vit_jax import config
 
-MAX_AXES = 8
 # Of the dictionaries and lists of a file, an optimizer's included: ViT-L's has some thousands.
 MAX_ENTRIES = 200_000
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 
-from vit_jax.utils import storage
-from vit_jax.weights.arrays import MAX_AXES, MAX_ENTRIES, WeightsError
+from vit_jax.utils import limits, storage
+from vit_jax.weights.arrays import MAX_ENTRIES, WeightsError
 
 File = io.BufferedIOBase | io.RawIOBase
 
@@ -106,7 +106,7 @@ class _Walker:
         if self._next() != ("array", 3):
             raise ValueError("an array that is not shape, type and values")
         kind, axes = self._next()
-        if kind != "array" or axes > MAX_AXES:
+        if kind != "array" or axes > limits.AXES:
             raise ValueError(f"an array of {axes} axes")
         shape = tuple(self._count() for _ in range(axes))
         name = self._text()

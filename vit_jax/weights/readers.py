@@ -18,14 +18,14 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from vit_jax.utils import pickles, storage
+from vit_jax.utils import limits, npy, pickles, storage
 from vit_jax.weights import flax_files, torch_files
-from vit_jax.weights.arrays import MAX_AXES, Arrays, ArraySpec, WeightsError
+from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 
 # The largest released ViT takes 2.5 GB; a file that unpacks to more than this is an attack.
 MAX_BYTES = 32 * 2**30
@@ -35,7 +35,6 @@ FREE_BYTES = 64 * 2**20  # smaller contents may have any ratio
 MAX_DEPTH = 64  # nesting depth of JSON
 MAX_TABLE = 8 * 2**20  # bytes of names, shapes and labels to read at once
 MAX_ARRAYS = 20_000
-MAX_HEADER = 1_000  # bytes of the header of one array in a .npz
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
 # Formats of weights that are known and not read, by the suffix of a file, and why.
 UNREAD = {
@@ -139,6 +138,8 @@ def _explained(damage: str) -> Iterator[None]:
         yield
     except (WeightsError, MemoryError):
         raise
+    except limits.LimitError as error:
+        raise WeightsError(str(error)) from error
     except OSError as error:
         raise WeightsError(f"cannot be read: {error.strerror or error}") from error
     except Exception as error:
@@ -204,12 +205,6 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 # .npz: a zip archive of .npy files
 
-# A Python dict as numpy and compatible writers format it; a pattern reads it without evaluating it.
-HEADER = re.compile(
-    r"\{ *'descr': *'([<>|=]?[fiubcVUS]\d{1,4})', *'fortran_order': *(True|False), *"
-    r"'shape': *\(([\d, ]*)\) *,? *\} *\n?"
-)
-
 
 def _npz(file: _File) -> Arrays:
     archive = zipfile.ZipFile(file)
@@ -219,7 +214,7 @@ def _npz(file: _File) -> Arrays:
     _check_size(size)
     _check_ratio(size, file.size)
     specs: dict[str, ArraySpec] = {}
-    headers: dict[str, tuple[int, ArraySpec, bool]] = {}
+    headers: dict[str, npy.Header] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name == member.filename:
@@ -228,18 +223,18 @@ def _npz(file: _File) -> Arrays:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise WeightsError(f"{name} uses a compression method that numpy does not support")
         with _explained(f"{name} is damaged or not a plain array"), archive.open(member) as source:
-            length, spec, _ = headers[name] = npy_header(name, source)
-        if length + spec.nbytes != member.file_size:
+            header = headers[name] = npy.read_header(name, source)
+        specs[name] = ArraySpec(header.shape, header.dtype)
+        if header.length + specs[name].nbytes != member.file_size:
             raise WeightsError(f"{name} does not have the size in its header; download it again")
-        specs[name] = spec
 
     def read(name: str) -> np.ndarray:
-        length, spec, transposed = headers[name]
+        header = headers[name]
         with _explained(f"{name} is damaged"), archive.open(f"{name}.npy") as source:
-            source.read(length)
-            if transposed:
-                return _fill(source, ArraySpec(spec.shape[::-1], spec.dtype)).T
-            return _fill(source, spec)
+            source.read(header.length)
+            if header.fortran:
+                return _fill(source, ArraySpec(header.shape[::-1], header.dtype)).T
+            return _fill(source, specs[name])
 
     return Arrays(specs, read, _comment(archive.comment))
 
@@ -264,29 +259,6 @@ def comment_digest(text: bytes) -> bytes:
     return b"vit_jax sha256 " + hashlib.sha256(text).hexdigest().encode()
 
 
-def npy_header(name: str, source: IO[bytes]) -> tuple[int, ArraySpec, bool]:
-    """Reads the header of a .npy file: its length, the array, whether it is in Fortran order.
-
-    Raises ValueError, or WeightsError if the header is too large.
-    """
-    magic = source.read(8)
-    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
-        raise ValueError(f"begins with {magic!r}")
-    size = source.read(2 if magic[6] == 1 else 4)
-    length = int.from_bytes(size, "little")
-    if length > MAX_HEADER:
-        raise WeightsError(f"{name} has a header of {length} bytes; the limit is {MAX_HEADER}")
-    match = HEADER.fullmatch(source.read(length).decode("latin1"))
-    if match is None:
-        raise ValueError("the header is not as numpy writes it")
-    # numpy has no bfloat16 and stores its bytes as void.
-    dtype = np.dtype(ml_dtypes.bfloat16 if match[1] in ("<V2", "|V2") else match[1])
-    shape = tuple(int(n) for n in match[3].split(",") if n.strip())
-    if len(shape) > MAX_AXES:
-        raise WeightsError(f"{name} has {len(shape)} axes; the limit is {MAX_AXES}")
-    return len(magic) + len(size) + length, ArraySpec(shape, dtype), match[2] == "True"
-
-
 # .safetensors: the length of a JSON header in 8 bytes, the header, then the values of all arrays
 # without gaps
 
@@ -309,7 +281,7 @@ def _safetensors(file: _File) -> Arrays:
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         shape, (begin, finish) = entry["shape"], entry["data_offsets"]
         whole = all(type(n) is int and n >= 0 for n in (*shape, begin, finish))
-        if not whole or len(shape) > MAX_AXES:
+        if not whole or len(shape) > limits.AXES:
             raise ValueError(f"{name} has shape {shape} and offsets {begin}, {finish}")
         if entry["dtype"] not in TYPES:
             raise WeightsError(f"{name} has the unsupported type {str(entry['dtype'])[:20]!r}")

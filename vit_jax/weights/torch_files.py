@@ -15,9 +15,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax.utils import pickles, storage
+from vit_jax.utils import limits, pickles, storage
 from vit_jax.utils.pickles import Inert, Refused, expect
-from vit_jax.weights.arrays import MAX_AXES, MAX_ENTRIES
+from vit_jax.weights.arrays import MAX_ENTRIES
 
 File = io.BufferedIOBase | io.RawIOBase
 
@@ -78,7 +78,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Ten
     numbers = (offset, *expect(shape, tuple), *expect(strides, tuple))
     if not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
         raise ValueError("a tensor whose shape or strides are no counts")
-    if len(shape) != len(strides) or len(shape) > MAX_AXES:
+    if len(shape) != len(strides) or len(shape) > limits.AXES:
         raise ValueError(f"a tensor of {len(shape)} axes")
     tensor = Tensor(expect(storage, Storage), offset, shape, strides)
     if offset + tensor.span > tensor.storage.count:

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import threading
+import tracemalloc
 
 import cv2
 import numpy as np
@@ -294,3 +295,14 @@ def test_a_recipe_for_every_dataset_of_the_paper():
             assert set(recipe.downloads) <= known
             asks = bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS)
             assert asks == (not recipe.downloads) or name == "vtab/retinopathy"
+
+
+def test_an_eye_without_a_radius_takes_the_memory_of_its_pixels():
+    """It is scaled to 600 x 12,000 pixels; what is blurred and masked is what is kept of them."""
+    data = cv2.imencode(".png", np.zeros((20, 400, 3), np.uint8))[1].tobytes()
+    recipe = build.RECIPES["diabetic_retinopathy_detection/btgraham-300"]
+    tracemalloc.start()
+    recipe.encode([data], {})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * 600 * 12_000 * 3

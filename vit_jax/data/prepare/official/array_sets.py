@@ -30,8 +30,7 @@ from vit_jax.data.prepare.official.recipe import (
 )
 from vit_jax.data.prepare.official.source_files import NeedsUnpackingError, SourceFiles
 from vit_jax.data.source import DataError
-from vit_jax.weights import readers
-from vit_jax.weights.arrays import WeightsError
+from vit_jax.utils import npy
 
 # Kinds of numbers in a file.
 PIXELS = ("u1",)
@@ -292,16 +291,16 @@ def _npy_array(
     """
     with files.opened(found) as (plain, file):
         try:
-            length, spec, fortran = readers.npy_header(found.path, file)
-        except (ValueError, TypeError, WeightsError):
+            length, shape, dtype, fortran = npy.read_header(found.path, file)
+        except (ValueError, TypeError):
             raise DataError(f"{found.path}: is no array, or a damaged one") from None
-    shape = " x ".join(map(str, spec.shape))
-    if spec.shape[1:] != part or spec.dtype.str[1:] not in kinds or fortran:
-        raise DataError(f"{found.path}: is not dSprites': {shape} values of type {spec.dtype}")
-    if length + spec.nbytes != found.size or spec.shape[0] > SPRITES_MOST:
-        raise DataError(f"{found.path}: has {found.size:,} bytes for {shape} values")
-    plain = plain._replace(offset=plain.offset + length, size=spec.nbytes)
-    return plain, spec.dtype, spec.shape
+    shown = " x ".join(map(str, shape))
+    if shape[1:] != part or dtype.str[1:] not in kinds or fortran:
+        raise DataError(f"{found.path}: is not dSprites': {shown} values of type {dtype}")
+    size = math.prod(shape) * dtype.itemsize
+    if length + size != found.size or shape[0] > SPRITES_MOST:
+        raise DataError(f"{found.path}: has {found.size:,} bytes for {shown} values")
+    return plain._replace(offset=plain.offset + length, size=size), dtype, shape
 
 
 CAMELYON_SPLITS = {"train": "train", "validation": "valid", "test": "test"}
