@@ -4,12 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import stepping
 from research import corruption
 
 
 @pytest.fixture(scope="module")
 def trainer():
-    found = corruption.Trainer(corruption.configure(**corruption.CFG), devices=2)
+    found = stepping.Stepper(stepping.configure(**corruption.CFG), devices=2)
     found.run(20)
     return found
 
