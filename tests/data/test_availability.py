@@ -59,6 +59,21 @@ def test_versions(tmp_path, monkeypatch):
     assert availability.find_prepared(clevr).version == "3.0.9"
 
 
+def test_a_test_split_has_labels_if_this_project_packed_it(tmp_path):
+    path = pretend(tmp_path / "photos", "1.0.0")
+    assert availability.labeled_splits("photos", tmp_path) == ("train",)
+    (path / "vit_jax.json").write_text("{}")
+    assert availability.labeled_splits("photos:1.*.*", tmp_path) == ("train", "test")
+    assert availability.labeled_splits("photos:2.*.*", tmp_path) == ()
+
+
+def test_what_names_no_format_is_tfrecord(tmp_path):
+    facts = pretend(tmp_path / "dtd", "3.0.1") / "dataset_info.json"
+    facts.write_text(facts.read_text().replace("fileFormat", "other"))
+    found = availability.find_prepared(TASKS["vtab/dtd"].dataset, tmp_path)
+    assert (found.format, found.readable) == ("tfrecord", False)
+
+
 def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
     pretend(tmp_path / "cifar10", "3.0.2")
     availability.check_prepared("cifar10", tmp_path)

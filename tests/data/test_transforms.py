@@ -340,6 +340,8 @@ def test_views_that_configs_describe():
 
     data = config.Data(image_size=(21, 14), eval_crop="central", resize_to=28)
     assert tf.eval_transforms(data) == (tf.ResizeShortSide(28), tf.CentralCrop(21, 14))
+    plain = dataclasses.replace(data, resize_to=None)
+    assert tf.eval_transforms(plain) == (tf.ResizeShortSide(24), tf.CentralCrop(21, 14))
     data = dataclasses.replace(data, eval_crop="border", depth=16, fill=(0.1,))
     assert tf.eval_transforms(data)[1].fill == (6554,)
 

@@ -175,18 +175,46 @@ def test_the_description_says_what_a_user_needs(exported):
     assert fives["platforms"] == ["cpu"]
 
 
-def test_float32_is_float32_on_every_platform(exported):
-    folder = exported[1]
-    products = {}
-    for name in ("vit", "hybrid", "half"):
-        content = (folder / f"{name}.stablehlo").read_bytes()
-        text = jax.export.deserialize(bytearray(content)).mlir_module()
+def described(predictor, **changes):
+    data = dataclasses.replace(predictor.config.data, **changes)
+    cfg = dataclasses.replace(predictor.config, data=data)
+    return export.describe_inputs(
+        dataclasses.replace(predictor, config=cfg), export.ExportOptions()
+    )
+
+
+def test_the_view_of_a_program_is_described(digits):
+    whole = described(digits)
+    assert whole["view"]["resize_to"] is whole["view"]["fill"] is None
+    assert "pixels from 0 to 255" in whole["input"]["meaning"]
+    cut = described(digits, eval_crop="border", resize_to=9, depth=16, mean=(0.1,))
+    assert (cut["view"]["resize_to"], cut["view"]["fill"]) == ((9, 9), (6554,))
+    assert "pixels from 0 to 65535" in cut["input"]["meaning"]
+
+
+def test_float32_is_float32_on_every_platform():
+    products, stored = {}, {}
+    for name, file, dtype in (
+        ("vit", "vit_tiny_token", "float32"),
+        ("hybrid", "hybrid_tiny", "float32"),
+        ("half", "vit_tiny_token", "bfloat16"),
+    ):
+        options = export.ExportOptions(dtype=dtype, platforms=("cpu", "tpu"))
+        program = export.trace(loading.load(FIXTURES / f"{file}.npz"), options)
+        assert program.platforms == ("cpu", "tpu")
+        text = program.mlir_module()
         products[name] = re.findall(r"stablehlo\.(?:dot_general|convolution).*", text)
+        stored[name] = set(
+            re.findall(r"stablehlo\.constant dense<\"0x.*tensor<[x\d]+x(\w+)>", text)
+        )
     assert len(products["vit"]) >= 8
     assert any("convolution" in line for line in products["hybrid"])
     for line in products["vit"] + products["hybrid"]:
         assert line.count("HIGHEST") == 2, line
     assert not any("HIGHEST" in line for line in products["half"])
+    whole = [line for line in products["half"] if "bf16" not in line]
+    assert len(whole) == 2  # the layer before the head, and the head
+    assert stored == {"vit": {"f32"}, "hybrid": {"f32"}, "half": {"f32", "bf16"}}
 
 
 SIZES = ((32, 48), (32, 32), (37, 61), (64, 50), (1, 5), (16, 700))

@@ -221,7 +221,7 @@ def _about(
 def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict[str, Any]:
     """What the pixels of a program mean, its classes and its origin, as JSON-able values."""
     data = loaded.config.data
-    most = np.iinfo(data.pixel_type).max
+    most, last = np.iinfo(data.pixel_type).max, transforms.eval_transforms(data)[-1]
     sizes = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"
     color = {1: "gray", 3: "red, green, blue"}.get(data.channels, "channel")
     return {
@@ -234,6 +234,7 @@ def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict
             "eval_crop": data.eval_crop,
             "resize_to": None if data.eval_crop == "resize" else data.before_crop,
             "crop_rounding": data.crop_rounding,
+            "fill": getattr(last, "fill", None),  # pixels of a border, if one is needed
             "resampling": transforms.eval_resampling(data),
         },
         "classes": loaded.classes,
