@@ -324,3 +324,6 @@ def test_solarize_and_contrast_by_hand():
     # 196 + 0.1 (v - 196) at magnitude 0: nearly all of it is gray.
     changed = randaugment.contrast(large, 0.0, Draw(0.5))
     np.testing.assert_array_equal(changed[0, :6, 0], [176, 186, 189, 189, 196, 201])
+    # Of an image of more than 256 x 256 pixels the mean count would be no gray value: it is 255.
+    larger = np.full((300, 300, 3), 105, np.uint8)
+    assert (randaugment.contrast(larger, 0.0, Draw(0.5)) == 240).all()  # 255 + 0.1 (105 - 255)

@@ -104,7 +104,6 @@ def _pillow(image: Image.Image, name: str, data: config.Data) -> np.ndarray:
         return np.asarray(image.convert("LA" if gray else "RGBA"))
     if gray:
         return np.asarray(image.convert("LA"))[:, :, 0]
-    image = image.convert("RGBA") if mode in ("RGBa", "PA") else image
     return np.asarray(image.convert("RGB"))
 
 
