@@ -33,15 +33,20 @@ KINDS = {
     "hybrid, Google": ("hybrid_tiny.npz",),
     "ResNet, Big Transfer": ("bit_tiny_legacy.npz",),
     "ViT": ("timm_folder", "hf_sharded"),
+    "ViT, torchvision": ("backbones/torchvision",),
+    "ViT, registers with positions": ("backbones/timm_reg4_placed", "backbones/timm_reg2_placed"),
     "DeiT": ("backbones/timm_deit", "backbones/hf_deit"),
     "DeiT, distilled": ("backbones/timm_deit_distilled", "backbones/hf_deit_teacher"),
     "DeiT-III": ("backbones/timm_deit3",),
+    "DeiT, DeiT III, deit3-jax": ("backbones/deit3_jax_deit", "backbones/deit3_jax"),
     "MAE": ("backbones/timm_mae_tuned", "backbones/hf_mae"),
     "MSN": ("backbones/hf_msn",),
+    "I-JEPA": ("backbones/hf_ijepa",),
     "DINOv2": ("backbones/timm_dinov2", "backbones/hf_dinov2_classifier"),
     "DINOv2, registers": ("backbones/timm_dinov2_reg4", "backbones/hf_dinov2_reg_giant"),
     "DINOv3": ("backbones/timm_dinov3", "backbones/hf_dinov3"),
     "CLIP": ("backbones/timm_clip", "backbones/hf_clip_projection"),
+    "MetaCLIP 2": ("backbones/hf_metaclip2",),
     "SigLIP, SigLIP 2": ("backbones/timm_siglip2", "backbones/hf_siglip_classifier"),
     "EVA": ("backbones/timm_eva",),
     "EVA-02": ("backbones/timm_eva02", "backbones/timm_eva02_clip"),
@@ -118,7 +123,7 @@ def measured(name):
         path, options, pictures, wanted, output = opened(name, folder)
         loaded = weights.load(path, options)
         params, facts = loaded.params, loaded.spec
-        kind = loaded.kind
+        kind = loaded.kind if loaded.kind in weights.KINDS else "timm"
         out = folder / ("out.npz" if kind == "google" else "out")
         weights.save(params, facts, kind, out)
         back = weights.load(out, options if kind == "google" else {})

@@ -4,6 +4,8 @@ import json
 import zlib
 
 import chex
+import flax.serialization
+import flax.traverse_util
 import jax
 import numpy as np
 from safetensors import numpy as safetensors
@@ -48,6 +50,10 @@ def write(folder, described, **changes):
     `changes` are fields of the JSON files beside it: config={"hidden_act": "relu"}, say.
     """
     files, found = described.get("files", {}), arrays(described)
+    if described.get("suffix") == ".msgpack":
+        nested = flax.traverse_util.unflatten_dict(found, sep="/")
+        (folder / "model.msgpack").write_bytes(flax.serialization.msgpack_serialize(nested))
+        return folder / "model.msgpack"
     if "suffix" in described:
         np.savez(folder / "model.npz", **found)
         return folder / "model.npz"

@@ -15,6 +15,7 @@ import gzip
 import io
 import json
 import multiprocessing
+import os
 import pathlib
 import pickle
 import resource
@@ -189,6 +190,32 @@ def flax_weights():
 
     tree = {"params": {"a": np.ones((3, 4), np.float32), "b": np.arange(5)}, "step": 7}
     return [flax.serialization.msgpack_serialize(tree)], every_array(".msgpack")
+
+
+def orbax_weights():
+    """Checkpoints of other programs; the first byte of an input says which file it stands for."""
+    import orbax.checkpoint as ocp
+
+    from vit_jax.weights import readers
+
+    place = pathlib.Path(tempfile.mkdtemp(prefix="orbax_"))
+    tree = {"params": {"a": np.ones((3, 4), np.float32), "b": np.arange(5)}, "step": 7}
+    for name, options in (("a", {}), ("b", {"use_ocdbt": False}), ("c", {"use_zarr3": True})):
+        ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)).save(place / name, tree)
+    files = [one for one in sorted(place.rglob("*")) if one.is_file()]
+    contents = [one.read_bytes() for one in files]
+
+    def read(data, folder):
+        number = data[0] % len(files) if data else 0
+        files[number].write_bytes(data[1:])
+        try:
+            opened = readers.open_orbax(place / files[number].relative_to(place).parts[0])
+            for name in opened.specs:
+                opened.read(name)
+        finally:
+            files[number].write_bytes(contents[number])
+
+    return [bytes([n]) + data for n, data in enumerate(contents)], read
 
 
 def archives():
@@ -535,9 +562,9 @@ def checkpoints():
 
 READERS = {
     one.__name__: one
-    for one in (images, deep_images, weights, torch_weights, flax_weights, archives, metadata,
-                records, array_records, lists, csv_files, pickles, matlab, official, masks,
-                listings, beside_weights, run_files, checkpoints)
+    for one in (images, deep_images, weights, torch_weights, flax_weights, orbax_weights, archives,
+                metadata, records, array_records, lists, csv_files, pickles, matlab, official,
+                masks, listings, beside_weights, run_files, checkpoints)
 }  # fmt: skip
 
 
@@ -670,6 +697,7 @@ def campaign(name, inputs, seed):
 
 
 def main():
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # or libtpu looks for a TPU, and complains
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("readers", nargs="*", default=list(READERS))
     parser.add_argument("--inputs", type=int, default=1000)

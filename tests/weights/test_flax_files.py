@@ -1,10 +1,10 @@
 """Arrays in Flax's MessagePack files: as Flax wrote them, and damaged."""
 
 import io
-import shutil
 
 import flax.serialization
 import flax.traverse_util
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,20 +66,61 @@ def test_what_no_file_of_flax_holds_is_refused():
 
 def test_hugging_faces_flax_classes_have_other_names_and_axes(tmp_path):
     """(in, out) and (H, W, in, out) instead of PyTorch's (out, in) and (out, in, H, W)."""
-    source = foreign.FOLDER / "hf_vit_tiny"
-    tree = {}
-    for name, values in safetensors.load_file(source / "model.safetensors").items():
-        *path, end = name.split(".")
-        if end == "weight":
-            end = "scale" if "norm" in path[-1] else "kernel"
-            values = values.transpose(2, 3, 1, 0) if values.ndim == 4 else values.T
-        tree[(*path, end)] = values
-    data = flax.serialization.msgpack_serialize(flax.traverse_util.unflatten_dict(tree))
-    (tmp_path / "flax_model.msgpack").write_bytes(data)
-    shutil.copy(source / "config.json", tmp_path)
-    loaded, expected = weights.load(tmp_path), weights.load(source)
+    source = weights.load(foreign.FOLDER / "hf_vit_tiny")
+    weights.save(source.params, source.spec, "flax", tmp_path / "flax")
+    data = (tmp_path / "flax/flax_model.msgpack").read_bytes()
+    tree = flax.serialization.msgpack_restore(data)
+    block = tree["vit"]["encoder"]["layer"]["0"]
+    stored = safetensors.load_file(foreign.FOLDER / "hf_vit_tiny/model.safetensors")
+    layer = "vit.encoder.layer.0"
+    for found, name, axes in (
+        (tree["classifier"]["kernel"], "classifier.weight", (1, 0)),
+        (block["intermediate"]["dense"]["kernel"], f"{layer}.intermediate.dense.weight", (1, 0)),
+        (block["layernorm_before"]["scale"], f"{layer}.layernorm_before.weight", (0,)),
+        (tree["vit"]["embeddings"]["patch_embeddings"]["projection"]["kernel"],
+         "vit.embeddings.patch_embeddings.projection.weight", (2, 3, 1, 0)),
+        (tree["vit"]["embeddings"]["cls_token"], "vit.embeddings.cls_token", (0, 1, 2)),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(found, stored[name].transpose(axes), strict=True)
+    assert len(jax.tree.leaves(tree)) == len(stored)
+    loaded = weights.load(tmp_path / "flax")
     assert loaded.kind == "hf"
-    foreign.equal(loaded.params, expected.params)
+    assert (loaded.spec.model, loaded.spec.loss) == (source.spec.model, source.spec.loss)
+    foreign.equal(loaded.params, source.params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hf_beit", "hf_clip", "hf_dinov2", "hf_dinov2_giant"])
+def test_flax_folders_come_back_bit_for_bit(tmp_path, name):
+    described = foreign.record(f"backbones/{name}")
+    (tmp_path / "in").mkdir()
+    source = weights.load(foreign.write(tmp_path / "in", described))
+    weights.save(source.params, source.spec, "flax", tmp_path / "out")
+    foreign.equal(weights.load(tmp_path / "out").params, source.params)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hf_deit", "transformers' DeiTForImageClassification there is no Flax class"),
+        ("hf_clip_projection", "transformers' CLIPVisionModelWithProjection there is no Flax"),
+    ],
+)
+def test_classes_that_transformers_has_in_pytorch_alone_are_refused(tmp_path, name, message):
+    described = foreign.record(f"backbones/{name}")
+    source = weights.load(foreign.write(tmp_path, described))
+    with pytest.raises(weights.WeightsError, match=message):
+        weights.save(source.params, source.spec, "flax", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_flax_folders_have_a_name_without_a_suffix_and_half_the_size(tmp_path):
+    source = weights.load(foreign.FOLDER / "hf_vit_tiny")
+    with pytest.raises(weights.WeightsError, match="flax writes a folder; leave out .msgpack"):
+        weights.save(source.params, source.spec, "flax", tmp_path / "x.msgpack")
+    weights.save(source.params, source.spec, "flax", tmp_path / "half", dtype="bfloat16")
+    expected = jax.tree.map(lambda a: a.astype(jnp.bfloat16).astype(np.float32), source.params)
+    foreign.equal(weights.load(tmp_path / "half").params, expected)
 
 
 def test_a_checkpoint_of_vision_transformer_is_what_its_npz_is(tmp_path):

@@ -313,12 +313,6 @@ def test_models_that_cannot_be_told_are_refused(tmp_path):
     )
     assert refusal(path, overrides=HEADS) == "global_pool=map: attn_pool.latent is missing"
     (path / "config.json").unlink()
-    described = foreign.changed(foreign.record("timm_no_embed_class"), reg_token=(1, 4, 24))
-    described["arrays"]["pos_embed"] = [1, 21, 24]
-    placed = foreign.write(tmp_path, described)
-    assert refusal(placed, overrides=HEADS) == (
-        "contains positions of its register tokens, which is not supported"
-    )
     wide = foreign.write(tmp_path, foreign.record("timm_wide"))
     assert refusal(wide, overrides=HEADS) == (
         "contains positions of 20 patches, which is not a square; "

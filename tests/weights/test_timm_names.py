@@ -47,9 +47,10 @@ def specs(model):
     return {name: ArraySpec(tuple(shape), dtype) for name, shape in every.items()}
 
 
-def recognized(arrays, files):
-    """Returns the family of a file with these arrays."""
-    return importing.find(Arrays(arrays, lambda name: None), files).family
+def recognized(arrays, hints):
+    """Returns the family of a file with these arrays, and the arrays as its rules take them."""
+    found = importing.find(Arrays(arrays, lambda name: None), hints.files)
+    return found.family, found.family.prepared(found.arrays, hints).specs
 
 
 def facts(name, *, alone):
@@ -59,7 +60,8 @@ def facts(name, *, alone):
     size = tuple(model["cfg"]["input_size"][1:])
     hints = family.Hints(files={} if alone else {"config.json": fields}, image_size=size)
     try:
-        return recognized(specs(model), hints.files).read_spec(specs(model), hints)
+        kind, arrays = recognized(specs(model), hints)
+        return kind.read_spec(arrays, hints)
     except weights.WeightsError as error:
         return str(error).replace(name, "NAME")
 
@@ -94,9 +96,8 @@ def test_look_alikes_are_refused_by_name(name):
 def test_a_tag_of_the_weights_is_no_other_architecture(tagged, name):
     fields = {"architecture": tagged, "pretrained_cfg": models()[name]["cfg"]}
     hints = family.Hints(files={"config.json": fields})
-    arrays = specs(models()[name])
-    found = recognized(arrays, hints.files).read_spec(arrays, hints)
-    assert found == facts(name, alone=False)
+    kind, arrays = recognized(specs(models()[name]), hints)
+    assert kind.read_spec(arrays, hints) == facts(name, alone=False)
 
 
 def test_pixels_that_a_config_leaves_out_are_those_of_timm_itself():
@@ -128,10 +129,11 @@ def test_a_name_alone_gives_the_pixels_of_its_published_weights():
     for name, row in verdicts().items():
         # Those of CLIP have been published with either mean.
         if row["named"] == "built" and not re.match("vit_large_patch14_clip_", name):
-            arrays, cfg = specs(models()[name]), models()[name]["cfg"]
+            cfg = models()[name]["cfg"]
             size, files = tuple(cfg["input_size"][1:]), {"config.json": {"architecture": name}}
             hints = family.Hints(files=files, image_size=size)
-            data = recognized(arrays, files).read_spec(arrays, hints).data
+            kind, arrays = recognized(specs(models()[name]), hints)
+            data = kind.read_spec(arrays, hints).data
             for found, wanted in ((data.mean, cfg["mean"]), (data.std, cfg["std"])):
                 every = found if len(found) == 3 else found * 3
                 np.testing.assert_allclose(every, wanted, atol=1e-6, err_msg=name)
@@ -145,8 +147,9 @@ def test_a_name_alone_gives_the_pixels_of_its_published_weights():
     ],
 )
 def test_pixels_follow_from_the_recognized_kind(name, mean, whose):
-    arrays = specs(models()[name])
-    found = recognized(arrays, {}).read_spec(arrays, family.Hints(image_size=(224, 224)))
+    hints = family.Hints(image_size=(224, 224))
+    kind, arrays = recognized(specs(models()[name]), hints)
+    found = kind.read_spec(arrays, hints)
     assert found.data.mean == mean
     assert found.assumed["data.mean"] == f"as of {whose}'s weights; the file does not say"
 
@@ -168,7 +171,8 @@ def test_a_file_alone_assumes_nothing_in_silence():
                 if field.name not in known]  # fmt: skip
         keys += [f"data.{k}" for k in ("image_size", "mean", "std", "resampling", "eval_crop")]
         for key in keys:
-            same = config.get(named, key) == config.get(alone, key)
+            # Of what is None, whoever loads the file is asked.
+            same = config.get(alone, key) in (config.get(named, key), None)
             assert same or key in alone.assumed, f"{name}: {key}"
 
 
@@ -177,9 +181,12 @@ def test_every_array_of_every_model_that_is_built_has_its_place():
     for name, row in verdicts().items():
         part = name.startswith("resnetv2") and name != WHOLE  # not all arrays are on record
         if row["named"] == "built" and not part:
-            given, found = specs(models()[name]), facts(name, alone=False)
+            found = facts(name, alone=False)
             shapes = tree_utils.flatten(mapping.create_classifier(found).shapes())
-            rules = recognized(given, {"config.json": {"architecture": name}}).rules(given, found)
+            files = {"config.json": {"architecture": name}}
+            hints = family.Hints(files=files, image_size=found.data.image_size)
+            kind, given = recognized(specs(models()[name]), hints)
+            rules = kind.rules(given, found)
             places = list(mapping.locate(shapes, rules, given))
             wanted = {place.source for place in places if place.target not in found.fresh}
             assert wanted <= given.keys(), name

@@ -35,8 +35,8 @@ def convert(
 
     Args:
       reference: a checkpoint, as in `load`.
-      kind: `google`, `timm`, `hf`, `orbax` for a checkpoint of this project, or `adapter`: what
-        has trained of a run that froze the rest of `init_from`, to be loaded beside that.
+      kind: `google`, `timm`, `hf`, `flax`, `orbax` for a checkpoint of this project, or `adapter`:
+        what has trained of a run that froze the rest of `init_from`, to be loaded beside that.
       output: the file or folder to write, which must not exist.
       overrides: options, as in `load`.
       step: as in `load`.

@@ -22,7 +22,7 @@ import numpy as np
 from vit_jax import config, models
 from vit_jax.models import positions
 from vit_jax.utils import tree_utils
-from vit_jax.weights import importing, json_fields, mapping, writers
+from vit_jax.weights import flax_names, importing, json_fields, mapping, writers
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.family import FAMILIES, Family, Files, Hints
 
@@ -44,12 +44,14 @@ class Project(NamedTuple):
     title: str
     suffix: str  # of the file without others beside it; empty: always a folder
     form: str  # what messages call such an export
+    families: str  # `Family.project` of those that write it
 
 
 PROJECTS = {
-    "google": Project("Google", ".npz", "a .npz file"),
-    "timm": Project("timm", ".safetensors", "timm's form"),
-    "hf": Project("Hugging Face", "", "Hugging Face's form"),
+    "google": Project("Google", ".npz", "a .npz file", "google"),
+    "timm": Project("timm", ".safetensors", "timm's form", "timm"),
+    "hf": Project("Hugging Face", "", "Hugging Face's form", "hf"),
+    "flax": Project("Hugging Face", "", "Hugging Face's form", "hf"),
 }
 KINDS = tuple(PROJECTS)
 MAX_COMMENT = 60_000  # bytes; the origin and a digest follow
@@ -74,8 +76,8 @@ def save(
     Args:
       params: parameters of the model in `spec`, float32.
       spec: describes the model, its preprocessing and classes.
-      kind: `google` writes a .npz file, `hf` a folder, `timm` a .safetensors file or (a path
-        without that suffix) a folder, whose config.json says more.
+      kind: `google` writes a .npz file, `hf` and `flax` a folder, `timm` a .safetensors file or (a
+        path without that suffix) a folder, whose config.json says more.
       path: must not exist.
       dtype: written without loss as float32, or rounded to float16 or bfloat16.
       origin: where the weights come from, for the metadata of files.
@@ -92,7 +94,7 @@ def save(
     folder = path.suffix != project.suffix or not project.suffix
     if folder and kind == "google":
         raise WeightsError(f"{path}: must end in .npz")
-    if folder and path.suffix in (".npz", ".safetensors"):
+    if folder and path.suffix in (".npz", ".safetensors", ".msgpack"):
         raise WeightsError(f"{path}: {kind} writes a folder; leave out {path.suffix}")
     if os.path.lexists(path):
         raise WeightsError(f"{path}: exists already; choose another, or remove it")
@@ -105,17 +107,24 @@ def save(
     _check_encoder(spec.model, project.title)
     family.check(spec)
     files = family.files(spec) if folder else {}
+    if kind == "flax":
+        flax_names.check(files["config.json"]["architectures"][0])
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
     said = {} if folder else _head_metadata(spec, path.suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
-    metadata = said | ({"vit_jax": origin[:400]} if origin else {})
-    writers.write(path, writers.rounded(arrays, dtype), files, metadata)
+    arrays = writers.rounded(arrays, dtype)
+    if kind == "flax":
+        writers.write(path, flax_names.from_torch(arrays), files, folded=writers.FLAX)
+    else:
+        metadata = said | ({"vit_jax": origin[:400]} if origin else {})
+        writers.write(path, arrays, files, metadata)
     return (*changes, *differences)
 
 
 def find_family(spec: mapping.ModelSpec, kind: str) -> Family:
     """The family that exports to a project write a model as."""
-    return next(one for one in FAMILIES if one.project == kind and one.expresses(spec))
+    project = PROJECTS[kind].families
+    return next(one for one in FAMILIES if one.project == project and one.expresses(spec))
 
 
 def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:

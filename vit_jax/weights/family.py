@@ -10,7 +10,7 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.weights import json_fields
-from vit_jax.weights.arrays import WeightsError
+from vit_jax.weights.arrays import Arrays, WeightsError
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size
 
 Fields = Mapping[str, Any]  # of a JSON file
@@ -77,6 +77,10 @@ class Family:
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
         """Whether the arrays, with the files beside them, are of this family."""
         raise NotImplementedError
+
+    def prepared(self, arrays: Arrays, hints: Hints) -> Arrays:
+        """The arrays as `read_spec` and `rules` take them, where a file stores sums of them."""
+        return arrays
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         """Infers the model from names, shapes and files; raises WeightsError."""

@@ -14,11 +14,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from vit_jax import config, models
-from vit_jax.weights import adapting, json_fields, mapping, readers
-from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
+from vit_jax.weights import adapting, flax_names, json_fields, mapping, orbax_files, readers
+from vit_jax.weights.arrays import Arrays, WeightsError
 from vit_jax.weights.families import google, huggingface, timm
 from vit_jax.weights.family import FAMILIES, NOT_OFFERED, Family, Files, Hints
 
@@ -160,7 +158,7 @@ def _settled(
     others = set(overrides)
     if "loss.name" in overrides or (wanted is not None and wanted.init_head != "keep"):
         others |= {key for key, why in inferred.assumed.items() if why == ONE_OUTPUT}
-        others.add(google.SOFTMAX)
+        others |= {key for key in inferred.assumed if key.startswith("loss.name=")}
     if wanted is not None or "data.image_size" in overrides:
         others.add(huggingface.OWN_SIZE)
     if overrides.get("model.activation", "gelu") != "gelu":
@@ -229,6 +227,7 @@ def _recognize(
     if "model.heads" in overrides:
         heads = given.model.heads
     hints = Hints(files=files, image_size=size, heads=heads)
+    found = found._replace(arrays=found.family.prepared(found.arrays, hints))
     spec = with_head(found.family.read_spec(found.arrays.specs, hints), arrays.metadata)
     return found, dataclasses.replace(spec, assumed={**spec.assumed, **found.assumed})
 
@@ -239,6 +238,8 @@ def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
         folder = path
         file = next((folder / n for n in WHOLE if (folder / n).is_file()), None)
         if file is None:
+            if orbax_files.recognizes(folder):
+                return readers.open_orbax(folder), {}
             unread = [p.name for p in sorted(folder.iterdir()) if p.suffix in readers.UNREAD]
             if unread:
                 readers.open_arrays(folder / unread[0])  # which says why not
@@ -286,7 +287,7 @@ def find(arrays: Arrays, files: Files) -> Found:
         pattern = re.compile(rf"(?:.*\.)?(?:{form})(?:\..*)?")
         if name := next((name for name in arrays.specs if pattern.fullmatch(name)), ""):
             raise WeightsError(f"{name}: the file holds {what}")
-    arrays = _as_torch(arrays)
+    arrays = flax_names.as_torch(arrays)
     arrays = _renamed(arrays, _unwrapped(arrays.specs))
     if family := _family(arrays, files):
         return Found(arrays, family)
@@ -315,34 +316,6 @@ def find(arrays: Arrays, files: Files) -> Found:
 
 def _family(arrays: Arrays, files: Files) -> Family | None:
     return next((one for one in FAMILIES if one.recognizes(arrays.specs, files)), None)
-
-
-# Of Hugging Face's Flax classes; Google's layers are called otherwise.
-FLAX_LAYER = re.compile(r"(?:^|/)encoder/layers?/0/")
-FLAX_ENDS = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
-
-
-def _as_torch(arrays: Arrays) -> Arrays:
-    """The arrays of Hugging Face's Flax classes under the names and axes of its PyTorch classes."""
-    if not any(map(FLAX_LAYER.search, arrays.specs)):
-        return arrays
-    origins: dict[str, tuple[str, tuple[int, ...] | None]] = {}
-    specs: dict[str, ArraySpec] = {}
-    for name, spec in arrays.specs.items():
-        *path, end = name.split("/")
-        axes = None
-        if end == "kernel":  # (in, out) and (H, W, in, out) there; (out, in), (out, in, H, W) here
-            axes = {2: (1, 0), 4: (3, 2, 0, 1)}.get(len(spec.shape))
-        shape = spec.shape if axes is None else tuple(spec.shape[axis] for axis in axes)
-        short = ".".join([*path, FLAX_ENDS.get(end, end)])
-        origins[short], specs[short] = (name, axes), ArraySpec(shape, spec.dtype)
-
-    def read(short: str) -> np.ndarray:
-        name, axes = origins[short]
-        values = arrays.read(name)
-        return values if axes is None else np.ascontiguousarray(values.transpose(axes))
-
-    return Arrays(specs, read, arrays.metadata)
 
 
 def _unwrapped(names: Iterable[str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.utils import limits, npy, pickles, storage
-from vit_jax.weights import flax_files, torch_files
+from vit_jax.weights import flax_files, orbax_files, torch_files
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 
 # The largest released ViT takes 2.5 GB; a file that unpacks to more than this is an attack.
@@ -62,6 +62,16 @@ def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
             raise WeightsError("no such file")
         with _explained(f"is not a complete {kind} file"):
             return FORMATS[kind](_File(path))
+
+
+def open_orbax(folder: pathlib.Path) -> Arrays:
+    """Opens the arrays of an Orbax checkpoint of another program; raises WeightsError."""
+    with _named(folder), _explained("is not a complete Orbax checkpoint"):
+        arrays = orbax_files.open_arrays(folder)
+        packed = orbax_files.size(folder)
+        _check_ratio(sum(one.span for one in arrays.values()), packed)
+        specs = {name: ArraySpec(one.shape, one.dtype) for name, one in arrays.items()}
+        return _checked(specs, lambda name: arrays[name].read(), packed)
 
 
 def open_shards(index: pathlib.Path) -> Arrays:
@@ -326,23 +336,23 @@ def _torch(file: _File) -> Arrays:
     # Tensors may share values, or repeat them.
     spans = sum(one.span * one.storage.dtype.itemsize for one in tensors.values())
     _check_ratio(spans, file.size)
-    return _checked(specs, read_tensor, file)
+    return _checked(specs, read_tensor, file.size)
 
 
 def _flax(file: _File) -> Arrays:
     arrays = flax_files.open_arrays(file)
     specs = {name: ArraySpec(one.shape, one.dtype) for name, one in arrays.items()}
-    return _checked(specs, lambda name: arrays[name].read(file), file)
+    return _checked(specs, lambda name: arrays[name].read(file), file.size)
 
 
 def _checked(
-    specs: Mapping[str, ArraySpec], read_array: Callable[[str], np.ndarray], file: _File
+    specs: Mapping[str, ArraySpec], read_array: Callable[[str], np.ndarray], packed: int
 ) -> Arrays:
-    """Arrays whose names and sizes are those of weights."""
+    """Arrays whose names and sizes are those of weights, in files of `packed` bytes."""
     _check_names(specs)
     size = sum(spec.nbytes for spec in specs.values())
     _check_size(size)
-    _check_ratio(size, file.size)
+    _check_ratio(size, packed)
 
     def read(name: str) -> np.ndarray:
         with _explained(f"{name} is damaged"):

@@ -6,10 +6,11 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
+import flax.serialization
 import ml_dtypes
 import numpy as np
 
-from vit_jax.utils import storage
+from vit_jax.utils import storage, tree_utils
 from vit_jax.weights.readers import WeightsError, comment_digest
 
 Documents = Mapping[str, Mapping[str, Any]]  # fields of JSON files, by the names of the files
@@ -20,6 +21,7 @@ DTYPES = {  # numpy's and safetensors' names of them
     "bfloat16": (np.dtype(ml_dtypes.bfloat16), "BF16"),
 }
 FOLDED = "model.safetensors"  # the file of arrays in a folder
+FLAX = "flax_model.msgpack"  # that of Hugging Face's Flax classes, names joined by slashes
 
 
 def rounded(arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
@@ -38,10 +40,11 @@ def write(
     arrays: Mapping[str, np.ndarray],
     documents: Documents,
     metadata: Mapping[str, str] | None = None,
+    folded: str = FOLDED,
 ) -> None:
     """Writes arrays of one of DTYPES to a .npz or .safetensors file, or a folder with JSON files.
 
-    `metadata` is text by name that a file holds beside the arrays.
+    `metadata` is text by name that a file holds beside the arrays; FLAX as `folded` holds none.
 
     `path` is always complete: data is written to a temporary name, synced, and renamed. If the disk
     fails, raises WeightsError and leaves nothing behind.
@@ -65,7 +68,11 @@ def write(
                 for name, fields in documents.items():
                     text = json.dumps(fields, indent=2, ensure_ascii=False)
                     (draft / name).write_bytes(text.encode(errors="backslashreplace"))
-                _safetensors(draft / FOLDED, arrays, metadata or {})
+                if folded == FLAX:
+                    nested = tree_utils.nest(dict(arrays))
+                    (draft / FLAX).write_bytes(flax.serialization.msgpack_serialize(nested))
+                else:
+                    _safetensors(draft / folded, arrays, metadata or {})
         storage.sync(path.parent)
 
 

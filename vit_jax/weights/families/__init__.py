@@ -2,10 +2,12 @@
 
 from vit_jax.weights.families import (
     bit,
+    deit3_jax,
     google,
     hf_beit,
     hf_dinov2,
     hf_dinov3,
+    hf_ijepa,
     hf_towers,
     hf_vit,
     huggingface,
@@ -13,6 +15,7 @@ from vit_jax.weights.families import (
     timm_eva,
     timm_vit,
     tips,
+    torchvision,
 )
 from vit_jax.weights.family import FAMILIES
 
@@ -20,6 +23,7 @@ from vit_jax.weights.family import FAMILIES
 # special ones come before the plain ViTs, which take what is left.
 FAMILIES += [
     tips.Tips(),
+    deit3_jax.DeiT3Jax(),
     bit.GoogleBit(),
     google.Google(),
     bit.TimmBit(),
@@ -30,7 +34,9 @@ FAMILIES += [
     hf_dinov3.HuggingFaceDinoV3(),
     hf_towers.HuggingFaceTower(),
     hf_dinov2.HuggingFaceDinoV2(),
+    hf_ijepa.HuggingFaceIJepa(),
     hf_vit.HuggingFaceViT(),
     huggingface.Unknown(),
     open_clip.OpenClip(),
+    torchvision.Torchvision(),
 ]

@@ -1,4 +1,4 @@
-"""Hugging Face's CLIP and SigLIP (also SigLIP 2 of fixed size): the image tower of each.
+"""Hugging Face's CLIP, MetaCLIP 2 and SigLIP (also SigLIP 2 of fixed size): their image towers.
 
 vision_model.embeddings, ..., visual_projection      CLIPVisionModelWithProjection, CLIPModel
 vision_model.embeddings, ..., vision_model.head      SiglipVisionModel, SiglipModel
@@ -35,6 +35,8 @@ class HuggingFaceTower(huggingface.HuggingFace):
     types: ClassVar = {
         "clip": CLIP,
         "clip_vision_model": CLIP,
+        "metaclip_2": CLIP,
+        "metaclip_2_vision_model": CLIP,
         "siglip": SIGLIP,
         "siglip_vision_model": SIGLIP,
     }

@@ -19,9 +19,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from vit_jax import config, models
 from vit_jax.weights import json_fields
-from vit_jax.weights.arrays import WeightsError
+from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.families import timm, torch_rules
 from vit_jax.weights.families.torch_rules import QKV, SWIGLU
 from vit_jax.weights.family import (
@@ -56,7 +58,7 @@ SIZES = (
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 GATED_HEADS = {1536: 24}
 # Models whose heads are not as wide as those of others of their width.
-NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
+NAMED_HEADS = {"test_vit": 2, "test_vit2": 2, "test_vit3": 3, "vit_base_patch16_gap_224": 16}
 # SigLIP 2 models with a width or patch size that SigLIP lacks.
 TANH = r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512"
 # Activations by timm's name; of several names, exports use the first.
@@ -252,6 +254,10 @@ class TimmViT(timm.Timm):
             assumed=assumed | guessed | unsaid,
             fresh=lacking if shapes.headless else {},
         )
+
+    def prepared(self, arrays: Arrays, hints: Hints) -> Arrays:
+        sizes = timm.image_size(timm.read_fields(hints.files)), hints.image_size
+        return _without_register_positions(arrays, sizes)
 
     # What timm's Eva has otherwise
 
@@ -551,15 +557,45 @@ def _image_size(
         if size is not None and (patches := math.prod(models.grid(model, size))) in counts:
             return size, not token or patches < rows, {}
     squares = [count for count in counts if count and math.isqrt(count) ** 2 == count]
-    own = rows - token - model.registers  # if registers had positions of their own
-    if model.registers and not squares and own > 0 and math.isqrt(own) ** 2 == own:
-        raise WeightsError("contains positions of its register tokens, which is not supported")
     patches = (squares or counts)[0]
     size, assumed = size_of_positions(model, patches, given)
     apart = token and patches == rows
     if apart:
         assumed |= {"model.class_position": f"{rows} positions are a square without it"}
     return size, not apart, assumed
+
+
+def _without_register_positions(arrays: Arrays, sizes: tuple[Size | None, Size | None]) -> Arrays:
+    """Adds positions of register tokens to those tokens; arrays without such are as they were.
+
+    timm's first models with registers have them. `sizes` as in `_image_size`.
+    """
+    specs, token = arrays.specs, "cls_token" in arrays.specs
+    name = next((name for name in REGISTERS if name in specs), "")
+    count = registers(specs)
+    if not count or "pos_embed" not in specs:
+        return arrays
+    _, rows, width = array_shape(specs, "pos_embed", 3)
+    patch = array_shape(specs, "patch_embed.proj.weight", 4)[2:]
+    own = rows - token - count  # patches, if registers have positions
+    known = [(size[0] // patch[0]) * (size[1] // patch[1]) for size in sizes if size is not None]
+    counts = rows - token, rows, own
+    squares = [n for n in counts if math.isqrt(max(n, 0)) ** 2 == n]
+    patches = next(iter([n for n in known if n in counts] + squares), 0)
+    if own <= 0 or patches != own:
+        return arrays
+    registered = slice(token, token + count)
+
+    def read(one: str) -> np.ndarray:
+        if one == "pos_embed":
+            return np.delete(arrays.read(one), registered, axis=1)
+        if one == name:
+            added = arrays.read("pos_embed")[:, registered].astype(np.float32)
+            return arrays.read(one).astype(np.float32) + added
+        return arrays.read(one)
+
+    shorter = ArraySpec((1, rows - count, width), specs["pos_embed"].dtype)
+    return Arrays({**specs, "pos_embed": shorter}, read, arrays.metadata)
 
 
 def registers(arrays: ArraySpecs) -> int:
