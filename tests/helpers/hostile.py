@@ -486,6 +486,31 @@ def listings():
     return [plain.getvalue(), packed.getvalue()], read
 
 
+def tables():
+    """Parquet files of images and labels, as Hugging Face stores them."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    from vit_jax.data.prepare import tables as reader
+
+    image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    images = pa.array([{"bytes": b"\xff\xd8x", "path": "a.jpg"}] * 9, image)
+    plain = pa.table({"image": images, "label": [*range(9)]})
+    facts = '{"info": {"features": {"label": {"_type": "ClassLabel", "names": ["a"]}}}}'
+    described = plain.replace_schema_metadata({"huggingface": facts})
+    files = [pa.BufferOutputStream() for _ in range(2)]
+    for file, one in zip(files, (plain, described), strict=True):
+        pyarrow.parquet.write_table(one, file, row_group_size=4)
+
+    def read(data, folder):
+        path = folder / "train.parquet"
+        path.write_bytes(data)
+        for _ in reader.rows(path):
+            pass
+
+    return [file.getvalue().to_pybytes() for file in files], read
+
+
 def beside_weights():
     """What adapters say of themselves, and the digests of downloads; test_fuzz.py has configs."""
     from vit_jax.weights import adapter_file, hub
@@ -564,7 +589,7 @@ READERS = {
     one.__name__: one
     for one in (images, deep_images, weights, torch_weights, flax_weights, orbax_weights, archives,
                 metadata, records, array_records, lists, csv_files, pickles, matlab, official,
-                masks, listings, beside_weights, run_files, checkpoints)
+                masks, listings, tables, beside_weights, run_files, checkpoints)
 }  # fmt: skip
 
 

@@ -16,6 +16,8 @@ EPILOG = """\
   vit_jax prepare cifar10 --from=cifar-10-python.tar.gz
   vit_jax prepare cifar10 --from=OLD --data-dir=NEW    a copy in TFRecord files
   vit_jax prepare my_photos --from=FOLDER          CLASS/IMAGE or SPLIT/CLASS/IMAGE
+  vit_jax prepare beans --from=FOLDER              Parquet files of Hugging Face; tars
+                                                   of webdataset: 0.jpg, 0.cls
   vit_jax prepare imagenet21k --from=fall11_whole.tar --max-side=512 \\
       --dedup-against=imagenet,cifar10,pets        class tars; nothing is unpacked
   vit_jax prepare imagenet-real --from=real.json
@@ -43,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        metavar="FOLDER|TAR|ZIP",
+        metavar="FOLDER|TAR|ZIP|PARQUET",
         help="files to prepare it from (default: download them)",
     )
     parser.add_argument(
@@ -53,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--partial",
         action="store_true",
         help="pack a dataset of known size even if images are missing",
+    )
+    parser.add_argument(
+        "--label",
+        metavar="COLUMN",
+        help="column of labels of your Parquet files (default: the only one)",
     )
     parser.add_argument(
         "--holdout",
@@ -104,6 +111,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         data_dir=args.data_dir,
         sources=tuple(args.sources),
         verify=args.verify,
+        label=args.label,
         holdout=args.holdout,
         max_side=args.max_side,
         against=tuple(name for names in args.dedup_against for name in names.split(",")),

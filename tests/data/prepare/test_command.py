@@ -376,7 +376,7 @@ def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
     assert "small letters, digits and _" in woe(prepare("My-Photos", f"--from={photos}"))
     assert "is packed from files of yours: fall11_whole.tar" in woe(prepare("imagenet21k"))
     assert woe(prepare("flowers", "--max-side=512")) == (
-        "--max-side: is for folders and tars that are packed, and flowers is not"
+        "--max-side: is for folders, tars and tables that are packed, and flowers is not"
     )
     partial = "--partial: is for datasets with an official number of images, and new has none"
     assert woe(prepare("new", f"--from={photos}", "--partial")) == partial

@@ -165,7 +165,6 @@ def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator
 def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
     """Yields the members of a tar after checking that they are inside it and in order."""
     source: Any = part
-    source: Any = part
     end = 0
     try:
         tar = tarfile.open(fileobj=source, mode="r:")  # noqa: SIM115 (closing it closes nothing)

@@ -1,19 +1,25 @@
-"""Lists the images in folders, tars and zips with their locations, without unpacking."""
+"""Lists images with their locations: in folders, tars and zips, without unpacking, and tables."""
 
+import contextlib
+import itertools
+import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO
 
 import numpy as np
 
 from vit_jax.data.folders import SUFFIXES
-from vit_jax.data.prepare import archives
+from vit_jax.data.prepare import archives, tables
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
 
 Path = pathlib.Path
 
 CHUNK = 2**14  # files added to the arrays of a listing at a time
+MEMBERS = 64  # files of one example of a webdataset, at most
+LABEL = 2**16  # bytes of a label
 
 
 class Listing:
@@ -81,32 +87,112 @@ class Listing:
         return self._rows[0][:, 2]
 
 
-def scan(sources: Sequence[Path]) -> Listing:
-    """The images of folders, tars (nested ones too) and zips, in the order found.
+def scan(sources: Sequence[Path], *, label: str | None = None, copy: Path | None = None) -> Listing:
+    """The images of folders, tars (nested ones too), zips and tables, in the order found.
 
     A tar inside a folder or a tar becomes a folder of its name, and so does one of several source
-    tars with images at its top level: `n01440764.tar` becomes `n01440764/`. Hidden files are
-    skipped. Raises DataError for unreadable sources, links, devices and paths outside.
+    tars with images at its top level: `n01440764.tar` becomes `n01440764/`. A tar whose images
+    have labels beside them (`0.jpg`, `0.cls`; webdataset) has their classes as folders. Hidden
+    files are skipped. Raises DataError for unreadable sources, links, devices and paths outside.
+
+    Args:
+      sources: folders and files.
+      label: the column of labels of tables; None: the only one.
+      copy: a file to copy the images of tables to, one after another, as tables are compressed and
+        a shuffled order needs random access; None: they are listed only.
     """
     listing = Listing()
-    for source in sources:
-        try:
-            source.stat()
-        except OSError as error:
-            raise DataError(f"--from={source}: {archives.io_reason(error)}") from None
-        if source.is_dir():
-            for found in archives.list_folder(source):
-                if found.path.lower().endswith(".tar"):
-                    path = source / found.path
-                    for inner in archives.list_files(path, f"{archives.stem(found.path)}/"):
-                        listing.add(inner)
-                else:
-                    listing.add(found)
-            continue
-        lifted = len(sources) > 1 and source.is_file() and not archives.is_zip(source)
-        for found in archives.list_files(source):
-            if lifted and "/" not in found.path:
-                found = found._replace(path=f"{archives.stem(source.name)}/{found.path}")
-            listing.add(found)
+    with contextlib.ExitStack() as stack:
+        table = _Table(label, copy, stack.enter_context(copy.open("wb")) if copy else None)
+        for source in sources:
+            try:
+                source.stat()
+            except OSError as error:
+                raise DataError(f"--from={source}: {archives.io_reason(error)}") from None
+            for found in _files(source, table, several=len(sources) > 1):
+                listing.add(found)
+    if label is not None and not table.read:
+        raise DataError(f"--label={label}: is for Parquet files, and none is there")
     listing.close()
     return listing
+
+
+def _files(source: Path, table: "_Table", *, several: bool) -> Iterator[FileEntry]:
+    if source.is_dir():
+        for found in archives.list_folder(source):
+            path, name = source / found.path, found.path.lower()
+            if name.endswith((tables.PARQUET, tables.ARROW)):
+                yield from table.files(path)
+            elif name.endswith(".tar"):
+                stem = archives.stem(found.path)
+                yield from _labeled(archives.list_files(path, f"{stem}/"), path, f"{stem}/")
+            else:
+                yield found
+    elif source.name.lower().endswith((tables.PARQUET, tables.ARROW)):
+        yield from table.files(source)
+    elif archives.is_zip(source):
+        yield from archives.list_files(source)
+    else:
+        for found in _labeled(archives.list_files(source), source, ""):
+            if several and "/" not in found.path:
+                found = found._replace(path=f"{archives.stem(source.name)}/{found.path}")
+            yield found
+
+
+class _Table:
+    """Lists the rows of tables as files of one copy, which it writes if there is one."""
+
+    def __init__(self, label: str | None, copy: Path | None, file: IO[bytes] | None) -> None:
+        self._label, self._copy, self._file = label, str(copy), file
+        self._end, self.read = 0, False
+
+    def files(self, path: Path) -> Iterator[FileEntry]:
+        """Yields the images of a table; raises DataError."""
+        self.read = True
+        for name, data in tables.rows(path, self._label):
+            if self._file is not None:
+                self._file.write(data)
+            yield FileEntry(name, self._copy, self._end, len(data))
+            self._end += len(data)
+
+
+def _labeled(files: Iterable[FileEntry], tar: Path, prefix: str) -> Iterator[FileEntry]:
+    """The files of a tar; an image with a label beside it gets a path `SPLIT/CLASS/...`.
+
+    The files of one example share their name up to the first dot and follow one another, in no
+    folder.
+    """
+
+    def key(found: FileEntry) -> str:
+        inside = found.path.removeprefix(prefix)
+        return found.path if "/" in inside else inside.partition(".")[0]
+
+    split, read = tables.split_name(tar), archives.Reader()
+    with contextlib.closing(read):
+        for example, group in itertools.groupby(files, key):
+            members = list(itertools.islice(group, MEMBERS))
+            label = next(filter(None, (_label(found, read) for found in members)), None)
+            for found in itertools.chain(members, group):
+                suffix = Path(found.path).suffix
+                if label is None or suffix.lower() not in SUFFIXES:
+                    yield found
+                    continue
+                parts = filter(None, (split, label, f"{tar.stem}-{example}{suffix}"))
+                yield found._replace(path="/".join(parts))
+
+
+def _label(found: FileEntry, read: archives.Reader) -> str | None:
+    """The class that a file beside an image names: `.cls`, or `label` or `cls` of a `.json`."""
+    suffix = Path(found.path).suffix.lower()
+    if suffix not in (".cls", ".json") or found.size > LABEL:
+        return None
+    text = read(found).decode(errors="replace").strip()
+    if suffix == ".json":
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        value = value if isinstance(value, dict) else {}
+        value = value.get("label", value.get("cls"))
+        text = str(value) if isinstance(value, str | int) else ""
+    return tables.folder_name(text) if text.isprintable() else None

@@ -36,7 +36,7 @@ from vit_jax.utils.messages import size_text
 Path = pathlib.Path
 
 VERSION = "1.0.0"
-PRINTS = "prints.npy"
+PRINTS, ROWS = "prints.npy", "rows"
 FORM = 1  # raised when the same images would be packed to other bytes
 HOLDOUT = 0.1  # fraction of each class of the user's own images
 QUALITY = 95  # of what is resized
@@ -51,6 +51,7 @@ class Packing:
     name: str
     data_dir: Path
     unsplit: str = "train"  # split of images outside of split folders
+    label: str | None = None  # column of labels of Parquet files
     holdout: float = 0.0  # of each class, to a validation split if there is none
     max_side: int | None = None  # of an image; larger ones are resized and encoded again
     prints: np.ndarray | None = None  # records of `dedup.stack` of images to leave out
@@ -87,6 +88,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
         name=known,
         data_dir=request.directory(),
         unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
+        label=request.label,
         holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
         max_side=request.max_side,
         against=sorted({task.name for task in excluded}),
@@ -193,7 +195,8 @@ def pack(packing: Packing) -> dict[str, Any]:
 
 
 def _plan(packing: Packing, part: Path) -> staging.Work:
-    listing, assigned = list_images(packing)
+    with shards.disk_errors(part):
+        listing, assigned = list_images(packing, part / ROWS)
     prints, saved = packing.prints, part / PRINTS
 
     def entries(shard: Shard) -> list[ImageEntry]:
@@ -237,6 +240,7 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
         ) from None
     held = facts.get("holdout")  # None: it had splits
     for key, value in (
+        ("label", packing.label),
         ("holdout", held if held is None else packing.holdout),
         ("max_side", packing.max_side),
         ("dedup_against", list(packing.against)),
@@ -257,10 +261,13 @@ def kept_prints(packing: Packing) -> np.ndarray | None:
     return None
 
 
-def list_images(packing: Packing) -> tuple[Listing, Assignment]:
-    """The images in the sources, and their split, class and order; writes nothing."""
+def list_images(packing: Packing, copy: Path | None = None) -> tuple[Listing, Assignment]:
+    """The images in the sources, and their split, class and order.
+
+    Writes nothing but `copy`, the images of tables; without it, those cannot be read.
+    """
     named = ", ".join(map(str, packing.sources))
-    listing = image_listing.scan(packing.sources)
+    listing = image_listing.scan(packing.sources, label=packing.label, copy=copy)
     assigned = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
     return listing, assigned
 
@@ -397,6 +404,7 @@ def _finish(
         "dedup_distance": packing.distance if packing.against else None,
         "duplicates": [row for outcome in outcomes for row in outcome.duplicates],
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
+        "label": packing.label,
         "holdout": packing.holdout if assigned.held_out else None,
         "ignored": len(listing.ignored) + len(assigned.ignored),
         "ignored_why": _why_ignored(listing, assigned),

@@ -23,6 +23,7 @@ class Request:
     data_dir: str | None = None  # TFDS's default
     sources: Sequence[str] = ()  # --from; none: it is downloaded
     verify: bool = False
+    label: str | None = None  # column of Parquet files
     holdout: float | None = None  # `pack.HOLDOUT`
     max_side: int | None = None
     against: Sequence[str] = ()  # --dedup-against
@@ -50,13 +51,14 @@ class Request:
     def refuse_packing(self, name: str) -> None:
         """Raises ConfigError for flags of packing if `name` is not packed from folders and tars."""
         for flag, value in (
+            ("label", self.label),
             ("holdout", self.holdout),
             ("max-side", self.max_side),
             ("dedup-against", self.against),
         ):
             if value:
                 raise config.ConfigError(
-                    f"--{flag}: is for folders and tars that are packed, and {name} is not"
+                    f"--{flag}: is for folders, tars and tables that are packed, and {name} is not"
                 )
 
     def refuse_partial(self, name: str) -> None:
