@@ -6,7 +6,8 @@ from vit_jax.pages import listing
 from vit_jax.studies.reproduce import tables
 from vit_jax.training import run_config
 
-ENTRIES = {e.name: e for e in listing.entries() if e.file.name == "masked.py"}
+FILES = catalog.names()
+ENTRIES = {name: listing.entry(name) for name in FILES if FILES[name].name == "masked.py"}
 PRETRAINING = [name for name in ENTRIES if name.count("/") == 1 and "ViT-B_16" in name
                and not name.endswith("-to-imagenet")]  # fmt: skip
 

@@ -4,6 +4,7 @@
 names are called is all this file takes from the catalog.
 """
 
+import functools
 import json
 import pathlib
 import re
@@ -14,7 +15,6 @@ from vit_jax.config import catalog
 from vit_jax.pages import listing
 
 ROWS = json.loads((pathlib.Path(__file__).parents[1] / "paper_tables.json").read_text())
-ENTRIES = {entry.name: entry for entry in listing.entries()}
 DATA = {"JFT-300M": "jft", "ImageNet-21k": "i21k", "ImageNet": "imagenet", "JFT": "jft"}
 TARGETS = {
     "ImageNet": "imagenet", "ImageNet ReaL": "imagenet", "CIFAR-10": "cifar10",
@@ -22,6 +22,12 @@ TARGETS = {
     "Oxford-IIIT Pets": "pets",
     "Oxford-IIIT-Pets": "pets", "Oxford Flowers-102": "flowers",
 }  # fmt: skip
+
+
+@functools.cache
+def every():
+    """The catalog's entries by name, read when a test asks for them: that takes seconds."""
+    return {entry.name: entry for entry in listing.entries()}
 
 
 def table(name):
@@ -32,7 +38,7 @@ def table(name):
 
 def named(tables, group=""):
     """Returns the names that say they belong to a table."""
-    return {n for n, e in ENTRIES.items() if tables in e.about.tables and n.startswith(group)}
+    return {n for n, e in every().items() if tables in e.about.tables and n.startswith(group)}
 
 
 def result(entry, what, table=None):
@@ -68,7 +74,7 @@ def test_table_3_is_all_there_and_nothing_else():
     ("name", "model", "row"), tuple(table_3()), ids=lambda v: v if "pretrain/" in v else ""
 )
 def test_table_3(name, model, row):
-    entry = ENTRIES[name]
+    entry = every()[name]
     cfg, about = entry.cfg, entry.about
     assert cfg.model.variant == model
     assert about.dataset == row["dataset"]
@@ -91,7 +97,7 @@ def test_table_3(name, model, row):
 
 @pytest.mark.parametrize("row", table("Table 6"), ids=lambda r: f"{r['model']}-{r['epochs']}")
 def test_table_6(row):
-    entry = ENTRIES[f"pretrain/{spelled(row['model'])}-jft-{row['epochs']}ep"]
+    entry = every()[f"pretrain/{spelled(row['model'])}-jft-{row['epochs']}ep"]
     assert "6" in entry.about.tables
     for what, key in {
         "ImageNet": "imagenet", "ReaL": "imagenet_real", "CIFAR-10": "cifar10",
@@ -114,7 +120,7 @@ def test_table_6_is_all_there():
 )
 def test_table_7(row):
     sgd = row["pretrain_optimizer"] == "SGD"
-    entry = ENTRIES[f"pretrain/{spelled(row['model'])}-jft-7ep{'-sgd' * sgd}"]
+    entry = every()[f"pretrain/{spelled(row['model'])}-jft-7ep{'-sgd' * sgd}"]
     assert "7" in entry.about.tables
     title = {"CIFAR10": "CIFAR-10", "CIFAR100": "CIFAR-100", "Oxford-IIIT Pets": "Pets",
              "Oxford Flowers-102": "Flowers"}.get(row["dataset"], row["dataset"])  # fmt: skip
@@ -135,13 +141,13 @@ def test_table_8():
         for row in table("Table 8")
     }
     ours = {
-        (ENTRIES[name].cfg.model.position, ENTRIES[name].cfg.model.position_place): result(
-            ENTRIES[name], "5-shot ImageNet", "8"
+        (every()[name].cfg.model.position, every()[name].cfg.model.position_place): result(
+            every()[name], "5-shot ImageNet", "8"
         ).value
         for name in named("8")
     }
     assert ours == printed
-    assert {ENTRIES[name].model for name in named("8")} == {"ViT-B/16"}
+    assert {every()[name].model for name in named("8")} == {"ViT-B/16"}
 
 
 def table_5():
@@ -154,7 +160,7 @@ def table_5():
     ("name", "row"), tuple(table_5()), ids=lambda v: v if isinstance(v, str) else ""
 )
 def test_table_5(name, row):
-    entry = ENTRIES[name]
+    entry = every()[name]
     what = "ReaL" if row["dataset"] == "ImageNet ReaL" else "top-1"
     assert result(entry, what, "5").value == row["top1"]
     assert entry.cfg.train.ema is None
@@ -168,12 +174,12 @@ def test_table_5(name, row):
     assert entry.cfg.init_from == published
     assert bool(entry.about.warning) == (published is None)
     title = {"ImageNet ReaL": "ReaL", "Oxford-IIIT-Pets": "Pets", "Oxford Flowers-102": "Flowers"}
-    upstream = result(ENTRIES[origin], title.get(row["dataset"], row["dataset"]))
+    upstream = result(every()[origin], title.get(row["dataset"], row["dataset"]))
     if origin == "pretrain/ViT-H_14-jft-14ep":
         assert upstream.table == "6"
     else:
         assert upstream.value == row["top1"]
-    assert "5" in ENTRIES[origin].about.tables
+    assert "5" in every()[origin].about.tables
 
 
 def test_table_5_is_all_there_and_nothing_else():
@@ -190,10 +196,10 @@ def test_table_4(row):
         names = named("4", "vtab/")
         assert len(names) == 3 * 19
     else:
-        names = {n for n in ENTRIES if re.search(rf"^finetune/.*-{TARGETS[row['dataset']]}$", n)}
+        names = {n for n in every() if re.search(rf"^finetune/.*-{TARGETS[row['dataset']]}$", n)}
         assert len(names) == 14 + 13  # Table 5, and what Table 6 has besides
     for name in names:
-        cfg, about = ENTRIES[name].cfg, ENTRIES[name].about
+        cfg, about = every()[name].cfg, every()[name].about
         assert "4" in about.tables
         assert str(cfg.train.duration) == f"{row['steps']} steps"
         assert cfg.optimizer.lr in row["base_lr"]
@@ -215,7 +221,7 @@ HELD_OUT = {"imagenet": 99, "cifar10": 98, "cifar100": 98, "pets": 90, "flowers"
 
 
 def test_rates_are_chosen_on_a_part_of_the_training_images():
-    for name, entry in ENTRIES.items():
+    for name, entry in every().items():
         protocol, data = entry.about.transfer, entry.cfg.data
         fine_tuning = name.startswith(("finetune/", "vtab/", "adapt/")) or "-digits" in name
         fine_tuning |= name.endswith(("-to-imagenet", "/digits-tenth", "/digits-scratch"))
@@ -237,7 +243,7 @@ def test_resnets_try_the_setup_of_big_transfer():
     lengths = {"imagenet": (20_000, 0.1), "cifar10": (10_000, 0.1), "cifar100": (10_000, 0.1),
                "pets": (500, 0.0), "flowers": (500, 0.0)}  # fmt: skip
     tried = set()
-    for name, entry in ENTRIES.items():
+    for name, entry in every().items():
         if not name.startswith("finetune/"):
             continue
         setups = entry.about.transfer.setups
@@ -268,9 +274,9 @@ def test_table_6_is_fine_tuned():
             names = (f"finetune/{model}-{jft}-{target}" for jft in ("jft", f"jft{row['epochs']}ep"))
             (name,) = (
                 name for name in names
-                if name in ENTRIES and ENTRIES[name].about.origin == f"pretrain/{model}-{origin}"
+                if name in every() and every()[name].about.origin == f"pretrain/{model}-{origin}"
             )  # fmt: skip
-            assert result(ENTRIES[name], what, "6").value == row[column]
+            assert result(every()[name], what, "6").value == row[column]
             found.add(name)
     assert named("6", "finetune/") == found
     assert len(found) == 18 * 5
@@ -282,13 +288,13 @@ def test_table_2():
         stem = f"{spelled(model)}-{pretrained.lower()}"
         if row.get("metric") == "TPUv3-core-days":
             (origin,) = {
-                e.about.origin for n, e in ENTRIES.items() if n.startswith(f"finetune/{stem}-")
+                e.about.origin for n, e in every().items() if n.startswith(f"finetune/{stem}-")
             }
-            assert ENTRIES[origin].about.core_days == row["value"]
-            assert "2" in ENTRIES[origin].about.tables
+            assert every()[origin].about.core_days == row["value"]
+            assert "2" in every()[origin].about.tables
             continue
         if row["dataset"].startswith("VTAB"):
-            tasks = [ENTRIES[n] for n in named("2", f"vtab/{stem}-")]
+            tasks = [every()[n] for n in named("2", f"vtab/{stem}-")]
             assert len(tasks) == 19
             what = "mean of 19, 3 runs"
             assert {result(e, what) for e in tasks} == {(what, row["mean"], "2", row["std"])}
@@ -297,7 +303,7 @@ def test_table_2():
             assert sum(scores) / 19 == pytest.approx(row["mean"], abs=0.06)
             continue
         pixels = "" if "ImageNet" not in row["dataset"] else "-518" if "H/14" in model else "-512"
-        entry = ENTRIES[f"finetune/{stem}-{TARGETS[row['dataset']]}{pixels}"]
+        entry = every()[f"finetune/{stem}-{TARGETS[row['dataset']]}{pixels}"]
         what = "ReaL, 3 runs" if "ReaL" in row["dataset"] else "top-1, 3 runs"
         assert result(entry, what) == (what, row["mean"], "2", row["std"])
         assert entry.cfg.train.ema == (0.9999 if pixels else None)
@@ -312,27 +318,27 @@ def test_table_2_big_transfer():
     origin = "bit/R152x4-jft-40ep"
     for row in rows:
         if row.get("metric") == "TPUv3-core-days":
-            assert ENTRIES[origin].about.core_days == row["value"]
+            assert every()[origin].about.core_days == row["value"]
             continue
         if row["dataset"].startswith("VTAB"):
-            tasks = [ENTRIES[n] for n in named("2", "bit/R152x4-jft-vtab-")]
+            tasks = [every()[n] for n in named("2", "bit/R152x4-jft-vtab-")]
             assert len(tasks) == 19
             what = "mean of 19, 3 runs"
             assert {result(e, what) for e in tasks} == {(what, row["mean"], "2", row["std"])}
             continue
-        entry = ENTRIES[f"bit/R152x4-jft-{TARGETS[row['dataset']]}"]
+        entry = every()[f"bit/R152x4-jft-{TARGETS[row['dataset']]}"]
         what = "ReaL" if "ReaL" in row["dataset"] else "top-1, 3 runs"
         assert result(entry, what) == (what, row["mean"], "2", row.get("std"))
-    assert named("2", "bit/") == {name for name in ENTRIES if name.startswith("bit/")}
+    assert named("2", "bit/") == {name for name in every() if name.startswith("bit/")}
     for name in named("2", "bit/") - {origin}:
-        assert ENTRIES[name].about.origin == origin
-        assert "never published" in ENTRIES[name].about.warning
-    assert not [n for n, e in ENTRIES.items() if "noisy" in (n + e.about.row).lower()]
+        assert every()[name].about.origin == origin
+        assert "never published" in every()[name].about.warning
+    assert not [n for n, e in every().items() if "noisy" in (n + e.about.row).lower()]
 
 
 def test_big_transfer_is_pretrained_by_its_own_recipe():
     """BiT, section 3.3: 40 epochs, a tenth after 10, 23, 30 and 37; SGD, 0.03 x batch / 256."""
-    cfg = ENTRIES["bit/R152x4-jft-40ep"].cfg
+    cfg = every()["bit/R152x4-jft-40ep"].cfg
     assert (cfg.model.resnet_units, cfg.model.resnet_width) == ((3, 8, 36, 3), 4)
     assert (cfg.model.resnet_version, cfg.model.num_classes) == ("v2", 18_291)
     optimizer = cfg.optimizer
@@ -358,7 +364,7 @@ def test_big_transfer_is_pretrained_by_its_own_recipe():
     ],
 )  # fmt: skip
 def test_big_transfer_is_fine_tuned_by_its_own_rule(target, steps, mixup, resized, cropped):
-    entry = ENTRIES[f"bit/R152x4-jft-{target}"]
+    entry = every()[f"bit/R152x4-jft-{target}"]
     cfg = entry.cfg
     assert (str(cfg.train.duration), cfg.train.mixup) == (f"{steps} steps", mixup)
     assert (cfg.train.batch_size, cfg.train.clip_norm, cfg.train.ema) == (512, None, None)
@@ -376,7 +382,7 @@ def test_big_transfer_is_fine_tuned_by_its_own_rule(target, steps, mixup, resize
 def test_big_transfer_neither_mirrors_nor_crops_where_labels_would_change():
     """BiT, appendix F."""
     for name in named("2", "bit/R152x4-jft-vtab-"):
-        data, task = ENTRIES[name].cfg.data, name.removeprefix("bit/R152x4-jft-vtab-")
+        data, task = every()[name].cfg.data, name.removeprefix("bit/R152x4-jft-vtab-")
         uncropped = ("clevr-count", "clevr-distance", "dmlab", "kitti-distance",
                      "dsprites-location")  # fmt: skip
         unmirrored = ("dsprites-orientation", "smallnorb-azimuth", "dsprites-location")
@@ -386,7 +392,7 @@ def test_big_transfer_neither_mirrors_nor_crops_where_labels_would_change():
 
 @pytest.mark.parametrize("task", table("VTAB-1k task"), ids=lambda r: r["task"])
 def test_vtab(task):
-    entries = [e for n, e in ENTRIES.items() if n.startswith("vtab/") and e.dataset == task["task"]]
+    entries = [e for n, e in every().items() if n.startswith("vtab/") and e.dataset == task["task"]]
     assert len(entries) == 3
     versions = {"kitti:3.1.0": "kitti:3.*.*", "oxford_iiit_pet:3.*.*": "oxford_iiit_pet:4.*.*"}
     for entry in entries:
@@ -429,7 +435,7 @@ def test_augreg(row):
     )
     hybrid = re.fullmatch(r"(R\d*)_(\w+)_(\d+)", file["model"])
     model = f"{hybrid[1]}+ViT-{hybrid[2]}_{hybrid[3]}" if hybrid else f"ViT-{file['model']}"
-    entry = ENTRIES[f"augreg/{model}-i21k"]
+    entry = every()[f"augreg/{model}-i21k"]
     cfg = entry.cfg
     assert str(cfg.train.duration) == f"{file['epochs']} epochs"
     assert cfg.optimizer.lr == float(file["lr"])
@@ -440,7 +446,7 @@ def test_augreg(row):
               "strong1": (0.5, (2, 20))}  # fmt: skip
     assert (cfg.train.mixup, cfg.data.randaugment) == levels[file["aug"]]
     assert result(entry, "ImageNet 384").value == row["imagenet_top1"]
-    assert f"augreg/{model}-imagenet" in ENTRIES
+    assert f"augreg/{model}-imagenet" in every()
 
 
 @pytest.mark.parametrize(
@@ -451,7 +457,7 @@ def test_augreg(row):
     }.items(),
 )  # fmt: skip
 def test_augreg_on_imagenet(name, level):
-    cfg = ENTRIES[f"augreg/{name}-imagenet"].cfg
+    cfg = every()[f"augreg/{name}-imagenet"].cfg
     assert (cfg.train.mixup, cfg.data.randaugment) == level
     assert (cfg.optimizer.lr, cfg.optimizer.weight_decay, cfg.train.clip_norm) == (1e-3, 0.1, 1)
     assert (cfg.train.batch_size, str(cfg.train.duration)) == (4096, "300 epochs")
@@ -476,7 +482,7 @@ def test_augreg_on_imagenet(name, level):
     ],
 )  # fmt: skip
 def test_data_sets(name, images, data, splits, steps):
-    entry = ENTRIES[name]
+    entry = every()[name]
     assert entry.about.images == images
     assert entry.steps == steps
     assert entry.cfg.data.name == data
@@ -487,32 +493,32 @@ def test_data_sets(name, images, data, splits, steps):
 
 
 def test_figures_and_appendices():
-    figure_4 = {(ENTRIES[n].model, ENTRIES[n].cfg.data.train_split) for n in named("figure 4")}
+    figure_4 = {(every()[n].model, every()[n].cfg.data.train_split) for n in named("figure 4")}
     splits = ("train[:9000000]", "train[:30000000]", "train[:90000000]", "train")
     models = ("ViT-L/16", "ViT-L/32", "ViT-B/32", "ViT-b/32", "R50x1", "R152x2")
     assert figure_4 == {(model, split) for model in models for split in splits}
     figure_10 = {
         (e.epochs, e.cfg.optimizer.lr, e.cfg.optimizer.weight_decay, e.model)
-        for e in (ENTRIES[n] for n in named("figure 10"))
+        for e in (every()[n] for n in named("figure 10"))
     }
     model = "ViT-L/16"
     assert figure_10 == {(7, 2e-4, 0.01, model), (7, 4e-4, 0.1, model), (14, 4e-4, 0.1, model)}
-    pooling = {(ENTRIES[n].cfg.model.pooling, ENTRIES[n].cfg.optimizer.lr) for n in named("D.3")}
+    pooling = {(every()[n].cfg.model.pooling, every()[n].cfg.optimizer.lr) for n in named("D.3")}
     assert pooling == {("token", 8e-4), ("gap", 8e-4), ("gap", 3e-4)}
-    axial = {ENTRIES[n].model for n in named("D.6")}
+    axial = {every()[n].model for n in named("D.6")}
     assert axial == {"AxialViT-B/16", "AxialViT-B/32", "AxialResNet50"}
-    beside = {ENTRIES[n].model for n in named("figure 13")} - axial
+    beside = {every()[n].model for n in named("figure 13")} - axial
     assert beside == {"ViT-B/16", "ViT-B/32", "R50x1"}
-    base = ENTRIES["scaling/base"].cfg.model
+    base = every()["scaling/base"].cfg.model
     assert (base.depth, base.width, base.mlp_dim, base.patch_size) == (8, 1024, 2048, (32, 32))
     for name in named("D.2"):
-        shape = ENTRIES[name].cfg.model
+        shape = every()[name].cfg.model
         changed = [
             key for key in ("depth", "width", "mlp_dim", "patch_size")
             if getattr(shape, key) != getattr(base, key)
         ]  # fmt: skip
         assert len(changed) == (0 if name == "scaling/base" else 4 if "all" in name else 1)
-    assert ENTRIES["scaling/depth-64"].cfg.model.depth == 64
+    assert every()["scaling/depth-64"].cfg.model.depth == 64
 
 
 @pytest.mark.slow
@@ -531,7 +537,7 @@ def test_rows_that_are_compared_by_few_shot_say_so(exhibit):
 
 def test_beyond_the_paper_the_baseline():
     for epochs in (90, 150, 300):
-        cfg = ENTRIES[f"baseline/ViT-S_16-imagenet-{epochs}ep"].cfg
+        cfg = every()[f"baseline/ViT-S_16-imagenet-{epochs}ep"].cfg
         assert str(cfg.train.duration) == f"{epochs} epochs"
         assert (cfg.train.batch_size, cfg.train.mixup, cfg.train.clip_norm) == (1024, 0.2, 1.0)
         assert (cfg.model.pooling, cfg.model.position) == ("gap", "sincos_2d")
@@ -542,7 +548,7 @@ def test_beyond_the_paper_the_baseline():
 
 def test_the_same_run_under_two_names_is_the_same_run():
     def fingerprint(name):
-        return catalog.config.fingerprint(ENTRIES[name].cfg)
+        return catalog.config.fingerprint(every()[name].cfg)
 
     base = fingerprint("pretrain/ViT-B_16-jft-7ep")
     assert fingerprint("posemb/1d-stem") == base

@@ -314,18 +314,25 @@ def cut(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "start"),
+    ("encoded", "start"),
     [
-        (cut(black(6000, 5000, "L", "JPEG")), "is a JPEG of 6000 x 5000 pixels in 1,502 bytes"),
         (
-            cut(black(6000, 5000, "RGB", "JPEG", progressive=True)),
+            lambda: cut(black(6000, 5000, "L", "JPEG")),
             "is a JPEG of 6000 x 5000 pixels in 1,502 bytes",
         ),
-        (black(6000, 5000, "L", "WEBP", lossless=True), "is a WebP of 6000 x 5000 pixels in "),
+        (
+            lambda: cut(black(6000, 5000, "L", "JPEG", progressive=True)),
+            "is a JPEG of 6000 x 5000 pixels in 1,502 bytes",
+        ),
+        (
+            lambda: black(6000, 5000, "L", "WEBP", lossless=True),
+            "is a WebP of 6000 x 5000 pixels in ",
+        ),
     ],
     ids=["sequential", "progressive", "WebP"],
 )
-def test_pixels_for_a_byte_are_bounded(data, start):
+def test_pixels_for_a_byte_are_bounded(encoded, start):
+    data = encoded()
     with pytest.raises(decoding.BadImage) as caught:
         decode(data, max_pixels=10**8)
     assert str(caught.value).startswith(start)
