@@ -8,8 +8,10 @@ case ${1:-} in -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
+# Else each of a hundred processes compiles what it imports, in 2.4 s, and each worker all tests.
+unset PYTHONDONTWRITEBYTECODE
 set_up "[test,tpu]"
 echo "Running the tests ..."
 cd "$ROOT"
-# Four also on two cores: tests of launchers and of processes that hang wait most of their time.
-exec "$VENV/bin/python" -m pytest -n 4 --dist worksteal "$@"
+# Three also on two cores, as some tests wait for other processes; a fourth costs what it imports.
+exec "$VENV/bin/python" -m pytest -n 3 --dist worksteal "$@"

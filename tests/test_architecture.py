@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -34,6 +35,13 @@ def test_no_array_file_may_run_code():
     assert not [path for path in PACKAGE.rglob("*.py") if "allow_pickle=True" in path.read_text()]
 
 
+def test_nothing_imports_a_test():
+    """What tests share is a helper or a fixture; a test stays one file that can be read alone."""
+    imports = re.compile(r"^\s*(?:from|import) +(?:[\w.]+\.)?test_\w+", re.MULTILINE)
+    paths = [path for folder in ("tests", "research") for path in (ROOT / folder).rglob("*.py")]
+    assert [path for path in paths if imports.search(path.read_text())] == []
+
+
 HEAVY = {"jax", "numpy", "flax", "optax", "orbax", "grain", "cv2", "matplotlib"}
 
 
@@ -42,9 +50,10 @@ HEAVY = {"jax", "numpy", "flax", "optax", "orbax", "grain", "cv2", "matplotlib"}
     [
         ("vit_jax", HEAVY),
         ("vit_jax.cli", HEAVY),
-        (
+        pytest.param(
             "vit_jax.train_loop, vit_jax.inference.prediction, vit_jax.pages.curves",
             {"tensorflow", "torch", "timm", "transformers", "tensorflow_datasets"},
+            marks=pytest.mark.slow,
         ),
     ],
 )

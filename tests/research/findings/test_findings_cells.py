@@ -10,28 +10,22 @@ import time
 
 import pytest
 
-from helpers.toy_findings import finding, study, training
+from helpers import toy_findings
 from research import findings
-from research.findings.declaration import Measurement
 
-MEASUREMENT = Measurement(kind="attention", options=(("data.eval_split", "test[:8]"),))
 SCRIPT = """
 import pathlib, sys
-import test_findings_cells
+from helpers import toy_findings
 from research import findings
 path = pathlib.Path(sys.argv[1])
-findings.perform(test_findings_cells.toy(path), path)
+findings.perform(toy_findings.measured_digits(path), path)
 """
-
-
-def toy(path: pathlib.Path) -> findings.FindingsStudy:
-    return study(path, finding(training("one", rates=(0.001,), measurements=(MEASUREMENT,))))
 
 
 @pytest.mark.slow
 def test_cells_that_a_kill_leaves_are_finished_and_repeated_ones_are_the_same(tmp_path):
     here = pathlib.Path(__file__).parent
-    paths = map(str, (here.parents[2], here.parents[1], here.parents[1] / "helpers", here))
+    paths = map(str, (here.parents[2], here.parents[1], here.parents[1] / "helpers"))
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "XLA_FLAGS": ""},
@@ -44,7 +38,7 @@ def test_cells_that_a_kill_leaves_are_finished_and_repeated_ones_are_the_same(tm
     process.wait()
     first = records.read_text()
     assert first.count("\n") in (1, 2)
-    whole = toy(tmp_path)
+    whole = toy_findings.measured_digits(tmp_path)
     findings.perform(whole, tmp_path)
     lines = records.read_text()
     assert lines.startswith(first)
