@@ -105,7 +105,7 @@ def put(trainer, number):
     """The batch of a step on the devices."""
     size = trainer.cfg.train.batch_size
     rows = sharding.host_rows(trainer.mesh, size)
-    return sharding.put_batch(batch_of(number, size), trainer.mesh, size, rows)
+    return sharding.put_batch(batch_of(number, rows=size), trainer.mesh, size, rows)
 
 
 def bits(result):
@@ -187,7 +187,7 @@ def clean(trainer, steps, seed):
     batches = [put(trainer, seed * 1000 + number) for number in range(50)]
     for number in range(steps):
         try:
-            live, _ = checked(live, batches[number % len(batches)])
+            live, _ = checked(live, batches[number % len(batches)], None)
         except replay.Corrupted as error:
             lines.append(str(error))
     assert int(live["step"]) == int(trainer.state["step"]) + steps
