@@ -33,6 +33,7 @@ OPTIONS = {
     "evaluation.every": None,
     "logging.tensorboard": False,
 }
+WEIGHTS = ROOT / "tests/fixtures/vit_tiny_token.npz"  # of seven classes
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
 
 
@@ -87,8 +88,8 @@ def test_the_names_stay_functions():
     assert not modules & set(vit_jax.__all__)
 
 
-def test_images_of_every_form_are_the_same(run, tmp_path):
-    model = vit_jax.load(run)
+def test_images_of_every_form_are_the_same(tmp_path):
+    model = vit_jax.load(WEIGHTS)
     Image.fromarray(IMAGES[0]).save(tmp_path / "a.png")
     forms = (IMAGES[0], IMAGES[:1], [IMAGES[0]], Image.fromarray(IMAGES[0]), tmp_path / "a.png")
     first, *others = (np.asarray(model.preprocess(form)) for form in forms)
@@ -99,7 +100,7 @@ def test_images_of_every_form_are_the_same(run, tmp_path):
     for i, one in enumerate(predicted):
         logits = np.asarray(model.apply(model.params, model.preprocess(IMAGES[i]))[0][0])
         exact = np.exp(logits) / np.exp(logits).sum()
-        assert [name for name, _ in one.top] == [str(c) for c in np.argsort(-exact)]
+        assert [name for name, _ in one.top] == [f"class {c}" for c in np.argsort(-exact)]
         np.testing.assert_allclose([p for _, p in one.top], -np.sort(-exact), rtol=1e-5)
 
 
@@ -107,16 +108,16 @@ def test_images_of_every_form_are_the_same(run, tmp_path):
     ("images", "line"),
     [
         (np.full((8, 8, 1), -1, np.float32), "images: is float32 with values from -1 to -1"),
-        (np.zeros((8, 8, 4), np.uint8), "images: has 4 channels, not data.channels=1"),
+        (np.zeros((8, 8, 4), np.uint8), "images: has 4 channels, not data.channels=3"),
         ([IMAGES[0], np.zeros(8, np.uint8)], r"images\[1\]: is uint8 \(8,\); expected \(H, W\)"),
         (7, "images: has type int; expected a path"),
         ([], "images: is empty; expected at least one image"),
         ("nofile.png", "nofile.png: No such file"),
     ],
 )
-def test_other_images_are_one_line(images, line, run):
+def test_other_images_are_one_line(images, line):
     with pytest.raises(decoding.BadImage, match=line) as caught:
-        vit_jax.load(run).preprocess(images)
+        vit_jax.load(WEIGHTS).preprocess(images)
     assert "\n" not in str(caught.value)
 
 

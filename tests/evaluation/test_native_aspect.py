@@ -25,6 +25,7 @@ from vit_jax.models import variants
 from vit_jax.weights import adapting
 
 NATIVE = {"data.aspect": "native"}
+WEIGHTS = runs.ROOT / "tests/fixtures/vit_tiny_token.npz"
 GRID, PATCH = (4, 4), (4, 4)
 KNOWN = native_aspect.shapes(GRID, PATCH)
 SIZES = [(30, 30), (24, 37), (37, 24), (20, 70), (16, 90), (40, 31), (31, 32)]
@@ -38,7 +39,7 @@ def picture(rng, height, width, label):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of fixed views, on files of many shapes, one of them turned by EXIF."""
+    """A run of fixed views, untrained, on files of many shapes, some of them turned by EXIF."""
     top = tmp_path_factory.mktemp("native")
     rng = np.random.default_rng(0)
     for split, count in (("train", 12), ("test", 11)):
@@ -60,8 +61,31 @@ def trained(tmp_path_factory):
         schedule={"warmup": 1},
         optimizer={"lr": 3e-3},
     )  # fmt: skip
-    train_loop.train(cfg, top / "run")
+    with runs.untrained(), runs.on_one_device():
+        train_loop.train(cfg, top / "run")
     return top / "run"
+
+
+def view_of(image):
+    """The view of a Pillow image, by its own crop and resizing."""
+    ratio = math.log(image.height / image.width)
+    height, width = min(KNOWN, key=lambda one: abs(math.log(one[0] / one[1]) - ratio))
+    if image.height * width > image.width * height:
+        rows, columns = round(image.width * height / width), image.width
+    else:
+        rows, columns = image.height, round(image.height * width / height)
+    top, left = (image.height - rows) // 2, (image.width - columns) // 2
+    part = image.crop((left, top, left + columns, top + rows))
+    kind = PIL.Image.Resampling.BILINEAR
+    return np.asarray(part.resize((width, rows), kind).resize((width, height), kind))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_view_is_the_middle_of_its_image(size):
+    pixels = picture(np.random.default_rng(0), *size, 0)
+    fit = native_aspect.FitNearest(KNOWN, "antialiased_bilinear")
+    expected = view_of(PIL.Image.fromarray(pixels))
+    np.testing.assert_array_equal(fit(pixels, np.random.default_rng(0)), expected)
 
 
 def one_by_one(workdir, split="test"):
@@ -73,17 +97,8 @@ def one_by_one(workdir, split="test"):
     logits, features, labels, programs = [], [], [], {}
     for index in range(len(source)):
         with PIL.Image.open(io.BytesIO(source[index].image)) as file:
-            image = PIL.ImageOps.exif_transpose(file).convert("RGB")
-        ratio = math.log(image.height / image.width)
-        height, width = min(KNOWN, key=lambda one: abs(math.log(one[0] / one[1]) - ratio))
-        if image.height * width > image.width * height:
-            rows, columns = round(image.width * height / width), image.width
-        else:
-            rows, columns = image.height, round(image.height * width / height)
-        top, left = (image.height - rows) // 2, (image.width - columns) // 2
-        part = image.crop((left, top, left + columns, top + rows))
-        kind = PIL.Image.Resampling.BILINEAR
-        view = np.asarray(part.resize((width, rows), kind).resize((width, height), kind))
+            view = view_of(PIL.ImageOps.exif_transpose(file).convert("RGB"))
+        height, width = view.shape[:2]
         grid = height // 4, width // 4
         positions = params["position"][table]
         square = positions[0, 1:].reshape(4, 4, -1)
@@ -199,6 +214,7 @@ def test_frozen_features_are_in_the_order_of_their_split(trained):
     assert "knn/self/20nn/top1" in found
 
 
+@pytest.mark.slow
 def test_an_unreadable_image_counts_once(trained, tmp_path):
     rng = np.random.default_rng(0)
     for name in "abc":
@@ -304,9 +320,9 @@ def test_any_size_is_a_model_of_that_size(options, size):
     ],
     ids=lambda parts: parts[1],
 )  # fmt: skip
-def test_other_commands_refuse_in_one_line(trained, capsys, command, tmp_path, monkeypatch):
+def test_other_commands_refuse_in_one_line(capsys, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = [*command, f"--checkpoint={trained}", "--config.data.aspect=native"]
+    arguments = [*command, f"--checkpoint={WEIGHTS}", "--config.data.aspect=native"]
     assert cli.main(arguments) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("vit_jax: data.aspect=native: is for evaluate, embed and predict, not")
@@ -319,6 +335,7 @@ def test_a_run_refuses_in_one_line(capsys):
     assert "not for a run; set fixed" in said
 
 
+@pytest.mark.slow
 def test_the_command_line(trained, alone, capsys):
     logits, _, _, source = alone
     assert cli.main(["predict", f"--checkpoint={trained}", "--config.data.aspect=native", "--json",

@@ -14,10 +14,12 @@ from unittest import mock
 import jax
 
 from vit_jax import config
+from vit_jax.runs import evaluating
 from vit_jax.runs import session as sessions
 from vit_jax.runtime import preemption, watchdog
 from vit_jax.runtime import progress as progress_display
 from vit_jax.training import run_config, sharding
+from vit_jax.training.build import Trainer
 from vit_jax.utils import storage
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -70,6 +72,22 @@ def on_one_device():
     create = sharding.create_mesh
     first = lambda fsdp, devices=None: create(fsdp, jax.devices()[:1])  # noqa: E731
     with mock.patch.object(sharding, "create_mesh", first):
+        yield
+
+
+@contextlib.contextmanager
+def untrained():
+    """Runs inside leave a directory of their first parameters, and compile neither step nor
+    evaluation: a quarter of the time, for tests of what reads such a directory."""
+
+    def compile_step(self):
+        metrics = {"loss": 1.0, "grad_norm": 1.0, "lr": 0.0, "finite": True, "bad_steps": 0}
+        return lambda state, *_: (state | {"step": state["step"] + 1}, metrics)
+
+    with (
+        mock.patch.object(Trainer, "compile_step", compile_step),
+        mock.patch.object(evaluating.RunEvaluation, "__call__", return_value=None),
+    ):
         yield
 
 
