@@ -83,9 +83,9 @@ def test_any_bytes(reader, count):
 
 
 def fuzz(name, number):
-    """Reads new damaged files for a minute, in processes that may crash."""
+    """Reads new damaged files for 20 seconds, in processes that may crash."""
     began, seeds = time.monotonic(), itertools.count(1000 * number)
-    while time.monotonic() - began < 60:
+    while time.monotonic() - began < 20:
         seed = next(seeds)
         _, bad = hostile.campaign(name, 500, seed)
         assert not bad, f"python tests/helpers/hostile.py {name} --inputs=500 --seed={seed}"
@@ -93,7 +93,7 @@ def fuzz(name, number):
 
 @pytest.mark.long(turns=len(hostile.READERS))
 @pytest.mark.parametrize("name", hostile.READERS)
-def test_a_minute_of_every_reader(name):
+def test_new_damage_of_every_reader(name):
     fuzz(name, rotation.number()[0])
 
 

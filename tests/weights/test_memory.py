@@ -97,6 +97,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_memory_is_taken(pea
     )
 
 
+@pytest.mark.slow
 def test_where_an_array_is_wrong_the_others_are_not_kept(peaks):
     path, most, said = of(peaks, "wrong.npz")
     assert said == f"{path}: head/bias is (3,), not (7,)"
