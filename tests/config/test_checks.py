@@ -21,16 +21,6 @@ REFUSED = [
     ({"schedule.warmup": "-5"}, "schedule.warmup=-5 steps: must not be negative"),
     ({"train.duration": 0}, "train.duration=0 steps: must be more than 0"),
     ({"checkpoint.every": 0}, "checkpoint.every=0 steps: must be more than 0, or none"),
-    (
-        {"train.batch_size": 9, "train.mixup": 0.1},
-        "train.batch_size=9: train.mixup needs pairs, a multiple of 2; nearest: 8",
-    ),
-    (
-        {"train.batch_size": 12, "train.mixup": 0.1, "train.accumulation": 4},
-        "train.batch_size=12: train.mixup needs pairs, a multiple of 8; nearest: 16, or set "
-        "train.microbatch=2",
-    ),
-    ({"train.batch_size": 12, "train.mixup": 0.1, "train.accumulation": 2}, None),
     ({"model.heads": 5}, "model.heads=5: does not divide model.width 64; nearest: 4"),
     (
         {"model.patch_size": 3},
@@ -127,18 +117,38 @@ def test_what_a_file_sets_and_nothing_reads_is_an_error(tmp_path):
     assert vit_jax.get_config(f"{file}:b").lora.alpha == 16  # the default
 
 
-def test_devices_divide_mesh_and_batch():
-    for train, more, line in (
-        ({"batch_size": 96}, {"mesh": {"fsdp": 3}}, "mesh.fsdp=3: does not divide the 8 devices"),
+@pytest.mark.parametrize(
+    ("devices", "options", "line"),
+    [
+        (8, {"train.batch_size": 96, "mesh.fsdp": 3}, "mesh.fsdp=3: does not divide the 8 devices"),
+        (8, {"train.batch_size": 100}, "train.batch_size=100: not a multiple of 8 devices; near"),
         (
-            {"batch_size": 96, "accumulation": 8},
-            {},
+            8,
+            {"train.batch_size": 96, "train.accumulation": 8},
             "train.batch_size=96: not a multiple of 8 devices x train.accumulation 8; nearest: 128",
         ),
-        ({}, {"evaluation": {"batch_size": 9}}, "evaluation.batch_size=9: not a multiple of 8 dev"),
-    ):
-        with pytest.raises(config.ConfigError, match=re.escape(line)):
-            checks.check_devices(config.build({"train": train, **more}), 8)
+        (8, {"evaluation.batch_size": 9}, "evaluation.batch_size=9: not a multiple of 8 devices"),
+        (
+            1,
+            {"train.batch_size": 9, "train.mixup": 0.1},
+            "train.batch_size=9: train.mixup needs pairs, a multiple of 2; nearest: 8",
+        ),
+        (
+            1,
+            {"train.batch_size": 12, "train.mixup": 0.1, "train.accumulation": 4},
+            "train.batch_size=12: train.mixup needs pairs, a multiple of 8; nearest: 16, or set "
+            "train.microbatch=2",
+        ),
+        (1, {"train.batch_size": 12, "train.mixup": 0.1, "train.accumulation": 2}, None),
+    ],
+)
+def test_devices_divide_mesh_and_batch(devices, options, line):
+    cfg = vit_jax.get_config("digits", options)
+    if line is None:
+        checks.check_devices(cfg, devices)
+        return
+    with pytest.raises(config.ConfigError, match=re.escape(line)):
+        checks.check_devices(cfg, devices)
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,8 @@ def follow(options, devices, steps=0):
         changed = options | {key: value}
         after = refusal(changed, devices)
         if after is not None:
-            # Another mistake's turn; only the devices, unknown to the first check, ask again.
-            again = after.startswith(f"{key}={value}:")
-            assert not again or "devices" in after, f"{message} -> {after}"
+            # Another mistake's turn.
+            assert not after.startswith(f"{key}={value}:"), f"{message} -> {after}"
         follow(changed, devices, steps + 1)
         if steps:
             return  # alternatives are tried for the first refusal

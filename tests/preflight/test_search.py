@@ -72,7 +72,7 @@ def test_nothing_fits():
         tiny(train={"batch_size": 64}), WHERE, 200, compile_=compiler(lambda s: 99, tried)
     )
     assert not report.fits
-    with pytest.raises(config.ConfigError, match="less than one image"):
+    with pytest.raises(config.ConfigError, match="=4: not a multiple of 8 devices; nearest: 8$"):
         search.fit(tiny(train={"batch_size": 4}), WHERE, 200, compile_=compiler(lambda s: 1, []))
 
 
@@ -157,3 +157,9 @@ def test_a_failure_that_says_nothing_rules_nothing_else_out(memory):
     cfg = tiny(train={"batch_size": 32})
     search.fit(cfg, where, 200, compile_=compile_)
     assert tried == list(search.candidates(cfg, len(where.devices), loops=False))
+
+
+def test_pairs_stay_together():
+    """Mixup mixes within a microbatch: none has one image."""
+    cfg = tiny(train={"batch_size": 4, "mixup": 0.8})
+    assert {one.accumulation for one in search.candidates(cfg, 1, loops=False)} == {1, 2}

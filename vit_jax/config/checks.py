@@ -35,7 +35,10 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
 
 
 def check_options(cfg: config.Config) -> None:
-    """Raises ConfigError for a combination of options that cannot work; `models.check` has more."""
+    """Raises ConfigError for a combination of options that cannot work; `models.check` has more.
+
+    What depends on the number of devices is `check_devices`'.
+    """
     data, train = cfg.data, cfg.train
     if data.source == "tfds" and not data.name:
         raise ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
@@ -62,7 +65,6 @@ def check_options(cfg: config.Config) -> None:
     if data.channels not in (1, 3) or data.depth != 8:
         _check_plain_colors(cfg)
     _check_crops(data)
-    _check_batch(cfg, devices=1)
     if cfg.distillation is not None:
         if cfg.distillation.teacher is None:
             raise ConfigError(
@@ -158,13 +160,13 @@ def _check_batch(cfg: config.Config, devices: int) -> None:
     accumulation = 1 if train.microbatch else train.accumulation
     together = accumulation * _mixed(train)
     divisors = [f"{devices} devices"] * (devices > 1)
-    divisors += [f"train.accumulation {accumulation}"] * (not train.microbatch)
+    divisors += [f"train.accumulation {accumulation}"] * (accumulation > 1)
     why = f"not a multiple of {' x '.join(divisors)}"
     if not train.batch_size % accumulation and train.batch_size % together:
         mixing = "mixup" if train.mixup else "cutmix"
         why = f"train.{mixing} needs pairs, a multiple of {together}"
     # The batch may stay where another accumulation divides it, of no larger microbatches.
-    counts = [n for n in _accumulations(train, devices) if n >= train.accumulation]
+    counts = [n for n in accumulations(train, devices) if n >= train.accumulation]
     instead = ""
     if counts and not train.microbatch:
         instead = f", or set train.microbatch={train.batch_size // devices // counts[0]}"
@@ -180,7 +182,7 @@ def _parts(cfg: config.Config, devices: int) -> int:
     return accumulation * math.lcm(devices, _mixed(cfg.train))
 
 
-def _accumulations(train: config.Train, devices: int) -> list[int]:
+def accumulations(train: config.Train, devices: int) -> list[int]:
     """Counts of microbatches, each whole on every device and of whole pairs; ascending."""
     rows, left = divmod(train.batch_size, devices)
     mixed = _mixed(train)
@@ -197,7 +199,7 @@ def _mixed(train: config.Train) -> int:
 def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
     """The config with the accumulation that train.microbatch asks for on `devices`."""
     train = cfg.train
-    rows, counts = train.batch_size // devices, _accumulations(train, devices)
+    rows, counts = train.batch_size // devices, accumulations(train, devices)
     if train.microbatch is None or not counts:
         return cfg  # `check_devices` refuses a batch that does not divide
     fits = [n for n in counts if rows // n <= train.microbatch]

@@ -47,7 +47,7 @@ class Settings:
         return dataclasses.replace(
             cfg,
             model=dataclasses.replace(cfg.model, remat=self.remat, unroll=self.unroll),
-            train=dataclasses.replace(cfg.train, accumulation=self.accumulation),
+            train=dataclasses.replace(cfg.train, accumulation=self.accumulation, microbatch=None),
             mesh=dataclasses.replace(cfg.mesh, fsdp=self.fsdp),
         )
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from vit_jax import config
+from vit_jax.config import checks
 from vit_jax.preflight.program import Report, Settings, deepest, measure
 from vit_jax.preflight.topologies import Slice
 
@@ -31,6 +32,7 @@ def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Set
       loops: only programs that loop over their layers, which compile in a fraction of the time.
     """
     batch = cfg.train.batch_size // devices
+    counts = checks.accumulations(cfg.train, devices)
     found: list[tuple[float, Settings]] = []
     for remat, cost in RECOMPUTED.items():
         unrolled = remat in ("none", "attention")
@@ -40,7 +42,7 @@ def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Set
         for fsdp in sorted({1, min(8, devices), devices}):
             for power in range(int(math.log2(batch)) + 1 if batch else 0):
                 parts = 2**power
-                if batch % parts or devices % fsdp:
+                if parts not in counts or devices % fsdp:
                     continue
                 small = max(1.0, SMALL * parts / batch)
                 time = cost * MICROBATCH**power * small * (GATHERED if fsdp > 1 else 1.0)
@@ -60,9 +62,10 @@ def fit(
 ) -> Report:
     """Compiles settings, fastest first; the report of the first that fit, or of the last tried.
 
-    Skips candidates that cannot fit, judging by larger ones that did not.
+    Skips candidates that cannot fit, judging by larger ones that did not. Raises ConfigError for a
+    batch that does not divide over the devices.
     """
-    report = None
+    checks.check_devices(Settings(1, "none", 1, 1).apply(cfg), len(where.devices))
     tried: list[Report] = []
     for settings in candidates(cfg, len(where.devices), loops=loops):
         if any(_hopeless(settings, other, where) for other in tried):
@@ -72,12 +75,7 @@ def fit(
         if report.fits:
             return report
         tried.append(report)
-    if report is None:
-        raise config.ConfigError(
-            f"train.batch_size={cfg.train.batch_size}: less than one image for each of the "
-            f"{len(where.devices)} devices of {where.name}"
-        )
-    return report
+    return tried[-1]
 
 
 def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
