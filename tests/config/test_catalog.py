@@ -203,6 +203,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_suffix_in_capitals(tmp_path):
+    write(tmp_path / "mine.PY", MINE)
+    assert catalog.load(f"{tmp_path / 'mine.PY'}:other") == catalog.load(
+        str(write(tmp_path / "mine.py", MINE)) + ":other"
+    )
+
+
 def test_a_broken_file_breaks_only_its_own_names(folder, caplog):
     write(folder / "two.py", "1 / 0")
     assert catalog.load("one/small")["seed"] == 8

@@ -176,6 +176,17 @@ def test_a_malformed_list_is_one_line(tmp_path, text, line):
     assert refusal(tmp_path) == line
 
 
+def test_a_suffix_in_capitals(tmp_path):
+    write(tmp_path, train=TRAIN)
+    (tmp_path / "train.csv").rename(tmp_path / "train.CSV")
+    assert len(opened(tmp_path)) == 4
+    assert refusal(tmp_path, "dev").endswith("CSV files there: train.CSV")
+    write(tmp_path, train=TRAIN)
+    assert refusal(tmp_path) == (
+        "data.root=ROOT: train.CSV and train.csv are lists of one split; remove one"
+    )
+
+
 def test_other_mistakes_are_one_line(tmp_path):
     write(tmp_path, train=TRAIN, test="image,labels\ne.png,brid\n")
     assert refusal(tmp_path, "test") == (

@@ -142,7 +142,7 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
 
 @pytest.mark.parametrize("suffix", embedding.SUFFIXES)
 def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
-    path, rows, batch = tmp_path / f"many{suffix}", 6400, 64
+    path, rows, batch = tmp_path / f"many{suffix.upper()}", 6400, 64
     facts = {"checkpoint": "c", "features": "pre_logits", "classes": ("a",)}
     tracemalloc.start()
     with embedding.create_file(path, rows, (640,), facts) as write:

@@ -469,6 +469,7 @@ def test_names_cannot_lead_out_of_the_cache(get, server, tmp_path, url):
         ("https://me:secret@example.com/x.npz", "only https:// and gs:// addresses"),
         ("https://[::1/x.npz", "is not a URL"),
         ("https://example.com/x.pkl", "objects of any class"),
+        ("https://example.com/x.PKL", "objects of any class"),
         ("https://example.com/x.exe?a=b", "must end in one of"),
     ],
 )

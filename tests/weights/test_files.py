@@ -6,6 +6,7 @@ import pathlib
 import warnings
 import zipfile
 
+import flax.serialization
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import safetensors
 
 from containers import FIXTURES, Payload, archive, header, npy, pickled, refusal, write
 from vit_jax import weights
-from vit_jax.weights import readers
+from vit_jax.weights import readers, writers
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 ANY_ORDER = [
@@ -45,6 +46,20 @@ def assert_same(given, expected):
 
 
 # what is sound
+
+
+@pytest.mark.parametrize("name", ["a.NPZ", "a.SafeTensors", "a.Msgpack", "a.PTH", "a.Pth.Tar"])
+def test_suffixes_in_capitals(tmp_path, name):
+    fixtures = FIXTURES / "weights/torch"
+    expected = {"a": np.ones((2, 3), np.float32)}
+    if "pth" in name.lower():
+        expected = all_of(fixtures / "zip.pth")
+        (tmp_path / name).write_bytes((fixtures / "zip.pth").read_bytes())
+    elif name == "a.Msgpack":
+        (tmp_path / name).write_bytes(flax.serialization.msgpack_serialize(expected))
+    else:
+        writers.write(tmp_path / name, expected, {})
+    assert_same(all_of(tmp_path / name), expected)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -158,10 +173,11 @@ def test_files_that_cannot_be_read(tmp_path, kind, monkeypatch):
 
 @pytest.mark.parametrize("suffix", readers.UNREAD)
 def test_formats_that_are_not_read_are_refused_with_the_reason(tmp_path, suffix):
-    path = tmp_path / f"model{suffix}"
-    path.write_bytes(b"")
-    said = opened(path)
-    assert said.startswith(f"a {suffix} file {readers.UNREAD[suffix]}; convert it to .safetensors")
+    for ending in (suffix, suffix.upper()):
+        path = tmp_path / f"model{ending}"
+        path.write_bytes(b"")
+        line = f"a {suffix} file {readers.UNREAD[suffix]}; convert it to .safetensors"
+        assert opened(path).startswith(line)
     assert opened(tmp_path / "model.onnx") == (
         "unsupported file type; supported: .npz, .safetensors, .pth, .pt, .bin, .ckpt, .msgpack"
     )

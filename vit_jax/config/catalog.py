@@ -207,8 +207,10 @@ def summary(path: pathlib.Path) -> str:
 
 def _locate(reference: str) -> tuple[types.ModuleType, str]:
     """Resolves a reference to a config file and the name within it."""
-    file, _, name = reference.rpartition(":") if ".py:" in reference else ("", "", reference)
-    if reference.endswith(".py"):
+    file, _, name = (
+        reference.rpartition(":") if ".py:" in reference.lower() else ("", "", reference)
+    )
+    if reference.lower().endswith(".py"):
         file, name = reference, ""
     if file:
         module = _module(_find(file))

@@ -121,20 +121,25 @@ class CsvImages:
         )
 
 
-def list_splits(root: str | None) -> tuple[str, ...]:
-    """The names of the CSV files in a folder; raises DataError if it cannot be read."""
+def list_splits(root: str | None) -> dict[str, pathlib.Path]:
+    """The CSV files in a folder by their splits' names; raises DataError if it cannot be read."""
     with storage.errors_as(DataError, f"data.root={root}"):
         there = sorted(pathlib.Path(root).iterdir()) if root else []
-    return tuple(path.stem for path in there if path.suffix == SUFFIX)
+    found: dict[str, pathlib.Path] = {}
+    for path in there:
+        if path.suffix.lower() == SUFFIX and found.setdefault(path.stem, path) != path:
+            both = f"{found[path.stem].name} and {path.name}"
+            raise DataError(f"data.root={root}: {both} are lists of one split; remove one")
+    return found
 
 
 def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     """The file of a split, or of the only one with a synonym of its name."""
     there = list_splits(str(root))
-    found = splits.find_folder(name, there)
+    found = splits.find_folder(name, list(there))
     if found is not None:
-        return root / f"{found}{SUFFIX}"
-    listed = ", ".join(shown(f"{one}{SUFFIX}") for one in there[:10]) or "none"
+        return there[found]
+    listed = ", ".join(shown(path.name) for path in list(there.values())[:10]) or "none"
     raise DataError(
         f"{key}={name}: no {name}{SUFFIX} in data.root={root}; CSV files there: {listed}"
     )

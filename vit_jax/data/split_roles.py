@@ -154,7 +154,7 @@ def _there(data: config.Data) -> tuple[str, ...]:
         if data.source == "csv":
             from vit_jax.data import csv_source
 
-            return csv_source.list_splits(data.root)
+            return tuple(csv_source.list_splits(data.root))
         if data.source == "tfds" and data.name:
             dataset = availability.known_dataset(
                 data.name

@@ -72,7 +72,7 @@ def embed(
     device.keep_freed_memory()
     # What can be known to be wrong before a checkpoint is opened.
     output = storage.given_path("--output", output, remote=False)
-    if output.suffix not in SUFFIXES:
+    if output.suffix.lower() not in SUFFIXES:
         raise config.ConfigError(f"--output={output}: must end in {' or '.join(SUFFIXES)}")
     storage.check_creatable(output)
     folder = None if images is None else storage.given_path("--images", images, remote=False)
@@ -228,7 +228,7 @@ def create_file(
     with contextlib.ExitStack() as opened:
         with errors():
             part = opened.enter_context(storage.replacing(path))
-            rows = (_Npz if path.suffix == ".npz" else _Parquet)(part, count, shape, facts)
+            rows = (_Npz if path.suffix.lower() == ".npz" else _Parquet)(part, count, shape, facts)
         try:
             yield write
         except BaseException:

@@ -113,7 +113,7 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Mod
 def is_run(reference: str | os.PathLike[str]) -> bool:
     """Whether a reference is a run directory, its `checkpoints`, or one step of those."""
     path = storage.as_path(reference)
-    if storage.is_remote(reference) and path.suffix in readers.FORMATS:
+    if storage.is_remote(reference) and path.suffix.lower() in readers.FORMATS:
         return False  # weights, downloaded as they are
     with storage.readable_errors(os.fspath(reference)):
         return (

@@ -91,10 +91,11 @@ def save(
     if kind not in PROJECTS:
         raise WeightsError(f"kind={kind}: must be one of {', '.join(KINDS)}")
     project = PROJECTS[kind]
-    folder = path.suffix != project.suffix or not project.suffix
+    suffix = path.suffix.lower()
+    folder = suffix != project.suffix or not project.suffix
     if folder and kind == "google":
         raise WeightsError(f"{path}: must end in .npz")
-    if folder and path.suffix in (".npz", ".safetensors", ".msgpack"):
+    if folder and suffix in (".npz", ".safetensors", ".msgpack"):
         raise WeightsError(f"{path}: {kind} writes a folder; leave out {path.suffix}")
     if os.path.lexists(path):
         raise WeightsError(f"{path}: exists already; choose another, or remove it")
@@ -110,7 +111,7 @@ def save(
     if kind == "flax":
         flax_names.check(files["config.json"]["architectures"][0])
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
-    said = {} if folder else _head_metadata(spec, path.suffix)
+    said = {} if folder else _head_metadata(spec, suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
     arrays = writers.rounded(arrays, dtype)
     if kind == "flax":

@@ -236,7 +236,7 @@ def _receive(one: _File, bar: Bar) -> None:
     if total is not None and here < total:
         raise _BrokenOff(f"broke off after {here:,} of {total:,} bytes")
     sure = total is not None or response.chunked or one.sha256 is not None
-    if not sure and (one.path.suffix == ".csv" or not _is_whole(one)):
+    if not sure and (one.path.suffix.lower() == ".csv" or not _is_whole(one)):
         one.part.unlink()
         raise _BrokenOff(f"broke off after {here:,} bytes, of how many the server did not say")
 
@@ -349,7 +349,7 @@ def _is_whole(one: _File) -> bool:
 
     A table does not tell its last byte.
     """
-    kind = one.path.suffix
+    kind = one.path.suffix.lower()
     if kind == ".csv":
         with one.part.open("rb") as file:
             return not file.read(9).lstrip().startswith(b"<")
@@ -372,7 +372,7 @@ def parse_address(reference: str) -> str:
     if reference.startswith("gs://"):
         url = f"{STORAGE}/{urllib.parse.quote(reference.removeprefix('gs://'))}"
     check_address(url)
-    suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix
+    suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix.lower()
     if suffix in readers.UNREAD:
         raise WeightsError(
             f"{shown(url)}: a {suffix} file {readers.UNREAD[suffix]}; "

@@ -240,7 +240,8 @@ def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
         if file is None:
             if orbax_files.recognizes(folder):
                 return readers.open_orbax(folder), {}
-            unread = [p.name for p in sorted(folder.iterdir()) if p.suffix in readers.UNREAD]
+            there = sorted(folder.iterdir())
+            unread = [path.name for path in there if path.suffix.lower() in readers.UNREAD]
             if unread:
                 readers.open_arrays(folder / unread[0])  # which says why not
             raise WeightsError(
@@ -251,7 +252,7 @@ def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
     else:
         folder, arrays = path.parent, readers.open_arrays(path)
     files = {}
-    if path.suffix != ".npz":  # which needs no other file
+    if path.suffix.lower() != ".npz":  # which needs no other file
         files = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
     return arrays, files
 

@@ -363,11 +363,11 @@ def _checked(
 
 def _suffix(path: pathlib.Path) -> str:
     """The suffix that tells the format; timm's `.pth.tar` is no archive, Flax's files have none."""
-    if path.name.endswith(".pth.tar"):
+    if path.name.lower().endswith(".pth.tar"):
         return ".pth"
     if re.fullmatch(r"checkpoint_\d+", path.name):
         return ".msgpack"
-    return path.suffix
+    return path.suffix.lower()
 
 
 FORMATS: Mapping[str, Callable[[_File], Arrays]] = {

@@ -52,7 +52,7 @@ def write(
     with storage.errors_as(WeightsError, f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with storage.replacing(path) as draft:
-            if path.suffix == ".npz":
+            if path.suffix.lower() == ".npz":
                 with draft.open("xb") as file:
                     np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
                 if metadata:
@@ -61,7 +61,7 @@ def write(
                     text = json.dumps({"vit_jax": "", **metadata}).encode()
                     with zipfile.ZipFile(draft, "a") as archive:
                         archive.comment = text + b"\n" + comment_digest(text)
-            elif path.suffix == ".safetensors":
+            elif path.suffix.lower() == ".safetensors":
                 _safetensors(draft, arrays, metadata or {})
             else:
                 draft.mkdir()

@@ -279,7 +279,7 @@ def policy() -> str:
 def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
     """Writes a page to a file, or as view.html to a folder; raises ConfigError."""
     output = output or pathlib.Path()
-    if output.suffix not in (".html", ".htm"):
+    if output.suffix.lower() not in (".html", ".htm"):
         output = output / "view.html"
     with storage.writing("--output", output):
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,7 @@ def write(
 
 
 def _path(output: pathlib.Path) -> pathlib.Path:
-    return output if output.suffix in (".html", ".htm") else output / "report.html"
+    return output if output.suffix.lower() in (".html", ".htm") else output / "report.html"
 
 
 def document(
