@@ -545,6 +545,13 @@ def test_repeats_are_views_of_the_same_images_in_a_batch():
     assert_same(measured, run(train=False, steps=(0, 2)))
 
 
+def test_the_views_of_an_image_are_as_far_apart_as_a_batch_allows():
+    """Mixup blends neighbors. The batch of samples 4 to 9 begins with the second view of one."""
+    order = pipeline.repeated_order(4, 6, 3)
+    assert order.tolist() == [2, 5, 0, 3, 1, 4]  # the first views, the second, the third
+    assert pipeline.repeated_order(4, 6, 1).tolist() == list(range(6))
+
+
 def test_batches_within_an_image_are_those_of_timms_sampler():
     """DeiT's batches of 1,024 with three repeats: an image's last view comes a batch later."""
     data = dataclasses.replace(DATA, repeats=3)
