@@ -254,8 +254,13 @@ def test_a_table_of_other_values_is_named(name, task, file, content, line, prepa
     assert line in woe(prepare(task, f"--from={tmp_path / 'mine'}", "--partial"))
 
 
-def test_more_images_than_the_official_ones_are_refused(prepare, sized, tmp_path):
+def test_other_numbers_of_images_than_the_official_ones_are_refused(prepare, sized, tmp_path):
+    """More are never taken, fewer with --partial."""
     splits = fake("flowers", tmp_path / "mine")
+    sized("flowers", splits | {"test": splits["test"] + 1})
+    line = woe(prepare("flowers", f"--from={tmp_path / 'mine'}"))
+    assert "test: 12 of 13 images; it requires 102flowers.tgz" in line
+    assert line.endswith("to pack the available images, add --partial")
     sized("flowers", splits | {"test": splits["test"] - 1})
     line = woe(prepare("flowers", f"--from={tmp_path / 'mine'}", "--partial"))
     assert "test has 12 images, more than the official 11" in line
