@@ -335,6 +335,16 @@ def test_a_split_without_a_good_image_is_refused(tmp_path):
         pack.pack(packing(tmp_path / "photos", tmp_path))
 
 
+def test_shards_are_about_equal_and_none_is_planned_empty(tmp_path):
+    """As many as the bytes of the split ask for, whatever other splits have; at most one a file."""
+    sizes, split = np.array([10, 10**6, 10, 10]), np.array([2, 0, 3])
+    for shard_bytes, parts in ((1, [[2], [0], [3]]), (15, [[2], [0, 3]]), (99, [[2, 0, 3]])):
+        made = list(shards.divide(tmp_path / "x", "train", split, sizes, shard_bytes))
+        assert [shard.positions.tolist() for shard in made] == parts
+        assert [shard.size for shard in made] == [10 * len(part) for part in parts]
+        assert made[-1].path.name.endswith(f"-of-{len(parts):05d}")
+
+
 def test_a_shard_may_be_empty(photos, tmp_path):
     for path in photos.rglob("*.jpg"):
         if path.parent.name != "dog":

@@ -224,6 +224,26 @@ def test_a_header_that_declares_gigabytes(tmp_path):
         find(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
 
 
+def test_an_array_is_as_long_as_its_file_and_has_no_more_images_than_dsprites(
+    tmp_path, monkeypatch
+):
+    files = {}
+    for name, array in official_fakes.sprites().items():
+        stream = io.BytesIO()
+        np.save(stream, array)
+        files[f"{name}.npy"] = stream.getvalue()
+    archive = f"{array_sets.SPRITES}.npz"
+    longer = files | {"imgs.npy": files["imgs.npy"] + b"more"}
+    official_fakes.write(tmp_path / "mine", {archive: official_fakes.zipped(longer)})
+    line = r"imgs\.npy: has 28,804 bytes for 7 x 64 x 64 values"
+    with pytest.raises(DataError, match=line):
+        find(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
+    official_fakes.write(tmp_path / "mine", {archive: official_fakes.zipped(files)})
+    monkeypatch.setattr(array_sets, "SPRITES_MOST", 6)
+    with pytest.raises(DataError, match=line.replace("804", "800")):
+        find(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
+
+
 def test_labels_of_camelyon_are_0_and_1(tmp_path):
     pytest.importorskip("h5py")
     official_fakes.patch_camelyon(tmp_path / "mine")
