@@ -546,6 +546,56 @@ def test_beyond_the_paper_the_baseline():
         assert cfg.data.randaugment == (2, 10)
 
 
+@pytest.mark.parametrize(
+    ("model", "top1"), [("ViT-Ti_16", 72.2), ("ViT-S_16", 79.8), ("ViT-B_16", 81.8)]
+)
+def test_deit(model, top1):
+    """DeiT, table 9; its README."""
+    entry = ENTRIES[f"deit/{model}-imagenet-300ep"]
+    cfg = entry.cfg
+    assert (cfg.train.batch_size, str(cfg.train.duration)) == (1024, "300 epochs")
+    assert (cfg.optimizer.name, cfg.optimizer.lr) == ("adam", pytest.approx(0.0005 * 1024 / 512))
+    assert (cfg.optimizer.weight_decay, str(cfg.schedule.warmup)) == (0.05, "5 epochs")
+    assert (cfg.train.mixup, cfg.train.cutmix, cfg.train.label_smoothing) == (0.8, 1.0, 0.1)
+    assert (cfg.data.erase, cfg.data.repeats, cfg.model.stochastic_depth) == (0.25, 3, 0.1)
+    assert (cfg.data.crop_pct, cfg.model.gelu, cfg.train.clip_norm) == (0.875, "erf", None)
+    assert [one.value for one in entry.about.results if one.table == "DeiT"] == [top1]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "lr", "decay", "depth", "top1"),
+    [  # DeiT III, tables 1 and 3, and its README; deit3-jax's files have the same
+        ("ViT-S_16-imagenet-400ep", 224, 4e-3, 0.02, 0.0, 80.4),
+        ("ViT-S_16-imagenet-800ep", 224, 4e-3, 0.05, 0.05, 81.4),
+        ("ViT-B_16-imagenet-400ep", 192, 3e-3, 0.02, 0.1, 83.5),
+        ("ViT-B_16-imagenet-800ep", 192, 3e-3, 0.05, 0.2, 83.8),
+        ("ViT-L_16-imagenet-400ep", 192, 3e-3, 0.02, 0.4, 84.5),
+        ("ViT-H_14-imagenet-400ep", 154, 3e-3, 0.02, 0.5, 85.1),
+    ],
+)
+def test_deit3(name, size, lr, decay, depth, top1):
+    entry = ENTRIES[f"deit3/{name}"]
+    cfg = entry.cfg
+    assert (cfg.data.image_size, cfg.model.stochastic_depth) == ((size, size), depth)
+    assert (cfg.optimizer.name, cfg.optimizer.lr, cfg.optimizer.weight_decay) == ("lamb", lr, decay)
+    assert (cfg.train.batch_size, str(cfg.train.duration)[:3]) == (2048, name[-5:-2])
+    assert (cfg.train.mixup, cfg.train.cutmix, cfg.train.label_smoothing) == (0.8, 1.0, 0.0)
+    assert (cfg.data.erase, cfg.data.repeats, cfg.data.randaugment) == (0.0, 3, None)
+    assert [one.name for one in cfg.data.transforms] == ["three_augment"]
+    assert (cfg.model.layer_scale, cfg.model.class_position) == (1e-4, False)
+    # A sum over 1,000 classes where they take the mean.
+    assert (cfg.loss.name, cfg.train.clip_norm / 1000) == ("sigmoid", 1.0)
+    assert cfg.optimizer.eps / 1000 == pytest.approx(1e-8)
+    last = entry if size == 224 else ENTRIES[f"deit3/{name}-to-224"]
+    assert [one.value for one in last.about.results if one.table == "DeiT III"] == [top1]
+    if last is not entry:
+        tuned = last.cfg
+        assert (tuned.data.image_size, tuned.optimizer.lr) == ((224, 224), 1e-5)
+        assert (tuned.train.batch_size, str(tuned.train.duration)) == (512, "20 epochs")
+        assert (tuned.optimizer.weight_decay, tuned.init_head) == (0.1, "keep")
+        assert (last.about.origin, entry.about.results) == (f"deit3/{name}", ())
+
+
 def test_the_same_run_under_two_names_is_the_same_run():
     def fingerprint(name):
         return catalog.config.fingerprint(every()[name].cfg)

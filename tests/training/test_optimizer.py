@@ -107,3 +107,30 @@ def test_muon_takes_the_matrices_of_each_layer_and_adam_the_rest():
             continue
         wanted = [orthogonalized(layer.reshape(form)).reshape(layer.shape) for layer in grad]
         np.testing.assert_allclose(update, np.stack(wanted), rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_lamb_scales_each_layer_to_its_parameters_decay_included():
+    """You et al. 2020, written out in float64; what does not decay takes Adam's updates."""
+    rng = np.random.default_rng(0)
+    params = {
+        "encoder": {"mlp": {"kernel": rng.normal(size=(2, 3, 4)), "bias": rng.normal(size=(2, 4))}},
+        "head": {"kernel": rng.normal(size=(4, 5))},
+        "zero": {"kernel": np.zeros((2, 2))},
+    }
+    params = jax.tree.map(np.float32, params)
+    grads = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params)
+    cfg = config.Lamb(name="lamb", b1=0.8, b2=0.97, eps=1e-5, weight_decay=0.1)
+    tx = optimizers.create(cfg, clip_norm=None)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    flat, given = tree_utils.flatten(params), tree_utils.flatten(grads)
+    for name, update in tree_utils.flatten(updates).items():
+        gradient = np.float64(given[name])
+        expected = gradient / (np.abs(gradient) + 1e-5)  # the first step of Adam
+        if name.endswith("kernel"):
+            param = np.float64(flat[name])
+            expected += 0.1 * param
+            for layer in range(2) if name.startswith("encoder") else [...]:
+                norm = np.linalg.norm(param[layer])
+                if norm:
+                    expected[layer] *= norm / np.linalg.norm(expected[layer])
+        np.testing.assert_allclose(update, expected, rtol=2e-6, err_msg=name)

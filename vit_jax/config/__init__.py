@@ -37,6 +37,7 @@ from vit_jax.config.training import Cooled as Cooled
 from vit_jax.config.training import Distillation as Distillation
 from vit_jax.config.training import Falling as Falling
 from vit_jax.config.training import Group as Group
+from vit_jax.config.training import Lamb as Lamb
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Loss as Loss
 from vit_jax.config.training import MaskedPatches as MaskedPatches

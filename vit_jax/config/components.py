@@ -25,7 +25,7 @@ from vit_jax.utils.errors import NO_ROOM, ConfigError, UserError
 # choose the learning rate themselves.
 OPTAX_OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adamax", "adan", "ademamix", "amsgrad",
-    "fromage", "lamb", "lars", "lion", "nadam", "novograd", "radam", "rmsprop", "sign_sgd",
+    "fromage", "lars", "lion", "nadam", "novograd", "radam", "rmsprop", "sign_sgd",
     "signum", "sm3", "yogi",
 )  # fmt: skip
 # Direction of descent in optax, where it is not called scale_by_NAME.

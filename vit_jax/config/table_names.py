@@ -31,6 +31,8 @@ EXHIBITS = {
     "home": ("home",),
     "augreg": ("augreg",),
     "baseline": ("baseline",),
+    "deit": ("deit",),
+    "deit3": ("deit3",),
 }
 DRAWN_FROM = {"figure5": "table6"}  # the same runs
 # Names without a measurement in `reproduce`, and the alternative.
@@ -39,6 +41,8 @@ UNMEASURED = {
     "figure10": "it is a picture: `vit_jax inspect posemb` draws it of each of its runs",
     "augreg": "its runs are those of another paper",
     "baseline": "its runs are those of another paper",
+    "deit": "its runs are those of another paper",
+    "deit3": "its runs are those of another paper",
 }
 # Exhibits without configs, and what makes them.
 MADE_BY = {

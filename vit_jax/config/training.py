@@ -229,6 +229,15 @@ class Muon(Optimizer, components=("muon",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Lamb(Optimizer, components=("lamb",)):
+    """LAMB's arguments: Adam, each update as long as its parameters, decay included."""
+
+    b1: float = option(0.9, "First-moment decay.", at_least=0, below=1)
+    b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1)
+    eps: float = option(1e-6, "Epsilon.", above=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Lora:
     """Low-rank adapters (LoRA, Hu et al. 2021): they and the head train, all else is frozen."""
 

@@ -9,7 +9,7 @@ import optax
 import optax.contrib
 
 from vit_jax import config
-from vit_jax.config import components
+from vit_jax.config import components, patterns
 from vit_jax.utils import tree_utils
 
 # Which parameters decay, by name; the first match decides.
@@ -38,6 +38,8 @@ def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.Gra
         parts.insert(0, optax.clip_by_global_norm(clip_norm))
     if optimizer.weight_decay and not decays_in_groups(optimizer):
         parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decayed))
+    if optimizer.name == "lamb":
+        parts.append(_trust_ratio(optimizer))
     chain = optax.chain(*parts)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -77,6 +79,33 @@ def muon(**arguments: Any) -> optax.GradientTransformation:
         learning_rate=1.0, muon_weight_dimension_numbers=_matrices, **arguments
     )
     return optax.chain(whole, optax.scale(-1.0))
+
+
+@components.register("optimizer", "lamb")
+def lamb(*, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """The moments of LAMB (You et al. 2020); its trust ratio follows the weight decay."""
+    return optax.scale_by_adam(b1, b2, eps)
+
+
+def _trust_ratio(optimizer: config.Optimizer) -> optax.GradientTransformation:
+    """Scales the update of a decayed parameter to its norm, of stacked layers each by itself.
+
+    Others keep Adam's updates, as in timm's LAMB and deit3-jax's.
+    """
+
+    def scaled(name: str, update: jax.Array, param: jax.Array) -> jax.Array:
+        if not decays(optimizer, name):
+            return update
+        axes = tuple(range(1 if patterns.STACKED.fullmatch(name) else 0, param.ndim))
+        lengths = (jnp.sqrt(jnp.sum(x * x, axes, keepdims=True)) for x in (param, update))
+        wanted, found = lengths
+        usable = (wanted > 0) & (found > 0)
+        return update * jnp.where(usable, wanted / jnp.where(usable, found, 1.0), 1.0)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return tree_utils.map_named(scaled, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def _moments(optimizer: config.Optimizer) -> optax.GradientTransformation:
