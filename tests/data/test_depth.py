@@ -20,7 +20,6 @@ from vit_jax.inference import loading
 from vit_jax.models import variants
 from vit_jax.runtime import preemption
 from vit_jax.training import normalization
-from vit_jax.weights import adapting
 
 DEEP = {"channels": 13, "depth": 16}
 
@@ -253,23 +252,6 @@ def test_what_people_see_of_many_channels():
     assert shown[1, 1].tolist() == [64, 0, 191]
     photo = samples(3, np.uint8)
     assert decoding.for_display(photo) is photo
-
-
-def test_weights_of_rgb_take_other_channels_as_timm_has_them():
-    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 5)).astype(np.float32)
-
-    def timm(channels):  # adapt_input_conv of timm, in its own order (out, in, height, width)
-        weight = kernel.transpose(3, 2, 0, 1)
-        if channels == 1:
-            return weight.sum(axis=1, keepdims=True).transpose(2, 3, 1, 0)
-        repeated = np.tile(weight, (1, -(-channels // 3), 1, 1))[:, :channels]
-        return (repeated * (3 / float(channels))).transpose(2, 3, 1, 0)
-
-    for channels in (1, 2, 4, 6, 13):
-        found = adapting.for_channels(kernel, (4, 4, channels, 5))
-        np.testing.assert_allclose(found, timm(channels), rtol=1e-6)
-    assert adapting.for_channels(kernel, (4, 4, 6, 8)) is None
-    assert adapting.for_channels(np.ones((4, 4, 13, 5)), (4, 4, 3, 5)) is None
 
 
 @pytest.mark.slow

@@ -246,6 +246,43 @@ def test_options_that_belong_to_the_weights():
     }
 
 
+def test_positions_and_missing_biases_belong_to_the_weights():
+    """Biases of offsets and turned queries are positions enough; a head's bias goes with it."""
+    plain = weights.numerics(facts(), keep_head=False)
+    assert "model.position" not in plain
+    for options in ({"relative_bias": "layers"}, {"rotary": 100.0}):
+        source = facts(position="none", **options)
+        assert weights.numerics(source, keep_head=False)["model.position"] == "none"
+    source = facts(biasless=("key", "head"))
+    for keep_head, lacking in ((True, ("key", "head")), (False, ("key",))):
+        assert weights.numerics(source, keep_head=keep_head)["model.biasless"] == lacking
+
+
+def test_means_and_deviations_go_with_the_channels():
+    data = config.Data(mean=(0.1, 0.2, 0.6), std=(0.5, 0.6, 0.7))
+    source = dataclasses.replace(facts(), data=data)
+    for channels, mean in ((3, (0.1, 0.2, 0.6)), (1, (0.3,)), (4, (0.1, 0.2, 0.6, 0.1))):
+        found = weights.numerics(source, keep_head=False, channels=channels)
+        assert found["data.mean"] == pytest.approx(mean)
+
+
+def test_weights_of_rgb_take_other_channels_as_timm_has_them():
+    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 5)).astype(np.float32)
+
+    def timm(channels):  # adapt_input_conv of timm, in its own order (out, in, height, width)
+        weight = kernel.transpose(3, 2, 0, 1)
+        if channels == 1:
+            return weight.sum(axis=1, keepdims=True).transpose(2, 3, 1, 0)
+        repeated = np.tile(weight, (1, -(-channels // 3), 1, 1))[:, :channels]
+        return (repeated * (3 / float(channels))).transpose(2, 3, 1, 0)
+
+    for channels in (1, 2, 4, 6, 13):
+        found = adapting.for_channels(kernel, (4, 4, channels, 5))
+        np.testing.assert_allclose(found, timm(channels), rtol=1e-6)
+    assert adapting.for_channels(kernel, (4, 4, 6, 8)) is None
+    assert adapting.for_channels(np.ones((4, 4, 13, 5)), (4, 4, 3, 5)) is None
+
+
 def test_a_class_token_that_the_head_does_not_see_belongs_to_the_weights():
     """The patches attend to it all the same."""
     source = facts(pooling="gap", class_token=True)
