@@ -136,6 +136,8 @@ def evaluate(
     reference: str | os.PathLike[str],
     overrides: Overrides = None,
     step: int | str | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """The metrics of a checkpoint on its whole evaluation split, by name.
 
@@ -143,6 +145,8 @@ def evaluate(
       reference: a checkpoint, as in `load`.
       overrides: options, as in `load`.
       step: as in `load`.
+      output: a folder to write, which must not exist: `images.csv` with the truth and the
+        prediction of every image, `classes.csv`, `confusion.csv`.
 
     Raises a UserError.
 
@@ -153,4 +157,5 @@ def evaluate(
     """
     from vit_jax.inference import evaluation
 
-    return evaluation.evaluate(reference, overrides or {}, step=step)
+    folder = None if output is None else storage.given_path("output", output, remote=False)
+    return evaluation.evaluate(reference, overrides or {}, step=step, output=folder)

@@ -19,6 +19,7 @@ from vit_jax.runs.teacher import load_teacher
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.training import replay
 from vit_jax.training.build import Trainer, build
+from vit_jax.training.losses import count_classes
 from vit_jax.training.state import State
 from vit_jax.training.step import Step
 
@@ -41,7 +42,8 @@ def train(
         splits = open_splits(cfg)
         cfg = config.with_classes(cfg, len(splits.classes))
         teacher = load_teacher(cfg, splits.classes)
-        trainer = build(cfg, len(splits.train), teacher=teacher and teacher.teacher)
+        counts = count_classes(cfg, splits.train)
+        trainer = build(cfg, len(splits.train), teacher=teacher and teacher.teacher, counts=counts)
         cfg, mesh, steps = trainer.cfg, trainer.mesh, trainer.durations.steps
         evaluation = RunEvaluation.from_splits(trainer, splits, session)
         profiler = Profiler(profile, steps, session)

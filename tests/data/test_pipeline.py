@@ -19,7 +19,7 @@ import pytest
 from vit_jax import config
 from vit_jax.data import pipeline, sampling, transforms
 from vit_jax.data.pipeline import Randomness, Views
-from vit_jax.data.source import DataError, Record, Source
+from vit_jax.data.source import DataError, Record, Selection, Source
 from vit_jax.data.sources import open_source
 
 DATA = config.Data(
@@ -120,6 +120,28 @@ def test_a_start_in_the_middle_equals_skipping():
     for start in (1, 4, 8):
         assert_same(run(steps=(start, 9)), whole[start:])
     assert run(steps=(9, 9)) == []
+
+
+def test_a_draw_by_class_depends_on_the_epoch_alone_and_gives_each_draw_views_of_its_own():
+    data = dataclasses.replace(DATA, sampling="sqrt")
+    kept = Selection(open_source(DATA, "train", train=True), [*range(0, 20, 10), *range(1, 9)])
+    whole = run(kept, data, steps=(0, 10))
+    index = joined(whole, "index").reshape(8, 10)
+    draw = sampling.ByClass(3, np.array([0, 0, *range(1, 9)]), "sqrt")
+    assert [[draw(epoch, place) for place in range(10)] for epoch in range(8)] == index.tolist()
+    assert_same(run(kept, data, steps=(7, 10)), whole[7:])
+    threaded = dataclasses.replace(data, threads=3)
+    assert_same(
+        run(kept, threaded, batch_size=80, steps=(0, 1)),
+        run(kept, data, batch_size=80, steps=(0, 1)),
+    )
+    images, epoch = joined(whole, "image"), index[0].tolist()
+    twice = next(i for i in epoch if epoch.count(i) > 1)
+    first, second = (place for place in range(10) if epoch[place] == twice)
+    assert (images[first] != images[second]).any()
+    assert (
+        np.sort(joined(run(kept, data, train=False, steps=(0, 2)), "index")[:10]) == range(10)
+    ).all()
 
 
 def test_seed_and_epoch_change_order_and_views():

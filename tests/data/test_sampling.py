@@ -50,3 +50,37 @@ def test_the_order_of_an_epoch():
             assert sampling.shuffled(3, 5, offset, total) == grain.experimental.index_shuffle(
                 offset, max_index=total - 1, seed=seed, rounds=4
             )
+
+
+LABELS = np.repeat([0, 1, 3], [60, 9, 1])  # of a long tail; class 2 has no image
+
+
+@pytest.mark.parametrize(("kind", "power"), [("balanced", 0.0), ("sqrt", 0.5)])
+def test_classes_have_their_share_of_every_epoch(kind, power):
+    draw = sampling.ByClass(3, LABELS, kind)
+    share = np.array([60, 9, 1]) ** power
+    exact = 70 * share / share.sum()
+    found = np.array([np.bincount(LABELS[draw.order(epoch)])[[0, 1, 3]] for epoch in range(400)])
+    assert (found.sum(axis=1) == 70).all()
+    assert (np.abs(found - exact) < 1).all()  # rounded up or down
+    np.testing.assert_allclose(found.mean(axis=0), exact, atol=0.1)
+
+
+def test_a_class_gives_every_image_before_one_comes_twice():
+    draw = sampling.ByClass(0, LABELS, "balanced")
+    for epoch in range(5):
+        counts = np.bincount(draw.order(epoch), minlength=70)
+        assert counts[:60].max() == 1
+        assert set(counts[60:69]) <= {2, 3}
+    seen = np.concatenate([draw.order(epoch)[LABELS[draw.order(epoch)] == 0] for epoch in range(9)])
+    assert len(set(seen)) > 55  # another part of the large class each time
+
+
+def test_a_draw_is_a_function_of_seed_and_epoch():
+    draw, other = (sampling.ByClass(seed, LABELS, "balanced") for seed in (1, 2))
+    first = [draw(4, offset) for offset in range(70)]
+    assert [draw(5, offset) for offset in range(70)] != first  # and back again
+    again = sampling.ByClass(1, LABELS, "balanced")
+    assert [again(4, offset) for offset in reversed(range(70))] == first[::-1]
+    assert [other(4, offset) for offset in range(70)] != first
+    assert first != sorted(first)

@@ -71,36 +71,6 @@ def test_label_sets_by_hand():
     assert measures.label_sets(logits[:0], labels[:0], config.Loss()) == {"count": 0}
 
 
-def by_thresholds(scores, positive):
-    """Average precision from its definition: over all thresholds, precision x gained recall."""
-    total, before = 0.0, 0.0
-    for threshold in sorted(set(scores.tolist()), reverse=True):
-        above = scores >= threshold
-        recall = positive[above].sum() / positive.sum()
-        total += (recall - before) * positive[above].mean()
-        before = recall
-    return total
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_average_precision_against_thresholds(seed):
-    rng = np.random.default_rng(seed)
-    scores = rng.integers(0, rng.integers(2, 40), 60) / 7
-    positive = rng.random(60) < rng.random()
-    positive[rng.integers(60)] = True
-    found = measures.average_precision(scores, positive)
-    assert found == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
-
-
-def test_average_precision_by_hand():
-    scores = np.array([0.9, 0.8, 0.7, 0.6])
-    found = measures.average_precision(scores, np.array([True, False, True, False]))
-    assert found == pytest.approx((1 + 2 / 3) / 2, rel=1e-15)
-    # Equal scores have one threshold, so the order of equals does not count.
-    for place in range(4):
-        assert measures.average_precision(np.zeros(4), np.arange(4) == place) == 0.25
-
-
 def test_the_corruption_error_of_alexnet_is_1():
     every = [(k, s) for k in measures.ALEXNET for s in datasets.SEVERITIES]
     top1 = {f"{kind}_{severity}": 1 - measures.ALEXNET[kind] for kind, severity in every}

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+import runs
 from vit_jax import config
 from vit_jax.training import losses
 
@@ -98,3 +99,114 @@ def test_rank_of_label():
         np.asarray(losses.rank_of_label(clean, labels[[0, 1, 2, 3, 5]])) == 0,
         clean.argmax(-1) == labels[[0, 1, 2, 3, 5]],
     )
+
+
+def log_p():
+    x = LOGITS.astype(np.float64)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_focal_against_float64(gamma):
+    loss = config.Loss(name="focal", gamma=gamma)
+    shares = np.random.default_rng(1).dirichlet(np.full(7, 0.3), size=5).astype(np.float32)
+    each = -((1 - np.exp(log_p())) ** gamma) * log_p()
+    for labels, weights in ((LABELS, targets(0)), (shares, shares)):
+        found = losses.cross_entropy(LOGITS, labels, loss=loss)
+        np.testing.assert_allclose(found, (weights * each).sum(-1), rtol=5e-6)
+    sure = np.float32([[200, 0, 0]])
+    slope = jax.grad(lambda x: losses.cross_entropy(x, np.array([0]), loss=loss)[0])(sure)
+    assert np.isfinite(slope).all()
+
+
+def test_logit_adjustment_against_float64():
+    """It trains on logits with the log shares of classes added, and is softmax without them."""
+    loss, shares = config.Loss(name="logit_adjusted", tau=0.7), np.log(np.arange(1, 8) / 28)
+    x = LOGITS.astype(np.float64) + 0.7 * shares
+    expected = -(x - np.log(np.exp(x).sum(-1, keepdims=True)))[np.arange(5), LABELS]
+    found = losses.cross_entropy(LOGITS, LABELS, loss=loss, log_shares=shares)
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    plain = losses.cross_entropy(LOGITS, LABELS, loss=loss)
+    np.testing.assert_array_equal(plain, losses.cross_entropy(LOGITS, LABELS))
+    np.testing.assert_array_equal(losses.probabilities(LOGITS, loss), jax.nn.softmax(LOGITS))
+
+
+COUNTS = losses.ClassCounts(("cat", "dog", "a:b", "none"), np.array([90, 9, 1, 0]))
+
+
+def test_weights_of_classes():
+    found = COUNTS.weights(("balanced",))
+    np.testing.assert_allclose(found[:3], 100 / (4 * np.array([90, 9, 1])))  # as in scikit-learn
+    assert (found * COUNTS.images)[:3] == pytest.approx(25)
+    effective = (1 - 0.9999 ** np.array([90, 9, 1, 1])) / (1 - 0.9999)
+    expected = 4 / effective / (1 / effective).sum()
+    np.testing.assert_allclose(COUNTS.weights(("effective",)), expected, rtol=1e-9)
+    assert COUNTS.weights(("dog:2.5", "a:b:0")).tolist() == [1, 2.5, 0, 1]
+    np.testing.assert_allclose(np.exp(COUNTS.log_shares), [0.9, 0.09, 0.01, 0.01])
+    with pytest.raises(config.ConfigError, match="dogs:2: the data has no class dogs; did you .*g"):
+        COUNTS.weights(("dogs:2",))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"train": {"class_weights": ("even",)}}, "class_weights=even: must be balanced, effect"),
+        ({"train": {"class_weights": ("cat:-1",)}}, "class_weights=cat:-1: must be"),
+        ({"train": {"class_weights": (":1",)}}, "class_weights=:1: must be"),
+        ({"train": {"class_weights": ("balanced", "cat:1")}}, "balanced stands alone"),
+        ({"data": {"sampling": "even"}}, "data.sampling=even: .*balanced"),
+        ({"loss": {"name": "focal", "tau": 1.0}}, "loss.tau"),
+        ({"loss": {"name": "focal", "gamma": -1.0}}, "loss.gamma=-1"),
+        (
+            {"data": {"sampling": "sqrt"}, "objective": {"name": "masked_patches"},
+             "checkpoint": {"best": "loss"}},
+            "data.sampling=sqrt: objective.name=masked_patches has no classes to sample by",
+        ),
+        (
+            {"data": {"source": "synthetic", "multilabel": True, "sampling": "sqrt"},
+             "loss": {"name": "sigmoid"}, "checkpoint": {"best": "auto"}},
+            "data.sampling=sqrt: needs one class for each image",
+        ),
+        (
+            {"data": {"source": "synthetic", "multilabel": True}, "loss": {"name": "focal"},
+             "checkpoint": {"best": "auto"}},
+            "loss.name=focal: has one class for each image; set sigmoid",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes(sections, message):
+    with pytest.raises(config.ConfigError, match=message):
+        runs.configure(**sections)
+
+
+@pytest.mark.slow
+def test_the_supervised_loss_is_weighted_and_adjusted():
+    """By the class of an image, and of a blend in proportion; the counts come from the data."""
+    from vit_jax.data.sources import open_source
+    from vit_jax.training import build
+    from vit_jax.training.objectives import Inputs
+
+    shares = np.random.default_rng(0).dirichlet(np.full(10, 0.3), size=8).astype(np.float32)
+    images = np.random.default_rng(1).integers(0, 255, (8, 8, 8, 1), np.uint8)
+    found = {}
+    for name, options in {
+        "plain": {},
+        "weighted": {"train": {"class_weights": ("balanced",)}},
+        "adjusted": {"loss": {"name": "logit_adjusted"}},
+    }.items():
+        cfg = runs.configure(model={"num_classes": 10, "dropout": 0.0}, **options)
+        source = open_source(cfg.data, cfg.data.train_split, train=True)
+        counts = losses.count_classes(cfg, source)
+        objective = build.build(cfg, 200, counts=counts).objective
+        params = objective.model.init(jax.random.key(0))
+        params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
+        each, out = jax.jit(objective.classify)(
+            params, {"image": images, "label": shares}, Inputs(step=np.int32(0))
+        )
+        found[name] = np.asarray(each["loss"])
+    assert counts.images.tolist() == np.bincount([source[i].label for i in range(200)]).tolist()
+    weights = 200 / (10 * counts.images)
+    np.testing.assert_allclose(found["weighted"], found["plain"] * (shares @ weights), rtol=1e-5)
+    logits = np.asarray(out["logits"], np.float64) + np.log(counts.images / 200)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    np.testing.assert_allclose(found["adjusted"], -(shares * log_p).sum(-1), rtol=1e-4)

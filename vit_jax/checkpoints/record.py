@@ -254,15 +254,16 @@ def best(commits: Mapping[int, Mapping[str, Any]], metric: str | None) -> int | 
 def score(metrics: Mapping[str, Any] | None, metric: str | None) -> tuple[float, float] | None:
     """The rank of a checkpoint, higher is better; None for a metric missing or not finite.
 
-    A metric such as `validation/loss` is a loss: lower is better. Of equal accuracies, which few
-    images make likely, the one with the lower loss on the same split ranks higher.
+    Of a loss, such as `validation/loss`, and of a calibration error, lower is better. Of equal
+    accuracies, which few images make likely, the one with the lower loss on the same split ranks
+    higher.
     """
     metrics = metrics or {}
     if metric is None or not _finite(metrics.get(metric)):
         return None
     value, (split, _, what) = metrics[metric], metric.rpartition("/")
     loss = metrics.get(f"{split}/loss" if split else "loss", math.inf)
-    return -value if what == "loss" else value, -loss if _finite(loss) else -math.inf
+    return -value if what in ("loss", "ece") else value, -loss if _finite(loss) else -math.inf
 
 
 def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:

@@ -18,6 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        metavar="FOLDER",
+        help="also write images.csv (truth, prediction), classes.csv and confusion.csv",
+    )
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -26,7 +32,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.runtime import logs
 
     logs.setup()
-    results = vit_jax.evaluate(args.checkpoint, overrides, args.step)
+    results = vit_jax.evaluate(args.checkpoint, overrides, args.step, output=args.output)
     if args.json:
         print(json.dumps(results))
         return 0

@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one line of JSON per image")
-    form.add_argument("--csv", action="store_true", help="print image,rank,class,probability rows")
+    form.add_argument(
+        "--csv",
+        action="store_true",
+        help="print image,rank,class,probability rows, with --examples also truth",
+    )
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -68,7 +72,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     unreadable, rows = 0, []
     writer = csv.writer(sys.stdout)
     if args.csv:
-        writer.writerow(("image", "rank", "class", "probability"))
+        known = ("truth",) if args.examples else ()
+        writer.writerow(("image", "rank", "class", "probability", *known))
     for one in predictions:
         if one.error:
             unreadable += 1
@@ -77,7 +82,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
             print(json.dumps(prediction.as_dict(one)))
         elif args.csv:
             writer.writerows(
-                (one.image, rank, name, f"{value:.6f}")
+                (one.image, rank, name, f"{value:.6f}", *((one.truth,) if args.examples else ()))
                 for rank, (name, value) in enumerate(one.top, start=1)
             )
         elif not one.error:

@@ -18,6 +18,8 @@ from vit_jax.config.data import Synthetic as Synthetic
 from vit_jax.config.data import Tfds as Tfds
 from vit_jax.config.data import Transform as Transform
 from vit_jax.config.durations import Duration as Duration
+from vit_jax.config.measuring import INTERVALS as INTERVALS
+from vit_jax.config.measuring import METRICS as METRICS
 from vit_jax.config.measuring import Checkpoint as Checkpoint
 from vit_jax.config.measuring import Evaluation as Evaluation
 from vit_jax.config.measuring import Logger as Logger
@@ -36,8 +38,10 @@ from vit_jax.config.training import Adam as Adam
 from vit_jax.config.training import Cooled as Cooled
 from vit_jax.config.training import Distillation as Distillation
 from vit_jax.config.training import Falling as Falling
+from vit_jax.config.training import Focal as Focal
 from vit_jax.config.training import Group as Group
 from vit_jax.config.training import Lamb as Lamb
+from vit_jax.config.training import LogitAdjusted as LogitAdjusted
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Loss as Loss
 from vit_jax.config.training import MaskedPatches as MaskedPatches

@@ -77,6 +77,12 @@ def check_options(cfg: config.Config) -> None:
         _check_multilabel(cfg)
     elif cfg.checkpoint.best == "map":
         raise ConfigError("checkpoint.best=map: needs data.multilabel=true; set top1")
+    rules = {"balanced", "effective"} & set(train.class_weights)
+    if rules and len(train.class_weights) > 1:
+        raise ConfigError(
+            f"train.class_weights={config.show(train.class_weights)}: {min(rules)} stands alone"
+        )
+    _check_metrics(cfg)
     if train.duration.amount <= 0:
         raise ConfigError(f"train.duration={train.duration}: must be more than 0")
     for key in ("schedule.warmup", "schedule.cooldown"):
@@ -277,8 +283,10 @@ def _require(cfg: config.Config, values: Mapping[str, Any], why: str) -> None:
 def _check_multilabel(cfg: config.Config) -> None:
     """Raises ConfigError for options that need one class for each image."""
     key = "data.multilabel=true"
-    if cfg.loss.name == "softmax":
-        raise ConfigError("loss.name=softmax: has one class for each image; set sigmoid")
+    if cfg.loss.meaning == "softmax":
+        raise ConfigError(f"loss.name={cfg.loss.name}: has one class for each image; set sigmoid")
+    one = {"train.class_weights": (), "data.sampling": "uniform"}
+    _require(cfg, one, f"needs one class for each image, and {key} has several")
     _require(cfg, {"data.classes": None, "evaluation.tasks": ()}, f"does not go with {key}")
     if cfg.masked is not None:
         _require(cfg, {"objective.name": "supervised"}, f"does not go with {key}")
@@ -296,6 +304,24 @@ def _check_multilabel(cfg: config.Config) -> None:
         raise ConfigError(f"checkpoint.best=top5: is not measured with {key}; set map")
 
 
+def _check_metrics(cfg: config.Config) -> None:
+    """Raises ConfigError for metrics that are not measured, or not of such a head."""
+    asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name
+    key = f"evaluation.metrics={config.show(asked)}"
+    if asked and not cfg.needs_labels:
+        raise ConfigError(f"{key}: objective.name={cfg.objective.name} has no classes; set none")
+    if asked == (config.INTERVALS,):
+        raise ConfigError(f"{key}: of which metrics? set f1,{config.INTERVALS}")
+    if "calibration" in asked and (cfg.data.multilabel or loss == "sigmoid"):
+        raise ConfigError(f"{key}: calibration is of one class for each image and a softmax")
+    group = next((group for group, names in config.METRICS.items() if best in names), None)
+    if group is not None and group not in asked:
+        both = ",".join((*asked, group))
+        raise ConfigError(f"checkpoint.best={best}: is not measured; set evaluation.metrics={both}")
+    if best == "balanced_accuracy" and cfg.data.multilabel:
+        raise ConfigError(f"checkpoint.best={best}: is of one class for each image; set f1")
+
+
 def _check_unlabeled(cfg: config.Config) -> None:
     """Raises ConfigError for options of classes, with an objective that learns without labels."""
     name = f"objective.name={cfg.objective.name}"
@@ -306,6 +332,8 @@ def _check_unlabeled(cfg: config.Config) -> None:
         "train.cutmix": (0.0, "no labels to blend"),
         "train.augmentations": ((), "a step without them"),
         "train.label_smoothing": (0.0, "no labels to smooth"),
+        "train.class_weights": ((), "no classes to weigh"),
+        "data.sampling": ("uniform", "no classes to sample by"),
         "loss.name": ("softmax", "a loss of its own"),
         "evaluation.tasks": ((), "no classes to name"),
     }

@@ -171,6 +171,12 @@ class Data(
         "Transforms of one training image after all others: three_augment, and those of plug-ins.",
         kind="transform",
     )
+    sampling: str = option(
+        "uniform",
+        "Draws of an epoch: every image once, equally many of each class, or by the square root of "
+        "the class's images.",
+        choices=("uniform", "balanced", "sqrt"),
+    )
     repeats: int = option(
         1,
         "Views of an image one after another (repeated augmentation, as timm's sampler).",

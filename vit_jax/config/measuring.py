@@ -5,6 +5,17 @@ import dataclasses
 from vit_jax.config.durations import Duration
 from vit_jax.config.options import GIVEN, Section, option
 
+# Metrics of a whole split, by the entry of `evaluation.metrics` that asks for them.
+METRICS = {
+    "f1": (
+        *("precision", "recall", "f1", "precision_weighted", "recall_weighted", "f1_weighted"),
+        "balanced_accuracy",
+    ),
+    "auroc": ("auroc", "average_precision"),
+    "calibration": ("ece",),
+}
+INTERVALS = "intervals"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -23,7 +34,7 @@ class Checkpoint:
         "auto",
         "Metric that chooses the best checkpoint, ties by loss; auto: top1, map, loss, "
         "none on a test split.",
-        choices=("auto", "top1", "top5", "map", "loss"),
+        choices=("auto", "top1", "top5", "map", "loss", *sum(METRICS.values(), ())),
         free=True,
     )
 
@@ -53,6 +64,13 @@ class Evaluation:
     )
     batch_size: int | None = option(
         None, "Images at a time; none: train.batch_size.", at_least=1, free=True
+    )
+    metrics: tuple[str, ...] = option(
+        (),
+        "Also of the splits: f1 (with precision, recall, balanced accuracy), auroc (with average "
+        "precision), calibration; intervals: 95 % of each, by bootstrap.",
+        choices=(*METRICS, INTERVALS),
+        free=True,
     )
     tasks: tuple[str, ...] = option(
         (),

@@ -6,6 +6,7 @@ from typing import ClassVar
 from vit_jax.config import patterns
 from vit_jax.config.durations import Duration
 from vit_jax.config.options import GIVEN, Section, option
+from vit_jax.utils.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,6 +14,19 @@ class Augmentation(Section, kind="batch_augmentation"):
     """An augmentation of a whole batch."""
 
     name: str = option("", "Augmentation of a plug-in.", kind="batch_augmentation")
+
+
+def check_class_weights(text: str, key: str) -> None:
+    """Raises ConfigError for a text that is neither a rule nor CLASS:WEIGHT."""
+    name, _, weight = text.rpartition(":")
+    try:
+        good = text in ("balanced", "effective") or (name and 0 <= float(weight) < 1e6)
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(
+            f"{key}={text}: must be balanced, effective, or weights such as cat:2,dog:0.5"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +50,11 @@ class Train:
         (),
         "Augmentations of a batch by plug-ins, on the device.",
         kind="batch_augmentation",
+    )
+    class_weights: tuple[str, ...] = option(
+        (),
+        "Weights of the loss by class: balanced, effective, or those of some as cat:2,dog:0.5.",
+        check=check_class_weights,
     )
     label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
     mixup: float = option(
@@ -78,7 +97,30 @@ class Train:
 class Loss(Section, kind="loss", components=("softmax", "sigmoid")):
     """The loss of an image against its labels."""
 
-    name: str = option("softmax", "Cross-entropy, or the loss of a plug-in.", kind="loss")
+    name: str = option(
+        "softmax", "Cross-entropy, focal, logit_adjusted, or the loss of a plug-in.", kind="loss"
+    )
+
+    @property
+    def meaning(self) -> str:
+        """What the logits mean: those of other losses of one class are softmax's."""
+        return "softmax" if isinstance(self, Focal | LogitAdjusted) else self.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Focal(Loss, components=("focal",)):
+    """The argument of the focal loss (Lin et al. 2017), of a softmax."""
+
+    gamma: float = option(2.0, "Power of 1 - p that a confident image is weighted by.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LogitAdjusted(Loss, components=("logit_adjusted",)):
+    """The argument of logit adjustment (Menon et al. 2021)."""
+
+    tau: float = option(
+        1.0, "Factor on the log shares of classes added to logits while training.", at_least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

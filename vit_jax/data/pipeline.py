@@ -1,9 +1,10 @@
 """Batches for a range of steps: a pure function of (seed, step, row), loaded ahead by Grain.
 
 Row r of step s is position s x B + r in an endless sequence of epochs, and each epoch is a
-permutation of the source keyed by (seed, epoch). So each epoch visits every example once over all
-hosts, a run can start at any step, and neither order nor augmentation depends on hosts, processes,
-threads or buffers. With `data.repeats`, so many consecutive positions are views of one image.
+permutation of the source keyed by (seed, epoch), or with `data.sampling` a draw by class. So each
+epoch visits every example once over all hosts, a run can start at any step, and neither order nor
+augmentation depends on hosts, processes, threads or buffers. With `data.repeats`, so many
+consecutive positions are views of one image.
 
 Grain iterates over parts of batches: one thread of one process makes a whole part, and Grain
 returns the parts in order. Threads of this process write their parts into the batch; parts from
@@ -32,7 +33,7 @@ import numpy.typing as npt
 from vit_jax import config
 from vit_jax.data import decoding, jpeg, native_aspect, sampling
 from vit_jax.data.prefetch import Batch
-from vit_jax.data.source import DataError, Source
+from vit_jax.data.source import DataError, Source, read_labels
 from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling, train_transforms
 from vit_jax.runtime import signals
 
@@ -155,6 +156,11 @@ def batches(
         train=train,
         stop_step=stop_step,
         plan=plan,
+        by_class=(
+            sampling.ByClass(seed, read_labels(source), data.sampling)
+            if train and data.sampling != "uniform"
+            else None
+        ),
     )
     return Batches(loader, start_step)
 
@@ -245,6 +251,7 @@ class Loader:
     train: bool
     stop_step: int
     plan: native_aspect.BatchPlan | None = None
+    by_class: sampling.ByClass | None = None
 
     @property
     def parts(self) -> int:
@@ -334,9 +341,11 @@ class Loader:
         if not self.train and not 0 <= position < total:
             return
         epoch, offset = divmod(position, total)
-        drawn = index = offset
-        if self.train:
-            drawn = index = sampling.shuffled(self.seed, epoch, offset, total)
+        drawn = index = own = offset
+        if self.by_class is not None:
+            drawn = index = self.by_class(epoch, offset)  # and views of its own at each draw
+        elif self.train:
+            drawn = index = own = sampling.shuffled(self.seed, epoch, offset, total)
         for _ in range(min(total, self.data.max_bad_examples + 1)):
             try:
                 image, label = self.source[index]
@@ -344,7 +353,7 @@ class Loader:
                 stream = (epoch * self.data.repeats + view) * sum(n for _, n, _ in views)
                 for name, number, make in views:
                     for row in batch[name][slot].reshape(number, *batch[name].shape[-3:]):
-                        make(image, stream, drawn, row)
+                        make(image, stream, own, row)
                         stream += 1
                 break
             except (decoding.BadImage, OSError) as error:

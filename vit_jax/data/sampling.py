@@ -1,4 +1,7 @@
-"""Orders and samples of the examples of a split, by seed."""
+"""Orders and samples of the examples of a split, by seed.
+
+What an epoch draws is a function of (seed, epoch), whatever machines read it.
+"""
 
 import functools
 
@@ -38,3 +41,40 @@ def _permutation(seed: int, epoch: int, total: int) -> np.ndarray:
 @functools.lru_cache(maxsize=4)
 def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
+
+
+class ByClass:
+    """Draws in which classes have shares of an epoch by `data.sampling`; pickled to loaders.
+
+    Equal shares (`balanced`), or in proportion to the square root of a class's images (`sqrt`): of
+    whole images, rounded up or down at random, with the exact share as the mean. A class gives each
+    of its images once before it gives one twice.
+    """
+
+    def __init__(self, seed: int, labels: np.ndarray, sampling: str) -> None:
+        """Takes the run's seed, the labels (N,) of all images, and `balanced` or `sqrt`."""
+        self._seed, self._total = seed, len(labels)
+        self._images = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        sizes = np.array([len(images) for images in self._images])
+        share = np.cumsum(sizes ** {"balanced": 0.0, "sqrt": 0.5}[sampling])
+        self._ends = share / share[-1] * self._total
+        self._epochs: dict[int, np.ndarray] = {}
+
+    def __call__(self, epoch: int, offset: int) -> int:
+        """The example at an offset of an epoch, a function of (seed, epoch)."""
+        if (order := self._epochs.get(epoch)) is None:  # two threads may make the same one
+            order = self.order(epoch)
+            self._epochs = {epoch: order, **dict(list(self._epochs.items())[:1])}
+        return int(order[offset])
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The examples of an epoch (N,)."""
+        random = np.random.default_rng((self._seed, epoch))
+        ends = np.floor(self._ends + random.random())
+        ends[-1] = self._total
+        drawn = []
+        counts = np.diff(ends, prepend=0).astype(int)
+        for images, count in zip(self._images, counts, strict=True):
+            rounds = [random.permutation(images) for _ in range(-(-count // len(images)))]
+            drawn.append(np.concatenate([images[:0], *rounds])[:count])
+        return random.permutation(np.concatenate(drawn))

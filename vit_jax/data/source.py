@@ -48,6 +48,17 @@ class Source(Protocol):
         ...
 
 
+def read_labels(source: Source) -> np.ndarray:
+    """The labels (N,) int64 of a source with one class for each image.
+
+    A source that has them as `labels` need not read its images.
+    """
+    known = getattr(source, "labels", None)
+    if known is None:
+        known = [source[index].label for index in range(len(source))]
+    return np.asarray(known, np.int64)
+
+
 class Selection:
     """Some examples of a source, in the order of their positions (N,)."""
 

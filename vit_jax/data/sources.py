@@ -13,7 +13,7 @@ from vit_jax.data import class_matching, decoding, folder_check, split_roles
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import Folder
-from vit_jax.data.source import DataError, Record, Selection, Source
+from vit_jax.data.source import DataError, Record, Selection, Source, read_labels
 from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
 from vit_jax.utils.digests import digest
@@ -297,7 +297,7 @@ def _random(stream: int, number: int) -> np.random.Generator:
 class Subset(Selection):
     """The examples of some classes, in the order of the source; a label is an index into `classes`.
 
-    Reads every example once at construction, for its label.
+    Reads every example once at construction, for its label, unless the source knows all.
     """
 
     def __init__(self, source: Source, classes: Sequence[str], key: str) -> None:
@@ -310,7 +310,7 @@ class Subset(Selection):
                 )
         if len(set(classes)) < max(len(classes), 1):
             raise ConfigError(f"{shown}: must name some classes, each once; none keeps all")
-        labels = np.array([source[index].label for index in range(len(source))])
+        labels = read_labels(source)
         numbers = np.full(len(source.classes), -1)
         numbers[[source.classes.index(name) for name in classes]] = np.arange(len(classes))
         self._labels = numbers[labels]

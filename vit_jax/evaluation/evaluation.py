@@ -15,7 +15,7 @@ from vit_jax import config, models
 from vit_jax.config import ConfigError, checks, components
 from vit_jax.data import class_matching, sources, split_roles
 from vit_jax.data.source import Source
-from vit_jax.evaluation import evaluators, features, fewshot, knn, probe, task_sets
+from vit_jax.evaluation import evaluators, features, fewshot, knn, metrics, probe, task_sets
 from vit_jax.evaluation.runner import Evaluator, SplitRunner, create_runner, plan_native
 from vit_jax.training import build, sharding
 
@@ -44,6 +44,8 @@ class Evaluation:
         mesh: Mesh,
         *,
         head: Sequence[str] | None = None,
+        temperature: float | None = None,
+        keep: Callable[[metrics.Outputs], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Builds the evaluators; raises ConfigError or DataError.
@@ -55,10 +57,13 @@ class Evaluation:
           model: the model.
           mesh: the devices.
           head: `classes` where the head existed before the data; splits are matched with it.
+          temperature: of the head; None: one is fitted if a validation split is evaluated.
+          keep: is given the outputs of the evaluation split.
           stop: evaluators return None when it turns true while they wait for images.
         """
         self.cfg, self.source, self.classes = cfg, source, tuple(classes)
         self.model, self.mesh, self._head, self._stop = model, mesh, head, stop
+        self._temperature, self._keep = temperature, keep
         self.role = split_roles.evaluation(cfg.data)
         self.evaluators = self._evaluators()
 
@@ -131,12 +136,29 @@ class Evaluation:
         model, cfg = self.model, self.cfg
         if cfg.masked is not None:
             return evaluators.masked_patches(model, cfg, self.runner(source))
+        own = source is self.source
+        keep = self._keep if own and self._keep else lambda _: None
         if cfg.data.multilabel:
             matched = isinstance(source, class_matching.Relabeled)
             annotated = source.outputs if matched else None
-            return evaluators.label_sets(model, cfg, self.runner(source), annotated)
+            return evaluators.label_sets(model, cfg, self.runner(source), annotated, keep=keep)
         labels = task_sets.reassess(cfg, source) if real else None
-        return evaluators.classification(model, cfg, self.runner(labels or source), labels)
+        if not cfg.evaluation.metrics and not (own and self._keep):
+            return evaluators.classification(model, cfg, self.runner(labels or source), labels)
+        if labels is not None:
+            raise ConfigError(
+                "evaluation.tasks=imagenet-real: its labels have none of evaluation.metrics, and "
+                "no rows for --output; evaluate it on its own"
+            )
+        fit = own and self._temperature is None and self.role.role == split_roles.VALIDATION
+        return evaluators.whole_classification(
+            model,
+            cfg,
+            self.runner(source),
+            temperature=self._temperature,
+            fit=fit,
+            keep=keep,
+        )
 
     def open_split(self, split: str) -> Source:
         """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
@@ -150,7 +172,12 @@ class Evaluation:
 
 
 def open_evaluation(
-    cfg: config.Config, *, split: bool = True, head: Sequence[str] | None = None
+    cfg: config.Config,
+    *,
+    split: bool = True,
+    head: Sequence[str] | None = None,
+    temperature: float | None = None,
+    keep: Callable[[metrics.Outputs], None] | None = None,
 ) -> Evaluation:
     """The evaluation of a checkpoint: no optimizer, no training images.
 
@@ -159,6 +186,8 @@ def open_evaluation(
       split: whether to evaluate `data.eval_split`; without it and `head`, classes are numbers.
       head: names of the outputs of a head that exists; the data's classes are matched with them by
         name. None: the head is made for the data's classes.
+      temperature: as in `Evaluation`.
+      keep: as in `Evaluation`.
 
     Raises ConfigError or DataError.
     """
@@ -169,7 +198,10 @@ def open_evaluation(
     classes = tuple(head or (numbers if source is None else source.classes))
     cfg = config.with_classes(cfg, len(classes))
     mesh = sharding.create_mesh(cfg.mesh.fsdp)
-    return Evaluation(cfg, source, classes, build.create_model(cfg), mesh, head=head)
+    model = build.create_model(cfg)
+    return Evaluation(
+        cfg, source, classes, model, mesh, head=head, temperature=temperature, keep=keep
+    )
 
 
 @components.register("evaluator", "classification")

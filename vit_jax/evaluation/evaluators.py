@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.data.real_labels import NONE, Reassessed
-from vit_jax.evaluation import measures
+from vit_jax.evaluation import measures, metrics
+from vit_jax.evaluation.metrics import Outputs
 from vit_jax.evaluation.runner import Batch, Evaluator, Inputs, SplitRunner, needed
 from vit_jax.models.variants import required
 from vit_jax.training import normalization
@@ -197,12 +198,12 @@ class Whole:
 
     def __init__(
         self,
-        measure: Callable[[np.ndarray, np.ndarray], dict[str, float]],
+        measure: Callable[[Outputs], dict[str, float]],
         model: models.Classifier,
         cfg: config.Config,
         split: SplitRunner,
     ) -> None:
-        """Takes a function of logits (N, K) and labels, (N,) or (N, K), of every example."""
+        """Takes a function of the outputs for every example."""
         self._logits = functools.partial(_gathered, model, cfg.data, split.mesh)
         self._split, self._measure = split, measure
 
@@ -210,26 +211,33 @@ class Whole:
         self, params: models.Params, *, stop: Callable[[], bool]
     ) -> dict[str, float] | None:
         """Numbers by name; None if `stop()` turned true before the end."""
-        outputs = self._split.outputs(functools.partial(self._logits, params), stop=stop)
+        function = functools.partial(self._logits, params)
+        outputs = self._split.outputs(function, stop=stop, inputs=_with_index)
         if outputs is None:
             return None
         batches = [[np.asarray(x.addressable_data(0)) for x in output] for output in outputs]
-        logits, labels, mask = (np.concatenate(part) for part in zip(*batches, strict=True))
-        return self._measure(logits[mask], labels[mask])
+        *found, mask = (np.concatenate(part) for part in zip(*batches, strict=True))
+        logits, labels, index = (part[mask] for part in found)
+        order = np.argsort(index)  # with data.aspect=native, batches are in another
+        return self._measure(Outputs(logits[order], labels[order], index[order]))
+
+
+def _with_index(batch: Batch) -> Inputs:
+    return needed(batch) | {"index": batch["index"].astype(np.int32)}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _gathered(
     model: models.Classifier, data: config.Data, mesh: Mesh, params: models.Params, batch: Arrays
 ) -> tuple[jax.Array, ...]:
-    """Logits, labels and mask of a batch, whole on every device."""
-    found = _logits(model, data, params, batch), batch["label"], batch["mask"]
+    """Logits, labels, index and mask of a batch, whole on every device."""
+    found = _logits(model, data, params, batch), *(batch[k] for k in ("label", "index", "mask"))
     return jax.lax.with_sharding_constraint(found, NamedSharding(mesh, P()))
 
 
 def class_subset(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
     """`top1`, `top5` and `count` among the classes that the split has."""
-    return Whole(measures.class_subset, model, cfg, split)
+    return Whole(lambda found: measures.class_subset(*found[:2]), model, cfg, split)
 
 
 def label_sets(
@@ -237,8 +245,10 @@ def label_sets(
     cfg: config.Config,
     split: SplitRunner,
     annotated: Sequence[int] | None = None,
+    *,
+    keep: Callable[[Outputs], None] = lambda _: None,
 ) -> Evaluator:
-    """`map`, `top1`, `loss` and `count` of images with any number of classes.
+    """`map`, `top1`, `loss`, `count` and `evaluation.metrics` of images with several classes.
 
     Args:
       model: the model.
@@ -246,12 +256,52 @@ def label_sets(
       split: the images.
       annotated: outputs whose classes the images are labeled with; None: all. The others are left
         out, as nobody knows which images have one of their classes.
+      keep: is given the outputs.
     """
 
-    def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    def measure(found: Outputs) -> dict[str, float]:
+        keep(found)
         if annotated is not None:
-            logits, labels = logits[:, annotated], labels[:, annotated]
-        return measures.label_sets(logits, labels, cfg.loss)
+            logits, labels = found.logits[:, annotated], found.labels[:, annotated]
+            found = Outputs(logits, labels, found.index)
+        further = metrics.measure(found, cfg.evaluation.metrics, seed=cfg.seed)
+        return measures.label_sets(found.logits, found.labels, cfg.loss) | further
+
+    return Whole(measure, model, cfg, split)
+
+
+def whole_classification(
+    model: models.Classifier,
+    cfg: config.Config,
+    split: SplitRunner,
+    *,
+    temperature: float | None = None,
+    fit: bool = False,
+    keep: Callable[[Outputs], None] = lambda _: None,
+) -> Evaluator:
+    """`classification` with the metrics of `evaluation.metrics`.
+
+    Args:
+      model: the model.
+      cfg: the loss, how pixels are normalized, which metrics.
+      split: the images.
+      temperature: of the head.
+      fit: whether to fit that.
+      keep: is given the outputs.
+    """
+
+    def measure(found: Outputs) -> dict[str, float]:
+        keep(found)
+        results: dict[str, float] = {"count": len(found.logits)}
+        if not len(found.logits):
+            return results
+        logits, labels = jnp.asarray(found.logits), jnp.asarray(found.labels)
+        each = jax.device_get(measures.classification(logits, labels, cfg.loss))
+        means = {name: float(np.mean(values, dtype=np.float64)) for name, values in each.items()}
+        further = metrics.measure(
+            found, cfg.evaluation.metrics, seed=cfg.seed, temperature=temperature, fit=fit
+        )
+        return means | further | results
 
     return Whole(measure, model, cfg, split)
 

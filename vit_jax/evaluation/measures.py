@@ -13,6 +13,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.data.datasets import SEVERITIES
 from vit_jax.data.real_labels import NONE
+from vit_jax.evaluation import metrics
 from vit_jax.training import losses
 
 # AlexNet's top-1 error on each corruption, averaged over the severities, which normalizes the mean
@@ -95,8 +96,9 @@ def class_subset(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 def label_sets(logits: np.ndarray, labels: np.ndarray, loss: config.Loss) -> dict[str, float]:
     """`map`, `top1`, `loss` (unsmoothed) and `count` of images with any number of classes.
 
-    `map` is the mean over the classes that an image has of `average_precision`, `top1` the share of
-    the images with a class whose highest score is one of theirs.
+    `map` is the mean over the classes that an image has of average precision, without
+    interpolation; `top1` is the share of the images with a class whose highest score is one of
+    theirs.
 
     Args:
       logits: of a whole split, (N, K) float32.
@@ -115,27 +117,14 @@ def label_sets(logits: np.ndarray, labels: np.ndarray, loss: config.Loss) -> dic
         best = np.argmax(logits[some], axis=1)[:, None]
         right = np.take_along_axis(labels[some], best, axis=1)
         present = np.flatnonzero(labels.any(axis=0))
-        precision = [average_precision(logits[:, k], labels[:, k]) for k in present]
-        results = {"map": float(np.mean(precision)), "top1": float(right.mean()), **results}
+        ones = np.ones((1, count))
+        areas = [metrics.curve_areas(logits[:, k], labels[:, k], ones) for k in present]
+        results = {
+            "map": float(np.mean([precision for _, precision in areas])),
+            "top1": float(right.mean()),
+            **results,
+        }
     return results
-
-
-def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The area under the steps of the precision-recall curve, without interpolation.
-
-    It is the mean, over the positive examples, of the precision among all examples that score at
-    least as high; equal scores have one threshold. This is what VOC from 2010 on interpolates.
-
-    Args:
-      scores: (N,), not NaN.
-      positive: (N,) bool, at least one of them true.
-    """
-    order = np.argsort(-scores, kind="stable")
-    ranked, hits = scores[order], positive[order]
-    last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-    found = np.cumsum(hits)[last]
-    precision = found / (last + 1)
-    return float(np.sum(precision * np.diff(found, prepend=0)) / found[-1])
 
 
 def mean_corruption_error(top1: Mapping[str, float]) -> float | None:

@@ -67,6 +67,11 @@ def convert(
     else:
         opened.require_classes()
         unsaid = weights.save(params, opened.spec, kind, output, dtype, origin)
+        if opened.temperature is not None:
+            unsaid += (
+                f"temperature={opened.temperature:.4f}: not stored in this format; divide logits "
+                "by it for calibrated probabilities",
+            )
     source = ", ".join(filter(None, (opened.kind, opened.chosen)))
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
 
@@ -117,7 +122,9 @@ def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path, ori
         saver = manager.Manager(part / "checkpoints", keep=1, best=None)
         try:
             record = {"config": config.to_dict(cfg), "classes": list(opened.classes)}
-            record["origin"] = origin
+            record |= {"origin": origin}
+            if opened.temperature is not None:
+                record["temperature"] = opened.temperature
             whole = {"params": jax.device_put(params)}
             saver.save(opened.step or 0, whole, record=record, metrics={})
             saver.wait()

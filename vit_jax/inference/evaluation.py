@@ -1,14 +1,23 @@
-"""Metrics of a checkpoint."""
+"""Metrics of a checkpoint, and tables of what it says of each image."""
 
+import csv
 import os
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
+from vit_jax.config import ConfigError
 from vit_jax.data import class_matching
-from vit_jax.evaluation import task_sets
+from vit_jax.data.source import Source
+from vit_jax.evaluation import metrics, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading
 from vit_jax.runtime import device, distributed, logs
+from vit_jax.training import losses
+from vit_jax.utils import messages, storage
 from vit_jax.weights import WeightsError
 
 # Options that bring images of their own.
@@ -20,6 +29,7 @@ def evaluate(
     overrides: Mapping[str, str],
     *,
     step: int | str | None = None,
+    output: pathlib.Path | None = None,
 ) -> dict[str, Any]:
     """Evaluates a checkpoint on its evaluation split, or on the one overridden.
 
@@ -28,7 +38,12 @@ def evaluate(
     `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
     `overrides` must name some, or such datasets, which are then all that is evaluated. So they are,
     with a warning, of a head that does not know the data's classes.
+
+    `output` is a folder to write `write_tables` into, which must not exist.
     """
+    if output is not None and os.path.lexists(output):
+        raise ConfigError(f"--output={output}: exists already; choose another, or remove it")
+    kept: list[metrics.Outputs] = []
     device.keep_freed_memory()
     with device.memory_errors():
         split = loading.has_images(checkpoint, overrides) or not DATASETS & set(overrides)
@@ -43,7 +58,13 @@ def evaluate(
         try:
             if head is not None and (split or cfg.evaluation.tasks):
                 opened.require_head()
-            evaluation = open_evaluation(cfg, split=split, head=head)
+            evaluation = open_evaluation(
+                cfg,
+                split=split,
+                head=head,
+                temperature=opened.temperature,
+                keep=kept.append if output is not None else None,
+            )
         except (class_matching.UnmatchedError, WeightsError) as error:
             features = any(getattr(cfg.evaluation, kind) for kind in task_sets.KINDS)
             if not features or not split or cfg.evaluation.tasks:
@@ -52,6 +73,78 @@ def evaluate(
             logs.warn_of_assumptions(checkpoint, [note])
             split, evaluation = False, open_evaluation(cfg, split=False, head=head)
         results: dict[str, Any] = {} if opened.step is None else {"step": opened.step}
+        if output is not None and (evaluation.source is None or not cfg.needs_labels):
+            raise ConfigError(f"--output={output}: has rows of a split with classes; none is read")
         results |= evaluation(opened.params) or {}
         role = evaluation.role
+        if output is not None and evaluation.source is not None and jax.process_index() == 0:
+            write_tables(output, kept[0], evaluation.source, opened)
         return results | ({f"{role.name}/split": role.split} if split else {})
+
+
+def write_tables(
+    folder: pathlib.Path, outputs: metrics.Outputs, source: Source, opened: loading.LoadedModel
+) -> None:
+    """Writes what a head says of a split as CSV; raises ConfigError where that cannot be.
+
+    `images.csv` has the truth, the prediction and their probabilities of every image; `classes.csv`
+    images, precision, recall, F1, AUROC and average precision of every class; `confusion.csv`, of
+    images of one class, how many of each (rows) were taken for each (columns).
+    """
+    logits, labels, index = outputs
+    several, classes = labels.ndim == 2, opened.classes
+    truth = labels > 0 if several else labels
+    best = metrics.predicted(logits, several=several)
+    chances = np.asarray(losses.probabilities(opened.scaled(logits), opened.config.loss))
+
+    def named(value: Any) -> str:
+        marked = np.flatnonzero(value) if several else [value]
+        return "; ".join(classes[number] for number in marked if number >= 0)
+
+    def chance(row: int, value: Any) -> str:
+        marked = np.flatnonzero(value) if several else [max(value, 0)]
+        return "; ".join(f"{chances[row, number]:.6f}" for number in marked)
+
+    images = (
+        (
+            messages.printable(source.name(int(at))),
+            *(named(found[row]) for found in (truth, best)),
+            *(chance(row, found[row]) for found in (truth, best)),
+        )
+        for row, at in enumerate(index)
+    )
+    ones = np.ones((1, len(logits)))
+    counts = metrics.count(truth, best, len(classes), ones)
+    columns = [counts.precision, counts.recall, counts.f1]
+    scores = metrics.scores(logits, several=several)
+    areas = [
+        metrics.curve_areas(scores[:, k], truth[:, k] if several else truth == k, ones)
+        for k in range(len(classes))
+    ]
+    shares = np.concatenate([*columns, np.stack(areas, axis=-1)[:, 0]])  # (5, K)
+    each = (
+        (
+            name,
+            int(counts.support[0, k]),
+            *("" if np.isnan(x) else f"{x:.6f}" for x in shares[:, k]),
+        )
+        for k, name in enumerate(classes)
+    )
+    with storage.writing("--output", folder), storage.replacing(folder) as part:
+        part.mkdir(parents=True)
+        header = ("image", "truth", "prediction", "truth_probability", "prediction_probability")
+        _write(part / "images.csv", header, images)
+        header = ("class", "images", "precision", "recall", "f1", "auroc", "average_precision")
+        _write(part / "classes.csv", header, each)
+        if not several:
+            matrix = metrics.confusion(truth, best, len(classes))
+            rows = zip(classes, matrix.tolist(), strict=True)
+            listed = ((name, *row) for name, row in rows)
+            _write(part / "confusion.csv", ("truth", *classes), listed)
+
+
+def _write(file: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with file.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -93,7 +93,10 @@ def create_program(
             logits, _ = model.apply(
                 tree_utils.nest(whole), normalization.normalize_pixels(images, cfg.data)
             )
-        return {"logits": logits, "probabilities": losses.probabilities(logits, loss)}
+        return {
+            "logits": logits,
+            "probabilities": losses.probabilities(loaded.scaled(logits), loss),
+        }
 
     return vit_jax
 

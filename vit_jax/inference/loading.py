@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,14 @@ from etils import epath
 from vit_jax import config, models, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints import record as records
-from vit_jax.data import class_matching, decoding, image_inputs, native_aspect, transforms
+from vit_jax.data import (
+    class_matching,
+    decoding,
+    image_inputs,
+    native_aspect,
+    split_roles,
+    transforms,
+)
 from vit_jax.evaluation import runner
 from vit_jax.runtime import logs
 from vit_jax.training import losses, normalization, run_config, sharding, trainable
@@ -63,8 +71,9 @@ def load(
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         cfg = run_config.config_from_values(record["config"], overrides or {})
-        params = load_params(directory, number, cfg)
-        logs.log.info("%s: %s", reference, record["chosen"])
+        params, temperature = load_params(directory, number, cfg), _temperature(record)
+        scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
+        logs.log.info("%s: %s%s", reference, record["chosen"], scaled)
         return LoadedModel(
             config=cfg,
             params=params,
@@ -72,6 +81,7 @@ def load(
             kind="run",
             step=number,
             chosen=record["chosen"],
+            temperature=temperature,
         )
     if step is not None:
         raise config.ConfigError(f"--step={step}: {reference} is no run directory")
@@ -352,6 +362,8 @@ class LoadedModel:
       fresh: parameters that the checkpoint lacks, and why.
       step: the step of a run's checkpoint.
       chosen: why it is this one, such as `step 60, the best by validation/top1 (0.6120); ...`.
+      temperature: what logits are divided by before they are probabilities, where a validation
+        split has fitted one (`evaluation.metrics=calibration`).
     """
 
     config: config.Config
@@ -363,6 +375,7 @@ class LoadedModel:
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
     step: int | None = None
     chosen: str = ""
+    temperature: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -503,7 +516,10 @@ class LoadedModel:
             except decoding.BadImage as error:
                 errors[place] = str(error)
         cfg, count = self.config, min(top, len(self.classes))
-        function = functools.partial(_best, self.model, cfg.data, count, cfg.loss, self.params)
+        temperature = self.temperature or 1.0  # by which a division changes no bit
+        function = functools.partial(
+            _best, self.model, cfg.data, count, cfg.loss, temperature, self.params
+        )
         found = dict(zip(views, _rows(function, list(views.values())), strict=True))
         for place, (name, _, truth) in enumerate(images):
             if place in errors:
@@ -512,6 +528,10 @@ class LoadedModel:
             best = zip(*found[place], strict=True)
             pairs = tuple((self.classes[index], float(value)) for value, index in best)
             yield Prediction(image=name, top=pairs, truth=truth)
+
+    def scaled(self, logits: Any) -> Any:
+        """Logits divided by the temperature, if there is one."""
+        return logits if self.temperature is None else logits / self.temperature
 
     def view(self, image: bytes | np.ndarray) -> np.ndarray:
         """What the model sees of an image, (H, W, C) uint8 or uint16; raises BadImage."""
@@ -542,7 +562,7 @@ class LoadedModel:
             model=self.config.model,
             data=self.config.data,
             classes=() if numbered else self.classes,
-            loss=self.config.loss.name,
+            loss=self.config.loss.meaning,
             fresh=self.fresh,
         )
 
@@ -602,6 +622,13 @@ def class_names(classes: Sequence[str], cfg: config.Config) -> tuple[str, ...]:
     return (*map(messages.printable, classes), *(f"class {index}" for index in more))
 
 
+def _temperature(record: Mapping[str, Any]) -> float | None:
+    """The temperature that the evaluation of a checkpoint has fitted."""
+    named = split_roles.evaluation(config.build(record["config"]).data).name
+    found = (record["metrics"] or {}).get(f"{named}/temperature", record.get("temperature"))
+    return found if isinstance(found, int | float) and 0 < found < math.inf else None
+
+
 def feature_shape(model: models.Classifier, features: str) -> tuple[int, ...]:
     """The shape of one image's features; raises ConfigError where there are none."""
     images = jax.ShapeDtypeStruct((1, *model.image_size, model.channels), jnp.float32)
@@ -656,10 +683,11 @@ def _best(
     data: config.Data,
     count: int,
     loss: config.Loss,
+    temperature: jax.typing.ArrayLike,
     params: models.Params,
     views: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The highest probabilities and their classes, (B, count) each."""
     logits, _ = model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))
-    best, classes = jax.lax.top_k(losses.probabilities(logits, loss), count)
+    best, classes = jax.lax.top_k(losses.probabilities(logits / temperature, loss), count)
     return best, classes

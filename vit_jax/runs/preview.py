@@ -14,6 +14,7 @@ from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
 from vit_jax.runs.session import Session
 from vit_jax.training.build import Trainer, build
+from vit_jax.training.losses import count_classes
 from vit_jax.utils.messages import size_text
 
 
@@ -25,7 +26,10 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     count = jax.device_count()
     checks.check_devices(checks.with_accumulation(cfg, count), count)
     splits = open_splits(cfg)
-    trainer = build(config.with_classes(cfg, len(splits.classes)), len(splits.train))
+    counts = count_classes(cfg, splits.train)
+    trainer = build(
+        config.with_classes(cfg, len(splits.classes)), len(splits.train), counts=counts
+    )
     cfg, model = trainer.cfg, trainer.model
     evaluation = Evaluation(cfg, splits.evaluation, splits.classes, model, trainer.mesh)
     done, evaluations = _steps_done(workdir), trainer.durations.evaluations

@@ -68,7 +68,7 @@ def _match_classes(
     opened.require_head()
     remedy = "name one of the same classes, or set objective.target=features or tokens"
     matched = opened.with_classes(classes, where, remedy=remedy)
-    notes, before, loss = [], len(opened.classes), opened.config.loss.name
+    notes, before, loss = [], len(opened.classes), opened.config.loss.meaning
     if len(matched.classes) < before:
         notes.append(f"teaches {len(matched.classes)} of its {before} classes, those of the data")
     if loss != "softmax":

@@ -16,6 +16,7 @@ from vit_jax.data import pipeline, prefetch
 from vit_jax.data.source import Source
 from vit_jax.training import objectives, optimizers, schedules, sharding, state, step, trainable
 from vit_jax.training.durations import Durations
+from vit_jax.training.losses import ClassCounts
 from vit_jax.training.step import Step
 from vit_jax.training.teacher import Teacher
 from vit_jax.weights import adapting
@@ -130,6 +131,7 @@ def build(
     *,
     devices: Sequence[Any] | None = None,
     teacher: Teacher | None = None,
+    counts: ClassCounts | None = None,
 ) -> Trainer:
     """Builds everything that trains a config; allocates no array and reads no data.
 
@@ -138,6 +140,7 @@ def build(
       examples: images of an epoch.
       devices: to train on, also those of a slice that is not here; None: all of this process's run.
       teacher: that of `objective.teacher`.
+      counts: of the training images by class; None: the loss does without them.
 
     Raises ConfigError for a batch or mesh that does not divide over the devices, conflicting
     durations, or a teacher that does not fit.
@@ -149,7 +152,7 @@ def build(
     platform = devices[0].platform
     network = dataclasses.replace(cfg.model, unroll=unroll(cfg.model, platform))
     model = create_model(dataclasses.replace(cfg, model=network), platform)
-    objective = objectives.create(objectives.Setup(cfg, model, durations, teacher))
+    objective = objectives.create(objectives.Setup(cfg, model, durations, teacher, counts))
     own = jax.eval_shape(objective.init, jax.random.key(0))
     return Trainer(
         cfg=cfg,

@@ -1,13 +1,19 @@
-"""Cross-entropies per example."""
+"""Losses per example, and their weights by class."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from vit_jax import config
 from vit_jax.config import components
+from vit_jax.data.source import Source, read_labels
 
 SOFTMAX = config.Loss()
+EFFECTIVE = 0.9999  # the usual beta of the effective number
 
 
 def cross_entropy(
@@ -16,16 +22,19 @@ def cross_entropy(
     *,
     loss: config.Loss = SOFTMAX,
     smoothing: float = 0.0,
+    log_shares: jax.typing.ArrayLike | None = None,
 ) -> jax.Array:
     """The loss of each example.
 
     Args:
       logits: (B, K) float32.
       labels: (B,) int32 in [0, K), or (B, K) float32: what share of the example is each class.
-      loss: softmax, or sigmoid: binary cross-entropies summed over classes, the loss of the
-        paper's ImageNet-21k and JFT pre-training (vision_transformer issue 34); or the loss of a
+      loss: softmax; sigmoid: binary cross-entropies summed over classes, the loss of the paper's
+        ImageNet-21k and JFT pre-training (vision_transformer issue 34); focal: the softmax's
+        weighted by (1 - p)^gamma; logit_adjusted: softmax with `log_shares`; or the loss of a
         plug-in, which gets the logits and the (B, K) targets.
       smoothing: mass taken from the true classes and spread evenly over all K.
+      log_shares: (K,) of the training images, which logit adjustment adds while it trains.
 
     Returns:
       (B,) float32.
@@ -42,7 +51,14 @@ def cross_entropy(
                 f"of each example, floats {logits.shape[:1]}"
             )
         return each
-    if loss.name == "softmax":
+    if isinstance(loss, config.LogitAdjusted) and log_shares is not None:
+        logits = logits + loss.tau * jnp.asarray(log_shares, jnp.float32)[None]
+    if isinstance(loss, config.Focal):
+        log_p = jax.nn.log_softmax(logits)
+        # At p = 1 a power below 1 has no finite slope.
+        left = jnp.maximum(-jnp.expm1(log_p), jnp.finfo(jnp.float32).tiny)
+        return -jnp.sum(targets * left**loss.gamma * log_p, axis=-1)
+    if loss.meaning == "softmax":
         return optax.softmax_cross_entropy(logits, targets)
     return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)
 
@@ -55,7 +71,7 @@ def probabilities(logits: jax.Array, loss: config.Loss) -> jax.Array:
     if loss.name == "sigmoid":
         return jax.nn.sigmoid(logits)
     own = None
-    if loss.name != "softmax":
+    if loss.name not in components.built_in("loss"):
         own = getattr(components.make(loss, "loss.name"), "probabilities", None)
     return jax.nn.softmax(logits) if own is None else own(logits)
 
@@ -84,3 +100,51 @@ def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     earlier = jnp.arange(logits.shape[-1])[None, :] < labels[:, None]
     rank = jnp.sum((logits > own) | ((logits == own) & earlier), axis=-1)
     return jnp.where(jnp.isnan(logits).any(axis=-1), logits.shape[-1], rank)
+
+
+class ClassCounts(NamedTuple):
+    """The training images of each class.
+
+    Attributes:
+      names: of the classes.
+      images: (K,) of each.
+    """
+
+    names: tuple[str, ...]
+    images: np.ndarray
+
+    @property
+    def log_shares(self) -> np.ndarray:
+        """The logarithm of each class's share of the images; one without any counts as one."""
+        return np.log(np.maximum(self.images, 1) / self.images.sum())
+
+    def weights(self, asked: Sequence[str]) -> np.ndarray:
+        """The weights (K,) of `train.class_weights`; raises ConfigError for an unknown class.
+
+        `balanced` divides by the images of a class, so that all have the same sum, and the mean
+        over images is 1. `effective` divides by (1 - b^n) / (1 - b), the effective number of n
+        images with b = 0.9999, and adds up to K (Cui et al. 2019). Classes not named have 1.
+        """
+        images = np.maximum(self.images, 1).astype(np.float64)
+        if asked == ("balanced",):
+            return self.images.sum() / (len(images) * images)
+        if asked == ("effective",):
+            each = 1 / -np.expm1(images * np.log(EFFECTIVE))
+            return each * len(images) / each.sum()
+        found = np.ones(len(images))
+        for name, _, weight in (text.rpartition(":") for text in asked):
+            if name not in self.names:
+                raise config.ConfigError(
+                    f"train.class_weights={name}:{weight}: the data has no class {name}"
+                    f"{config.suggest(name, self.names)}"
+                )
+            found[self.names.index(name)] = float(weight)
+        return found
+
+
+def count_classes(cfg: config.Config, source: Source) -> ClassCounts | None:
+    """The classes of the training images, where the loss of a config needs their numbers."""
+    if not cfg.train.class_weights and not isinstance(cfg.loss, config.LogitAdjusted):
+        return None
+    names = tuple(source.classes)
+    return ClassCounts(names, np.bincount(read_labels(source), minlength=len(names)))

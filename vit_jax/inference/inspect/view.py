@@ -84,7 +84,10 @@ class Viewer:
         cfg = self.opened.config
         view, photo = inputs.see(encoded, cfg.data)
         height, width = (len(photo) // len(view) * side for side in self._side)
-        found = _compute(self._model, cfg.data, cfg.loss, self.opened.params, view[None])
+        temperature = self.opened.temperature or 1.0
+        found = _compute(
+            self._model, cfg.data, cfg.loss, temperature, self.opened.params, view[None]
+        )
         probabilities, weights, tokens = map(np.asarray, found)
         features = tokens[0, variants.prefix_tokens(cfg.model) :]
         rolled = measures.rollout_layers(weights)[:, 0]
@@ -148,6 +151,7 @@ def _compute(
     model: models.Classifier,
     data: config.Data,
     loss: config.Loss,
+    temperature: jax.typing.ArrayLike,
     params: models.Params,
     view: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -156,7 +160,7 @@ def _compute(
         params, normalization.normalize_pixels(jnp.asarray(view), data), capture=True
     )
     tokens = out["tokens"].astype(jnp.float32)
-    return losses.probabilities(logits, loss), out["attention"], tokens
+    return losses.probabilities(logits / temperature, loss), out["attention"], tokens
 
 
 def open_viewer(

@@ -15,6 +15,7 @@ from vit_jax import config, models
 from vit_jax.config import components
 from vit_jax.data.pipeline import View
 from vit_jax.training.durations import Durations
+from vit_jax.training.losses import ClassCounts
 from vit_jax.training.teacher import Teacher
 
 Batch = dict[str, jax.Array]
@@ -28,12 +29,14 @@ class Setup(NamedTuple):
       model: the network.
       durations: of the run, in steps; schedules need them.
       teacher: the frozen model of distillation, or None.
+      counts: of the training images by class, where the loss needs them and the data are there.
     """
 
     cfg: config.Config
     model: models.Classifier
     durations: Durations
     teacher: Teacher | None = None
+    counts: ClassCounts | None = None
 
 
 class Inputs(NamedTuple):

@@ -23,6 +23,10 @@ class Supervised(Objective):
         super().__init__(setup)
         train = setup.cfg.train
         self._augmentations = [components.make(one, AUGMENTATIONS) for one in train.augmentations]
+        counts = setup.counts
+        self._log_shares = None if counts is None else counts.log_shares
+        weighted = train.class_weights if counts is not None else ()
+        self._weights = counts.weights(weighted) if counts is not None and weighted else None
         # Rows are mixed with their neighbors: pairs stay together.
         self.rows_together = 2 if train.mixup or train.cutmix else 1
 
@@ -68,7 +72,11 @@ class Supervised(Objective):
         if mix is not None:
             targets = mixup.blend(targets, mix.labels)
         smoothing = cfg.train.label_smoothing
-        loss = losses.cross_entropy(logits, targets, loss=cfg.loss, smoothing=smoothing)
+        loss = losses.cross_entropy(
+            logits, targets, loss=cfg.loss, smoothing=smoothing, log_shares=self._log_shares
+        )
+        if self._weights is not None:  # of a blend, in proportion to its parts
+            loss *= targets @ jnp.asarray(self._weights, jnp.float32)
         # Of a blend, the label with the larger part is the row's own; of CutMix, it may be less.
         correct = losses.best_is_right(logits, labels, several=cfg.data.multilabel)
         each = {"loss": loss, "correct": correct.astype(jnp.float32)}

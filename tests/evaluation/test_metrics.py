@@ -1,0 +1,238 @@
+"""Metrics of a whole split, against scikit-learn's numbers and by definition."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import runs
+import toys
+from vit_jax.config import ConfigError
+from vit_jax.data import sources
+from vit_jax.evaluation import evaluators, metrics
+from vit_jax.training import build, sharding
+
+# scikit-learn 1.9.1; its averages over classes with images, of which class 4 has none.
+FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/classification_metrics.json"
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return json.loads(FIXTURE.read_text())
+
+
+def outputs(case):
+    logits = np.float32(case["logits"])
+    return metrics.Outputs(logits, np.array(case["labels"]), np.arange(len(logits)))
+
+
+@pytest.mark.parametrize("kind", ["single", "several"])
+def test_equal_to_scikit_learn(reference, kind):
+    case = reference[kind]
+    groups = ("f1", "auroc", "calibration") if kind == "single" else ("f1", "auroc")
+    assert metrics.measure(outputs(case), groups) == pytest.approx(case["expected"], rel=1e-12)
+
+
+def test_a_weighted_image_counts_as_often(reference):
+    case, weights = reference["single"], np.array([reference["single"]["weights"]])
+    logits, labels, _ = outputs(case)
+    found = metrics.f1(labels, metrics.predicted(logits, several=False), 5, weights)
+    found |= metrics.ranking(metrics.scores(logits, several=False), labels, weights)
+    for name, value in case["weighted"].items():
+        assert found[name].item() == pytest.approx(value, rel=1e-12), name
+
+
+def test_each_class_and_the_confusion_matrix(reference):
+    case = reference["single"]
+    logits, labels, _ = outputs(case)
+    best = metrics.predicted(logits, several=False)
+    counts = metrics.count(labels, best, 5, np.ones((1, len(labels))))
+    found = [counts.precision, counts.recall, counts.f1, counts.support]
+    np.testing.assert_allclose(np.concatenate(found), case["per_class"], rtol=1e-12)
+    assert metrics.confusion(labels, best, 5).tolist() == case["confusion"]
+
+
+def by_thresholds(scores, positive):
+    """Average precision from its definition: over all thresholds, precision x gained recall."""
+    total, before = 0.0, 0.0
+    for threshold in sorted(set(scores.tolist()), reverse=True):
+        above = scores >= threshold
+        recall = positive[above].sum() / positive.sum()
+        total += (recall - before) * positive[above].mean()
+        before = recall
+    return total
+
+
+def areas(scores, positive):
+    return [x.item() for x in metrics.curve_areas(scores, positive, np.ones((1, len(scores))))]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_areas_against_pairs_and_thresholds(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, rng.integers(2, 40), 60) / 7
+    positive = rng.random(60) < rng.random()
+    positive[rng.integers(60)] = True
+    auroc, precision = areas(scores, positive)
+    assert precision == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
+    difference = scores[positive][:, None] - scores[~positive]
+    assert auroc == pytest.approx(np.mean(np.sign(difference) / 2 + 0.5), rel=1e-13)
+
+
+def test_areas_by_hand():
+    scores = np.array([0.9, 0.8, 0.7, 0.6])
+    assert areas(scores, np.array([True, False, True, False])) == pytest.approx([3 / 4, 5 / 6])
+    # Equal scores have one threshold, so the order of equals does not count.
+    for place in range(4):
+        assert areas(np.zeros(4), np.arange(4) == place) == [0.5, 0.25]
+
+
+def test_what_has_no_value_is_nan():
+    logits, labels = np.float32([[np.nan, 1], [2, 1]]), np.array([1, 0])
+    found = metrics.measure(metrics.Outputs(logits, labels, labels), ("f1", "auroc", "calibration"))
+    assert found["recall"] == 0.5  # an output with a NaN is wrong
+    assert all(np.isnan(found[name]) for name in ("auroc", "average_precision", "ece"))
+    assert np.isnan(areas(np.zeros(2), np.array([True, True]))).tolist() == [True, False]
+    empty = metrics.Outputs(logits[:0], labels[:0], labels[:0])
+    assert metrics.measure(empty, ("f1", "intervals")) == {}
+
+
+def test_the_temperature_is_where_the_loss_is_least():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 400)
+    logits = np.float32(3 * (rng.normal(0, 1, (400, 3)) + np.eye(3)[labels]))
+    found = metrics.fit_temperature(logits, labels)
+
+    def loss(temperature):
+        chances = metrics.scores(logits / np.float64(temperature), several=False)
+        return -np.log(chances[np.arange(400), labels]).mean()
+
+    grid = np.geomspace(found / 1.01, found * 1.01, 21)
+    assert 1.5 < found < 6
+    assert min(grid, key=loss) == pytest.approx(found, rel=1e-12)
+    assert metrics.fit_temperature(logits * 2, labels) == pytest.approx(2 * found, rel=1e-6)
+    outputs = metrics.Outputs(logits, labels, labels)
+    fitted = metrics.measure(outputs, ("calibration",), fit=True)
+    assert fitted["temperature"] == found
+    assert fitted["ece_scaled"] < fitted["ece"] / 2
+    given = metrics.measure(outputs, ("calibration",), temperature=found)
+    assert given == {name: fitted[name] for name in ("ece", "ece_scaled")}
+    # All right, or all wrong: the bounds.
+    assert metrics.fit_temperature(np.eye(3, dtype=np.float32), np.arange(3)) == metrics.COLDEST
+    assert metrics.fit_temperature(-np.eye(3, dtype=np.float32), np.arange(3)) == metrics.HOTTEST
+
+
+def test_intervals_cover_as_often_as_they_say():
+    rng, covered = np.random.default_rng(0), 0
+    for seed in range(40):
+        right = rng.random(60) < 0.7
+        labels = np.arange(60) % 2
+        logits = np.eye(2, dtype=np.float32)[np.where(right, labels, 1 - labels)]
+        found = metrics.measure(
+            metrics.Outputs(logits, labels, labels), ("f1", "intervals"), seed=seed
+        )
+        low, high = found["balanced_accuracy/low"], found["balanced_accuracy/high"]
+        assert low < found["balanced_accuracy"] < high
+        covered += low <= 0.7 <= high
+    assert covered >= 34  # of 40; 38 are expected
+    first = metrics.measure(metrics.Outputs(logits, labels, labels), ("f1", "intervals"), seed=1)
+    assert first != found
+    again = metrics.measure(metrics.Outputs(logits, labels, labels), ("f1", "intervals"), seed=39)
+    assert again == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"loss": {"name": "sigmoid"}}])
+def test_the_same_for_all_batches_and_devices(options):
+    asked = ("f1", "auroc", "intervals", *(() if options else ("calibration",)))
+    found = []
+    for batch_size, devices in ((64, 1), (7, 1), (64, 8)):
+        cfg = runs.configure(
+            data={"eval_split": "test[:101]"}, model={"num_classes": 10},
+            train={"batch_size": batch_size}, evaluation={"metrics": asked}, **options,
+        )  # fmt: skip
+        model, mesh = build.create_model(cfg), sharding.create_mesh(1, jax.devices()[:devices])
+        params = model.init(jax.random.key(0))
+        params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
+        split = toys.passing(sources.Digits("test[:101]", ""), cfg, mesh)
+        evaluator = evaluators.whole_classification(model, cfg, split, fit=not options)
+        found.append(evaluator(jax.device_put(params), stop=lambda: False))
+        plain = evaluators.classification(model, cfg, split)(params, stop=lambda: False)
+        for name in ("top1", "top5", "count"):
+            assert found[-1][name] == plain[name]
+        assert found[-1]["loss"] == pytest.approx(plain["loss"], rel=1e-6)
+    for other in found[1:]:
+        assert list(other) == list(found[0])
+        for name, value in other.items():
+            assert value == pytest.approx(found[0][name], rel=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"evaluation": {"metrics": ("f2",)}}, "evaluation.metrics=f2: .*f1"),
+        ({"evaluation": {"metrics": ("intervals",)}}, "of which metrics. set f1,intervals"),
+        ({"checkpoint": {"best": "auroc"}}, "best=auroc: is not measured; set .*metrics=auroc"),
+        (
+            {"evaluation": {"metrics": ("calibration",)}, "loss": {"name": "sigmoid"}},
+            "calibration is of one class for each image and a softmax",
+        ),
+        (
+            {"evaluation": {"metrics": ("f1",)}, "objective": {"name": "masked_patches"},
+             "checkpoint": {"best": "loss"}},
+            "objective.name=masked_patches has no classes; set none",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        runs.configure(**sections)
+
+
+@pytest.mark.slow
+def test_a_run_with_metrics_from_training_to_predictions(tmp_path, caplog, capsys):
+    """Balanced accuracy chooses; the temperature stays with the head; rows say what is true."""
+    import vit_jax
+    from vit_jax import cli
+    from vit_jax.runtime import logs
+
+    options = {
+        "train.duration": "30 steps", "schedule.warmup": "2 steps", "evaluation.every": "10 steps",
+        "checkpoint.every": "10 steps",
+        "data.train_split": "train[:900]", "data.eval_split": "train[900:]",
+        "data.test_split": "test[:50]", "checkpoint.best": "balanced_accuracy",
+        "evaluation.metrics": "f1,auroc,calibration,intervals", "logging.tensorboard": "false",
+    }  # fmt: skip
+    outcome = vit_jax.train("digits", tmp_path / "run", options)
+    assert "by validation/balanced_accuracy" in outcome.checkpoint
+    lines = logs.read_metrics(tmp_path / "run/metrics.jsonl")
+    measured = [line for line in lines if "validation/f1" in line]
+    assert len(measured) == 3
+    assert measured[0]["validation/f1/low"] < measured[0]["validation/f1"]
+    assert "test/auroc" in outcome.results
+    assert "test/temperature" not in outcome.results
+    model = vit_jax.load(tmp_path / "run")
+    (chosen,) = [line for line in measured if line["step"] == model.step]
+    assert model.temperature == chosen["validation/temperature"]
+    images = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 1), np.uint8)
+    logits, _ = model.apply(model.params, model.preprocess(images))
+    chances = np.asarray(jax.nn.softmax(logits / model.temperature))
+    for one, row in zip(model.predict(list(images), top=1), chances, strict=True):
+        assert one.top[0][1] == pytest.approx(row.max(), rel=1e-6)
+    command = ["evaluate", f"--checkpoint={tmp_path}/run", f"--output={tmp_path}/tables"]
+    assert cli.main([*command, "--config.data.eval_split=test[:50]", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["test/ece_scaled"] != found["test/ece"]
+    rows = (tmp_path / "tables/images.csv").read_text().splitlines()
+    assert rows[0] == "image,truth,prediction,truth_probability,prediction_probability"
+    assert len(rows) == 51
+    right = sum(row.split(",")[1] == row.split(",")[2] for row in rows[1:])
+    assert right / 50 == pytest.approx(found["test/top1"])
+    matrix = (tmp_path / "tables/confusion.csv").read_text().splitlines()[1:]
+    assert sum(int(row.split(",")[1 + k]) for k, row in enumerate(matrix)) == right
+    assert cli.main([*command, "--json"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    vit_jax.convert(tmp_path / "run", "orbax", tmp_path / "copy")
+    assert vit_jax.load(tmp_path / "copy").temperature == model.temperature

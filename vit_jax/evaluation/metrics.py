@@ -1,0 +1,253 @@
+"""Precision to calibration, of the outputs of a whole split, with bootstrap intervals.
+
+Every function takes weights (R, N): how often each image counts, in R rows. A row of ones is the
+split itself; the other rows are draws with replacement, which the intervals come from.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+RESAMPLES, COVERED = 1000, 0.95  # of the bootstrap; the share of its values within an interval
+ROWS = 100  # of weights at a time, to bound memory
+BINS = 15  # of the calibration error (Guo et al. 2017, arXiv 1706.04599)
+COLDEST, HOTTEST = 0.05, 20.0  # temperatures; a split without mistakes asks for 0
+
+Array = np.ndarray
+
+
+class Outputs(NamedTuple):
+    """What a head says of a split, in the order of its images.
+
+    Attributes:
+      logits: (N, K) float32.
+      labels: (N,) int32, or (N, K) float32, above 0 for each class of an image.
+      index: (N,) positions in the split.
+    """
+
+    logits: Array
+    labels: Array
+    index: Array
+
+
+def measure(
+    outputs: Outputs,
+    groups: Collection[str],
+    *,
+    seed: int = 0,
+    temperature: float | None = None,
+    fit: bool = False,
+) -> dict[str, float]:
+    """The metrics of `config.METRICS` of these groups, by name; none of no images.
+
+    Args:
+      outputs: of a split.
+      groups: `f1`, `auroc`, `calibration`, and `intervals`: `f1/low`, `f1/high` of each.
+      seed: draws the resamples.
+      temperature: what logits are divided by for `ece_scaled`.
+      fit: whether to fit the temperature on these images, in place of a given one.
+    """
+    logits, labels, _ = outputs
+    count = len(logits)
+    if not count:
+        return {}
+    weights = np.ones((1, count))
+    if "intervals" in groups:
+        drawn = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
+        resampled = np.stack([np.bincount(row, minlength=count) for row in drawn])
+        weights = np.concatenate([weights, resampled])
+    truth = labels > 0 if labels.ndim == 2 else labels
+    found: dict[str, Array] = {}
+    if "f1" in groups:
+        found |= f1(truth, predicted(logits, several=truth.ndim == 2), logits.shape[1], weights)
+    if "auroc" in groups:
+        found |= ranking(scores(logits, several=truth.ndim == 2), truth, weights)
+    if "calibration" in groups:
+        found["ece"] = calibration_error(logits, truth, weights)
+        temperature = fit_temperature(logits, truth) if fit else temperature
+        if temperature is not None:
+            found["ece_scaled"] = calibration_error(logits / temperature, truth, weights)
+    results: dict[str, float] = {}
+    for name, values in found.items():
+        results[name] = float(values[0])
+        if "intervals" in groups:
+            outside = 50 * (1 - COVERED)
+            low, high = np.nanpercentile(values[1:], (outside, 100 - outside))
+            results |= {f"{name}/low": float(low), f"{name}/high": float(high)}
+    if fit and "calibration" in groups and temperature is not None:
+        results["temperature"] = temperature
+    return results
+
+
+def scores(logits: Array, *, several: bool) -> Array:
+    """Probabilities (N, K) float64: softmax, or of `several` classes sigmoid."""
+    values = logits.astype(np.float64)
+    if several:
+        return np.exp(-np.logaddexp(0, -values))
+    values -= values.max(axis=1, keepdims=True)
+    powers = np.exp(values)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def predicted(logits: Array, *, several: bool) -> Array:
+    """The best class (N,), -1 for an output with a NaN; of `several`, those above one half."""
+    if several:
+        return logits > 0
+    return np.where(np.isnan(logits).any(axis=1), -1, np.argmax(logits, axis=1))
+
+
+class Counts(NamedTuple):
+    """Of each class, (R, K): images taken for it rightly, taken for it, and of it."""
+
+    right: Array
+    predicted: Array
+    support: Array
+
+    @property
+    def precision(self) -> Array:
+        """The share of right ones among those taken for the class; 0 without any."""
+        return _share(self.right, self.predicted)
+
+    @property
+    def recall(self) -> Array:
+        """The share of right ones among those of the class; 0 without any."""
+        return _share(self.right, self.support)
+
+    @property
+    def f1(self) -> Array:
+        """The harmonic mean of precision and recall; 0 without either."""
+        return _share(2 * self.right, self.predicted + self.support)
+
+
+def count(truth: Array, predictions: Array, classes: int, weights: Array) -> Counts:
+    """Counts of classes given as numbers (N,), or as (N, K) bool."""
+    several = truth.ndim == 2
+    right = truth & predictions if several else np.where(truth == predictions, truth, -1)
+
+    def total(marked: Array) -> Array:
+        if several:
+            return weights @ marked.astype(np.float64)
+        some = marked >= 0
+        return np.stack([np.bincount(marked[some], row[some], classes) for row in weights])
+
+    return Counts(total(right), total(predictions), total(truth))
+
+
+def f1(truth: Array, predictions: Array, classes: int, weights: Array) -> dict[str, Array]:
+    """Macro and weighted means of precision, recall and F1; `balanced_accuracy` of one class.
+
+    A macro mean is over the classes that occur or are predicted, as scikit-learn's; of images with
+    several classes, over all.
+    """
+    counts = count(truth, predictions, classes, weights)
+    some = counts.predicted + counts.support > 0 if truth.ndim == 1 else counts.support >= 0
+    found: dict[str, Array] = {}
+    for suffix, share in (("", some), ("_weighted", counts.support)):
+        for name in ("precision", "recall", "f1"):
+            found[name + suffix] = _mean(getattr(counts, name), share)
+    if truth.ndim == 1:
+        found["balanced_accuracy"] = _mean(counts.recall, counts.support > 0)
+    return found
+
+
+def ranking(values: Array, truth: Array, weights: Array) -> dict[str, Array]:
+    """Macro means of `auroc`, of a class against the others, and of `average_precision`.
+
+    A class without an image, or for `auroc` one that every image has, is left out.
+    """
+    each = [
+        curve_areas(column, truth[:, k] if truth.ndim == 2 else truth == k, weights)
+        for k, column in enumerate(values.T)
+    ]
+    areas = np.stack(each, axis=-1)  # (2, R, K)
+    known = ~np.isnan(areas)
+    auroc, precision = _mean(np.where(known, areas, 0), known)
+    return {"auroc": auroc, "average_precision": precision}
+
+
+def curve_areas(values: Array, positive: Array, weights: Array) -> tuple[Array, Array]:
+    """Areas under the ROC curve and under the steps of precision over recall, (R,) each.
+
+    Equal scores have one threshold. NaN where a class lacks images, or a score is NaN.
+
+    Args:
+      values: (N,) scores.
+      positive: (N,) bool, the images of the class.
+      weights: (R, N).
+    """
+    if np.isnan(values).any():
+        return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
+    order = np.argsort(-values, kind="stable")
+    ranked, hits = values[order], positive[order]
+    last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+    found: list[Array] = []
+    for first in range(0, len(weights), ROWS):
+        rows = weights[first : first + ROWS, order]
+        total = np.cumsum(rows, axis=1)[:, last]
+        right = np.cumsum(rows * hits, axis=1)[:, last]
+        wrong = total - right
+        gained = np.diff(right, prepend=0)
+        area = np.sum(np.diff(wrong, prepend=0) * (right - gained / 2), axis=1)
+        steps = np.sum(_share(right, total) * gained, axis=1)
+        pairs = right[:, -1] * wrong[:, -1]
+        with np.errstate(invalid="ignore"):
+            found.append(np.stack([area / pairs, steps / right[:, -1]]))
+    auroc, precision = np.concatenate(found, axis=1)
+    return auroc, precision
+
+
+def calibration_error(logits: Array, truth: Array, weights: Array) -> Array:
+    """The expected calibration error of the best class's probability, (R,); NaN for a NaN."""
+    probabilities = scores(logits, several=False)
+    confidence = probabilities.max(axis=1)
+    if np.isnan(confidence).any():
+        return np.full(len(weights), np.nan)
+    gap = (np.argmax(logits, axis=1) == truth) - confidence
+    bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.where(bins[:, None] == np.arange(BINS), gap[:, None], 0)
+    return np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)
+
+
+def fit_temperature(logits: Array, truth: Array) -> float | None:
+    """The temperature of the least cross-entropy of softmax(logits / temperature); None for a NaN.
+
+    The derivative by the inverse is monotonic, so its zero is unique; it may lie outside the bounds
+    of a split without, or of nothing but, mistakes.
+    """
+    values = logits.astype(np.float64)
+    if not np.isfinite(values).all():
+        return None
+    own = values[np.arange(len(values)), truth].mean()
+
+    def slope(inverse_log: float) -> float:
+        expected = scores(values * np.exp(inverse_log), several=False) * values
+        return expected.sum(axis=1).mean() - own
+
+    from scipy import optimize  # slow to import
+
+    low, high = -np.log(HOTTEST), -np.log(COLDEST)
+    if slope(low) >= 0:
+        return HOTTEST
+    if slope(high) <= 0:
+        return COLDEST
+    found = optimize.root_scalar(slope, bracket=(low, high), xtol=1e-12)
+    return float(np.exp(-found.root))
+
+
+def confusion(truth: Array, predictions: Array, classes: int) -> Array:
+    """Images of each class (rows) taken for each class (columns), (K, K) int64."""
+    some = predictions >= 0
+    pairs = truth[some] * classes + predictions[some]
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def _share(part: Array, whole: Array) -> Array:
+    return np.divide(part, whole, out=np.zeros(np.shape(whole)), where=whole > 0)
+
+
+def _mean(values: Array, share: Array) -> Array:
+    """The mean over the last axis, weighted by `share`; NaN where that is 0."""
+    total = share.sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        return np.where(total > 0, (values * share).sum(axis=-1) / np.maximum(total, 1), np.nan)
