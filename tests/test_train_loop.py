@@ -14,7 +14,7 @@ from vit_jax import train_loop
 from vit_jax.checkpoints import manager
 from vit_jax.data import prefetch, split_roles
 from vit_jax.evaluation import evaluation
-from vit_jax.runs import evaluating, resume, run_log, saving
+from vit_jax.runs import evaluating, patience, resume, run_log, saving
 from vit_jax.runtime import preemption, progress, watchdog
 from vit_jax.training import durations
 
@@ -122,7 +122,8 @@ class Run:
         )  # fmt: skip
         log = run_log.RunLog(trainer, session, files)
         evaluation = evaluating.RunEvaluation(trainer, Evaluation(self.evaluators), session)
-        return train_loop.run_steps(
+        stopping = patience.Patience(self.cfg)
+        live, self.end, last = train_loop.run_steps(
             trainer,
             resume.Start(state, start, {}, restored=start > 0, evaluated=evaluated),
             None if start == self.durations.steps else self.step,
@@ -131,10 +132,12 @@ class Run:
             teacher_params="teacher",
             evaluate=functools.partial(evaluation, log),
             log=log,
-            saver=saving.Saver(self.saver, trainer, {"examples": 200}, session, files),
+            saver=saving.Saver(self.saver, trainer, {"examples": 200}, session, files, stopping),
+            patience=stopping,
             profiler=run_log.Profiler(None, self.durations.steps, session),
             session=session,
         )
+        return live, last
 
 
 class Evaluation:

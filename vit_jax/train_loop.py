@@ -13,6 +13,7 @@ from vit_jax.data.prefetch import BatchIterator, StoppedError
 from vit_jax.data.sources import open_splits
 from vit_jax.runs import preview, resume, saving
 from vit_jax.runs.evaluating import Outcome, RunEvaluation, collect_outcome
+from vit_jax.runs.patience import Patience
 from vit_jax.runs.run_log import Profiler, RunLog
 from vit_jax.runs.session import Session, open_session
 from vit_jax.runs.teacher import load_teacher
@@ -46,7 +47,7 @@ def train(
         trainer = build(cfg, len(splits.train), teacher=teacher and teacher.teacher, counts=counts)
         cfg, mesh, steps = trainer.cfg, trainer.mesh, trainer.durations.steps
         evaluation = RunEvaluation.from_splits(trainer, splits, session)
-        profiler = Profiler(profile, steps, session)
+        profiler, patience = Profiler(profile, steps, session), Patience(cfg)
         notes = preview.notes(trainer, splits, session)
 
         # Nothing was written so far: a mistake in the options leaves no run behind.
@@ -56,35 +57,38 @@ def train(
             start = resume.start(trainer, splits, teacher, manager, session, files, accept)
             teacher_params = teacher and teacher.put(mesh, cfg.mesh)
             del teacher  # its copy in host memory
-            tested = evaluation.recorded_test(files)
+            patience.resume(start.patience)
+            end = start.step if patience.over else steps
+            tested = evaluation.recorded_test(files, end)
 
             train_step = None
-            if start.step < steps:
+            if start.step < end:
                 with session.compiling():
                     train_step = trainer.compile_step()
                 # With `train.replay`, every K-th step runs twice and must give the same bits.
                 train_step = replay.checked(train_step, cfg, mesh, start.step, session.progress.say)
             log = RunLog(trainer, session, files)
-            log.begin(start.step, complete=start.step == steps and start.evaluated and tested != {})
-            live, last = run_steps(
+            log.begin(start.step, complete=start.step == end and start.evaluated and tested != {})
+            live, end, last = run_steps(
                 trainer,
                 start,
                 train_step,
-                steps,
+                end,
                 load=functools.partial(trainer.load, splits.train, stop=session.stop),
                 teacher_params=teacher_params,
                 evaluate=functools.partial(evaluation, log),
                 log=log,
-                saver=saving.Saver(manager, trainer, start.facts, session, files),
+                saver=saving.Saver(manager, trainer, start.facts, session, files, patience),
+                patience=patience,
                 profiler=profiler,
                 session=session,
             )
             if jax.process_count() == 1:
                 session.stop.release()  # all is saved: from here on a signal ends the process
-            log.end()
+            log.end(end)
             if tested == {}:  # once, at the very end, and on the checkpoint that validation chose
-                tested = evaluation.test(live, manager, files)
-            return collect_outcome(cfg, steps, last, tested or {}, session, files)
+                tested = evaluation.test(live, end, manager, files)
+            return collect_outcome(cfg, end, last, tested or {}, session, files)
 
 
 def run_steps(
@@ -98,10 +102,11 @@ def run_steps(
     evaluate: Callable[[int, State], Mapping[str, float] | None],
     log: RunLog,
     saver: saving.Saver,
+    patience: Patience,
     profiler: Profiler,
     session: Session,
-) -> tuple[State, Mapping[str, float]]:
-    """The training loop up to step `steps`: the last state and the last evaluation."""
+) -> tuple[State, int, Mapping[str, float]]:
+    """The training loop to step `steps`, or early: last state, its step, last evaluation."""
     evaluates, stop, phases = trainer.durations.evaluates, session.stop, session.phases
     live, number, last = start.state, start.step, {}
 
@@ -116,15 +121,16 @@ def run_steps(
     # A restored state may lack its evaluation: a signal came first, or the evaluators are others.
     missing = start.restored and not start.evaluated and evaluates(number)
     if missing and not stop() and (results := evaluate(number, live)):
+        patience.observe(number, results)
         saver.save(number, live, last := results)
     if stop():
         preempt()
     if train_step is None:
-        return live, last
+        return live, number, last
 
     with contextlib.closing(load(number)) as batches, phases("step"):
         log.start()  # throughput counts neither the start of a run nor its first evaluation
-        while number < steps:
+        while number < steps and not patience.over:
             profiler.before(number + 1)
             try:
                 with phases("data"):
@@ -149,11 +155,18 @@ def run_steps(
                 if evaluated and not stopping:
                     results = evaluate(number, live)  # None if a signal cut it short
                     last, stopping = results or last, stop()
+                    patience.observe(number, results or {})
                 # Saved after its evaluation: the record holds the results, and tells the best.
-                if saves or stopping or (results and saver.is_best(results)):
+                best = results and saver.is_best(results)
+                if saves or stopping or best or patience.over:
                     saver.save(number, live, results)
                 if stopping:
                     preempt()
     profiler.end()
     saver.wait()
-    return live, last
+    if patience.over and number < steps:
+        session.progress.say(
+            f"stopped early at step {number} of {steps}: {patience.allowed} evaluations in a row "
+            f"without a better {patience.metric} (checkpoint.patience)"
+        )
+    return live, number, last

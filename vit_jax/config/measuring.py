@@ -37,6 +37,11 @@ class Checkpoint:
         choices=("auto", "top1", "top5", "map", "loss", *sum(METRICS.values(), ())),
         free=True,
     )
+    patience: int | None = option(
+        None,
+        "Evaluations in a row without a better checkpoint.best that end the run; none: it goes on.",
+        at_least=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

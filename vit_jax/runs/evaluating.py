@@ -84,14 +84,15 @@ class RunEvaluation:
             log.results(step, results, self.evaluation)
         return results
 
-    def recorded_test(self, files: RunFiles) -> dict[str, float] | None:
-        """What an earlier process has written of the test split; None without such a split."""
-        return self.at_end and self.at_end.recorded(files)
+    def recorded_test(self, files: RunFiles, end: int) -> dict[str, float] | None:
+        """What an earlier process that ended there wrote of the test split; None without one."""
+        return self.at_end and self.at_end.ending(end).recorded(files)
 
-    def test(self, live: State, manager: Manager, files: RunFiles) -> dict[str, float]:
-        """Evaluates the test split on the best checkpoint, or on the last state."""
+    def test(self, live: State, end: int, manager: Manager, files: RunFiles) -> dict[str, float]:
+        """Evaluates the test split on the best checkpoint, or on the last state, of step `end`."""
         assert self.at_end is not None
-        return self.at_end(self.trainer.eval_params(live), manager, self.session, files)
+        params = self.trainer.eval_params(live)
+        return self.at_end.ending(end)(params, manager, self.session, files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,7 @@ class TestEvaluation:
     Attributes:
       role: the split and the name of its metrics.
       evaluator: evaluates parameters on it.
-      steps: total steps of the run.
+      steps: the last step of the run.
       metric: chooses the best checkpoint, such as `validation/top1`; None: the last state stands.
       load: loads the parameters of a checkpoint by its step.
     """
@@ -111,6 +112,10 @@ class TestEvaluation:
     steps: int
     metric: str | None
     load: Callable[[int], models.Params]
+
+    def ending(self, step: int) -> Self:
+        """The same for a run whose last step is this one."""
+        return dataclasses.replace(self, steps=step)
 
     def __call__(
         self, params: models.Params, manager: Manager, session: Session, files: RunFiles

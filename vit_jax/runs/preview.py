@@ -12,6 +12,7 @@ from vit_jax.data import pipeline, split_roles
 from vit_jax.data.sources import RunSplits, open_splits
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
+from vit_jax.runs.patience import Patience
 from vit_jax.runs.session import Session
 from vit_jax.training.build import Trainer, build
 from vit_jax.training.losses import count_classes
@@ -26,10 +27,9 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     count = jax.device_count()
     checks.check_devices(checks.with_accumulation(cfg, count), count)
     splits = open_splits(cfg)
+    Patience(cfg)  # raises as the run would
     counts = count_classes(cfg, splits.train)
-    trainer = build(
-        config.with_classes(cfg, len(splits.classes)), len(splits.train), counts=counts
-    )
+    trainer = build(config.with_classes(cfg, len(splits.classes)), len(splits.train), counts=counts)
     cfg, model = trainer.cfg, trainer.model
     evaluation = Evaluation(cfg, splits.evaluation, splits.classes, model, trainer.mesh)
     done, evaluations = _steps_done(workdir), trainer.durations.evaluations

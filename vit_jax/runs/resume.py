@@ -35,6 +35,7 @@ class Start(NamedTuple):
       facts: what every commit record of this process holds, besides step and digests.
       restored: whether the state comes from a checkpoint.
       evaluated: whether that checkpoint has the results of all of today's evaluators.
+      patience: what that checkpoint records of early stopping.
     """
 
     state: State
@@ -42,6 +43,7 @@ class Start(NamedTuple):
     facts: Mapping[str, Any]
     restored: bool = False
     evaluated: bool = False
+    patience: Mapping[str, Any] | None = None
 
 
 def start(
@@ -119,6 +121,7 @@ def restore(
         facts={**facts, "changes": changes} if changes else facts,
         restored=True,
         evaluated=bool(record["metrics"]) and same,
+        patience=record.get("patience"),
     )
 
 

@@ -116,9 +116,9 @@ class RunLog:
         if step > self._first:
             self._files.spent(step)
 
-    def end(self) -> None:
-        """Shows and writes what the time of the whole run went into."""
-        if spent := self._files.spent(self._durations.steps):
+    def end(self, step: int) -> None:
+        """Shows and writes what the time of the whole run, to this step, went into."""
+        if spent := self._files.spent(step):
             self._progress.say(goodput.describe(spent))
 
     def _check(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:

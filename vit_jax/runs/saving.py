@@ -10,6 +10,7 @@ import jax
 from vit_jax import config
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.data import split_roles
+from vit_jax.runs.patience import Patience
 from vit_jax.runs.session import Session
 from vit_jax.runtime import collectives
 from vit_jax.runtime.progress import Progress
@@ -44,9 +45,11 @@ class Saver:
         facts: Mapping[str, Any],
         session: Session,
         files: RunFiles,
+        patience: Patience,
     ) -> None:
-        """`facts` are recorded with every checkpoint."""
+        """`facts`, and those of `patience`, are recorded with every checkpoint."""
         self._manager, self._facts, self._files = manager, facts, files
+        self._patience = patience
         self._durations, self._cfg = trainer.durations, trainer.cfg
         self._progress, self._phases = session.progress, session.phases
         self._saved_at = time.monotonic()
@@ -69,7 +72,8 @@ class Saver:
         self._progress.doing("saving", slow=Progress.MOST_SECONDS)
         with self._phases("save"):
             self._files.sync(now=True)  # first: a checkpoint has all numbers that led to it
-            self._manager.save(step, live, record=self._facts, metrics=results)
+            facts = {**self._facts, **self._patience.facts}
+            self._manager.save(step, live, record=facts, metrics=results)
         self._progress.doing("")
         self.step, self._saved_at = step, time.monotonic()
 

@@ -52,10 +52,19 @@ class StoredRun:
         """The length of the whole run; None where it depends on data that no checkpoint names."""
         if self.cfg is None:
             return None
+        if self.stopped_early:
+            return self.record["step"]
         duration, examples = self.cfg.train.duration, self.record.get("examples")
         if duration.unit == "epochs" and examples is None:
             return None
         return duration.steps(self.cfg.train.batch_size, examples or 1)
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether `checkpoint.patience` ended the run."""
+        allowed = self.cfg and self.cfg.checkpoint.patience
+        waited = (self.record.get("patience") or {}).get("waited", 0)
+        return allowed is not None and waited >= allowed
 
     @property
     def finished(self) -> bool:

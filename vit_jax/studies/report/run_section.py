@@ -154,6 +154,9 @@ def _state(run: StoredRun) -> Iterator[str]:
         yield "Nothing has been evaluated yet."
     elif run.results_at != run.step:
         yield f"The last evaluation was at step {run.results_at:,}."
+    if run.cfg is not None and run.stopped_early:
+        allowed = run.cfg.checkpoint.patience
+        yield f"Stopped early: {allowed} evaluations in a row without a better {run.metric}."
     yield from _measured_on(run)
     yield from (f"{problem}." for problem in run.problems)
 

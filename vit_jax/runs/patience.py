@@ -1,0 +1,57 @@
+"""Early stopping: a run ends when its best checkpoint has not been beaten for some evaluations."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import config
+from vit_jax.checkpoints import record as records
+from vit_jax.data import split_roles
+
+LOWEST = 1e300  # JSON has no infinity, which stands for a loss that was not measured
+
+
+class Patience:
+    """Counts evaluations since the best one, by `checkpoint.best`; every commit records it.
+
+    What is recorded decides alone, so that a resumed run stops where an unbroken one does.
+    """
+
+    def __init__(self, cfg: config.Config) -> None:
+        """Raises ConfigError for early stopping without a metric."""
+        self.allowed = cfg.checkpoint.patience
+        self.metric = split_roles.best_metric(cfg)
+        if self.allowed is not None and self.metric is None:
+            raise config.ConfigError(
+                f"checkpoint.patience={self.allowed}: no metric chooses the best checkpoint; "
+                "evaluate a validation split, or set checkpoint.best"
+            )
+        self._best: tuple[float, ...] | None = None
+        self._waited = self._step = 0
+
+    def resume(self, recorded: Mapping[str, Any] | None) -> None:
+        """Goes on from the `patience` of a commit record."""
+        if recorded is not None:
+            self._best = recorded["best"] and tuple(recorded["best"])
+            self._waited, self._step = recorded["waited"], recorded["step"]
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return self.allowed is not None and self._waited >= self.allowed
+
+    def observe(self, step: int, results: Mapping[str, float]) -> None:
+        """Takes the results of an evaluation; those of a step count once."""
+        if self.allowed is None or step <= self._step:
+            return
+        score = records.score(results, self.metric)
+        better = score is not None and (self._best is None or score > self._best)
+        self._step, self._waited = step, 0 if better else self._waited + 1
+        self._best = score if better else self._best
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For a commit record; nothing without early stopping."""
+        if self.allowed is None:
+            return {}
+        best = self._best and [max(value, -LOWEST) for value in self._best]
+        return {"patience": {"best": best, "waited": self._waited, "step": self._step}}
