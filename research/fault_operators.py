@@ -56,7 +56,7 @@ class Fault:
         first = self.before[: len(self.before) - len(self.before.lstrip())]
         new = textwrap.indent(self.after, indent.removesuffix(first)).splitlines()
         changed = "\n".join(lines[:start] + new + lines[start + count :]) + "\n"
-        if ast.dump(ast.parse(changed)) == ast.dump(_parsed(text)):
+        if ast.dump(ast.parse(changed)) == _dumped(text):
             raise ValueError(f"{self.file}: {self.function}: {self.after!r} changes nothing")
         return changed
 
@@ -64,6 +64,11 @@ class Fault:
 @functools.lru_cache(4)
 def _parsed(text):
     return ast.parse(text)
+
+
+@functools.lru_cache(4)
+def _dumped(text):
+    return ast.dump(_parsed(text))
 
 
 def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:

@@ -140,7 +140,12 @@ def check_mutations(three, tmp_path, caplog, seeds):
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(60), pytest.param(range(1000, 1300), marks=pytest.mark.long)]
+    "seeds",
+    [
+        range(30),
+        pytest.param(range(30, 60), marks=pytest.mark.slow),
+        pytest.param(range(1000, 1300), marks=pytest.mark.long),
+    ],
 )
 def test_no_damage_comes_back_as_a_wrong_state(three, tmp_path, caplog, seeds):
     counts = check_mutations(three, tmp_path, caplog, seeds)
@@ -266,7 +271,14 @@ def start(directory, mode):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(100, 130), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(1),
+        pytest.param(range(1, 4), marks=pytest.mark.slow),
+        pytest.param(range(100, 130), marks=pytest.mark.long),
+    ],
+)
 def test_killed_while_saving(tmp_path, caplog, seeds):
     """Kills a process that saves all the time, again and again; each resumes where it left off."""
     directory = tmp_path / "run"

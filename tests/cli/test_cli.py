@@ -408,7 +408,7 @@ def test_wrong_commands_and_flags_are_one_line_with_the_nearest(arguments, remed
     assert err.count("\n") == 1
 
 
-def test_unreadable_checkpoints(trained, tmp_path, capsys):
+def test_unreadable_checkpoints(tmp_path, capsys):
     broken = tmp_path / "weights.npz"
     broken.write_bytes(b"<html>")
     assert cli.main(["predict", f"--checkpoint={broken}", "--examples=1"]) == 2
@@ -416,6 +416,10 @@ def test_unreadable_checkpoints(trained, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert cli.main(["evaluate", f"--checkpoint={tmp_path / 'empty'}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_step_that_is_not_there(trained, capsys):
     assert cli.main(["evaluate", f"--checkpoint={trained}", "--step=33"]) == 2
     assert "no sound checkpoint of step 33; choose steps 20, 40" in capsys.readouterr().err
 

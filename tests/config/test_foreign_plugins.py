@@ -21,7 +21,7 @@ TRAINED = plugins.NINE | plugins.SHORT | {"train.duration": "2 steps"}
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreign") / "run"
     given = ["train", "digits", f"--workdir={folder}", *plugins.flags(TRAINED)]
-    with plugins.loaded(), runs.on_one_device():
+    with plugins.loaded(), runs.on_one_device(), runs.untrained():
         assert cli.main([*given, "--plugins=my_project"]) == 0
     return folder
 

@@ -236,7 +236,8 @@ def test_objectnet_from_its_folders(root, tmp_path, capsys):
         for index in range(2 + number):
             pixels = np.full((8, 8, 3), 40 * number + index, np.uint8)
             cv2.imwrite(str(unpacked / "images" / name / f"{index}.png"), pixels)
-    train_loop.train(configure(data), tmp_path / "run")
+    with runs.untrained():
+        train_loop.train(configure(data), tmp_path / "run")
     prepare = ["prepare", "objectnet", f"--from={unpacked}", f"--data-dir={data}", "--workers=1"]
     evaluate = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
     evaluate.append("--config.evaluation.tasks=objectnet")

@@ -28,6 +28,15 @@ def oracle(tmp_path_factory):
     return workdir
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run's directory, for what is refused before a step."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    with runs.untrained():
+        train_loop.train(runs.configure(), workdir)
+    return workdir
+
+
 @pytest.mark.slow
 def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
     rng = random.Random(2026)
@@ -44,14 +53,20 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
         runs.assert_equal_runs(workdir, oracle)
 
 
-def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
-    workdir = tmp_path / "run"
-    with runs.stopping_at(monkeypatch, 7), pytest.raises(preemption.Preempted):
-        train_loop.train(runs.configure(), workdir)
+@pytest.mark.usefixtures("one_device")
+def test_resume_from_the_workdir_alone(tmp_path, monkeypatch):
+    workdir, unbroken = tmp_path / "run", tmp_path / "unbroken"
+    cfg = runs.configure(
+        train={"duration": "9 steps"}, checkpoint={"every": 3}, evaluation={"every": 4}
+    )
+    train_loop.train(cfg, unbroken)
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
+        train_loop.train(cfg, workdir)
     again = directory.reconcile(workdir, None, {})
     assert again.model.num_classes == 10
     train_loop.train(again, workdir)
-    runs.assert_equal_runs(workdir, oracle)
+    runs.assert_equal_runs(workdir, unbroken)
+    assert len(runs.trace(workdir)) == 9
 
 
 @pytest.mark.slow
@@ -94,20 +109,20 @@ def test_saves_by_the_clock(tmp_path):
     assert sorted(saved) == list(range(1, runs.STEPS + 1))
 
 
-def test_another_config_is_refused(oracle):
+def test_another_config_is_refused(finished):
     with pytest.raises(config.ConfigError) as caught:
-        directory.reconcile(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
+        directory.reconcile(finished, None, {"optimizer.lr": "0.1", "data.threads": "1"})
     assert str(caught.value) == (
-        f"--workdir={oracle}: holds another run (optimizer.lr: 0.001 -> 0.1); "
+        f"--workdir={finished}: holds another run (optimizer.lr: 0.001 -> 0.1); "
         "resume it without these changes, or choose another --workdir; "
         "--accept=config resumes with the change"
     )
     with pytest.raises(config.ConfigError, match="holds another run .*model.width: 16 -> 64"):
-        directory.reconcile(oracle, run_config.resolve("digits", {}), {})
+        directory.reconcile(finished, run_config.resolve("digits", {}), {})
 
 
-def test_an_edited_config_is_refused(oracle, tmp_path):
-    workdir = shutil.copytree(oracle, tmp_path / "run")
+def test_an_edited_config_is_refused(finished, tmp_path):
+    workdir = shutil.copytree(finished, tmp_path / "run")
     file = workdir / "config.json"
     before = file.read_text()
     file.write_text(before.replace('"lr": 0.001', '"lr": 0.003'))
@@ -182,12 +197,12 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     assert restored(older, facts)[0] == ["resuming from step 20"]
 
 
-def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
+def test_other_data_is_refused(finished, tmp_path, monkeypatch):
     from vit_jax.data import sources
 
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
     with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
-        train_loop.train(directory.reconcile(oracle, None, {}), oracle)
+        train_loop.train(directory.reconcile(finished, None, {}), finished)
 
 
 @pytest.mark.slow
@@ -207,9 +222,8 @@ def test_empty_and_foreign_workdirs(tmp_path):
         directory.reconcile(tmp_path, None, {})
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_and_exits_75_within_seconds(number, tmp_path):
     workdir = tmp_path / "run"
     cfg = runs.configure(train={"duration": 100_000}, checkpoint={"every": None})
