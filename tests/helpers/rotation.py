@@ -3,8 +3,8 @@
 Of the cases of a test marked `sampled(N)` every Nth is fast, and those that `tests/mutation` names
 as the killers of a fault; the others are slow.
 
-`--in-turn` selects, of the tests marked `slow`, a quarter, and of those marked `long(turns=N)` an
-Nth: four and N runs with consecutive numbers take all of them. The number is, whichever is there
+`--in-turn` selects, of the tests marked `slow`, a fifth, and of those marked `long(turns=N)` an
+Nth: five and N runs with consecutive numbers take all of them. The number is, whichever is there
 first: `TEST_TURN`, the run's number that a CI service sets, the commits on the first-parent line to
 HEAD, the day. Nothing is stored. `python tests/helpers/rotation.py` prints it.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 Item = Any  # pytest.Item; `.ci/run` prints the number without pytest
 
-SLOW_TURNS = 4
+SLOW_TURNS = 5
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # GitHub Actions, GitLab, and Jenkins and Google Cloud Build set these to the number of a run.
 RUN_NUMBERS = ("GITHUB_RUN_NUMBER", "CI_PIPELINE_IID", "BUILD_NUMBER")
