@@ -551,7 +551,7 @@ def test_beyond_the_paper_the_baseline():
 )
 def test_deit(model, top1):
     """DeiT, table 9; its README."""
-    entry = ENTRIES[f"deit/{model}-imagenet-300ep"]
+    entry = every()[f"deit/{model}-imagenet-300ep"]
     cfg = entry.cfg
     assert (cfg.train.batch_size, str(cfg.train.duration)) == (1024, "300 epochs")
     assert (cfg.optimizer.name, cfg.optimizer.lr) == ("adam", pytest.approx(0.0005 * 1024 / 512))
@@ -574,7 +574,7 @@ def test_deit(model, top1):
     ],
 )
 def test_deit3(name, size, lr, decay, depth, top1):
-    entry = ENTRIES[f"deit3/{name}"]
+    entry = every()[f"deit3/{name}"]
     cfg = entry.cfg
     assert (cfg.data.image_size, cfg.model.stochastic_depth) == ((size, size), depth)
     assert (cfg.optimizer.name, cfg.optimizer.lr, cfg.optimizer.weight_decay) == ("lamb", lr, decay)
@@ -586,7 +586,7 @@ def test_deit3(name, size, lr, decay, depth, top1):
     # A sum over 1,000 classes where they take the mean.
     assert (cfg.loss.name, cfg.train.clip_norm / 1000) == ("sigmoid", 1.0)
     assert cfg.optimizer.eps / 1000 == pytest.approx(1e-8)
-    last = entry if size == 224 else ENTRIES[f"deit3/{name}-to-224"]
+    last = entry if size == 224 else every()[f"deit3/{name}-to-224"]
     assert [one.value for one in last.about.results if one.table == "DeiT III"] == [top1]
     if last is not entry:
         tuned = last.cfg
