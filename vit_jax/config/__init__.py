@@ -44,6 +44,7 @@ from vit_jax.config.training import Lamb as Lamb
 from vit_jax.config.training import LogitAdjusted as LogitAdjusted
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Loss as Loss
+from vit_jax.config.training import Mae as Mae
 from vit_jax.config.training import MaskedPatches as MaskedPatches
 from vit_jax.config.training import Mesh as Mesh
 from vit_jax.config.training import Objective as Objective
@@ -103,6 +104,11 @@ class Config:
     def masked(self) -> MaskedPatches | None:
         """The objective, if it is masked patch prediction: its model predicts patches."""
         return self.objective if isinstance(self.objective, MaskedPatches) else None
+
+    @property
+    def mae(self) -> Mae | None:
+        """The objective, if it is masked autoencoding: a decoder predicts patches."""
+        return self.objective if isinstance(self.objective, Mae) else None
 
     @property
     def distillation(self) -> Distillation | None:

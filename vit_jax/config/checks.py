@@ -48,8 +48,10 @@ def check_options(cfg: config.Config) -> None:
         low, high = getattr(data, key)
         if low > high:
             raise ConfigError(f"data.{key}={low:g},{high:g}: the first must not exceed the second")
-    if data.aspect == "native" and cfg.masked is not None:
-        raise ConfigError("data.aspect=native: is not for objective.name=masked_patches; set fixed")
+    if data.aspect == "native" and (cfg.masked or cfg.mae):
+        raise ConfigError(
+            f"data.aspect=native: is not for objective.name={cfg.objective.name}; set fixed"
+        )
     for group in cfg.optimizer.groups:
         if group.lr is None and group.decay is None:
             key = f"optimizer.groups.{group.pattern}"
@@ -94,6 +96,8 @@ def check_options(cfg: config.Config) -> None:
         )
     if cfg.masked is not None:
         _check_masked(cfg, cfg.masked)
+    if cfg.mae is not None:
+        _check_mae(cfg, cfg.mae)
     if not cfg.needs_labels:
         _check_unlabeled(cfg)
     for key in ("checkpoint.every", "evaluation.every"):
@@ -288,7 +292,7 @@ def _check_multilabel(cfg: config.Config) -> None:
     one = {"train.class_weights": (), "data.sampling": "uniform"}
     _require(cfg, one, f"needs one class for each image, and {key} has several")
     _require(cfg, {"data.classes": None, "evaluation.tasks": ()}, f"does not go with {key}")
-    if cfg.masked is not None:
+    if cfg.masked or cfg.mae:
         _require(cfg, {"objective.name": "supervised"}, f"does not go with {key}")
     for name in ("fewshot", "probe", "knn"):
         if "self" in getattr(cfg.evaluation, name):
@@ -374,6 +378,43 @@ def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
         raise ConfigError(
             f"objective.rate={masked.rate:g}: none of {patches} patches; more than "
             f"{0.5 / patches:g}"
+        )
+
+
+def _check_mae(cfg: config.Config, mae: config.Mae) -> None:
+    model, key = cfg.model, "objective.name=mae"
+    if model.resnet_units is not None:
+        raise ConfigError(
+            f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
+            "around it; set supervised"
+        )
+    if model.pooling == "map":
+        raise ConfigError(f"model.pooling=map: {key} would leave it untrained; set token or gap")
+    why = f"{key} has layers that do not see every patch"
+    stem = {"model.rotary": None, "model.relative_bias": "none", "model.position_place": "stem"}
+    if model.position == "relative":
+        raise ConfigError(f"model.position=relative: {why}; set sincos_2d_mae")
+    _require(cfg, stem, why)
+    if model.norm_place == "pooled":
+        raise ConfigError(f"model.norm_place=pooled: {key} pools nothing; set tokens")
+    if mae.decoder_width % mae.decoder_heads:
+        raise ConfigError(
+            f"objective.decoder_heads={mae.decoder_heads}: does not divide "
+            f"objective.decoder_width {mae.decoder_width}"
+        )
+    if mae.decoder_width % 4:
+        raise ConfigError(
+            f"objective.decoder_width={mae.decoder_width}: its positions need a multiple of 4; "
+            f"nearest: {_multiple(mae.decoder_width, 4)}"
+        )
+    height, width = cfg.data.image_size
+    patch = model.patch_size or (1, 1)
+    patches = (height // patch[0]) * (width // patch[1])
+    kept = int(patches * (1 - mae.mask_ratio))  # as in models.variants.kept_patches
+    if not 0 < kept < patches:
+        raise ConfigError(
+            f"objective.mask_ratio={mae.mask_ratio:g}: keeps {kept} of {patches} patches; it "
+            "must keep some, and not all"
         )
 
 

@@ -115,7 +115,10 @@ class Model(
     position: str = option(
         "learned_1d",
         "Position embedding: none, learned by index or row and column, relative, or fixed sin-cos.",
-        choices=("none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d"),
+        choices=(
+            *("none", "learned_1d", "learned_2d", "relative"),
+            *("sincos_1d", "sincos_2d", "sincos_2d_mae"),
+        ),
     )
     rotary: float | None = option(
         None,

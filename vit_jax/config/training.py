@@ -131,7 +131,7 @@ class Objective(Section, kind="objective", given=1, components=("supervised",)):
 
     name: str = option(
         "supervised",
-        "What the run learns: supervised, distillation, masked_patches, or a plug-in's.",
+        "What the run learns: supervised, distillation, masked_patches, mae, or a plug-in's.",
         kind="objective",
     )
 
@@ -156,6 +156,23 @@ class MaskedPatches(Objective, components=("masked_patches",)):
         at_least=0,
         at_most=1,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mae(Objective, components=("mae",)):
+    """Arguments of masked autoencoding (He et al. 2022): pixels of the patches left out."""
+
+    needs_labels: ClassVar[bool] = False
+
+    mask_ratio: float = option(
+        0.75, "Share of an image's patches that the encoder does not see.", above=0, below=1
+    )
+    norm_pix: bool = option(
+        True, "Whether pixels to predict are normalized by mean and variance of their patch."
+    )
+    decoder_width: int = option(512, "Token width of the decoder.", at_least=4)
+    decoder_depth: int = option(8, "Number of decoder layers.", at_least=1)
+    decoder_heads: int = option(16, "Attention heads of the decoder.", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -64,14 +64,14 @@ def best_metric(cfg: config.Config) -> str | None:
     """The metric that chooses the best checkpoint, such as `validation/top1`, or None.
 
     `checkpoint.best=auto` means top-1, the mean average precision of images with several classes,
-    or the loss of masked patch prediction, on a validation split; a test split is used only if the
-    config names it.
+    or the loss of masked patches, predicted or autoencoded, on a validation split; a test split is
+    used only if the config names it.
     """
     measured, best = evaluation(cfg.data), cfg.checkpoint.best
     if best == AUTO:
         usual = "map" if cfg.data.multilabel else "top1"
         if not cfg.needs_labels:  # which a split can only be evaluated by if the objective says how
-            usual = "loss" if cfg.masked else None
+            usual = "loss" if cfg.masked or cfg.mae else None
         best = usual if measured.role == VALIDATION else None
     return best and f"{measured.name}/{best}"
 

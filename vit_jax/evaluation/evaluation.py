@@ -99,7 +99,7 @@ class Evaluation:
     def _evaluators(self) -> dict[str, Evaluator]:
         model, cfg = self.model, self.cfg
         found: dict[str, Evaluator] = {}
-        measured = cfg.needs_labels or cfg.masked is not None
+        measured = cfg.needs_labels or cfg.masked or cfg.mae
         if self.source is not None and measured:
             # ReaL relabels the test split, so a run with its own test split measures it there.
             found[self.role.name] = self.of_split(self.source, real=cfg.data.test_split is None)
@@ -136,6 +136,8 @@ class Evaluation:
         model, cfg = self.model, self.cfg
         if cfg.masked is not None:
             return evaluators.masked_patches(model, cfg, self.runner(source))
+        if cfg.mae is not None:
+            return evaluators.mae(model, cfg, self.runner(source))
         own = source is self.source
         keep = self._keep if own and self._keep else lambda _: None
         if cfg.data.multilabel:

@@ -20,6 +20,7 @@ from vit_jax.evaluation.metrics import Outputs
 from vit_jax.evaluation.runner import Batch, Evaluator, Inputs, SplitRunner, needed
 from vit_jax.models.variants import required
 from vit_jax.training import normalization
+from vit_jax.training.objectives import mae as autoencoding
 from vit_jax.training.objectives import masked_patches as objective
 
 Arrays = dict[str, jax.Array]
@@ -164,13 +165,14 @@ def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRun
     `objective.measure` defines them. The corruption depends only on an image's index in its
     split, so the results depend neither on the batch size, nor on devices, nor on the run's seed.
     """
-
-    def inputs(batch: Batch) -> Inputs:
-        found = {key: batch[key] for key in ("image", "mask")}
-        return found | {"index": batch["index"].astype(np.int32)}
-
     names = {"": ("loss", "error"), "accuracy": ("",)}
-    return Means(_masked_patches, names, model, cfg, split, inputs)
+    return Means(_masked_patches, names, model, cfg, split, _numbered)
+
+
+def _numbered(batch: Batch) -> Inputs:
+    """Images with their index in the split, of which alone their masks are a function."""
+    found = {key: batch[key] for key in ("image", "mask")}
+    return found | {"index": batch["index"].astype(np.int32)}
 
 
 def _masked_patches(
@@ -191,6 +193,28 @@ def _masked_patches(
     values = objective.measure(outputs, images, corruption["masked"], patch, target, data)
     accuracy = {"": values.pop("accuracy")} if "accuracy" in values else None
     return {"": (values, mask)} | ({"accuracy": (accuracy, mask)} if accuracy else {})
+
+
+def mae(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
+    """`loss` and `count` of images, by masks that depend only on their index in the split."""
+    measure = functools.partial(_mae, required(cfg.mae))
+    return Means(measure, {"": ("loss",)}, model, cfg, split, _numbered)
+
+
+def _mae(
+    options: config.Mae,
+    model: models.Classifier,
+    data: config.Data,
+    loss: config.Loss,
+    params: models.Params,
+    batch: Arrays,
+) -> dict[str, Values]:
+    del loss
+    pixels = normalization.normalize_pixels(batch["image"], data)
+    rank = autoencoding.ranks(objective.keys_of_examples(batch["index"]), model.patches)
+    guess = autoencoding.reconstruct(model, options, params, pixels, rank)
+    found = autoencoding.losses(model, options, guess, pixels, rank)
+    return {"": ({"loss": found}, batch["mask"])}
 
 
 class Whole:

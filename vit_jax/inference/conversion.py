@@ -65,7 +65,8 @@ def convert(
     if kind == "orbax":
         _save(opened, params, output, origin)
     else:
-        opened.require_classes()
+        if opened.config.mae is None:
+            opened.require_classes()
         unsaid = weights.save(params, opened.spec, kind, output, dtype, origin)
         if opened.temperature is not None:
             unsaid += (

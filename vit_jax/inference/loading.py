@@ -26,11 +26,14 @@ from vit_jax.data import (
     transforms,
 )
 from vit_jax.evaluation import runner
+from vit_jax.models import mae
+from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.runtime import logs
 from vit_jax.training import losses, normalization, run_config, sharding, trainable
 from vit_jax.training.build import create_model
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.weights import adapter_file, adapting, readers
+from vit_jax.weights.family import NO_HEAD
 
 EVALUATION_BATCH = 128  # for weights that come without a config
 BATCH = 32  # images at a time in `predict`; a power of two
@@ -91,10 +94,11 @@ def load(
     found = weights.load(path, overrides, wanted=wanted)
     cfg = _config(str(reference), found.spec, overrides or {})
     logs.warn_of_assumptions(reference, found.assumed)
+    headed = cfg.needs_labels
     return LoadedModel(
         config=cfg,
-        params=found.params,
-        classes=class_names(found.spec.classes, cfg),
+        params={name: part for name, part in found.params.items() if headed or name != "head"},
+        classes=class_names(found.spec.classes, cfg) if headed else (),
         kind=found.kind,
         notes=tuple(found.report.lines()),
         assumed=found.assumed,
@@ -112,7 +116,7 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Mod
     if is_run(reference):
         _, _, record = find_checkpoint(storage.as_path(reference))
         cfg = run_config.complete(config.build(record["config"]))
-        return weights.ModelSpec(model=cfg.model, data=cfg.data)
+        return weights.ModelSpec(model=cfg.model, data=cfg.data, mae=cfg.mae)
     path = weights.resolve(reference)
     if adapter_file.recognizes(path):
         cfg = run_config.complete(config.build(adapter_file.read_fields(path)["config"]))
@@ -244,10 +248,20 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
             notes.append(
                 f"head: was trained with loss.name={loss.name}, goes on with {cfg.loss.name}"
             )
-    params, report = weights.fit(jax.device_get(opened.params), opened.spec, model, keep_head=keep)
+    given, decoder = jax.device_get(opened.params), {}
+    own = opened.config.mae
+    if keep and cfg.mae and own and _decoder(opened.model, own) == _decoder(model, cfg.mae):
+        decoder = {OBJECTIVE: given.pop(OBJECTIVE)}
+        notes.append("decoder: that of the weights")
+    params, report = weights.fit(given, opened.spec, model, keep_head=keep)
+    params |= decoder
     # The notes on a file of another project count its arrays; a second count would puzzle.
     lines = [*opened.notes, *report.lines()[bool(opened.notes) :], *notes]
     return Initial(params, lines, opened.assumed)
+
+
+def _decoder(model: models.Classifier, options: config.Mae) -> models.Params:
+    return mae.create(model, options).shapes()
 
 
 class AdapterBase(NamedTuple):
@@ -325,6 +339,7 @@ def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) ->
         name=name,
         model=spec.model,
         data=data,
+        objective=spec.mae or config.Objective(),
         loss=config.Loss(name=spec.loss or "softmax"),
         evaluation=config.Evaluation(batch_size=rows),
     )
@@ -558,6 +573,13 @@ class LoadedModel:
     def spec(self) -> weights.ModelSpec:
         """The model as `weights` describes one."""
         numbered = self.classes == class_names((), self.config)
+        if not self.config.needs_labels:  # as files without a head are described
+            return weights.ModelSpec(
+                model=dataclasses.replace(self.config.model, num_classes=1),
+                data=self.config.data,
+                mae=self.config.mae,
+                fresh=NO_HEAD,
+            )
         return weights.ModelSpec(
             model=self.config.model,
             data=self.config.data,

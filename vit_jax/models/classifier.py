@@ -197,6 +197,24 @@ class Classifier:
         chex.assert_type(outputs, jnp.float32)
         return outputs
 
+    def encode_kept(
+        self, params: Params, images: jax.Array, kept: jax.Array, *, key: jax.Array | None = None
+    ) -> jax.Array:
+        """Normalized tokens (B, N, D) of some of the patches, in the compute dtype.
+
+        The class token and the like come first. Requires a family that is `droppable`.
+
+        Args:
+          params: as in `apply`.
+          images: as in `apply`.
+          kept: (B, K) int32: the patches that the layers see, in this order.
+          key: dropout key; None means no dropout.
+        """
+        self._check(images)
+        chex.assert_shape(kept, (images.shape[0], None))
+        chex.assert_type(kept, int)
+        return self.bind(params).encode_kept(images, kept, key)
+
     def _check(self, images: jax.Array) -> None:
         """Raises ValueError for images the model does not take, ConfigError for its attention."""
         expected = (*self.image_size, self.channels)

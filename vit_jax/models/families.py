@@ -47,6 +47,7 @@ class ViTFamily(Family):
     """ViT-B/16 and its kind."""
 
     maskable = True
+    droppable: bool = True
     weights: str | None = "vit"
 
     def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
@@ -97,16 +98,17 @@ class ViTFamily(Family):
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        masked: config.MaskedPatches | None,
+        masked: config.MaskedPatches | config.Mae | None,
     ) -> int | None:
         """FLOPs of the forward pass of one image."""
         macs, features, grid = 0, channels, self.grid(model, image_size)
         if model.resnet_units is not None:
             macs, features = _backbone_macs(model, image_size, channels, _convolution_macs)
         p, d, (height, width) = grid[0] * grid[1], required(model.width), required(model.patch_size)
-        macs += p * height * width * features * d + required(model.depth) * self.layer_macs(
-            model, grid
-        )
+        macs += p * height * width * features * d
+        if isinstance(masked, config.Mae):
+            return 2 * (macs + _autoencoder_macs(model, masked, p, height * width * channels))
+        macs += required(model.depth) * self.layer_macs(model, grid)
         if model.pooling == "map":  # keys and values of all patches, one query
             macs += 2 * p * d * d + 2 * d * d + 2 * p * d + 2 * d * required(model.mlp_dim)
         if masked is None:
@@ -118,10 +120,7 @@ class ViTFamily(Family):
 
     def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
         """Multiply-accumulates of one encoder layer."""
-        n = grid[0] * grid[1] + prefix_tokens(model)
-        # Attention multiplies with keys, values and, if relative, position keys.
-        products = 3 if model.position == "relative" else 2
-        return _dense_macs(model, n) + products * n * n * required(model.width)
+        return _layer_macs(model, grid[0] * grid[1] + prefix_tokens(model))
 
     def shrink(
         self, model: config.Model, image_size: tuple[int, int]
@@ -196,6 +195,7 @@ class ViTFamily(Family):
 class AxialViTFamily(ViTFamily):
     """AxialViT-B/16 and its kind."""
 
+    droppable = False  # it attends in lines
     weights = None
     # It has no token but those of patches, and attends in lines.
     unread = ("class_position", "registers", "distillation", "rotary", "rotary_span")
@@ -275,7 +275,7 @@ class ResNetFamily(Family):
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        masked: config.MaskedPatches | None,
+        masked: config.MaskedPatches | config.Mae | None,
     ) -> int | None:
         """FLOPs of the forward pass of one image."""
         macs, features = _backbone_macs(model, image_size, channels, self.middle_macs)
@@ -381,7 +381,9 @@ def _check_encoder(model: config.Model) -> None:
             f"model.rotary_span={model.rotary_span}: spans -1 to 1, which model.rotary_grid "
             "replaces; set separate"
         )
-    multiple = {"sincos_2d": 4, "sincos_1d": 2, "learned_2d": 2}.get(model.position, 1)
+    multiple = {"sincos_2d": 4, "sincos_2d_mae": 4, "sincos_1d": 2, "learned_2d": 2}.get(
+        model.position, 1
+    )
     if width % multiple:
         raise config.ConfigError(
             f"model.width={width}: model.position {model.position} needs a multiple of "
@@ -461,6 +463,28 @@ def _dense_macs(model: config.Model, tokens: int) -> int:
     d, m = required(model.width), required(model.mlp_dim)
     products = 3 if model.mlp == "swiglu" else 2
     return 4 * tokens * d * d + products * tokens * d * m
+
+
+def _layer_macs(model: config.Model, tokens: int) -> int:
+    """Of an encoder layer on tokens that all attend to each other."""
+    # Attention multiplies with keys, values and, if relative, position keys.
+    products = 3 if model.position == "relative" else 2
+    return _dense_macs(model, tokens) + products * tokens * tokens * required(model.width)
+
+
+def _autoencoder_macs(model: config.Model, mae: config.Mae, patches: int, pixels: int) -> int:
+    """Of the layers of a masked autoencoder, encoder and decoder, after the patch embedding."""
+    kept, prefix = variants.kept_patches(mae, patches), prefix_tokens(model)
+    width, narrow = required(model.width), mae.decoder_width
+    # `take_rows` is a product with one-hot rows, of kept patches and of all in the decoder.
+    return (
+        (prefix + kept) * (prefix + patches) * width
+        + required(model.depth) * _layer_macs(model, prefix + kept)
+        + (prefix + kept) * width * narrow
+        + patches * (kept + 1) * narrow
+        + mae.decoder_depth * _layer_macs(variants.decoder(model, mae), prefix + patches)
+        + patches * narrow * pixels
+    )
 
 
 def _head_macs(model: config.Model, features: int) -> int:

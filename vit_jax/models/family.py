@@ -24,11 +24,13 @@ class Family:
 
     Attributes:
       maskable: whether masked patch prediction can train it.
+      droppable: whether its layers take some of the patches alone, as in a masked autoencoder.
       weights: the layout of its weights in other projects' files: `vit`, `bit`, or none.
       unread: options of `model` that it ignores; setting one is then an error.
     """
 
     maskable: bool = False
+    droppable: bool = False
     weights: str | None = None
     unread: tuple[str, ...] = ()
 
@@ -59,11 +61,12 @@ class Family:
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        masked: config.MaskedPatches | None,
+        masked: config.MaskedPatches | config.Mae | None,
     ) -> int | None:
         """FLOPs of the forward pass of one image, two per multiply-accumulate.
 
-        None leaves out MFU and other numbers that need FLOPs.
+        With `masked`, those of that objective. None leaves out MFU and other numbers that need
+        FLOPs.
         """
         return None
 

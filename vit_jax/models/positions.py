@@ -158,15 +158,39 @@ def sincos_1d(tokens: int, features: int, temperature: float = 10_000.0) -> jax.
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(tokens, features)
 
 
-def sincos_2d(height: int, width: int, features: int, temperature: float = 10_000.0) -> jax.Array:
-    """Fixed embedding of a grid (MoCo v3, big_vision), (height * width, features) float32.
+def sincos_2d(
+    height: int,
+    width: int,
+    features: int,
+    temperature: float = 10_000.0,
+    *,
+    whole: bool = True,
+) -> jax.Array:
+    """Fixed embedding of a grid, (height * width, features) float32.
 
     A quarter of the features each for sin(x w), cos(x w), sin(y w), cos(y w), with frequencies w
-    from 1 to 1/temperature in geometric steps; `features` must be a multiple of 4.
+    in geometric steps from 1 to 1/temperature, inclusive if `whole` as in big_vision, else not as
+    in MoCo v3 and MAE; `features` must be a multiple of 4.
     """
     quarter = features // 4
-    exponents = jnp.arange(quarter, dtype=jnp.float32) / max(quarter - 1, 1)
+    steps = quarter - 1 if whole else quarter
+    exponents = jnp.arange(quarter, dtype=jnp.float32) / max(steps, 1)
     frequencies = jnp.exp(-math.log(temperature) * exponents)
     rows, columns = jnp.indices((height, width), dtype=jnp.float32)
     y, x = (jnp.outer(axis.ravel(), frequencies) for axis in (rows, columns))
     return jnp.concatenate([jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)], axis=1)
+
+
+def fixed(position: str, grid: tuple[int, int], features: int) -> jax.Array | None:
+    """The table of a `model.position` without parameters, (P, features) float32; None: of others.
+
+    Args:
+      position: sincos_1d, sincos_2d or sincos_2d_mae.
+      grid: rows and columns of patches.
+      features: D.
+    """
+    if position == "sincos_1d":
+        return sincos_1d(grid[0] * grid[1], features)
+    if position in ("sincos_2d", "sincos_2d_mae"):
+        return sincos_2d(*grid, features, whole=position == "sincos_2d")
+    return None

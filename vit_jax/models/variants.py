@@ -173,7 +173,7 @@ def flops(
     model: config.Model,
     image_size: tuple[int, int],
     channels: int,
-    masked: config.MaskedPatches | None = None,
+    masked: config.MaskedPatches | config.Mae | None = None,
 ) -> int | None:
     """FLOPs of the forward pass of one image, two per multiply-accumulate; None: not counted."""
     return family(model).flops(model, image_size, channels, masked)
@@ -219,12 +219,13 @@ def check(model: config.Model, image_size: tuple[int, int]) -> None:
     family(model).check(model, image_size)
 
 
-def check_masked(model: config.Model, masked: config.MaskedPatches | None) -> None:
-    """Raises ConfigError for a model that masked patch prediction cannot train."""
-    if masked is not None and not family(model).maskable:
+def check_masked(model: config.Model, objective: config.Objective) -> None:
+    """Raises ConfigError for a model that an objective of masked patches cannot train."""
+    masked, dropped = (isinstance(objective, c) for c in (config.MaskedPatches, config.Mae))
+    if (masked and not family(model).maskable) or (dropped and not family(model).droppable):
         raise config.ConfigError(
-            f"objective.name=masked_patches: {model.architecture} has no patches to mask; set "
-            "supervised"
+            f"objective.name={objective.name}: {model.architecture} has no patches to "
+            f"{'mask' if masked else 'drop'}; set supervised"
         )
 
 
@@ -269,3 +270,33 @@ def masked_outputs(masked: config.MaskedPatches, patch: tuple[int, int], channel
     if masked.target not in COLOR_SIDES:
         return patch[0] * patch[1] * channels
     return COLOR_SIDES[masked.target] ** 2 * color_count(channels)
+
+
+# Masked autoencoding (He et al. 2022)
+
+
+def kept_patches(mae: config.Mae, patches: int) -> int:
+    """How many patches of an image the encoder sees, rounded down as in MAE's code."""
+    return int(patches * (1 - mae.mask_ratio))
+
+
+def decoder(model: config.Model, mae: config.Mae, *, unroll: int | None = None) -> config.Model:
+    """The layers of the decoder of an encoder: plain ones, with its numerics."""
+    return config.Model(
+        architecture="vit",
+        patch_size=model.patch_size,
+        patch_remainder=model.patch_remainder,
+        width=mae.decoder_width,
+        depth=mae.decoder_depth,
+        mlp_dim=4 * mae.decoder_width,
+        heads=mae.decoder_heads,
+        pooling="gap",
+        position="none",
+        init="mae",
+        activation=model.activation,
+        gelu=model.gelu,
+        norm_epsilon=model.norm_epsilon,
+        attention=model.attention,
+        remat=model.remat,
+        unroll=unroll,
+    )

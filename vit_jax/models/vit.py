@@ -19,10 +19,58 @@ from vit_jax.models.variants import required
 M = TypeVar("M", bound=nnx.Module)
 
 
-class ViT(layers.WithHead):
-    """Vision Transformer (ViT, section 3.1), initialized as in Google's released code."""
+class Stack(nnx.Module):
+    """Layers stacked on one leading axis, so that a scan compiles one, whatever the depth."""
 
     block: Callable[..., Any] = layers.EncoderBlock
+    position: Callable[[], jax.Array]  # where layers add it (`model.position_place`)
+    relative_bias: Callable[[], jax.Array]  # where they share it
+
+    def add_layers(
+        self, model: config.Model, grid: tuple[int, int], dtype: jnp.dtype, *, rngs: nnx.Rngs
+    ) -> None:
+        """Creates the layers, `model.depth` of them."""
+        self.model = model
+        keys = jax.random.split(rngs.params(), required(model.depth))
+        self.encoder = jax.vmap(lambda key: self.block(model, grid, dtype, rngs=nnx.Rngs(key)))(
+            keys
+        )
+
+    def encode(
+        self, x: jax.Array, keys: jax.Array | None, capture: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Tokens after all layers and, on request, attention weights (L, B, H, N, N) float32."""
+        shared = self.model.position_place == "shared"
+        depth = required(self.model.depth)
+        # One table, made once and added in every layer.
+        bias = {"bias": self.relative_bias()} if self.model.relative_bias == "shared" else {}
+
+        def layer(
+            x: jax.Array, scanned: tuple[Any, jax.Array, jax.Array | None]
+        ) -> tuple[jax.Array, jax.Array | None]:
+            block, share, key = scanned
+            x = constrain_batch(x)
+            if shared:
+                x = x + self.position().astype(x.dtype)
+            x, weights = block(x, key, share, capture, **bias)
+            return constrain_batch(x), weights
+
+        unroll = self.model.unroll or 1
+        layer = layers.rematerialize(layer, self.model.remat, unroll)
+        share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
+        if unroll < depth:
+            return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=unroll)
+        # A call of its own for every layer: it is traced once, and the compiler casts each slice
+        # where it is used instead of keeping a cast copy of the whole stack.
+        layer, weights = jax.jit(layer), []
+        for i, block in enumerate(unstack(self.encoder, depth, x.dtype)):
+            x, weight = layer(x, (block, share[i], None if keys is None else keys[i]))
+            weights.append(weight)
+        return x, jnp.stack(weights) if capture else None
+
+
+class ViT(Stack, layers.WithHead):
+    """Vision Transformer (ViT, section 3.1), initialized as in Google's released code."""
 
     def __init__(
         self,
@@ -64,11 +112,7 @@ class ViT(layers.WithHead):
             self.relative_bias = positions.RelativeBias(model, self.grid, rngs=rngs)
         if model.stem_norm:
             self.stem_norm = layers.create_norm(model, width, rngs=rngs)
-        # Stacked on one leading axis, so that a scan compiles one layer, whatever the depth.
-        keys = jax.random.split(rngs.params(), required(model.depth))
-        self.encoder = jax.vmap(
-            lambda key: self.block(model, self.grid, dtype, rngs=nnx.Rngs(key))
-        )(keys)
+        self.add_layers(model, self.grid, dtype, rngs=rngs)
         self.encoder_norm = layers.create_norm(model, width, rngs=rngs)
         if model.pooling == "map":
             self.pooling = layers.AttentionPooling(model, dtype, rngs=rngs)
@@ -105,15 +149,32 @@ class ViT(layers.WithHead):
         x = images if self.model.resnet_units is None else self.resnet(images)
         return self.embedding(layers.patchify(x, required(self.model.patch_size)))
 
+    def encode_kept(self, images: jax.Array, kept: jax.Array, key: jax.Array | None) -> jax.Array:
+        """Normalized tokens of some of the patches; see `Classifier.encode_kept`."""
+        x, _ = self.transform(self.patches(images), key, False, kept)
+        return normalize(self.encoder_norm, x)
+
     def transform(
-        self, patches: jax.Array, key: jax.Array | None, capture: bool
+        self,
+        patches: jax.Array,
+        key: jax.Array | None,
+        capture: bool,
+        kept: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Tokens (B, N, D) after all layers, before the final norm, for embeddings (B, P, D)."""
+        """Tokens (B, N, D) after all layers, before the final norm, for embeddings (B, P, D).
+
+        With `kept` (B, K) int32, no layer sees other patches than these.
+        """
         first, rest = None, None
         if key is not None:
             keys = jax.random.split(key, 1 + required(self.model.depth))
             first, rest = keys[0], keys[1:]
-        x = dropout(self.add_positions(patches), self.model.dropout, first)
+        x = self.add_positions(patches)
+        if kept is not None:
+            prefix = variants.prefix_tokens(self.model)
+            before = jnp.broadcast_to(jnp.arange(prefix, dtype=kept.dtype), (len(kept), prefix))
+            x = take_rows(x, jnp.concatenate([before, kept + prefix], axis=1))
+        x = dropout(x, self.model.dropout, first)
         x = normalize(self.stem_norm, x) if self.model.stem_norm else x
         return self.encode(x, rest, capture)
 
@@ -121,10 +182,8 @@ class ViT(layers.WithHead):
         """Adds positions and the tokens before the patches: (B, P, D) to (B, N, D)."""
         model = self.model
         # Fixed positions are added before the class token joins, whose position is zero.
-        if model.position == "sincos_2d":
-            x = x + positions.sincos_2d(*self.grid, x.shape[-1])[None].astype(x.dtype)
-        elif model.position == "sincos_1d":
-            x = x + positions.sincos_1d(*x.shape[1:])[None].astype(x.dtype)
+        table = positions.fixed(model.position, self.grid, x.shape[-1])
+        x = x if table is None else x + table[None].astype(x.dtype)
         prefix = [self.cls] if self.token else []
         prefix += [self.distillation] if model.distillation else []
         prefix += [self.registers] if model.registers else []
@@ -138,38 +197,6 @@ class ViT(layers.WithHead):
             x = x + self.position().astype(x.dtype)
         return x
 
-    def encode(
-        self, x: jax.Array, keys: jax.Array | None, capture: bool
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Tokens after all layers and, on request, attention weights (L, B, H, N, N) float32."""
-        shared = self.model.position_place == "shared"
-        depth = required(self.model.depth)
-        # One table, made once and added in every layer.
-        bias = {"bias": self.relative_bias()} if self.model.relative_bias == "shared" else {}
-
-        def layer(
-            x: jax.Array, scanned: tuple[Any, jax.Array, jax.Array | None]
-        ) -> tuple[jax.Array, jax.Array | None]:
-            block, share, key = scanned
-            x = constrain_batch(x)
-            if shared:
-                x = x + self.position().astype(x.dtype)
-            x, weights = block(x, key, share, capture, **bias)
-            return constrain_batch(x), weights
-
-        unroll = self.model.unroll or 1
-        layer = layers.rematerialize(layer, self.model.remat, unroll)
-        share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
-        if unroll < depth:
-            return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=unroll)
-        # A call of its own for every layer: it is traced once, and the compiler casts each slice
-        # where it is used instead of keeping a cast copy of the whole stack.
-        layer, weights = jax.jit(layer), []
-        for i, block in enumerate(unstack(self.encoder, depth, x.dtype)):
-            x, weight = layer(x, (block, share[i], None if keys is None else keys[i]))
-            weights.append(weight)
-        return x, jnp.stack(weights) if capture else None
-
     def pool(self, tokens: jax.Array) -> jax.Array:
         """Pools the tokens of patches (B, P, D) to (B, D) float32."""
         if self.model.pooling == "map":
@@ -182,11 +209,9 @@ class ViT(layers.WithHead):
 
     def position_tables(self) -> jax.Array:
         """Position embeddings of the patches, (T, P, D): T is L, or 1 if all layers share one."""
-        position, width = self.model.position, required(self.model.width)
-        if position == "sincos_2d":
-            return positions.sincos_2d(*self.grid, width)[None]
-        if position == "sincos_1d":
-            return positions.sincos_1d(self.grid[0] * self.grid[1], width)[None]
+        table = positions.fixed(self.model.position, self.grid, required(self.model.width))
+        if table is not None:
+            return table[None]
         if self.model.position_place == "layers":
             tables = jax.vmap(lambda block: block.position()[0])(self.positioned_blocks)
         else:

@@ -60,7 +60,8 @@ class Entry:
         known = cfg.model.num_classes is not None or not cfg.needs_labels
         if self.steps is None or not known:
             return None
-        forward = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
+        masked = cfg.masked or cfg.mae
+        forward = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, masked)
         if forward is None:
             return None
         return 3 * forward * self.steps * cfg.train.batch_size / 1e18

@@ -69,7 +69,7 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for options that do not fit each other, of a complete model."""
     models.check(cfg.model, cfg.data.image_size)
-    models.check_masked(cfg.model, cfg.masked)
+    models.check_masked(cfg.model, cfg.objective)
     checks.check_options(cfg)
 
 
@@ -139,7 +139,7 @@ def shrink(cfg: config.Config) -> config.Config:
     return dataclasses.replace(
         cfg,
         init_from=None,
-        objective=config.Objective() if cfg.distillation else cfg.objective,
+        objective=_shrunk(cfg.objective),
         model=model,
         data=data,
         train=train,
@@ -148,6 +148,16 @@ def shrink(cfg: config.Config) -> config.Config:
         evaluation=dataclasses.replace(cfg.evaluation, every=STEPS, batch_size=None, tasks=()),
         logging=dataclasses.replace(cfg.logging, every=1),
     )
+
+
+def _shrunk(objective: config.Objective) -> config.Objective:
+    """The objective without a teacher, and with a small decoder."""
+    if isinstance(objective, config.Distillation):
+        return config.Objective()
+    if isinstance(objective, config.Mae):
+        small = {"decoder_width": 32, "decoder_depth": 1, "decoder_heads": 2}
+        return dataclasses.replace(objective, **small)
+    return objective
 
 
 def start(

@@ -15,6 +15,7 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.config import patterns
+from vit_jax.models import mae
 from vit_jax.models.classifier import LORA, OBJECTIVE
 from vit_jax.training import lora, optimizers
 from vit_jax.utils import tree_utils
@@ -182,8 +183,13 @@ class Trainable:
 
 
 def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
-    """Shapes of a run's parameters: the model's, and adapters where it has them."""
+    """Shapes of the parameters of a run that are read after it.
+
+    The model's, adapters where it has them, and the decoder of a masked autoencoder.
+    """
     shapes = model.shapes()
+    if cfg.mae is not None:
+        shapes |= {OBJECTIVE: mae.create(model, cfg.mae).shapes()}
     if cfg.lora.rank is None:
         return shapes
     return shapes | tree_utils.nest(lora.shapes(cfg.lora, model))

@@ -10,6 +10,8 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.config import options
+from vit_jax.models.classifier import OBJECTIVE
+from vit_jax.models.positions import fixed
 from vit_jax.utils import tree_utils
 from vit_jax.weights import mapping
 from vit_jax.weights.arrays import WeightsError
@@ -51,6 +53,8 @@ def fit(
     Raises WeightsError, in one line with every difference, if the networks differ.
     """
     source, wanted = tree_utils.flatten(params), tree_utils.flatten(target.shapes())
+    if "position/table" in wanted and (table := fixed_positions(spec)) is not None:
+        source["position/table"] = table
     dropped: dict[str, str] = {}
     fresh: dict[str, str] = {}
     resized: dict[str, str] = {}
@@ -85,7 +89,9 @@ def fit(
             remedy = "; offsets between tokens cannot be resized" if "/offsets/" in name else remedy
             wrong.append(f"{name} is {array.shape}, not {leaf.shape}{remedy}")
     for name in source:
-        if name.startswith(HEAD) and name not in kept:
+        if name.startswith(f"{OBJECTIVE}/"):
+            dropped[name] = "of the objective it was trained by"
+        elif name.startswith(HEAD) and name not in kept:
             dropped[name] = _whose(name, "the head of another task")
         elif name in APART and name not in wanted:
             dropped[name] = f"the model has no {APART[name]}"
@@ -132,6 +138,8 @@ def numerics(spec: mapping.ModelSpec, *, keep_head: bool, channels: int = 3) -> 
       channels: of the images; means and deviations go with `for_channels`, of gray their average.
     """
     model: dict[str, object] = {f"model.{key}": getattr(spec.model, key) for key in NUMERICS}
+    if spec.mae is not None:  # which pools nothing, so the next run may normalize what it pools
+        del model["model.norm_place"]
     if spec.model.rotary is not None or spec.model.relative_bias != "none":  # positions enough
         model["model.position"] = spec.model.position
     if not keep_head:
@@ -306,6 +314,18 @@ def positions(
     elif had != has:
         how.append(f"of the tokens before them {min(had, has)} of {had}")
     return np.concatenate([rows, patches], axis=-2), ", ".join(how)
+
+
+def fixed_positions(spec: mapping.ModelSpec) -> np.ndarray | None:
+    """The table (1, N, D) float32 that stands for the fixed positions of a model; None: of others.
+
+    Class token and the like are at zero.
+    """
+    model = spec.model
+    table = fixed(model.position, models.grid(model, spec.data.image_size), model.width or 0)
+    if table is None:
+        return None
+    return np.pad(np.asarray(table), ((models.placed_tokens(model), 0), (0, 0)))[None]
 
 
 class AnySize(models.Classifier):

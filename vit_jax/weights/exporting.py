@@ -105,12 +105,16 @@ def save(
         )
     params, spec, changes = _normalized(params, spec, kind)
     family = find_family(spec, kind)
+    if spec.mae is not None and not family.autoencoders:
+        spec = dataclasses.replace(spec, mae=None)
+        changes += (f"the decoder is left out, as {project.title} has none",)
     _check_encoder(spec.model, project.title)
     family.check(spec)
     files = family.files(spec) if folder else {}
     if kind == "flax":
         flax_names.check(files["config.json"]["architectures"][0])
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
+    arrays |= {name: np.asarray(a, np.float32) for name, a in family.constants(spec).items()}
     said = {} if folder else _head_metadata(spec, suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
     arrays = writers.rounded(arrays, dtype)
@@ -249,10 +253,9 @@ def _position_table(
         every = np.asarray(module.position(), np.float32)
         return np.delete(every, range(token, token + model.registers), axis=1)
     table = np.zeros((rows * columns + token, width), np.float32)
-    if model.position == "sincos_2d":
-        table[token:] = positions.sincos_2d(rows, columns, width)
-    elif model.position == "sincos_1d":
-        table[token:] = positions.sincos_1d(rows * columns, width)
+    fixed = positions.fixed(model.position, (rows, columns), width)
+    if fixed is not None:
+        table[token:] = fixed
     return table[None]
 
 
@@ -289,6 +292,9 @@ def _read_back(
             lines += (f"model.{key}={config.show(value)}: not stored in this format",)
         elif value != other:
             raise WeightsError(_difference(key, value, other, kind, folder=folder))
+    for name, value in vars(spec.mae).items() if spec.mae else ():
+        if back.mae is None or value != getattr(back.mae, name):
+            raise WeightsError(f"objective.{name}={config.show(value)}: not stored in this format")
     views = _view(spec.data), _view(back.data)
     for key, value in views[0].items():
         other = views[1].get(key)

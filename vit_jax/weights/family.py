@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from vit_jax import config
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import Arrays, WeightsError
@@ -63,6 +65,7 @@ class Family:
       dropped: regular expressions of arrays that are no part of a model here, each with a reason.
       positions: kinds of `model.position` that an export keeps; it makes a table of others.
       pooled_norm: whether exports of a model that reads one token keep `model.norm_place`.
+      autoencoders: whether exports hold the decoder of a masked autoencoder.
     """
 
     project = ""
@@ -71,6 +74,7 @@ class Family:
     dropped: tuple[tuple[str, str], ...] = ()
     positions: tuple[str, ...] = ("learned_1d", "relative")
     pooled_norm = False
+    autoencoders = False
 
     # Import
 
@@ -107,6 +111,10 @@ class Family:
 
     def files(self, spec: ModelSpec) -> Files:
         """The JSON files to write beside the arrays."""
+        return {}
+
+    def constants(self, spec: ModelSpec) -> Mapping[str, np.ndarray]:
+        """Arrays of a file that are no parameters here, as they follow from the model."""
         return {}
 
     def bias_groups(self, spec: ModelSpec) -> Iterable[frozenset[str]]:

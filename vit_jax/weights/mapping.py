@@ -17,6 +17,8 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax import config, models
+from vit_jax.models import mae
+from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.utils import tree_utils
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 
@@ -24,6 +26,7 @@ Shape = tuple[int, ...]
 Size = tuple[int, int]  # height and width
 ArraySpecs = Mapping[str, ArraySpec]  # names, shapes and types of the arrays in a file
 PORTION = 2**20  # numbers checked at a time
+STACKED = re.compile(rf"({OBJECTIVE}/)?encoder/")  # parameters of layers
 LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # the number of a layer in the name of an array
 
 
@@ -136,6 +139,8 @@ class ModelSpec:
     # What names, shapes and config files leave open, with the reason for each choice: options by
     # dotted name, and in words what is no option.
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # How it was trained, where the source has the decoder of a masked autoencoder too.
+    mae: config.Mae | None = None
     # Parameters that the source lacks and that start at zero, and why; exports omit them.
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -182,14 +187,13 @@ class Shapes:
         self.has: dict[str, str] = {}
         self.arrays = arrays
         self._rules: dict[str, Rule] = {}
-        self._sources: set[str] = set()
-        for rule in rules:
+        self._all = list(rules)
+        for rule in self._all:
             name = rule.source.format(**FIRST)
             if rule.target not in self._rules or (name in arrays and rule.target not in self.has):
                 self._rules[rule.target] = rule
             if name in arrays:
                 self.has.setdefault(rule.target, name)
-            self._sources.add(rule.source)
 
     def expected(self, target: str) -> str:
         """The array of a parameter, in the file or missing."""
@@ -218,7 +222,7 @@ class Shapes:
         Raises WeightsError without it.
         """
         rule = self._rules[target]
-        stacked = target.startswith("encoder/") and "{" not in rule.source
+        stacked = bool(STACKED.match(target)) and "{" not in rule.source
         count = len(rule.layout.shape((1,) * axes)) + stacked
         sides = list(array_shape(self.arrays, self.expected(target), count))[stacked:]
         sides[rule.axis] //= rule.parts
@@ -239,8 +243,7 @@ class Shapes:
             )
         query = self.shape("encoder/attention/query/kernel", 3)
         stacked = "{" not in self._rules["encoder/norm1/scale"].source
-        blocks = {re.escape(s.partition("{layer}")[0]) for s in self._sources if "{layer}" in s}
-        layers = depth(self.arrays, rf"(?:{'|'.join(sorted(blocks))})(\d{{1,3}})[./]")
+        layers = self.depth("encoder/")
         if stacked:
             layers = array_shape(self.arrays, self._rules["encoder/norm1/scale"].source, 2)[0]
         shared = "shared" if "relative_bias/table" in self.has else "none"
@@ -276,10 +279,19 @@ class Shapes:
             **(self.resnet() if "resnet/conv_root/kernel" in self.has else {}),
         }  # fmt: skip
 
+    def depth(self, targets: str) -> int:
+        """The number of layers whose parameters begin so."""
+        blocks = {
+            re.escape(rule.source.partition("{layer}")[0])
+            for rule in self._all
+            if rule.target.startswith(targets) and "{layer}" in rule.source
+        }
+        return depth(self.arrays, rf"(?:{'|'.join(sorted(blocks))})(\d{{1,3}})[./]")
+
     def resnet(self) -> dict[str, Any]:
         """The options of a ResNet that arrays tell; raises WeightsError if a stage is missing."""
         counts: dict[int, int] = {}
-        units = {match.groups() for source in self._sources if (match := UNIT.match(source))}
+        units = {match.groups() for rule in self._all if (match := UNIT.match(rule.source))}
         for before, stage_from, between, unit_from in units:
             pattern = re.compile(
                 rf"{re.escape(before)}(\d{{1,2}}){re.escape(between)}(\d{{1,3}})[./]"
@@ -347,6 +359,14 @@ def create_classifier(spec: ModelSpec) -> models.Classifier:
     return models.create(spec.model, image_size=spec.data.image_size, channels=spec.data.channels)
 
 
+def parameters(spec: ModelSpec) -> models.Params:
+    """Shapes of the parameters of a source's model, with those of its decoder if it has one."""
+    model = create_classifier(spec)
+    if spec.mae is None:
+        return model.shapes()
+    return model.shapes() | {OBJECTIVE: mae.create(model, spec.mae).shapes()}
+
+
 def read_params(
     arrays: Arrays, rules: Iterable[Rule], dropped: Sequence[tuple[str, str]], spec: ModelSpec
 ) -> tuple[models.Params, Report]:
@@ -365,7 +385,7 @@ def read_params(
     wrong shape or type, or not finite.
     """
     rules = list(rules)  # first, as they refuse what cannot even be built
-    shapes = tree_utils.flatten(create_classifier(spec).shapes())
+    shapes = tree_utils.flatten(parameters(spec))
     stored = {name: leaf for name, leaf in shapes.items() if name not in spec.fresh}
     left = set(arrays.specs)
     flat: dict[str, np.ndarray] = {}
@@ -410,7 +430,7 @@ def write_arrays(
 
     Raises WeightsError for a parameter that no rule covers.
     """
-    shapes = tree_utils.flatten(create_classifier(spec).shapes())
+    shapes = tree_utils.flatten(parameters(spec))
     flat = tree_utils.flatten(params)
     found: dict[str, np.ndarray] = {}
     parts: dict[str, dict[int, np.ndarray]] = {}
@@ -464,7 +484,7 @@ def locate(
         by_target.setdefault(rule.target, []).append(rule)
     for target, leaf in shapes.items():
         own = by_target.get(target, [])
-        stacked = target.startswith("encoder/") and own and all("{" not in r.source for r in own)
+        stacked = STACKED.match(target) and own and all("{" not in r.source for r in own)
         layers = _layers(target, tuple(leaf.shape))
         if stacked:  # in the file too
             layers = iter([(None, target, {}, tuple(leaf.shape))])
@@ -479,7 +499,7 @@ def locate(
 
 def _layers(target: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str, int], Shape]]:
     """Index, rule name, counts and shape of every layer stacked in a parameter."""
-    if target.startswith("encoder/"):
+    if STACKED.match(target):
         for layer in range(shape[0]):
             yield layer, target, {"layer": layer}, shape[1:]
     elif match := re.fullmatch(r"resnet/stage(\d+)/(first|rest)/(.+)", target):

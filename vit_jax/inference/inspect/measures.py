@@ -21,7 +21,7 @@ from vit_jax.models import variants
 from vit_jax.models.layers import patchify, unpatchify
 from vit_jax.models.variants import required
 from vit_jax.training import build, normalization
-from vit_jax.training.objectives import masked_patches
+from vit_jax.training.objectives import mae, masked_patches
 
 FILTERS = 28  # principal components of filters, as many as the paper shows
 BYTES = 2**30  # of attention weights per batch; a batch contains at least one image
@@ -382,20 +382,22 @@ def unit_rows(image: np.ndarray) -> np.ndarray:
 
 
 def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
-    """Masked patch prediction of images, by name.
+    """What a model trained on masked patches predicts of images, by name.
 
     `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, cropped to whole patches. For
     patches with the mask token, `corrupted` is 127 and `masked` (B, H, W) is True. `predicted`
     copies uncorrupted patches. `indices` (B, M) int32 lists the corrupted patches.
 
     Args:
-      opened: a run of masked patch prediction; raises CannotAnswer for others.
+      opened: a run of masked patch prediction or a masked autoencoder; raises CannotAnswer for
+        others.
       images: (B, H, W, C) uint8, before normalization. Image i gets the corruption of example i in
         evaluation.
     """
     require_masked(opened)
     cfg = opened.config
-    found = _predict_masked(build.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
+    arguments = build.create_model(cfg), cfg.data, opened.params, jnp.asarray(images)
+    found = _predict_masked(*arguments) if cfg.mae is None else _reconstruct(cfg.mae, *arguments)
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     return {"original": images[:, :height, :width]} | {
         name: np.asarray(value) for name, value in found.items()
@@ -403,8 +405,8 @@ def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str,
 
 
 def require_masked(opened: loading.LoadedModel) -> None:
-    """Raises CannotAnswer for a model without masked patch prediction."""
-    if opened.config.masked is None:
+    """Raises CannotAnswer for a model that was not trained on masked patches."""
+    if not (opened.config.masked or opened.config.mae):
         raise CannotAnswer(
             "the model predicts no masked patches; train one: vit_jax train masked/digits"
         )
@@ -440,4 +442,34 @@ def _predict_masked(
         "predicted": whole(filled),
         "masked": whole(shown)[..., 0],
         "indices": corruption["masked"],
+    }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _reconstruct(
+    options: config.Mae,
+    model: models.Classifier,
+    data: config.Data,
+    params: models.Params,
+    images: jax.Array,
+) -> dict[str, jax.Array]:
+    """As `_predict_masked`; normalized pixels are scaled back by those of the image."""
+    patch = required(model.config.patch_size)
+    rank = mae.ranks(masked_patches.keys_of_examples(jnp.arange(len(images))), model.patches)
+    pixels = normalization.normalize_pixels(images, data)
+    guess = mae.reconstruct(model, options, params, pixels, rank)
+    _, mean, std = mae.targets(pixels, patch, norm_pix=options.norm_pix)
+    patches = patchify(images, patch)
+    painted = masked_patches.predictions(guess * std + mean, patch, "pixels", data)
+    where = (rank >= variants.kept_patches(options, model.patches))[:, :, None, None, None]
+    rounded = jnp.round(jnp.clip(painted, 0, 255)).astype(jnp.uint8)
+
+    def whole(x: jax.Array) -> jax.Array:
+        return unpatchify(x, variants.covered(model.config, model.image_size))
+
+    return {
+        "corrupted": whole(jnp.where(where, jnp.uint8(127), patches)),
+        "predicted": whole(jnp.where(where, rounded, patches)),
+        "masked": whole(jnp.broadcast_to(where, (*patches.shape[:-1], 1)))[..., 0],
+        "indices": jnp.argsort(rank, axis=1)[:, variants.kept_patches(options, model.patches) :],
     }

@@ -1,6 +1,7 @@
 """Objectives: what a run learns. Each is a component, and a stranger's is one file."""
 
 from vit_jax.training.objectives.distillation import Distillation as Distillation
+from vit_jax.training.objectives.mae import MaskedAutoencoder as MaskedAutoencoder
 from vit_jax.training.objectives.masked_patches import MaskedPatches as MaskedPatches
 from vit_jax.training.objectives.objective import Batch as Batch
 from vit_jax.training.objectives.objective import Inputs as Inputs

@@ -1,21 +1,31 @@
-"""Hugging Face's ViT and DeiT, and the encoders of ViTMAE and ViTMSN.
+"""Hugging Face's ViT, DeiT and ViTMAE, and the encoder of ViTMSN.
 
 vit.embeddings, vit.encoder.layer.0, classifier      ViTForImageClassification
 embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler becomes `pre_logits`
 deit.embeddings, deit.encoder.layer.0, classifier    DeiTForImageClassification, ...WithTeacher
+vit.embeddings, vit.encoder.layer.0, decoder         ViTMAEForPreTraining
 
 Version 5 of transformers names the layers of a ViT otherwise (layers.0.attention.q_proj) but still
-writes the older names; imports accept both, exports use the older.
+writes the older names; imports accept both, exports use the older. It writes layers of a decoder
+as decoder.decoder_encoder.layer.0, published files have decoder.decoder_layers.0.
 """
 
-from collections.abc import Collection
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
+from vit_jax import config, models
+from vit_jax.models import positions
+from vit_jax.models.classifier import OBJECTIVE
+from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.huggingface import Type
-from vit_jax.weights.family import Fields
-from vit_jax.weights.mapping import ModelSpec, Shapes
+from vit_jax.weights.family import Fields, Hints
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Shapes
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 AROUND = (
@@ -25,29 +35,45 @@ AROUND = (
     ("embeddings.patch_embeddings.projection", "embedding"),
     ("layernorm", "encoder_norm"),
 )
-MASKED = ((r"(\w+\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),)
+POSITIONS = "decoder.decoder_pos_embed"
+MASKED = (
+    (re.escape(POSITIONS), "fixed positions, which are computed"),
+    (r"(\w+\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),
+)
 
 
-def _layer(block: str, *dense: str) -> tuple[tuple[str, str], ...]:
-    targets = (*(f"attention/{name}" for name in ("query", "key", "value", "out")),
-               "mlp/fc1", "mlp/fc2")  # fmt: skip
-    return (
-        (f"{block}.layernorm_before", "encoder/norm1"),
-        (f"{block}.layernorm_after", "encoder/norm2"),
-        *((f"{block}.{name}", f"encoder/{target}")
-          for name, target in zip(dense, targets, strict=True)),
-    )  # fmt: skip
-
-
-OLDER = _layer(
-    "encoder.layer.{layer}",
+DENSE = (
     *(f"attention.attention.{name}" for name in ("query", "key", "value")),
     "attention.output.dense",
     "intermediate.dense",
     "output.dense",
 )
-NEWER = _layer(
-    "layers.{layer}", *(f"attention.{name}_proj" for name in "qkvo"), "mlp.fc1", "mlp.fc2"
+NEWER_DENSE = (*(f"attention.{name}_proj" for name in "qkvo"), "mlp.fc1", "mlp.fc2")
+
+
+def _layer(
+    block: str, dense: tuple[str, ...], encoder: str = "encoder"
+) -> tuple[tuple[str, str], ...]:
+    targets = (*(f"attention/{name}" for name in ("query", "key", "value", "out")),
+               "mlp/fc1", "mlp/fc2")  # fmt: skip
+    return (
+        (f"{block}.layernorm_before", f"{encoder}/norm1"),
+        (f"{block}.layernorm_after", f"{encoder}/norm2"),
+        *((f"{block}.{name}", f"{encoder}/{target}")
+          for name, target in zip(dense, targets, strict=True)),
+    )  # fmt: skip
+
+
+OLDER = _layer("encoder.layer.{layer}", DENSE)
+NEWER = _layer("layers.{layer}", NEWER_DENSE)
+DECODER = (
+    ("decoder.decoder_embed", f"{OBJECTIVE}/embed"),
+    ("decoder.mask_token", f"{OBJECTIVE}/mask_token"),
+    *_layer("decoder.decoder_layers.{layer}", DENSE, f"{OBJECTIVE}/encoder"),
+    *_layer("decoder.decoder_layers.{layer}", NEWER_DENSE, f"{OBJECTIVE}/encoder"),
+    *_layer("decoder.decoder_encoder.layer.{layer}", DENSE, f"{OBJECTIVE}/encoder"),
+    ("decoder.decoder_norm", f"{OBJECTIVE}/norm"),
+    ("decoder.decoder_pred", f"{OBJECTIVE}/pixels"),
 )
 
 
@@ -68,8 +94,28 @@ class HuggingFaceViT(huggingface.HuggingFace):
         ("distillation_classifier", "head_dist"),
         ("pooler.dense", "pre_logits"),
         *OLDER,  # where transformers 5 saves the layers of a ViTMSN with a head
+        *DECODER,
     )
+    autoencoders = True
     dropped = (*MASKED, (r"(vit|deit)\.pooler\..*", "a pooler that the classifier does not use"))
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        spec, shapes = super().read_spec(arrays, hints), Shapes(arrays, self.rules(arrays, None))
+        if "cls" not in shapes.has or f"{OBJECTIVE}/pixels/kernel" not in shapes.has:
+            return spec
+        given = hints.files["config.json"]
+        width = shapes.shape(f"{OBJECTIVE}/embed/kernel", 2)[1]
+        if shapes.shape(f"{OBJECTIVE}/encoder/mlp/fc1/kernel", 2)[1] != 4 * width:
+            return spec  # of no decoder here
+        mae = config.Mae(
+            name="mae",
+            mask_ratio=json_fields.real(given, "mask_ratio", 0.75),
+            norm_pix=bool(given.get("norm_pix_loss", False)),
+            decoder_width=width,
+            decoder_depth=shapes.depth(f"{OBJECTIVE}/encoder/"),
+            decoder_heads=json_fields.whole(given, "decoder_num_attention_heads", 16),
+        )
+        return dataclasses.replace(spec, mae=mae)
 
     def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
         if "cls" not in shapes.has:
@@ -91,7 +137,27 @@ class HuggingFaceViT(huggingface.HuggingFace):
                 "only the class token"
             )
 
+    def written_prefix(self, spec: ModelSpec) -> str:
+        return super().written_prefix(spec) if spec.mae is None else "vit."
+
+    def constants(self, spec: ModelSpec) -> Mapping[str, np.ndarray]:
+        if spec.mae is None:
+            return {}
+        rows, columns = models.grid(spec.model, spec.data.image_size)
+        table = positions.sincos_2d(rows, columns, spec.mae.decoder_width, whole=False)
+        return {POSITIONS: np.pad(np.asarray(table), ((1, 0), (0, 0)))[None]}
+
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
+        if (mae := spec.mae) is not None:
+            decoder = {
+                "decoder_hidden_size": mae.decoder_width,
+                "decoder_num_hidden_layers": mae.decoder_depth,
+                "decoder_num_attention_heads": mae.decoder_heads,
+                "decoder_intermediate_size": 4 * mae.decoder_width,
+                "mask_ratio": mae.mask_ratio,
+                "norm_pix_loss": mae.norm_pix,
+            }
+            return "ViTMAEForPreTraining", "vit_mae", huggingface.encoder_fields(spec) | decoder
         kind = "DeiT" if spec.model.distillation else "ViT"
         task = "ForImageClassification" + "WithTeacher" * (spec.model.pooling == "distilled")
         named = f"{kind}{'Model' if spec.headless else task}"

@@ -10,7 +10,7 @@ from vit_jax.weights.mapping import CONVOLUTION, FLAT, SAME, Rule, linear
 # A name that ends in _ is followed by `weight` without a dot, as in torch's own attention.
 Names = Iterable[tuple[Any, ...]]
 
-ARRAYS = ("cls", "distillation", "registers", "table", "probe", "scale")  # no layers
+ARRAYS = ("cls", "distillation", "registers", "mask_token", "table", "probe", "scale")  # no layers
 QKV = ("query", "key", "value")
 # SwiGLU by all names of its layers but fc1, which is no gated layer in a plain MLP.
 SWIGLU = {
