@@ -33,6 +33,7 @@ EXHIBITS = {
     "baseline": ("baseline",),
     "deit": ("deit",),
     "deit3": ("deit3",),
+    "mae": ("mae",),
 }
 DRAWN_FROM = {"figure5": "table6"}  # the same runs
 # Names without a measurement in `reproduce`, and the alternative.
@@ -43,6 +44,7 @@ UNMEASURED = {
     "baseline": "its runs are those of another paper",
     "deit": "its runs are those of another paper",
     "deit3": "its runs are those of another paper",
+    "mae": "its runs are those of another paper",
 }
 # Exhibits without configs, and what makes them.
 MADE_BY = {
