@@ -161,7 +161,8 @@ class Copy:
             with report.open("a") as stream:
                 plugin = Recorder(self.root, order, durations, functions, budget, stream)
                 stop = [] if functions else ["-x"]
-                arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", *stop, *files]
+                marks = [] if order is None else ["-m", ""]  # a named test runs though it is slow
+                arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", *stop, *marks, *files]
                 code = pytest.main(arguments, [plugin])
         except BaseException:
             traceback.print_exc()

@@ -104,7 +104,7 @@ WHOLE = PHOTO.astype(np.int64)
     "image",
     [
         FRACTIONS, FRACTIONS.astype(np.float32), WHOLE, WHOLE.astype(np.uint32),
-        PHOTO.astype(np.float16), PHOTO.astype(">u2") * np.uint16(257), PHOTO.astype(float),
+        PHOTO.astype(np.float16), (PHOTO * np.uint16(257)).astype(">u2"), PHOTO.astype(float),
         PHOTO.astype(ml_dtypes.bfloat16),
     ],
     ids=lambda image: str(image.dtype),

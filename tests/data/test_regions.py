@@ -267,6 +267,14 @@ def test_a_view_of_many_pixels_in_few_bytes_is_refused_by_both_decoders(monkeypa
         make(whole[:1500] + b"\xff\xd9", 0, 0, np.zeros((31, 29, 3), np.uint8))
 
 
+@pytest.mark.parametrize("part", [True, False])
+def test_an_image_of_too_many_pixels_is_refused_by_both_decoders(part):
+    data = config.Data(image_size=(31, 29), max_pixels=61 * 77 - 1, partial_decoding=part)
+    make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
+    with pytest.raises(decoding.BadImage, match="77 x 61 pixels, more than data.max_pixels=4696"):
+        make(encode(picture(61, 77), "4:4:4").tobytes(), 0, 0, np.zeros((31, 29, 3), np.uint8))
+
+
 def test_a_view_is_what_the_transforms_make_of_the_whole_image():
     data = config.Data(image_size=(31, 29), flip=True)
     source = Mixed()
