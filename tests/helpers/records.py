@@ -269,6 +269,9 @@ def gpu():
     """Training steps on the card, as rows of gpu.md, and the runs that were resumed there."""
     rows, resumed = {}, []
     for line in lines("gpu"):
+        if "images_per_second" in line:
+            yield f"logged {line['images_per_second']:,} images/s with the explicit attention"
+            continue
         if "compared" not in line:
             resumed.append(line)
             continue
