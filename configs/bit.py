@@ -1,7 +1,7 @@
 """Big Transfer, a column of Table 2: bit/R152x4-jft-40ep, bit/R152x4-jft-TASK, -vtab-TASK.
 
 BiT-L by its own recipe (the BiT paper, section 3.3), pre-trained on JFT-300M and fine-tuned by
-BiT-HyperRule: one setting for each size of a data set, nothing to choose. Tasks are those of
+BiT-HyperRule: one setting for each size of a dataset, nothing to choose. Tasks are those of
 finetune/*; `vtab-` is one of the 19 of VTAB-1k.
 """
 

@@ -1,6 +1,6 @@
 """Fine-tuning (Tables 2, 4, 5, 6): finetune/MODEL-FROM-DATASET; Table 2's ImageNet: -512, -518.
 
-Data sets: imagenet, cifar10, cifar100, pets, flowers. Runs from i21k start with the weights that
+Datasets: imagenet, cifar10, cifar100, pets, flowers. Runs from i21k start with the weights that
 Google published; the others were never published and come from a run of yours: init_from. Runs that
 only Table 6 has say how long JFT-300M was trained on, such as jft7ep. A name is one run at one rate
 on the whole training set; `vit_jax transfer NAME` is the protocol that chooses the rate.

@@ -5,7 +5,7 @@
     vit_jax transfer masked/digits-scratch
     vit_jax reproduce masked
 
-Data sets: `jft`, `i21k`, `imagenet`, for a million steps or, `-100k`, a tenth of that. `-rate15`
+Datasets: `jft`, `i21k`, `imagenet`, for a million steps or, `-100k`, a tenth of that. `-rate15`
 corrupts less, `-color_4x4` and `-pixels` predict something else. `digits` trains on all digits
 without a label; `digits-tenth` fine-tunes it on the labels of a tenth of them, and `digits-scratch`
 does the same from random weights.
@@ -28,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "-color_4x4": {"objective.target": "color_4x4"},
     "-pixels": {"objective.target": "pixels"},
 }
-PRETRAINING = {  # data set, whether short, masked target
+PRETRAINING = {  # dataset, whether short, masked target
     f"masked/{MODEL}-{dataset}{SHORT * short}{variant}": (dataset, short, variant)
     for dataset in BASES
     for short in (False, True)

@@ -1,6 +1,6 @@
 """Pre-training (Tables 3, 5, 6, 7): pretrain/MODEL-DATA-EPOCHSep; Table 7's other arm adds -sgd.
 
-Data sets: `jft` (private: any data set of yours takes its place), `i21k`, `imagenet`. Three runs
+Datasets: `jft` (private: any dataset of yours takes its place), `i21k`, `imagenet`. Three runs
 that Tables 5 and 6 report have no row in Table 3; `vit_jax show NAME` names the substitutes.
 """
 
@@ -127,7 +127,7 @@ def about(name: str) -> catalog.About:
         results=tuple(results.values()),
         choices=tuple(_choices(name)),
         needs="data.root=none: JFT-300M is private; set --config.data.root and --config.data.name "
-        "to a TFDS data set of yours, or try the row with --smoke" * (row.dataset == "jft"),
+        "to a TFDS dataset of yours, or try the row with --smoke" * (row.dataset == "jft"),
         lifted_by=("data.root", "data.name", "data.source"),
     )
 

@@ -85,7 +85,7 @@ CHOICES = (
     ),
     Choice("model.dropout=0", "not stated", "--config.model.dropout=0.1"),
     Choice(
-        "the data set in the major version that the benchmark's code names",
+        "the dataset in the major version that the benchmark's code names",
         "another one may order its images otherwise, so that the 1,000 differ",
         "--config.data.name=NAME:VERSION",
     ),

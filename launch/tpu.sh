@@ -250,7 +250,7 @@ setup() {
 #: Compiles the run for the slice (`vit_jax preflight`) and refuses what does not fit its memory; then starts
 #: `vit_jax train` on all workers. The same command resumes a run that has ended.
 #:   --force             do not ask preflight
-#:   --examples=N        for preflight, of a data set whose size the config does not know
+#:   --examples=N        for preflight, of a dataset whose size the config does not know
 #:
 run() {
   require name project zone slice

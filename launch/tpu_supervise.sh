@@ -271,7 +271,7 @@ pause_for() { # in the background, as a trap waits for whatever is in the foregr
 }
 
 plan() { # what supervise would do
-  echo "# 0. Before: gcloud auth login; the data set where all workers read it (data.root=gs://... or a shared" \
+  echo "# 0. Before: gcloud auth login; the dataset where all workers read it (data.root=gs://... or a shared" \
     "disk); for --workdir=gs://... a bucket in the slice's region. Supervise does the rest, line by line:"
   echo "# 1. The run is compiled for $slice on this machine; what does not fit its memory ends here (exit code 78)"
   preflight

@@ -107,14 +107,14 @@ def test_what_runs_code_is_noticed(tmp_path):
 def test_a_pipe_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(limits.LimitError, match="is no regular file"):
-        limits.read(tmp_path / "pipe", 10)
+        limits.read_file(tmp_path / "pipe", 10)
 
 
 def test_limits_are_those_they_say(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 11)
     with pytest.raises(limits.LimitError, match="has 11 bytes, more than 10"):
-        limits.read(tmp_path / "a", 10)
-    assert limits.read(tmp_path / "a", 11) == b"x" * 11
+        limits.read_file(tmp_path / "a", 10)
+    assert limits.read_file(tmp_path / "a", 11) == b"x" * 11
     deep = "[" * limits.DEPTH + "]" * limits.DEPTH
     limits.load_json(deep)
     for bad in (f"[{deep}]", "[" * 10**5 + "]" * 10**5):

@@ -155,7 +155,7 @@ def test_no_damage_comes_back_as_a_wrong_state(three, tmp_path, caplog, seeds):
 def recommit(folder):
     """Makes a commit record agree with the files as they are now; the digests stay."""
     path = record.epath.Path(folder)
-    commit = record.read(path)
+    commit = record.read_commit(path)
     commit.pop("files")
     record.write(path, commit)
 

@@ -171,7 +171,7 @@ def test_saving_a_step_again(make, directory, caplog):
     assert (folder / "state" / "_METADATA").stat().mtime == stamp
     put(saver, 2, {"loss": 1.0})
     put(saver, 2)
-    assert record.read(folder)["metrics"] == {"top1": 0.5, "loss": 1.0}
+    assert record.read_commit(folder)["metrics"] == {"top1": 0.5, "loss": 1.0}
     # Rolled back, another trajectory: the old one is there until the new one is committed.
     saver.save(2, states.state(99, states.mesh()), record={}, metrics=None)
     saver.wait()
@@ -308,7 +308,7 @@ def test_ties_go_to_the_lower_loss(make, directory):
     assert not make(keep=1, best="val/top1").is_best({"val/top1": 0.5, "val/loss": 0.4})
 
 
-def test_find_and_read_record(make, directory, tmp_path):
+def test_find(make, directory, tmp_path):
     saver = make(keep=3)
     where = directory
     with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
@@ -327,7 +327,7 @@ def test_find_and_read_record(make, directory, tmp_path):
     oldest = {**FACTS, "step": 1, "metrics": {}, "chosen": "step 1; the newest is step 3"}
     assert manager.find(where, 1) == (1, oldest)
     assert manager.find(where / "00000002")[0] == 2
-    assert manager.read_record(where, 2)["metrics"] == {"top1": 0.9}
+    assert manager.find(where, 2)[1]["metrics"] == {"top1": 0.9}
     for at in (4, "worst"):
         with pytest.raises(manager.CheckpointError, match=f"step {at}; choose steps 1, 2, 3"):
             manager.find(where, at)
@@ -412,7 +412,7 @@ def test_reads_records_without_jax(make, directory):
     put(saver, 4)
     code = (
         "import sys; from vit_jax.checkpoints import record; "
-        f"assert record.read_record({str(directory)!r})['step'] == 4; "
+        f"assert record.find({str(directory)!r}, None)[1]['step'] == 4; "
         "assert 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

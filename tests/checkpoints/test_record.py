@@ -35,7 +35,7 @@ def rewrite(folder, **changes):
 
 
 def test_reads_back_what_was_written(folder):
-    found = record.read(folder)
+    found = record.read_commit(folder)
     assert {name: value for name, value in found.items() if name != "files"} == BODY
     # CRC-32 by another implementation: `printf one | gzip -c | tail -c8 | xxd`, and bytes 0 to 255.
     assert found["files"] == {"state/one": [3, 0x7A6C86F1], "state/deep/two": [256, 0x29058C73]}
@@ -61,7 +61,7 @@ def test_a_record_that_says_something_else_is_damaged(folder, changes):
     with pytest.raises(
         errors.DamagedCheckpoint, match=r"commit.json does not match its own digest"
     ):
-        record.read(folder)
+        record.read_commit(folder)
     assert record.readable(folder.parent) == {}
     with pytest.raises(errors.CheckpointError, match="no sound checkpoint here"):
         record.find(folder.parent)
@@ -71,7 +71,7 @@ def test_the_record_of_another_step_is_damaged(folder):
     other = folder.with_name("00000009")
     folder.rename(other)
     with pytest.raises(errors.DamagedCheckpoint, match=r"commit.json is that of step 7"):
-        record.read(other)
+        record.read_commit(other)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_file_that_is_not_as_committed(folder, content, reason):
     else:
         file.write_bytes(content)
     with pytest.raises(errors.DamagedCheckpoint, match=reason):
-        record.check_files(folder, record.read(folder))
+        record.check_files(folder, record.read_commit(folder))
 
 
 def test_the_best_is_the_first_of_equals_and_finite():

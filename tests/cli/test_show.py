@@ -42,6 +42,6 @@ def test_the_printed_file_has_overrides_and_lists(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(capsys.readouterr().out)
     cfg = run_config.resolve(str(file), {})
-    assert cfg.optimizer.groups == (config.Group(pattern="head", lr=10.0),)
+    assert cfg.optimizer.groups == (config.ParamGroup(pattern="head", lr=10.0),)
     assert [config.show(one) for one in cfg.data.transforms] == ["three_augment jitter=0.2"]
     assert cfg.optimizer.freeze == ("embedding", "*/bias")

@@ -12,7 +12,7 @@ from vit_jax.training import run_config
 LIKE = {"model.variant": "ViT-B/16", "data.source": "synthetic"}
 SEVERAL = {"data.multilabel": "true"}
 MASKED = {"objective.name": "masked_patches"}
-TAUGHT = {"objective.name": "distillation", "objective.teacher": "x"}
+DISTILLED = {"objective.name": "distillation", "objective.teacher": "x"}
 # Each breaks a rule; neighbors are tried together too.
 MISTAKES = [
     {"data.source": "digits", "data.channels": "5"},
@@ -34,7 +34,7 @@ MISTAKES = [
     {"train.batch_size": "2050", "train.microbatch": "1", "train.mixup": "0.8"},
     {"train.batch_size": "100", "mesh.fsdp": "3", "evaluation.batch_size": "9"},
     {"mesh.fsdp": "16"},
-    TAUGHT | {"objective.target": "logits"} | SEVERAL,
+    DISTILLED | {"objective.target": "logits"} | SEVERAL,
     {"checkpoint.best": "map"},
     {"checkpoint.best": "top5"} | SEVERAL,
     {"data.classes": "a,b"} | SEVERAL,

@@ -76,7 +76,7 @@ def damaged(content, edits):
     return bytes(data)
 
 
-# Data sets whose archives have a reader of their own, by the function of official_fakes.
+# Datasets whose archives have a reader of their own, by the function of official_fakes.
 OFFICIAL = (
     "cifar10", "oxford_iiit_pet", "oxford_flowers102", "caltech101", "dtd", "svhn_cropped",
     "smallnorb", "dsprites", "patch_camelyon", "clevr", "kitti", "diabetic_retinopathy_detection",
@@ -580,7 +580,7 @@ def checkpoints():
 
     def read(data, folder):
         (folder / record.COMMIT).write_bytes(data)
-        record.read(epath.Path(folder))
+        record.read_commit(epath.Path(folder))
 
     return [whole], read
 

@@ -157,10 +157,14 @@ def distilled():
     for one in lines("cifar10"):
         pairs.setdefault((one["seed"], one["steps"]), []).append(one.get("batches"))
     assert all(len({str(b) for b in found}) == 1 for found in pairs.values())  # the same pixels
-    alone, taught = scores.values()
-    difference = [b - a for a, b in zip(alone, taught, strict=True)]
-    low, high = stats.ttest_rel(taught, alone).confidence_interval(0.95)
-    for label, values in (("alone", alone), ("taught", taught), ("difference", difference)):
+    alone, with_teacher = scores.values()
+    difference = [b - a for a, b in zip(alone, with_teacher, strict=True)]
+    low, high = stats.ttest_rel(with_teacher, alone).confidence_interval(0.95)
+    for label, values in (
+        ("alone", alone),
+        ("distilled", with_teacher),
+        ("difference", difference),
+    ):
         numbers = [f"{value:.2f}" for value in (*values, statistics.fmean(values))]
         half = f" ± {(high - low) / 2:.2f}" * (label == "difference")
         yield f"| {label} | {' | '.join(numbers)}{half} |"
@@ -220,14 +224,14 @@ def paper_findings():
 def table3():
     from vit_jax.config import catalog
 
-    known = list(batch.read(FOLDER / "preflight-table3.jsonl").values())
+    known = list(batch.read_reports(FOLDER / "preflight-table3.jsonl").values())
     printed = {one.name: catalog.about(one.name).core_days for one in known}
     yield from preflight.markdown(known, 0.4, printed)
-    scaled = batch.read(FOLDER / "preflight-scaling.jsonl").values()
+    scaled = batch.read_reports(FOLDER / "preflight-scaling.jsonl").values()
     for row in formatting.scaling_rows(scaled, 0.4):
         label = row[0].split("-jft")[0].removeprefix("pretrain/").replace("_", "/")
         yield f"| {' | '.join([label, *row[1:9]])} |".replace("%", " %")
-    for one in batch.read(FOLDER / "preflight-1000.jsonl").values():
+    for one in batch.read_reports(FOLDER / "preflight-1000.jsonl").values():
         moved = f"{one.bytes_accessed:.2e}".replace("e+0", "e").replace("e+", "e")
         yield f"| **split** | **{one.peak / 2**30:.2f}** | **{moved}** |"
 

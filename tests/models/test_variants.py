@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from vit_jax import config
-from vit_jax.models import check, complete, variants
+from vit_jax.models import check_model, complete, variants
 
 TABLE_1 = {"width": 768, "depth": 12, "mlp_dim": 3072, "heads": 12}
 
@@ -166,7 +166,7 @@ TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2)
     ],
 )
 def test_fitting_models_pass(changes):
-    check(complete(dataclasses.replace(TINY, **changes)), (8, 8))
+    check_model(complete(dataclasses.replace(TINY, **changes)), (8, 8))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_fitting_models_pass(changes):
 )  # fmt: skip
 def test_options_that_do_not_fit(changes, message):
     with pytest.raises(config.ConfigError) as raised:
-        check(complete(dataclasses.replace(TINY, **changes)), (8, 12))
+        check_model(complete(dataclasses.replace(TINY, **changes)), (8, 12))
     assert str(raised.value).startswith(f"model.{message}")
 
 
@@ -224,7 +224,7 @@ def test_options_that_do_not_fit(changes, message):
 )  # fmt: skip
 def test_sizes_that_do_not_fit_the_patches(changes, message):
     with pytest.raises(config.ConfigError) as raised:
-        check(complete(dataclasses.replace(TINY, **changes)), (8, 12))
+        check_model(complete(dataclasses.replace(TINY, **changes)), (8, 12))
     assert str(raised.value) == f"data.image_size=8,12: {message}"
 
 

@@ -13,7 +13,7 @@ RECORDED = pathlib.Path(__file__).parents[2] / "docs" / "records" / "preflight-s
 
 @pytest.fixture(scope="module")
 def reports():
-    found = batch.read(RECORDED).values()
+    found = batch.read_reports(RECORDED).values()
     return {(one.name.split("/")[1], one.topology): one for one in found}
 
 

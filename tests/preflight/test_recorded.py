@@ -14,7 +14,7 @@ FILE = pathlib.Path(__file__).parents[2] / "docs" / "records" / "preflight-table
 
 
 def test_recorded_results_belong_to_the_configs_of_their_names():
-    known = batch.read(FILE)
+    known = batch.read_reports(FILE)
     assert known
     for key, report in known.items():
         cfg = preflight.prepare(config.build(catalog.load(report.name)))
@@ -25,7 +25,9 @@ def test_recorded_results_belong_to_the_configs_of_their_names():
 
 
 def test_a_price_is_of_chips_and_hours():
-    one = next(report for report in batch.read(FILE).values() if report.topology == "v3-128")
+    one = next(
+        report for report in batch.read_reports(FILE).values() if report.topology == "v3-128"
+    )
     hours = one.steps * one.model_flops / (0.4 * 123e12 / 2) / 3600
     cost = 1.5 * 64 * hours  # two cores a chip
     assert preflight.as_dict(one, 0.4, 1.5)["whole_run"]["cost"] == pytest.approx(cost)
@@ -41,13 +43,13 @@ def test_the_page_shows_them():
     rows = [line for line in text.splitlines() if line.startswith("| pretrain/")]
     assert len(rows) == 26
     assert all(cell.strip() for row in rows for cell in row.split("|")[1:8])  # the name, 6 slices
-    for report in batch.read(FILE).values():
+    for report in batch.read_reports(FILE).values():
         (row,) = (line for line in rows if line.startswith(f"| {report.name} |"))
         assert f"; {report.peak / 2**30:.1f}; " in row
 
 
 def test_a_share_of_peak_is_that_of_public_runs_unless_one_is_given():
-    one = next(iter(batch.read(FILE).values()))
+    one = next(iter(batch.read_reports(FILE).values()))
     shares = {384: 0.26, 500: 0.26, 768: 0.30, 1024: 0.41, 1280: 0.32, 1408: 0.32, None: 0.30}
     for width, share in shares.items():
         report = dataclasses.replace(one, width=width)

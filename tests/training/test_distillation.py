@@ -187,7 +187,7 @@ def test_a_teacher_that_cannot_teach(options, reason, teacher_run):
     opened = loading.load(teacher_run)
     teacher = Teacher(opened.model, opened.config.data)
     with pytest.raises(config.ConfigError, match=reason):
-        distillation.check(cfg, build.create_model(cfg), teacher)
+        distillation.check_teacher(cfg, build.create_model(cfg), teacher)
 
 
 def test_distillation_needs_a_teacher():

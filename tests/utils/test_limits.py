@@ -26,16 +26,16 @@ def test_as_many_bytes_as_allowed_and_one_more(tmp_path, remote):
     path = InBucket() if remote else tmp_path / "file"
     if not remote:
         path.write_bytes(b"0123456789")
-    assert limits.read(path, 10) == b"0123456789"
+    assert limits.read_file(path, 10) == b"0123456789"
     with pytest.raises(limits.LimitError, match=r"has more than 9 bytes|has 10 bytes, more than 9"):
-        limits.read(path, 9)
+        limits.read_file(path, 9)
 
 
 def test_a_text_is_the_name_of_a_file_whatever_it_looks_like(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("gs:").mkdir()
     pathlib.Path("gs:/file").write_bytes(b"here")
-    assert limits.read("gs://file", 10) == b"here"
+    assert limits.read_file("gs://file", 10) == b"here"
 
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
@@ -44,7 +44,7 @@ def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
     signal.alarm(5)
     try:
         with pytest.raises(limits.LimitError, match="is no regular file"):
-            limits.read(tmp_path / "pipe", 10)
+            limits.read_file(tmp_path / "pipe", 10)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)

@@ -132,7 +132,7 @@ def random_state(name: str) -> tuple[State, State]:
     ConfigError for an unknown model.
     """
     model = models.complete(config.Model(variant=name, num_classes=CLASSES))
-    models.check(model, SIZE)
+    models.check_model(model, SIZE)
     cfg = config.Config(model=model, data=config.Data(source="synthetic", image_size=SIZE))
     target = build(cfg, examples=1_281_167, devices=jax.devices()[:1]).state_shapes
     drawn = np.random.default_rng(0)

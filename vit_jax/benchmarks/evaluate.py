@@ -119,7 +119,7 @@ def measure(
     for model in names:  # a mistake is reported before images are made
         for size in sizes:
             complete = models.complete(config.Model(variant=model, num_classes=CLASSES))
-            models.check(complete, (size, size))
+            models.check_model(complete, (size, size))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         images = arrange(data, folder)

@@ -127,7 +127,7 @@ def works(
         if not name.startswith("ViT-") or model.patch_size is None:
             raise config.ConfigError(f"--models={name}: must be a ViT, such as ViT-S/16")
         for size in sizes:
-            models.check(model, (size, size))
+            models.check_model(model, (size, size))
             for attention in attentions:
                 found.append(
                     Work(

@@ -29,13 +29,13 @@ from etils import epath
 from vit_jax.checkpoints import digests, orbax_logging, reader
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.reader import restore_subtree
-from vit_jax.checkpoints.record import find, read_record
+from vit_jax.checkpoints.record import find
 from vit_jax.runtime import collectives
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint, LeaseLost, UserError
 
 __all__ = [
-    "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find", "read_record",
+    "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find",
     "restore_subtree",
 ]  # fmt: skip
 
@@ -255,7 +255,7 @@ class Manager:
         path = records.folder(self._directory, step)
         if records.is_committed(path):
             try:
-                old = records.read(path)
+                old = records.read_commit(path)
             except DamagedCheckpoint:
                 records.set_aside(path)
             else:

@@ -57,7 +57,7 @@ def restore(
     cannot be read for now.
     """
     path = records.folder(directory, step)
-    commit = collectives.broadcast_from_main(lambda: records.read(path))
+    commit = collectives.broadcast_from_main(lambda: records.read_commit(path))
     wanted = tree_utils.flatten(target)
     _check_fits(path, commit["leaves"], wanted, whole=whole)
     problem = None

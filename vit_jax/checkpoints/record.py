@@ -111,15 +111,15 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
         storage.sync(path.parent)
     else:
         (path / COMMIT).write_text(text)  # an object appears whole or not at all
-    if read(path) != body:
+    if read_commit(path) != body:
         raise DamagedCheckpoint(f"{COMMIT} reads back differently")
 
 
-def read(path: epath.Path) -> dict[str, Any]:
+def read_commit(path: epath.Path) -> dict[str, Any]:
     """The commit record in folder `path`; raises DamagedCheckpoint unless it is intact."""
     try:
         with storage.os_errors():
-            text = limits.read(path / COMMIT, limits.RECORD)
+            text = limits.read_file(path / COMMIT, limits.RECORD)
     except limits.LimitError as error:
         raise DamagedCheckpoint(f"{COMMIT} {error}") from None
     except FileNotFoundError:
@@ -271,7 +271,7 @@ def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
     commits = {}
     for step in steps(directory):
         with contextlib.suppress(DamagedCheckpoint):
-            commits[step] = read(folder(directory, step))
+            commits[step] = read_commit(folder(directory, step))
     return commits
 
 
@@ -294,7 +294,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
     path = epath.Path(directory)
     if at is None and is_committed(path):
         try:
-            commit = read(path)
+            commit = read_commit(path)
         except DamagedCheckpoint as problem:
             raise CheckpointError(f"{path}: damaged: {problem}") from problem
         return commit["step"], {**public_record(commit), "chosen": f"step {commit['step']:,}"}
@@ -336,11 +336,6 @@ def choose(
         words.append("the newest")
     newer = "" if step == newest else f"; the newest is step {newest:,}"
     return step, ", ".join(words) + newer
-
-
-def read_record(directory: epath.PathLike, step: int | None = None) -> dict[str, Any]:
-    """The run's facts, `step` and `metrics` of a checkpoint; raises CheckpointError."""
-    return find(directory, step)[1]
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ EPILOG = """\
   vit_jax embed --checkpoint=augreg/ViT-B_16 --output=pets.parquet \\
       --config.data.source=tfds --config.data.name=oxford_iiit_pet
 
-Rows keep the order of the paths or of the data set, and depend on batch size and devices only by
+Rows keep the order of the paths or of the dataset, and depend on batch size and devices only by
 rounding. FILE.npz has features, names, labels (-1: unknown) and classes; FILE.parquet has the
 columns name, label, features. Features are float32; only a few batches are in memory at a time.
 A file in a folder named after a class of the model has that label. An unreadable image is an
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--images",
         type=arguments.local_path,
         metavar="FOLDER",
-        help="image files at any depth (default: data.eval_split of the config's data set)",
+        help="image files at any depth (default: data.eval_split of the config's dataset)",
     )
     parser.add_argument(
         "--output",

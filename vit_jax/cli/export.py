@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         dtype=args.dtype,
     )
     if args.to == "onnx":  # before anything is loaded
-        onnx_export.check(form, args.output)
+        onnx_export.check_options(form, args.output)
     else:
         export.check_output(args.output)
     predictor = loading.load(args.checkpoint, overrides, args.step)

@@ -16,7 +16,7 @@ A name is all that `vit_jax train` and `vit_jax show` need. exaFLOPs are counted
 CIFAR-10 and -100 (C10, C100), ... after fine-tuning.
 --weights: published checkpoints to start from or predict with; top-1 on ImageNet as their source
 reports it, for models trained on ImageNet-21k alone after fine-tuning.
---tasks: data sets with their splits, whether they are on this machine, and the command for each
+--tasks: datasets with their splits, whether they are on this machine, and the command for each
 that is not.
 """
 
@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", action="store_true", help="published checkpoints instead of configs"
     )
-    parser.add_argument("--tasks", action="store_true", help="data sets instead of configs")
+    parser.add_argument("--tasks", action="store_true", help="datasets instead of configs")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="with --tasks: where data sets are (default: TFDS's)"
+        "--data-dir", metavar="DIR", help="with --tasks: where datasets are (default: TFDS's)"
     )
     parser.add_argument(
         "--augreg-index",

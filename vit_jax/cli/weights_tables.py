@@ -11,7 +11,7 @@ from vit_jax.pages import listing
 from vit_jax.weights import hub, zoo
 
 
-def published(model: str | None) -> list[zoo.Entry]:
+def published(model: str | None) -> list[zoo.PublishedFile]:
     """The published checkpoints; raises ConfigError where none is of this model."""
     entries = zoo.entries(model)
     if not entries:
@@ -20,13 +20,13 @@ def published(model: str | None) -> list[zoo.Entry]:
     return entries
 
 
-def to_dict(entry: zoo.Entry) -> dict[str, Any]:
+def to_dict(entry: zoo.PublishedFile) -> dict[str, Any]:
     """Plain values for JSON."""
     values = dataclasses.asdict(entry) | {"reported_by": entry.reported_by}
     return {key: value for key, value in values.items() if key not in ("name", "optional")}
 
 
-def groups(entries: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
+def groups(entries: Sequence[zoo.PublishedFile]) -> Iterator[listing.TitledTable]:
     """Yields a table per collection of published checkpoints."""
     header = ("name", "model", "pixels", "MiB", "top-1", "reported by", "trained on")
     header += ("license", "access")
@@ -48,7 +48,7 @@ def groups(entries: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
         ]
         filled = [i for i in range(len(header)) if i == 0 or any(row[i] for row in rows)]
         layouts = ", ".join(dict.fromkeys(entry.layout for entry in members))
-        yield listing.Group(
+        yield listing.TitledTable(
             f"{collection}: in the layout of {layouts}",
             "",
             tuple(header[i] for i in filled),
@@ -76,7 +76,7 @@ def augreg_best(index: str, model: str | None) -> list[zoo.Upstream]:
     return entries
 
 
-def augreg_group(entries: Sequence[zoo.Upstream]) -> listing.Group:
+def augreg_group(entries: Sequence[zoo.Upstream]) -> listing.TitledTable:
     """The best models of an index as a table, two lines each: upstream, fine-tuned."""
     rows = []
     for one in entries:
@@ -85,4 +85,4 @@ def augreg_group(entries: Sequence[zoo.Upstream]) -> listing.Group:
             adapted = f"ImageNet, {one.resolution} pixels"
             rows.append((one.tuned_file, "", adapted, f"{one.tuned_val:.4f}"))
     title = "augreg: best by upstream validation accuracy, and their best on ImageNet"
-    return listing.Group(title, "", ("name", "model", "on", "val"), rows)
+    return listing.TitledTable(title, "", ("name", "model", "on", "val"), rows)

@@ -39,7 +39,6 @@ from vit_jax.config.training import Cooled as Cooled
 from vit_jax.config.training import Distillation as Distillation
 from vit_jax.config.training import Falling as Falling
 from vit_jax.config.training import Focal as Focal
-from vit_jax.config.training import Group as Group
 from vit_jax.config.training import Lamb as Lamb
 from vit_jax.config.training import LogitAdjusted as LogitAdjusted
 from vit_jax.config.training import Lora as Lora
@@ -49,9 +48,10 @@ from vit_jax.config.training import MaskedPatches as MaskedPatches
 from vit_jax.config.training import Mesh as Mesh
 from vit_jax.config.training import Objective as Objective
 from vit_jax.config.training import Optimizer as Optimizer
+from vit_jax.config.training import ParamGroup as ParamGroup
 from vit_jax.config.training import ReciprocalSqrt as ReciprocalSqrt
 from vit_jax.config.training import Schedule as Schedule
-from vit_jax.config.training import Step as Step
+from vit_jax.config.training import StepSchedule as StepSchedule
 from vit_jax.config.training import Train as Train
 from vit_jax.utils.errors import NO_ROOM as NO_ROOM
 from vit_jax.utils.errors import ConfigError as ConfigError

@@ -35,9 +35,9 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
 
 
 def check_options(cfg: config.Config) -> None:
-    """Raises ConfigError for a combination of options that cannot work; `models.check` has more.
+    """Raises ConfigError for a combination of options that cannot work.
 
-    What depends on the number of devices is `check_devices`'.
+    `models.check_model` has more; what depends on the number of devices is `check_devices`'.
     """
     data, train = cfg.data, cfg.train
     if data.source == "tfds" and not data.name:

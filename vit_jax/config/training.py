@@ -199,7 +199,7 @@ class Distillation(Objective, components=("distillation",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Group:
+class ParamGroup:
     """Parameters with a learning rate or weight decay of their own."""
 
     pattern: str = option("", "Parameters, by pattern: head, */bias.", check=patterns.check)
@@ -242,7 +242,7 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
         above=0,
         at_most=1,
     )
-    groups: tuple[Group, ...] = option(
+    groups: tuple[ParamGroup, ...] = option(
         (), "Factors on learning rate (lr), weight decay (decay) by pattern: groups.head.lr=10."
     )
     head_first: int = option(0, "Steps at first in which the head alone trains.", at_least=0)
@@ -333,7 +333,7 @@ class Falling(Schedule, components=("cosine", "linear")):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step(Schedule, components=("step",)):
+class StepSchedule(Schedule, components=("step",)):
     """Arguments of a rate that falls in steps."""
 
     drops: tuple[float, ...] = option(

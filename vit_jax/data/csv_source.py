@@ -149,7 +149,7 @@ def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], 
     """Reads header and rows; raises DataError for the first malformed line."""
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
-            data = limits.read(path, limits.EXAMPLES)
+            data = limits.read_file(path, limits.EXAMPLES)
             wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # Excel's
             text = data.decode("utf-16" if wide else "utf-8-sig")
         except limits.LimitError as error:

@@ -36,7 +36,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     A pipe of that name would otherwise block the reader forever.
     """
     try:
-        return limits.read(path, MOST_BYTES)
+        return limits.read_file(path, MOST_BYTES)
     except limits.LimitError as error:
         raise BadImage(str(error)) from None
 

@@ -88,7 +88,7 @@ def read_list(path: Path) -> Listing:
             storage.errors_as(DataError, f"{key}: cannot be read"),
             storage.readable_errors(key, DataError),
         ):
-            data = limits.read(epath.Path(path), limits.EXAMPLES)
+            data = limits.read_file(epath.Path(path), limits.EXAMPLES)
         facts = limits.load_json(data)
         words = (str(facts[name]) for name in ("task", "dataset", "version", "split"))
         listing = Listing(*words, examples=tuple(facts["examples"]))

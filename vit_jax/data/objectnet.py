@@ -69,7 +69,7 @@ def find_mappings(sources: Iterable[pathlib.Path]) -> pathlib.Path | None:
 
 def _read_text(path: epath.Path) -> str:
     try:
-        return limits.read(path, limits.MAPPINGS).decode("utf-8")
+        return limits.read_file(path, limits.MAPPINGS).decode("utf-8")
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
     except OSError:

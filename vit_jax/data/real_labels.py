@@ -59,7 +59,7 @@ class Real:
 def load_real(path: os.PathLike[str], *, images: int = IMAGES) -> Real:
     """Reads real.json: a list of `images` lists of classes, 0 to 999; raises DataError."""
     try:
-        data = limits.read(path, limits.LABELS)
+        data = limits.read_file(path, limits.LABELS)
         values = limits.load_json(data)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; it is real.json of ReaL") from None

@@ -47,7 +47,7 @@ def write(
     Raises ConfigError, and leaves nothing behind, where a package is missing, an operation has no
     translation, or onnxruntime's logits are further from ours than TOLERANCE.
     """
-    check(options, path)
+    check_options(options, path)
     jax2onnx, onnx, runtime = (_required(name) for name in PACKAGES)
     data = loaded.config.data
     program = export.create_program(loaded, options, unroll=True)
@@ -108,7 +108,7 @@ def write(
     ]
 
 
-def check(options: export.ExportOptions, path: pathlib.Path) -> None:
+def check_options(options: export.ExportOptions, path: pathlib.Path) -> None:
     """Raises ConfigError for options, a path or an environment that no program can be made with."""
     default = export.ExportOptions()
     for name in ("platforms", "any_size", "dtype"):

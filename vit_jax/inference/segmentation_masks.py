@@ -59,7 +59,7 @@ def _voc(root: pathlib.Path, split: str) -> list[LabeledImage]:
         there = ", ".join(sorted(path.stem for path in names.parent.glob("*.txt")))
         raise ConfigError(f"--data={root}: has no split {split}; there are {there or 'none'}")
     try:
-        listed = limits.read(names, limits.TABLE).decode("utf-8")
+        listed = limits.read_file(names, limits.TABLE).decode("utf-8")
     except (OSError, limits.LimitError, UnicodeDecodeError) as error:
         raise ConfigError(f"{names}: is no list of names: {error}") from None
     return [

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import vit_jax.models.families  # noqa: F401 (registers the built-in families)
 from vit_jax.models.family import Family, Params
 from vit_jax.models.variants import (
-    check,
     check_masked,
+    check_model,
     check_read,
     complete,
     default_class_token,
@@ -30,8 +30,8 @@ __all__ = [
     "Family",
     "ParameterError",
     "Params",
-    "check",
     "check_masked",
+    "check_model",
     "check_read",
     "complete",
     "create",

@@ -270,7 +270,7 @@ def create(
     Raises ConfigError for sizes that are missing or do not fit each other.
     """
     model = variants.complete(model)
-    variants.check(model, image_size)
+    variants.check_model(model, image_size)
     if model.num_classes is None and masked is None and not headless:
         raise config.ConfigError("model.num_classes=none: not known; set the number of classes")
     if model.attention == "cudnn" and dtype != "bfloat16":

@@ -214,7 +214,7 @@ def has_class_position(model: config.Model) -> bool:
     return has_class_token(model) and model.class_position
 
 
-def check(model: config.Model, image_size: tuple[int, int]) -> None:
+def check_model(model: config.Model, image_size: tuple[int, int]) -> None:
     """Raises ConfigError for a complete `model` whose parts do not fit each other or the images."""
     family(model).check(model, image_size)
 

@@ -12,7 +12,7 @@ from vit_jax.config import catalog, components, table_names
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ConfigEntry:
     """A catalog entry: its file, its config with the model sizes filled in, and its provenance."""
 
     name: str
@@ -67,7 +67,7 @@ class Entry:
         return 3 * forward * self.steps * cfg.train.batch_size / 1e18
 
 
-def entries(*, table: str | None = None, model: str | None = None) -> list[Entry]:
+def entries(*, table: str | None = None, model: str | None = None) -> list[ConfigEntry]:
     """The catalog entries, in order.
 
     Args:
@@ -99,18 +99,18 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
     return selected
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> ConfigEntry:
     """One catalog entry."""
     return _entry(name, catalog.names()[name])
 
 
-def _entry(name: str, file: pathlib.Path) -> Entry:
+def _entry(name: str, file: pathlib.Path) -> ConfigEntry:
     cfg = config.build(catalog.load(name))
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
-    return Entry(name, file, cfg, catalog.about(name))
+    return ConfigEntry(name, file, cfg, catalog.about(name))
 
 
-def to_dict(entry: Entry) -> dict[str, Any]:
+def to_dict(entry: ConfigEntry) -> dict[str, Any]:
     """JSON-compatible values: the columns of the table and every option."""
     cfg, about = entry.cfg, entry.about
     return {
@@ -147,7 +147,7 @@ def about_dict(about: catalog.About) -> dict[str, Any]:
 SHORT = {"ImageNet": "IN", "CIFAR-10": "C10", "CIFAR-100": "C100", "Average": "avg"}
 
 
-class Group(NamedTuple):
+class TitledTable(NamedTuple):
     """The entries of one config file as a table; `shared` holds the values common to all."""
 
     title: str
@@ -156,7 +156,7 @@ class Group(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def groups(entries: Sequence[Entry]) -> Iterator[Group]:
+def groups(entries: Sequence[ConfigEntry]) -> Iterator[TitledTable]:
     """Yields a table per config file; a constant column moves to `shared`.
 
     The model column is dropped if the names contain it.
@@ -175,7 +175,7 @@ def groups(entries: Sequence[Entry]) -> Iterator[Group]:
                 shared += [f"{column} {value}" for value in values if value]
         rows = [tuple(row.get(column, "") for column in header) for row in cells]
         title = f"{file.name}: {catalog.summary(file)}"
-        yield Group(title, ", ".join(shared), tuple(header), rows)
+        yield TitledTable(title, ", ".join(shared), tuple(header), rows)
 
 
 def options(cfg: config.Config, *, every: bool = False) -> list[tuple[str, str, str]]:
@@ -210,7 +210,7 @@ def notes(about: catalog.About) -> Iterator[str]:
     yield from (f"note: {line}" for line in (about.warning, about.needs) if line)
 
 
-def _cells(entry: Entry) -> dict[str, str]:
+def _cells(entry: ConfigEntry) -> dict[str, str]:
     """An entry's table cells by column."""
     cfg, about = entry.cfg, entry.about
     tables = (re.sub("^figure ", "fig", table) for table in sorted(about.tables, key=_order))

@@ -42,7 +42,7 @@ def measure_all(
       say: called with a line before every compilation.
       teachers: `model` and `data` of every `objective.teacher` of the runs.
     """
-    known = read(output)
+    known = read_reports(output)
     for cfg, examples in runs:
         for where in slices:
             key = json.dumps([same_program(cfg), where.name, fit, loops])
@@ -82,7 +82,7 @@ def as_dict(report: Report, mfu: float | None = None, price: float | None = None
     }
 
 
-def read(output: pathlib.Path | None) -> dict[str, Report]:
+def read_reports(output: pathlib.Path | None) -> dict[str, Report]:
     """Reads the reports in a file of JSON lines, by key; creates the file if it is missing.
 
     Raises ConfigError for a file that cannot be written, or that contains something else.

@@ -102,7 +102,9 @@ class Replay:
 
     def _digests(self, result: tuple[State, Metrics]) -> "Digests":
         state, metrics = result
-        return Digests.of(tree_utils.flatten({"state": state, "metrics": metrics}), self._mesh)
+        return Digests.from_leaves(
+            tree_utils.flatten({"state": state, "metrics": metrics}), self._mesh
+        )
 
     def _describe(self, found: Sequence[Difference]) -> str:
         devices = sorted({one.device for one in found})
@@ -133,7 +135,7 @@ class Digests:
     copies: np.ndarray
 
     @classmethod
-    def of(cls, leaves: Mapping[str, jax.Array], mesh: Mesh) -> "Digests":
+    def from_leaves(cls, leaves: Mapping[str, jax.Array], mesh: Mesh) -> "Digests":
         """Digests arrays on a mesh; a collective, so every process must call it."""
         specs = tuple(_spec(leaf) for leaf in leaves.values())
         # Programs with collectives in flight can starve each other on simulated CPU devices.

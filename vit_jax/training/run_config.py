@@ -66,9 +66,9 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
     models.check_read(cfg.model, sizes)
 
 
-def check(cfg: config.Config) -> None:
+def check_config(cfg: config.Config) -> None:
     """Raises ConfigError for options that do not fit each other, of a complete model."""
-    models.check(cfg.model, cfg.data.image_size)
+    models.check_model(cfg.model, cfg.data.image_size)
     models.check_masked(cfg.model, cfg.objective)
     checks.check_options(cfg)
 
@@ -102,7 +102,7 @@ def complete(cfg: config.Config) -> config.Config:
     Splits of a folder of images are called as the folders that are there. Raises ConfigError.
     """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
-    check(cfg)
+    check_config(cfg)
     return dataclasses.replace(cfg, data=folders.splits_there(split_roles.resolved(cfg.data)))
 
 

@@ -59,7 +59,7 @@ def _decay(schedule: config.Schedule, lr: float, steps: int, warmup: int) -> opt
             return optax.cosine_decay_schedule(lr, rest, alpha=end / lr)
         case config.Falling(end=end):
             return optax.linear_schedule(lr, end, rest)
-        case config.Step(drops=drops):
+        case config.StepSchedule(drops=drops):
             return _staircase(lr, [share * steps - warmup for share in drops])
         case config.ReciprocalSqrt(timescale=timescale):
             return _reciprocal_sqrt(lr, timescale)

@@ -62,7 +62,7 @@ def run(
         say(f"{variant}, {STEPS} steps of {batch} images in each round; {where}")
         first, rounds = None, 0
         while first is None or rounds < 2 or _goes_on(began, hours):
-            found = replay.Digests.of(tree_utils.flatten(compiled(live, images)), mesh)
+            found = replay.Digests.from_leaves(tree_utils.flatten(compiled(live, images)), mesh)
             # The parts of all devices are copies of one result here.
             found = dataclasses.replace(found, copies=np.zeros_like(found.copies))
             first, rounds = first or found, rounds + 1
@@ -84,7 +84,7 @@ def _config_of(variant: str, batch: int) -> config.Config:
         data=config.Data(source="synthetic"),
         train=config.Train(batch_size=batch, clip_norm=1.0),
     )
-    models.check(cfg.model, cfg.data.image_size)
+    models.check_model(cfg.model, cfg.data.image_size)
     return cfg
 
 

@@ -30,7 +30,7 @@ class LimitError(ValueError):
     """More than any real file has."""
 
 
-def read(path: Any, most: int) -> bytes:
+def read_file(path: Any, most: int) -> bytes:
     """The bytes of a file, on a disk or in a bucket; raises OSError or LimitError.
 
     A text is the name of a file on a disk. A pipe of that name would otherwise block the reader
@@ -78,7 +78,7 @@ def load_json(data: bytes | str) -> Any:
 
 def read_json(path: Any, most: int) -> Any:
     """Parses a JSON file; raises OSError, or ValueError for another file."""
-    return load_json(read(path, most))
+    return load_json(read_file(path, most))
 
 
 def _check_depth(values: Any) -> None:

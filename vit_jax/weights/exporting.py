@@ -112,7 +112,7 @@ def save(
     family.check(spec)
     files = family.files(spec) if folder else {}
     if kind == "flax":
-        flax_names.check(files["config.json"]["architectures"][0])
+        flax_names.check_architecture(files["config.json"]["architectures"][0])
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
     arrays |= {name: np.asarray(a, np.float32) for name, a in family.constants(spec).items()}
     said = {} if folder else _head_metadata(spec, suffix)

@@ -56,7 +56,7 @@ def from_torch(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-def check(architecture: str) -> None:
+def check_architecture(architecture: str) -> None:
     """Raises WeightsError for a class of transformers that has no Flax one."""
     if architecture not in CLASSES:
         raise WeightsError(

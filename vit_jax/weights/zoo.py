@@ -33,7 +33,7 @@ TABLES = tuple(
 BUNDLED = pathlib.Path(__file__).with_name("bundled")  # a folder for each of its table
 # Other files in a repository of the Hub.
 ON_HUB = {"huggingface": ("config.json", "preprocessor_config.json"), "timm": ("config.json",)}
-# Data sets by their names in file names.
+# Datasets by their names in file names.
 DATA = {"i21k": "ImageNet-21k", "i1k": "ImageNet", "imagenet2012": "ImageNet"}
 REPORTS = {
     "imagenet21k": "vision_transformer",
@@ -46,7 +46,7 @@ REPORTS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry(hub.Source):
+class PublishedFile(hub.Source):
     """A published checkpoint.
 
     Attributes:
@@ -89,7 +89,7 @@ AUGREG_FILE = re.compile(
 )
 
 
-def entries(model: str | None = None) -> list[Entry]:
+def entries(model: str | None = None) -> list[PublishedFile]:
     """The published checkpoints in order.
 
     Args:
@@ -108,7 +108,7 @@ def entries(model: str | None = None) -> list[Entry]:
     ]
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> PublishedFile:
     """The checkpoint of a name; raises WeightsError with the nearest name."""
     everything = {entry.name: entry for entry in entries()}
     if name in everything:
@@ -118,7 +118,7 @@ def find(name: str) -> Entry:
     file = name.removeprefix("augreg/").removesuffix(".npz")
     if name.startswith("augreg/") and (match := AUGREG_FILE.fullmatch(file)):
         short, data, tuned, side = match.groups()
-        return Entry(
+        return PublishedFile(
             name=name,
             urls=(_bucket(f"augreg/{file}"),),
             layout="google",
@@ -173,7 +173,7 @@ def _hub(name: str, *beside: str) -> tuple[str, ...]:
     return (*(f"{folder}/{file}" for file in beside), f"{folder}/model.safetensors")
 
 
-def _read(row: dict[str, str]) -> Entry:
+def _read(row: dict[str, str]) -> PublishedFile:
     if (BUNDLED / row["name"]).is_dir():
         urls = ()
     elif row.get("file"):
@@ -181,7 +181,7 @@ def _read(row: dict[str, str]) -> Entry:
     else:
         urls = _hub(row["name"], *ON_HUB[row["layout"]])
     side = row["image_size"]
-    return Entry(
+    return PublishedFile(
         name=row["name"],
         urls=urls,
         layout=row["layout"],

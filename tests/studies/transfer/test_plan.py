@@ -37,7 +37,7 @@ def test_cells_of_the_choosing_stage_see_no_test_image():
 def test_rates_are_tried_with_every_seed_of_the_choice():
     options = {"init_from": "none", "train.duration": "12 steps", "schedule.warmup": "2 steps"}
     plan = transfer.create("home/ResNet-digits", options, seeds=sweeps.SEEDS)
-    assert plan.choose_seeds == (0, 1)  # of the config, whose data set is small
+    assert plan.choose_seeds == (0, 1)  # of the config, whose dataset is small
     assert [cell.directory for cell in plan.choosing()] == [
         "choose/vit-lr0.06-seed0", "choose/vit-lr0.12-seed0",
         "choose/vit-lr0.06-seed1", "choose/vit-lr0.12-seed1",

@@ -156,7 +156,7 @@ def _import_real(request: Request) -> Iterator[str]:
         target.parent.mkdir(parents=True, exist_ok=True)
         # The labels last: by their file they count as imported.
         storage.write_atomically(target.with_suffix(".sha256"), labels.sha256 + "\n")
-        storage.write_atomically(target, limits.read(source, limits.LABELS))
+        storage.write_atomically(target, limits.read_file(source, limits.LABELS))
     yield (
         f"{REAL_TASK}: {len(labels):,} images, {len(labels) - labels.scored:,} of them without a "
         f"label, in {target}"

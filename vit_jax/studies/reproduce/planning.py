@@ -116,7 +116,7 @@ class TablePlan:
             options["init_from"] = str(self.workdir / step.origin.directory)
         return options
 
-    def _state(self, step: TableRun, entry: listing.Entry) -> tuple[str, str, str]:
+    def _state(self, step: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str]:
         """The state of a run, the reason, and the command that helps."""
         there = self.found[step.directory]
         if measurements.finished(there):
@@ -128,7 +128,7 @@ class TablePlan:
         line = f"vit_jax {shlex.join(words)}"
         return (READY, "", line) if there is None else (BEGUN, _progress(there), line)
 
-    def _lacks(self, step: TableRun, entry: listing.Entry) -> tuple[str, str, str] | None:
+    def _lacks(self, step: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str] | None:
         """Why a run cannot run here, if it cannot."""
         about, options = catalog.about(step.name), self.options(step)
         if step.origin is not None and "init_from" not in options and entry.cfg.init_from is None:
@@ -154,7 +154,7 @@ def command(step: TableRun, workdir: pathlib.Path, options: Mapping[str, str]) -
 
 
 def _datasets(
-    step: TableRun, entry: listing.Entry, options: Mapping[str, str]
+    step: TableRun, entry: listing.ConfigEntry, options: Mapping[str, str]
 ) -> Iterator[tuple[str, datasets.Dataset]]:
     """The datasets that a run trains or evaluates on, with a task of each."""
     data = entry.cfg.data
@@ -180,7 +180,7 @@ def _progress(found: run_data.StoredRun | run_data.StoredTransfer) -> str:
 
 
 @functools.cache
-def _entry(name: str) -> listing.Entry:
+def _entry(name: str) -> listing.ConfigEntry:
     return listing.entry(name)
 
 

@@ -26,7 +26,7 @@ FILE, CELLS, PAGE = "transfer.json", "cells.jsonl", "transfer.html"
 ROUNDING = 1e-9  # tolerance of equal means
 MACHINE = ("device", "devices", "host", "versions")  # what a record says of it
 
-Entry = dict[str, Any]  # a cell in transfer.json
+CellEntry = dict[str, Any]  # a cell in transfer.json
 
 
 class Failed(config.UserError):
@@ -184,7 +184,7 @@ class TransferStudy:
         equal = [candidate for candidate, values in scores if statistics.fmean(values) >= least]
         self.chosen = min(equal, key=lambda candidate: candidate.lr)
 
-    def entry(self, cell: Cell) -> Entry:
+    def entry(self, cell: Cell) -> CellEntry:
         """A cell with its state and results, as transfer.json has it."""
         record = self.records.find(cell) or {"state": "waiting"}
         return {

@@ -39,7 +39,7 @@ class Distillation(Supervised):
         self.target, self.weight, self.temperature = target, weight, temperature
         self.whole_batch = target == "features"
         if setup.teacher is not None:  # a dry run does not load it
-            check(setup.cfg, setup.model, setup.teacher)
+            check_teacher(setup.cfg, setup.model, setup.teacher)
 
     def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> dict[str, Any]:
         """Loss and correctness of each image, and its distance from the teacher's or features."""
@@ -86,7 +86,7 @@ class Distillation(Supervised):
         return None if own is None or teacher is None else own + teacher
 
 
-def check(cfg: config.Config, student: models.Classifier, teacher: Teacher) -> None:
+def check_teacher(cfg: config.Config, student: models.Classifier, teacher: Teacher) -> None:
     """Raises ConfigError for a teacher that does not fit this student."""
     options = required(cfg.distillation)
     key = f"objective.teacher={options.teacher}"
