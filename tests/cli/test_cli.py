@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
+import pages
 from vit_jax import cli, config, train_loop
 from vit_jax.config import catalog
 from vit_jax.evaluation import evaluation
@@ -471,6 +472,9 @@ def limit():
         ["preflight", "digits", "--topology=cpu", "--output=new.jsonl"],
         ["reproduce", "table9", "--dry-run", "--output=new.md"],
         ["train", "digits", "--smoke"],
+        ["transfer", "digits", "--smoke", "--rates=0.001,0.003"],
+        ["report", "run", "--no-predictions", "--output=new.html"],
+        ["prepare", "mine", "--from=classes", "--data-dir=new", "--workers=1"],
     ],
     ids=lambda words: " ".join(words[:3]),
 )
@@ -478,12 +482,16 @@ def test_a_full_disk_ends_every_command_that_writes(words, tmp_path, limit, monk
     """Exit code 70, the name of the file, and nothing under the final name that is not whole."""
     monkeypatch.chdir(tmp_path)
     paint(tmp_path / "photos" / "a.png", (9, 9, 9), np.random.default_rng(0))
-    limit(900)
+    for name in ("red", "blue"):
+        paint(tmp_path / f"classes/train/{name}/a.png", COLORS[name], np.random.default_rng(0))
+    pages.write_run(tmp_path / "run")
+    limit(5000 if words[0] == "prepare" else 900)  # whose processes share 4 kB
     assert cli.main(words) == 70
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "cannot be written: " in line
-    assert "File too large" in line
-    assert "new" in line or "runs/smoke/digits" in line
+    *logged, line = capsys.readouterr().err.splitlines()
+    assert re.match(
+        r"vit_jax: .*(new|runs/smoke).*: cannot (be written|write): .*File too large", line
+    )
+    assert [one for one in logged if re.search("Traceback|Error|Exception|too large", one)] == []
 
 
 def test_a_disk_without_room_for_temporary_files_is_one_line(limit, monkeypatch, capsys):

@@ -97,7 +97,8 @@ def errors_as(kind: type[UserError], what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = NotWritten if error.errno in NO_ROOM else kind
+        if error.errno in NO_ROOM:  # which pyarrow tells in a text of its own
+            raise NotWritten(f"{what}: {os.strerror(error.errno)}") from error
         raise kind(f"{what}: {error.strerror or error}") from error
 
 
@@ -241,7 +242,7 @@ def read_lines(
     Raises OSError, or LimitError for a file that is too large.
     """
     torn = []
-    for number, line in enumerate(limits.read(path, most).split(b"\n"), start=1):
+    for number, line in enumerate(limits.read_file(path, most).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
