@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from vit_jax import config, models
 from vit_jax.weights import adapting, flax_names, json_fields, mapping, orbax_files, readers
 from vit_jax.weights.arrays import Arrays, WeightsError
@@ -47,10 +49,13 @@ FORMS = (
      "quantized layers; save it in float32, float16 or bfloat16"),
 )  # fmt: skip
 TRIED = 16  # prefixes
+# Meta's names of the files of an encoder, and of the linear classifier on its features.
+ENCODER = re.compile(r"[\w-]+_pretrain\.pth")
+CLASSIFIER = re.compile(r"[\w-]+_(?:linear_head|linearweights)\.pth")
 OUTER = 8  # modules around a backbone that may hold its head
 # Layers outside a backbone that belong to it; the first three are one, by its own name.
 HEADS = re.compile(
-    r"(?:(head|classifier|fc)|head_dist|fc_norm|norm|pooler\.dense)\.(?:weight|bias)"
+    r"(?:(head|classifier|fc|linear_head)|head_dist|fc_norm|norm|pooler\.dense)\.(?:weight|bias)"
 )
 
 
@@ -240,6 +245,8 @@ def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
         if file is None:
             if orbax_files.recognizes(folder):
                 return readers.open_orbax(folder), {}
+            if arrays := _with_classifier(folder):
+                return arrays, {}
             there = sorted(folder.iterdir())
             unread = [path.name for path in there if path.suffix.lower() in readers.UNREAD]
             if unread:
@@ -255,6 +262,35 @@ def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
     if path.suffix.lower() != ".npz":  # which needs no other file
         files = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
     return arrays, files
+
+
+def _with_classifier(folder: pathlib.Path) -> Arrays | None:
+    """An encoder and its linear classifier as Meta publishes them, two files; None without both."""
+    encoders, classifiers = (
+        [file for file in sorted(folder.iterdir()) if pattern.fullmatch(file.name)]
+        for pattern in (ENCODER, CLASSIFIER)
+    )
+    if len(encoders) != 1 or len(classifiers) != 1:
+        return None
+    encoder, classifier = readers.open_arrays(encoders[0]), readers.open_arrays(classifiers[0])
+    ends = [(name.rpartition(".")[2], name) for name in classifier.specs]
+    parts = [(end, name) for end, name in ends if end in ("weight", "bias")]
+    if sorted(end for end, _ in parts) != ["bias", "weight"]:
+        raise WeightsError(f"{classifiers[0].name}: is not one linear layer")
+    heads = {f"head.{end}": name for end, name in parts}
+    specs = {**encoder.specs, **{name: classifier.specs[one] for name, one in heads.items()}}
+    # DINO's classifier reads class token and mean of the patches number by number.
+    paired = "linearweights" in classifiers[0].name
+
+    def read(name: str) -> np.ndarray:
+        if name not in heads:
+            return encoder.read(name)
+        values = classifier.read(heads[name])
+        if paired and values.ndim == 2:
+            values = values.reshape(len(values), -1, 2).swapaxes(1, 2).reshape(values.shape)
+        return values
+
+    return Arrays(specs, read)
 
 
 def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.ModelSpec:
@@ -284,13 +320,10 @@ def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.M
 
 def find(arrays: Arrays, files: Files) -> Found:
     """Finds the model in a file; raises WeightsError where there is none that is known."""
-    for form, what in FORMS:
-        pattern = re.compile(rf"(?:.*\.)?(?:{form})(?:\..*)?")
-        if name := next((name for name in arrays.specs if pattern.fullmatch(name)), ""):
-            raise WeightsError(f"{name}: the file holds {what}")
     arrays = flax_names.as_torch(arrays)
     arrays = _renamed(arrays, _unwrapped(arrays.specs))
     if family := _family(arrays, files):
+        _check_forms(arrays.specs)
         return Found(arrays, family)
     found = []
     for prefix in heapq.nsmallest(TRIED, _prefixes(arrays.specs), key=_rank):
@@ -303,16 +336,27 @@ def find(arrays: Arrays, files: Files) -> Found:
             }
             found.append(Found(below, family, prefix, reasons))
     if not found:
+        _check_forms(arrays.specs)
         names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
         projects = ", ".join(dict.fromkeys(family.project for family in FAMILIES))
         raise WeightsError(
             f"is not one of the supported model layouts ({projects}); it contains {names}, ..."
         )
     first, *others = found
+    _check_forms(first.arrays.specs, first.prefix)  # a projection head beside it may have any
     if others:
         choice = f"the model under {first.prefix}, not that under {others[0].prefix}"
         first = first._replace(assumed={choice: "the file holds several"})
     return first
+
+
+def _check_forms(names: Iterable[str], prefix: str = "") -> None:
+    """Raises WeightsError where layers are stored as no model here computes them."""
+    names = list(names)
+    for form, what in FORMS:
+        pattern = re.compile(rf"(?:.*\.)?(?:{form})(?:\..*)?")
+        if name := next((name for name in names if pattern.fullmatch(name)), ""):
+            raise WeightsError(f"{prefix}{name}: the file holds {what}")
 
 
 def _family(arrays: Arrays, files: Files) -> Family | None:

@@ -67,7 +67,7 @@ class Timm(Family):
     anchors = ("patch_embed.proj.weight", "stem.conv.weight")
     head = "head"
     dropped = (
-        (r"mask_token|decoder_.*", "of masked image modeling"),
+        (r"mask(?:_token|ed_embed)|decoder_.*", "of masked image modeling"),
         (r"blocks\.\d+\.attn\.qkv\.bias_mask", "of the biases of keys, which are zero"),
         (r"rope_embed\.periods", "of rotary positions, which model.rotary gives"),
         (r"local_cls_norm\..*", "of small crops in pretraining"),

@@ -219,6 +219,15 @@ class TimmViT(timm.Timm):
         more, unsaid = self.options(arrays, given)
         assumed |= unsaid
         pooling, unsaid = self._pooling(arrays, given)
+        if not shapes.headless:
+            inputs = shapes.shape("head/kernel", 2)[0] // width
+            if inputs > 2:
+                raise WeightsError(
+                    f"contains a linear classifier of {inputs} x {width} features, of several "
+                    "layers, which is not supported; one of 2, of the last layer, is"
+                )
+            if inputs == 2 and "cls" in shapes.has:  # of DINOv2: the class token and a mean
+                pooling, unsaid = "token_gap", {}
         assumed |= unsaid | self._unsaid(arrays, given, gated=gated)
         if "resnet_units" in options:
             options["resnet_epsilons"] = "timm"
@@ -673,6 +682,11 @@ FAMILIES = (
         # The giant's name alone asks for SwiGLU.
         written="vit_giant_patch14_dinov2",
         expressed=lambda model: model.mlp == "swiglu" and model.resnet_units is None,
+    ),
+    TimmViT(
+        title="iBOT",
+        names=NEVER,
+        looks_like=lambda arrays: "masked_embed" in arrays,
     ),
     TimmViT(
         title="MAE",

@@ -1,0 +1,122 @@
+"""Checkpoints of self-supervised training with their heads, and Meta's linear classifiers."""
+
+import numpy as np
+import pytest
+
+import foreign
+from vit_jax import weights
+from vit_jax.weights import arrays as named
+from vit_jax.weights import mapping, readers
+
+DESCRIBED = foreign.record("backbones/meta_dinov2")  # width 24
+PROJECTION = {"mlp.0.weight": (8, 24), "mlp.2.weight": (4, 8),
+              "last_layer.weight_g": (16, 1), "last_layer.weight_v": (16, 4)}  # fmt: skip
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """Returns a dictionary of arrays by the names of files, which readers then open."""
+    contents = {}
+
+    def open_arrays(path, kind=""):
+        values = contents[path.name]
+        specs = {n: named.ArraySpec(a.shape, a.dtype) for n, a in values.items()}
+        return named.Arrays(specs, values.__getitem__)
+
+    monkeypatch.setattr(readers, "open_arrays", open_arrays)
+    return contents
+
+
+def load(folder, files, **contents):
+    for name, values in contents.items():
+        file = f"{name}.pth"
+        (folder / file).touch()
+        files[file] = values
+    path = folder if len(contents) > 1 else folder / file
+    return weights.load(path, {"model.heads": "3"})
+
+
+def backbone(prefix="", described=DESCRIBED):
+    arrays = foreign.arrays(described)
+    return {f"{prefix}{name}": values for name, values in arrays.items()}
+
+
+def linear(width, count=5):
+    return {"weight": foreign.numbers("linear_head.weight", (count, width)),
+            "bias": foreign.numbers("linear_head.bias", (count,))}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_full_checkpoint_of_dino_is_its_teacher_and_names_what_is_left(tmp_path, files):
+    """`dino_deitsmall16_pretrain_full_checkpoint.pth`: its projection heads are weight-normed."""
+    heads = {f"{model}.{name}": np.ones(shape, np.float32)
+             for model in ("teacher.head", "student.module.head")
+             for name, shape in PROJECTION.items()}  # fmt: skip
+    student = {f"student.module.backbone.{n}": a + 1 for n, a in backbone().items()}
+    full = {**student, **backbone("teacher.backbone."), **heads}
+    full["dino_loss.center"] = np.zeros((1, 16), np.float32)
+    loaded = load(tmp_path, files, dino=full)
+    expected = load(tmp_path, files, alone=backbone())
+    foreign.equal(loaded.params, expected.params)
+    assert loaded.report.prefix == "teacher.backbone."
+    left = {"teacher.head.last_layer.weight_v", "dino_loss.center"}
+    assert left <= loaded.report.dropped.keys()
+    assert "the model under teacher.backbone., not that under student.module" in "".join(
+        loaded.assumed
+    )
+
+
+def test_ibots_mask_is_left_out(tmp_path, files):
+    plain = {**foreign.arrays(foreign.record("timm_no_embed_class"))}
+    plain["masked_embed"] = np.zeros((1, 24), np.float32)
+    loaded = load(tmp_path, files, ibot={f"state_dict.{n}": a for n, a in plain.items()})
+    assert loaded.report.dropped == {"masked_embed": "of masked image modeling"}
+    assert "as of iBOT's weights" in "".join(loaded.assumed)
+
+
+def features(loaded):
+    """Returns class token and mean of the patches, side by side, of the headless encoder."""
+    classifier = mapping.create_classifier(loaded.spec)
+    _, out = classifier.apply(loaded.params, foreign.images(DESCRIBED))
+    tokens = np.asarray(out["tokens"])
+    return tokens[:, 0], tokens[:, 1:].mean(axis=1)
+
+
+@pytest.mark.slow
+def test_dinov2_with_its_linear_classifier(tmp_path, files):
+    encoder, head = backbone(), linear(48)
+    loaded = load(tmp_path, files, dinov2_vits14_pretrain=encoder, dinov2_vits14_linear_head=head)
+    assert (loaded.spec.model.pooling, loaded.spec.model.num_classes) == ("token_gap", 5)
+    pair = np.concatenate(features(loaded), axis=1)
+    expected = pair @ head["weight"].T + head["bias"]
+    given = foreign.logits(loaded, foreign.images(DESCRIBED))
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
+    # As the hub's model with both parts is saved.
+    whole = {**backbone("backbone."), **{f"linear_head.{n}": a for n, a in head.items()}}
+    foreign.equal(load(tmp_path, files, whole=whole).params, loaded.params)
+
+
+@pytest.mark.slow
+def test_dinos_linear_classifier_takes_both_features_number_by_number(tmp_path, files):
+    head = {f"state_dict.module.linear.{n}": a for n, a in linear(48).items()}
+    head["epoch"] = np.zeros(1, np.float32)
+    loaded = load(
+        tmp_path, files, dino_vitbase16_pretrain=backbone(), dino_vitbase16_linearweights=head
+    )
+    pair = np.stack(features(loaded), axis=-1).reshape(2, 48)
+    expected = pair @ linear(48)["weight"].T + linear(48)["bias"]
+    given = foreign.logits(loaded, foreign.images(DESCRIBED))
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (linear(5 * 24), "a linear classifier of 5 x 24 features, of several layers"),
+        ({**linear(48), "other.weight": np.ones((2, 2), np.float32)}, "one linear layer"),
+        ({"weight": np.ones((5, 48), np.float32)}, "is not one linear layer"),
+    ],
+)
+def test_other_classifiers_are_refused(tmp_path, files, head, message):
+    with pytest.raises(weights.WeightsError, match=message):
+        load(tmp_path, files, dinov2_vits14_pretrain=backbone(), dinov2_vits14_linear_head=head)
