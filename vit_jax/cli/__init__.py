@@ -33,6 +33,7 @@ COMMANDS = (
     "reproduce",
     "report",
     "convert",
+    "average",
     "export",
     "list",
     "show",

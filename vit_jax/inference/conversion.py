@@ -52,8 +52,7 @@ def convert(
         2
     """
     output = storage.given_path("--output", output, remote=False)
-    if os.path.lexists(output):
-        raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
+    check_free(output)
     if kind in ("orbax", "adapter") and dtype != "float32":
         raise config.ConfigError(f"--dtype={dtype}: --to={kind} keeps all bits; leave it out")
     if kind == "adapter":
@@ -63,7 +62,7 @@ def convert(
     params, unsaid = jax.device_get(opened.params), ()
     origin = ": ".join(filter(None, (opened.config.name, opened.chosen)))
     if kind == "orbax":
-        _save(opened, params, output, origin)
+        save(opened, params, output, origin)
     else:
         if opened.config.mae is None:
             opened.require_classes()
@@ -108,7 +107,14 @@ def _save_adapter(
     ]
 
 
-def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path, origin: str) -> None:
+def check_free(output: pathlib.Path) -> None:
+    """Raises ConfigError if there is something at a path to write."""
+    if os.path.lexists(output):
+        raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
+
+
+def save(opened: loading.LoadedModel, params: object, output: pathlib.Path, origin: str) -> None:
+    """Writes parameters as a checkpoint of this project, with a line on their origin."""
     # What is saved are the parameters alone, those that the run would have evaluated.
     cfg = dataclasses.replace(
         opened.config,

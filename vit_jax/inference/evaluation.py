@@ -14,7 +14,7 @@ from vit_jax.data import class_matching
 from vit_jax.data.source import Source
 from vit_jax.evaluation import metrics, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
-from vit_jax.inference import loading
+from vit_jax.inference import conversion, loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import losses
 from vit_jax.utils import messages, storage
@@ -41,8 +41,8 @@ def evaluate(
 
     `output` is a folder to write `write_tables` into, which must not exist.
     """
-    if output is not None and os.path.lexists(output):
-        raise ConfigError(f"--output={output}: exists already; choose another, or remove it")
+    if output is not None:
+        conversion.check_free(output)
     kept: list[metrics.Outputs] = []
     device.keep_freed_memory()
     with device.memory_errors():

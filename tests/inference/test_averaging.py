@@ -1,0 +1,80 @@
+"""Means of checkpoints: of every number, and of like models alone."""
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import vit_jax
+from vit_jax import cli
+from vit_jax.config import ConfigError
+from vit_jax.inference import averaging
+from vit_jax.utils import tree_utils
+
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    """Three files of one model with other numbers."""
+    folder, random = tmp_path_factory.mktemp("soup"), np.random.default_rng(0)
+    with np.load(FIXTURES / "vit_tiny_token.npz") as file:
+        arrays = dict(file)
+    files = []
+    for number in range(3):
+        changed = {
+            name: array + random.normal(size=array.shape).astype(array.dtype)
+            for name, array in arrays.items()
+        }
+        files.append(folder / f"{number}.npz")
+        np.savez(files[-1], **changed)
+    return files
+
+
+def flat(reference):
+    return tree_utils.flatten(jax.device_get(vit_jax.load(reference).params))
+
+
+@pytest.mark.slow
+def test_every_number_is_the_mean(members, tmp_path, capsys):
+    given = [str(file) for file in members]
+    assert cli.main(["average", *given, f"--output={tmp_path}/mean"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"written: {tmp_path}/mean (orbax)"
+    found, each = flat(tmp_path / "mean"), [flat(file) for file in members]
+    assert found.keys() == each[0].keys()
+    for name, leaf in found.items():
+        expected = np.mean([np.asarray(one[name], np.float64) for one in each], axis=0)
+        np.testing.assert_array_equal(leaf, expected.astype(np.float32), err_msg=name)
+    assert cli.main(["average", *given, f"--output={tmp_path}/mean"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="is unlike .*model.pooling"):
+        averaging.average([members[0], FIXTURES / "vit_tiny_gap.npz"], tmp_path / "unlike")
+    assert not (tmp_path / "unlike").exists()
+
+
+@pytest.mark.slow
+def test_the_last_checkpoints_of_a_run(tmp_path, capsys):
+    options = {
+        "train.duration": "9 steps", "schedule.warmup": "2 steps", "checkpoint.every": "3 steps",
+        "checkpoint.keep": "2", "logging.tensorboard": "false",
+    }  # fmt: skip
+    run = tmp_path / "run"
+    vit_jax.train("digits", run, options)
+    assert cli.main(["average", str(run), "--last=2", f"--output={tmp_path}/mean"]) == 0
+    first, second = (
+        tree_utils.flatten(jax.device_get(vit_jax.load(run, step=step).params)) for step in (6, 9)
+    )
+    for name, leaf in flat(tmp_path / "mean").items():
+        expected = (np.asarray(first[name], np.float64) + second[name]) / 2
+        np.testing.assert_array_equal(leaf, expected.astype(np.float32))
+    assert vit_jax.load(tmp_path / "mean").classes == vit_jax.load(run).classes
+    assert cli.main(["average", str(run), "--last=3", f"--output={tmp_path}/more"]) == 2
+    assert "has 2 checkpoints; checkpoint.keep=3" in capsys.readouterr().err
+
+
+def test_mistakes(members, tmp_path):
+    with pytest.raises(ConfigError, match="needs two checkpoints"):
+        averaging.average(members[:1], tmp_path / "x")
+    with pytest.raises(ConfigError, match="--last=2: is for the checkpoints of one run"):
+        averaging.average(members, tmp_path / "x", last=2)

@@ -1,0 +1,45 @@
+"""`vit_jax average`."""
+
+import argparse
+
+from vit_jax.cli import arguments
+
+HELP = "write the mean of checkpoints: the last of a run, or a soup of runs"
+TAKES_CONFIG = True
+EPILOG = """\
+The checkpoints must be of one model with the same classes and preprocessing; of each run the best
+is taken where a validation split chose one. A soup is of runs that began with the same weights;
+measure it on validation images before you trust it.
+
+  vit_jax average runs/a runs/b runs/c --output=runs/soup
+  vit_jax average runs/a --last=3 --output=runs/a-mean
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("checkpoints", nargs="+", metavar="RUN_OR_FILE", help=arguments.CHECKPOINT)
+    parser.add_argument(
+        "--last",
+        type=arguments.positive,
+        metavar="N",
+        help="of one run: its N newest checkpoints (checkpoint.keep says how many there are)",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        required=True,
+        metavar="DIR",
+        help="run directory to write, for every command here",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes the mean of checkpoints."""
+    from vit_jax.inference import averaging
+    from vit_jax.runtime import logs
+
+    logs.setup()
+    for line in averaging.average(args.checkpoints, args.output, overrides, last=args.last):
+        print(line)
+    return 0

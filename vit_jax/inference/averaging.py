@@ -1,0 +1,110 @@
+"""The mean of the parameters of several checkpoints: the last of a run, or a soup of runs."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from vit_jax import config
+from vit_jax.checkpoints import record as records
+from vit_jax.inference import conversion, loading
+from vit_jax.utils import storage, tree_utils
+
+# What has to be equal besides the model: what its inputs mean.
+PREPROCESSING = ("image_size", "channels", "depth", "mean", "std")
+
+
+def average(
+    references: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    last: int | None = None,
+) -> list[str]:
+    """Writes the mean of checkpoints as a checkpoint of this project; lines about it, for people.
+
+    Every number is the mean in float64, rounded once. Runs of one model that began with the same
+    weights are a soup (Wortsman et al. 2022); means of others are rarely of use.
+
+    Args:
+      references: checkpoints, as in `load`.
+      output: the folder to write, which must not exist.
+      overrides: options, as in `load`.
+      last: of a single run, how many of its newest checkpoints.
+
+    Raises a UserError, such as ConfigError for unlike models, classes or preprocessing.
+    """
+    output = storage.given_path("--output", output, remote=False)
+    conversion.check_free(output)
+    members = [(reference, None) for reference in references]
+    if last is not None:
+        members = _newest(references, last)
+    if len(members) < 2:
+        raise config.ConfigError(
+            "average: needs two checkpoints; name several, or one run and --last=N"
+        )
+    totals: dict[str, np.ndarray] = {}
+    first: loading.LoadedModel | None = None
+    names: list[str] = []
+    for reference, step in members:
+        opened = loading.load(reference, overrides, step)
+        names.append(f"{reference} {opened.chosen}".strip())
+        if first is None:
+            first = opened
+        elif (difference := _difference(first, opened)) is not None:
+            raise config.ConfigError(
+                f"{reference}: is unlike {members[0][0]} ({difference}); average checkpoints of "
+                "one model"
+            )
+        for name, leaf in tree_utils.flatten(jax.device_get(opened.params)).items():
+            totals[name] = totals.get(name, 0.0) + np.asarray(leaf, np.float64)
+    assert first is not None
+    mean = {name: (total / len(members)).astype(np.float32) for name, total in totals.items()}
+    # The temperature was that of other logits.
+    whole = dataclasses.replace(first, params=tree_utils.nest(mean), temperature=None)
+    conversion.save(whole, whole.params, output, f"mean of {', '.join(names)}")
+    return [*(f"averaged: {name}" for name in names), f"written: {output} (orbax)"]
+
+
+def _newest(
+    references: Sequence[str | os.PathLike[str]], last: int
+) -> list[tuple[str | os.PathLike[str], int]]:
+    """The newest checkpoints of the only run."""
+    if len(references) != 1 or not loading.is_run(references[0]):
+        raise config.ConfigError(f"--last={last}: is for the checkpoints of one run directory")
+    directory, _, _ = loading.find_checkpoint(storage.as_path(references[0]))
+    steps = sorted(records.readable(epath.Path(directory)))
+    if last > len(steps):
+        raise config.ConfigError(
+            f"--last={last}: {references[0]} has {len(steps)} checkpoints; checkpoint.keep={last} "
+            "keeps as many in the next run"
+        )
+    return [(references[0], step) for step in steps[-last:]]
+
+
+def _difference(one: loading.LoadedModel, other: loading.LoadedModel) -> str | None:
+    """How two models are unlike, or None."""
+    described = [
+        config.Config(
+            model=opened.config.model,
+            data=config.Data(**{key: getattr(opened.config.data, key) for key in PREPROCESSING}),
+            loss=config.Loss(name=opened.config.loss.meaning),
+        )
+        for opened in (one, other)
+    ]
+    changed = config.differences(*described)
+    if changed:
+        return ", ".join(
+            f"{key} {config.show(a)} and {config.show(b)}" for key, (a, b) in changed.items()
+        )
+    if one.classes != other.classes:
+        return "other classes, or in another order"
+    shapes = [
+        {name: np.shape(leaf) for name, leaf in tree_utils.flatten(opened.params).items()}
+        for opened in (one, other)
+    ]
+    return None if shapes[0] == shapes[1] else "other parameters"
