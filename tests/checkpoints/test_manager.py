@@ -56,7 +56,7 @@ def test_restores_bit_for_bit_on_other_meshes(make, source):
     state = states.state(7, states.mesh(*source))
     saver.save(7, state, record=FACTS, metrics={"top1": 0.5})
     saver.wait()
-    for data, fsdp in ((1, 1), (2, 2), (1, 8)):
+    for data, fsdp in ((1, 1), (2, 1), (2, 2), (1, 8)):
         target = states.target(states.mesh(data, fsdp))
         restored, found = saver.restore(target)
         assert states.equal(restored, 7)

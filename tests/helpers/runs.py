@@ -14,6 +14,7 @@ from unittest import mock
 import jax
 
 from vit_jax import config
+from vit_jax.pages import curves
 from vit_jax.runs import evaluating
 from vit_jax.runs import session as sessions
 from vit_jax.runtime import preemption, watchdog
@@ -77,8 +78,10 @@ def on_one_device():
 
 @contextlib.contextmanager
 def untrained():
-    """Runs inside leave a directory of their first parameters, and compile neither step nor
-    evaluation: a quarter of the time, for tests of what reads such a directory."""
+    """Runs inside leave a directory of their first parameters and draw no picture.
+
+    They compile neither step nor evaluation: for tests of what reads such a directory.
+    """
 
     def compile_step(self):
         metrics = {"loss": 1.0, "grad_norm": 1.0, "lr": 0.0, "finite": True, "bad_steps": 0}
@@ -87,6 +90,7 @@ def untrained():
     with (
         mock.patch.object(Trainer, "compile_step", compile_step),
         mock.patch.object(evaluating.RunEvaluation, "__call__", return_value=None),
+        mock.patch.object(curves, "draw"),
     ):
         yield
 

@@ -18,6 +18,8 @@ from vit_jax.runs import directory, resume
 from vit_jax.runtime import preemption
 from vit_jax.training import run_config
 
+ONE_STEP = {"train": {"duration": "1 steps"}, "schedule": {"warmup": 0}}
+
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
@@ -32,8 +34,8 @@ def oracle(tmp_path_factory):
 def finished(tmp_path_factory):
     """A run's directory, for what is refused before a step."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
-    with runs.untrained():
-        train_loop.train(runs.configure(), workdir)
+    with runs.untrained(), runs.on_one_device():
+        train_loop.train(runs.configure(**ONE_STEP), workdir)
     return workdir
 
 
@@ -57,7 +59,7 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
 def test_resume_from_the_workdir_alone(tmp_path, monkeypatch):
     workdir, unbroken = tmp_path / "run", tmp_path / "unbroken"
     cfg = runs.configure(
-        train={"duration": "9 steps"}, checkpoint={"every": 3}, evaluation={"every": 4}
+        train={"duration": "9 steps"}, checkpoint={"every": None}, evaluation={"every": 4}
     )
     train_loop.train(cfg, unbroken)
     with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
@@ -129,12 +131,13 @@ def test_an_edited_config_is_refused(finished, tmp_path):
     with pytest.raises(config.ConfigError) as caught:
         directory.reconcile(workdir, None, {})
     assert str(caught.value) == (
-        f"--workdir={workdir}: config.json is not that of step 25 (optimizer.lr: 0.001 -> 0.003); "
+        f"--workdir={workdir}: config.json is not that of step 1 (optimizer.lr: 0.001 -> 0.003); "
         "undo the edit, or choose another --workdir; --accept=config resumes with the change"
     )
     assert directory.reconcile(workdir, None, {}, accept=["config"]).optimizer.lr == 0.003
     # The name of its config, and any option that decides no result, resume as ever.
-    assert directory.reconcile(workdir, runs.configure(), {}).optimizer.lr == 0.001
+    same = runs.configure(**ONE_STEP)
+    assert directory.reconcile(workdir, same, {}).optimizer.lr == 0.001
     file.write_text(before.replace('"threads": 2', '"threads": 3'))
     assert directory.reconcile(workdir, None, {}).data.threads == 3
     file.unlink()
@@ -197,6 +200,7 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     assert restored(older, facts)[0] == ["resuming from step 20"]
 
 
+@pytest.mark.usefixtures("one_device")
 def test_other_data_is_refused(finished, tmp_path, monkeypatch):
     from vit_jax.data import sources
 
