@@ -239,7 +239,10 @@ def test_groups_of_parameters_keep_their_order():
         ({"optimizer.name": "lion(b1=0.9)"}, "optimizer.name=lion(b1=0.9): no such optimizer"),
         ({"data.root": "x"}, "data.root=x: digits does not take it; folder, csv, tfds would"),
         ({"data.source": "folder", "data.holdout": "1"}, "data.holdout=1: must be less than 1"),
-        ({"loss.name": "hinge"}, "loss.name=hinge: no such loss; known: softmax, sigmoid, focal, logit_adjusted; --plug"),
+        (
+            {"loss.name": "hinge"},
+            "loss.name=hinge: no such loss; known: softmax, sigmoid, focal, logit_adjusted; --plug",
+        ),
         (
             {"logging.loggers.wandb.projct": "x"},
             "logging.loggers.wandb.projct=x: wandb does not take it; did you mean "
