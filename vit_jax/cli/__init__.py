@@ -28,6 +28,7 @@ COMMANDS = (
     "evaluate",
     "predict",
     "embed",
+    "search",
     "inspect",
     "segment",
     "reproduce",

@@ -1,0 +1,82 @@
+"""Search by example: every image compared, by cosine."""
+
+import json
+import pathlib
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import cli
+from vit_jax.config import ConfigError
+from vit_jax.inference import search
+
+FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/vit_tiny_token.npz"
+
+
+def test_the_nearest_by_cosine_and_the_earlier_of_equals(monkeypatch):
+    monkeypatch.setattr(search, "ROWS", 2)
+    rows = np.float32([[1, 0], [0, 0], [np.nan, 1], [3, 4], [5, 0], [-1, 0]])
+    index = search.Index.from_features("abcdef", rows)
+    found = index.nearest(np.float32([2, 0]), 9)
+    assert [one.image for one in found] == ["a", "e", "d", "f"]
+    assert [one.similarity for one in found] == pytest.approx([1, 1, 0.6, -1])
+    assert index.nearest(np.float32([0, 1]), 1) == [("d", pytest.approx(0.8))]
+
+
+@pytest.mark.parametrize("name", ["features.npz", "features.parquet"])
+def test_a_file_that_is_no_table(tmp_path, name):
+    path = tmp_path / name
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        search.read_index(path)
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(ConfigError, match="is no table that vit_jax embed wrote"):
+        search.read_index(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"names": np.array(["a"])}, "is no table"),
+        ({"names": np.array(["a"]), "features": np.zeros((2, 3), np.float32)}, "one row"),
+        ({"names": np.array(["a"]), "features": np.zeros((1, 2, 3), np.float32)}, "one row"),
+        ({"names": np.array(["a"]), "features": np.array([[None]])}, "is no table"),
+    ],
+)
+def test_a_table_of_others(tmp_path, arrays, message):
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(ConfigError, match=message):
+        search.read_index(tmp_path / "x.npz")
+    np.savez_compressed(tmp_path / "y.npz", **arrays)
+    with pytest.raises(ConfigError, match="is compressed"):
+        search.read_index(tmp_path / "y.npz")
+
+
+@pytest.mark.slow
+def test_a_folder_and_its_table_give_the_same(tmp_path, capsys):
+    random, photos = np.random.default_rng(0), tmp_path / "photos"
+    photos.mkdir()
+    for number in range(5):
+        image = random.integers(0, 255, (40, 40, 3), np.uint8)
+        cv2.imwrite(str(photos / f"{number}.png"), image)
+    given = [f"--checkpoint={FIXTURE}", f"--query={photos}/3.png", "--top=2"]
+    assert cli.main(["search", *given, f"--index={photos}", "--json",
+                     f"--output={tmp_path}/found.html"]) == 0  # fmt: skip
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found[0] == {"image": "3.png", "similarity": pytest.approx(1, abs=1e-6)}
+    assert found[1]["similarity"] < found[0]["similarity"]
+    page = (tmp_path / "found.html").read_text()
+    assert page.count("data:image/png") == 3
+    for suffix in ("npz", "parquet"):
+        table = tmp_path / f"table.{suffix}"
+        embed = ["embed", f"--checkpoint={FIXTURE}", f"--images={photos}", f"--output={table}"]
+        assert cli.main(embed) == 0
+        capsys.readouterr()
+        assert cli.main(["search", *given, f"--index={table}", "--json"]) == 0
+        again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [one["image"] for one in again] == [one["image"] for one in found]
+    assert cli.main(["search", *given, f"--index={table}", f"--output={tmp_path}/x.html"]) == 2
+    assert "name their folder with --images=FOLDER" in capsys.readouterr().err
+    (tmp_path / "text.png").write_text("none")
+    bad = [f"--checkpoint={FIXTURE}", f"--index={table}", f"--query={tmp_path}/text.png"]
+    assert cli.main(["search", *bad]) == 2

@@ -1,0 +1,71 @@
+"""`vit_jax search`."""
+
+import argparse
+import json
+
+from vit_jax.cli import arguments, tables
+
+HELP = "find the images most like another one"
+TAKES_CONFIG = True
+EPILOG = """\
+Every image of the index is compared, by the cosine of features. Search a folder directly, or write
+its features once:
+
+  vit_jax embed --checkpoint=augreg/ViT-S_16 --images=photos --output=photos.npz
+  vit_jax search --checkpoint=augreg/ViT-S_16 --index=photos.npz --query=cat.jpg
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    arguments.add_checkpoint(parser)
+    parser.add_argument(
+        "--index",
+        type=arguments.local_path,
+        required=True,
+        metavar="FILE_OR_FOLDER",
+        help="table of features that `vit_jax embed` wrote, or a folder of images",
+    )
+    parser.add_argument(
+        "--query", type=arguments.local_path, required=True, metavar="IMAGE", help="image file"
+    )
+    parser.add_argument(
+        "--top", type=arguments.positive, default=9, metavar="N", help="images (default: 9)"
+    )
+    parser.add_argument(
+        "--images",
+        type=arguments.local_path,
+        metavar="FOLDER",
+        help="with --output and a table: the folder that was embedded",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        metavar="FILE.html",
+        help="page with pictures to write",
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per image")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prints the images most like the query."""
+    from vit_jax.inference import search
+    from vit_jax.runtime import logs
+
+    logs.setup()
+    found = search.search(
+        args.checkpoint,
+        args.index,
+        args.query,
+        overrides,
+        step=args.step,
+        top=args.top,
+        images=args.images,
+        output=args.output,
+    )
+    if args.json:
+        for one in found:
+            print(json.dumps(one._asdict()))
+        return 0
+    tables.table(("image", "similarity"), [(one.image, f"{one.similarity:.4f}") for one in found])
+    return 0

@@ -1,0 +1,178 @@
+"""Search by example: the images of a table of features, or of a folder, most like another one."""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from vit_jax import config
+from vit_jax.data import decoding
+from vit_jax.inference import embedding, loading
+from vit_jax.pages import html
+from vit_jax.pages.document import Document, PageSection, Paragraph, Picture
+from vit_jax.utils import storage
+
+ROWS = 2**16  # of a table that are compared at a time
+SIDE = 192  # of a picture on the page
+
+
+class Match(NamedTuple):
+    """An image of the index, and the cosine of its features with the query's."""
+
+    image: str
+    similarity: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Index:
+    """Features of images: unit rows (N, D) float32, or NaN for an image that was not readable."""
+
+    names: tuple[str, ...]
+    features: np.ndarray
+
+    @classmethod
+    def from_features(cls, names: Any, features: np.ndarray) -> "Index":
+        """Divides rows by their length; a row of zeros is like nothing."""
+        lengths = np.linalg.norm(features, axis=1, keepdims=True)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return cls(names=tuple(map(str, names)), features=(features / lengths))
+
+    def nearest(self, query: np.ndarray, top: int) -> list[Match]:
+        """The images with the largest cosines, all of them compared; of equals the earlier.
+
+        Args:
+          query: (D,) features.
+          top: how many.
+        """
+        query = query / np.linalg.norm(query)
+        parts = range(0, len(self.names), ROWS)
+        cosines = np.concatenate([self.features[first : first + ROWS] @ query for first in parts])
+        cosines = np.where(np.isnan(cosines), -np.inf, cosines)
+        order = np.argsort(-cosines, kind="stable")[:top]
+        return [Match(self.names[i], float(cosines[i])) for i in order if cosines[i] > -np.inf]
+
+
+def read_index(path: pathlib.Path) -> Index:
+    """Reads a table that `embed` wrote; raises ConfigError for another file."""
+    where = f"--index={path}"
+    if not path.is_file():
+        raise config.ConfigError(f"{where}: no such file or folder")
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pyarrow.parquet.read_table(path, columns=["name", "features"])
+            names = table["name"].to_pylist()
+            rows = table["features"].combine_chunks()
+            features = rows.flatten().to_numpy().reshape(len(names), -1)
+        else:
+            with zipfile.ZipFile(path) as archive:  # `embed` compresses nothing
+                if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+                    raise config.ConfigError(f"{where}: is compressed; write it with vit_jax embed")
+            with np.load(path, allow_pickle=False) as file:
+                names, features = file["names"], file["features"]
+    except OSError as error:
+        raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
+    except (ValueError, KeyError, zipfile.BadZipFile, EOFError, pa.ArrowException) as error:
+        raise config.ConfigError(f"{where}: is no table that vit_jax embed wrote") from error
+    if features.ndim != 2 or len(features) != len(names) or features.dtype != np.float32:
+        raise config.ConfigError(
+            f"{where}: must have one row of features for each image; embed with pre_logits"
+        )
+    return Index.from_features(names, features)
+
+
+def search(
+    reference: str | os.PathLike[str],
+    index: str | os.PathLike[str],
+    query: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    step: int | str | None = None,
+    top: int = 9,
+    images: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+) -> list[Match]:
+    """The `top` images most like `query`, by the cosine of their features, best first.
+
+    Args:
+      reference: a checkpoint, as in `load`; that of the table.
+      index: a table that `embed` wrote, or a folder of images.
+      query: an image file.
+      overrides: options, as in `load`.
+      step: as in `load`.
+      top: how many.
+      images: the folder that the names of a table are below, for the pictures of `output`.
+      output: an HTML page to write.
+
+    Raises a UserError.
+    """
+    source = storage.given_path("--index", index, remote=False)
+    photo = storage.given_path("--query", query, remote=False)
+    page = None if output is None else storage.given_path("--output", output, remote=False)
+    folder = source if source.is_dir() else None
+    if folder is None and images is not None:
+        folder = storage.given_path("--images", images, remote=False)
+    if page is not None and folder is None:
+        raise config.ConfigError(
+            f"--output={page}: shows pictures; name their folder with --images=FOLDER"
+        )
+    try:
+        encoded = decoding.read_file(photo)
+    except (OSError, decoding.BadImage) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise config.ConfigError(f"--query={photo}: {reason}") from error
+    table = None if source.is_dir() else read_index(source)
+    opened = loading.load(reference, overrides, step)
+    if table is None:
+        with tempfile.TemporaryDirectory() as made:
+            embedding.write(opened, pathlib.Path(made) / "features.npz", source)
+            table = read_index(pathlib.Path(made) / "features.npz")
+    features = opened.embed(encoded)[0]
+    if len(features) != table.features.shape[1]:
+        raise config.ConfigError(
+            f"--index={source}: has {table.features.shape[1]} features of an image, and "
+            f"{reference} gives {len(features)}; search with the checkpoint that it was written by"
+        )
+    found = table.nearest(features, top)
+    if page is not None and folder is not None:
+        with storage.writing("--output", page):
+            storage.write_atomically(page, html.page(_document(opened, photo, folder, found)))
+    return found
+
+
+def _document(
+    opened: loading.LoadedModel, query: pathlib.Path, folder: pathlib.Path, found: list[Match]
+) -> Document:
+    """The query and what was found, with pictures."""
+    blocks: list[Picture | Paragraph] = []
+    for place, one in [(query, None), *((folder / match.image, match) for match in found)]:
+        caption = "The query" if one is None else f"{one.image}, {one.similarity:.3f}"
+        try:
+            data = opened.config.data
+            image = decoding.for_display(
+                decoding.load(
+                    decoding.read_file(place),
+                    channels=data.channels,
+                    max_pixels=data.max_pixels,
+                    depth=data.depth,
+                )
+            )
+        except (OSError, decoding.BadImage) as error:
+            reason = getattr(error, "strerror", None) or error
+            blocks.append(Paragraph(text=f"{caption}: no picture ({reason})", note=True))
+            continue
+        shrink = min(1.0, SIDE / max(image.shape[:2]))
+        image = cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+        image = image.reshape(*image.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
+        png = cv2.imencode(".png", image)[1].tobytes()
+        blocks.append(Picture(png=png, path=str(place), caption=caption))
+    section = PageSection(title="Most alike", blocks=blocks)
+    lead = f"The images most like {query.name}, by the cosine of features of {opened.config.name}."
+    return Document(title=f"Search: {query.name}", lead=lead, sections=[section])
