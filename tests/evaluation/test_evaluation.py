@@ -19,6 +19,12 @@ def test_a_model_of_so_many_classes_has_them_from_data_that_draws_them():
     assert len(evaluation.classes) == evaluation.cfg.model.num_classes == 5
 
 
+def test_the_evaluation_split_is_measured_first_unless_it_is_not_asked_for():
+    cfg = runs.configure(evaluation={"knn": ("self",)}, model={"num_classes": 10})
+    assert list(open_evaluation(cfg).evaluators) == ["test", "knn"]
+    assert list(open_evaluation(cfg, split=False).evaluators) == ["knn"]
+
+
 def test_a_split_that_is_missing_is_named_by_its_option():
     with pytest.raises(ConfigError, match="^data.eval_split=none:"):
         open_evaluation(runs.configure(data={"eval_split": "none:"}))
