@@ -1,7 +1,7 @@
 """Which tests are fast, and which slow ones a CI run takes.
 
-Of the cases of a test marked `sampled(N)` every Nth is fast, and those that `tests/mutation` names
-as the killers of a fault; the others are slow.
+Of the cases of a test marked `sampled(N)` those that `tests/mutation` names as the killers of a
+fault are fast, or every Nth where it names none; the others are slow.
 
 `--in-turn` selects, of the tests marked `slow`, a fifth, and of those marked `long(turns=N)` an
 Nth: five and N runs with consecutive numbers take all of them. The number is, whichever is there
@@ -60,8 +60,10 @@ def is_sampled(item: Item) -> bool:
     if marker is None:
         return True
     name = item.nodeid.partition("[")[0]
+    if name in _killing_tests():
+        return item.nodeid in _killers()
     _COUNTS[name] += 1
-    return (_COUNTS[name] - 1) % marker.args[0] == 0 or item.nodeid in _killers()
+    return (_COUNTS[name] - 1) % marker.args[0] == 0
 
 
 _COUNTS: collections.Counter[str] = collections.Counter()
@@ -71,6 +73,11 @@ _COUNTS: collections.Counter[str] = collections.Counter()
 def _killers() -> frozenset[str]:
     lines = (ROOT / "tests/mutation/faults.jsonl").read_text(encoding="utf-8").splitlines()
     return frozenset(json.loads(line)["killed_by"] for line in lines)
+
+
+@functools.cache
+def _killing_tests() -> frozenset[str]:
+    return frozenset(killer.partition("[")[0] for killer in _killers())
 
 
 def turns(item: Item) -> int | None:

@@ -217,7 +217,7 @@ def test_not_finite_changes_nothing_but_the_count(moments):
     assert metrics["bad_steps"] == 3
 
 
-@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("clip", [pytest.param(None, marks=pytest.mark.slow), 1.0])
 def test_a_gradient_too_long_for_float32_changes_nothing_though_the_loss_is_finite(clip):
     """Features of 1e25 on weights of 1e-25: no gradient's square fits."""
     stepper = Stepper(configure(train={"clip_norm": clip}))
