@@ -52,8 +52,8 @@ def mean_of(line, measure):
 
 def values(lines, network, share, measure):
     """Returns what the repetitions of a row came to, by pre-training seed."""
-    chosen = (line for line in lines if (line["network"], line["share"]) == (network, share))
-    return {line["seed"]: mean_of(line, measure) for line in chosen}
+    matching = (line for line in lines if (line["network"], line["share"]) == (network, share))
+    return {line["seed"]: mean_of(line, measure) for line in matching}
 
 
 def spelled(each):
@@ -208,7 +208,7 @@ def repeat(network, share, seed):
     return {
         "network": network, "share": share, "seed": seed,
         "five_shot": measured(half, params)["fewshot/digits/5shot"],
-        "held_out": held_out, "rate": found["chosen"]["lr"],
+        "held_out": held_out, "rate": found["selected"]["lr"],
         "top1": found["results"]["top1"]["values"],
         **machine,
     }  # fmt: skip

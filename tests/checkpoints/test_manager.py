@@ -293,7 +293,7 @@ def test_without_a_metric_no_checkpoint_is_the_best(make, directory):
     assert (saver.steps(), saver.best_step()) == ([2], None)
     with pytest.raises(manager.CheckpointError, match=r"no checkpoint is the best \(checkpoint"):
         manager.find(directory, "best")
-    assert manager.find(directory)[1]["chosen"] == "step 2, the newest"
+    assert manager.find(directory)[1]["selection"] == "step 2, the newest"
 
 
 def test_ties_go_to_the_lower_loss(make, directory):
@@ -322,9 +322,9 @@ def test_find(make, directory, tmp_path):
     put(saver, 3, {"top1": 0.1})
     best = "step 2, the best by top1 (0.9000); the newest is step 3"
     assert manager.find(where) == manager.find(where, "best")
-    assert manager.find(where, "best")[1]["chosen"] == best
-    assert manager.find(where, "newest")[1]["chosen"] == "step 3, the newest"
-    oldest = {**FACTS, "step": 1, "metrics": {}, "chosen": "step 1; the newest is step 3"}
+    assert manager.find(where, "best")[1]["selection"] == best
+    assert manager.find(where, "newest")[1]["selection"] == "step 3, the newest"
+    oldest = {**FACTS, "step": 1, "metrics": {}, "selection": "step 1; the newest is step 3"}
     assert manager.find(where, 1) == (1, oldest)
     assert manager.find(where / "00000002")[0] == 2
     assert manager.find(where, 2)[1]["metrics"] == {"top1": 0.9}

@@ -41,7 +41,7 @@ def test_reads_back_what_was_written(folder):
     assert found["files"] == {"state/one": [3, 0x7A6C86F1], "state/deep/two": [256, 0x29058C73]}
     record.check_files(folder, found)
     facts = BODY["facts"] | {"step": 7, "metrics": {"top1": 0.5}}
-    facts["chosen"] = "step 7, the best by top1 (0.5000), the newest"
+    facts["selection"] = "step 7, the best by top1 (0.5000), the newest"
     assert record.find(folder.parent) == (7, facts)
 
 

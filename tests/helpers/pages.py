@@ -24,7 +24,7 @@ TRANSFER = {
         {"stage": "final", "setup": "vit", "lr": 0.01, "seed": 1, "directory": "final/seed1",
          "state": "running", "steps": 500, "seconds": None, "results": {}},
     ],
-    "chosen": {"setup": "vit", "lr": 0.01},
+    "selected": {"setup": "vit", "lr": 0.01},
     "results": {"top1": {"mean": 0.9874, "std": 0.0011, "values": [0.9862, 0.9874, 0.9886]}},
     "machine": {"device": "TPU v3", "devices": 8, "host": "tpu-0", "versions": {"jax": "0.10.2"}},
     "date": "2026-11-22",

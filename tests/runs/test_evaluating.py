@@ -196,7 +196,7 @@ CHOSEN = "step 8, the best by val/top1 (0.8750); the newest is step 12"
 @pytest.mark.slow
 def test_the_best_checkpoint_is_what_a_run_begins_with(run, root):
     best, newest = vit_jax.load(run.workdir), vit_jax.load(run.workdir, step="newest")
-    assert (best.step, best.chosen, newest.step) == (8, CHOSEN, 12)
+    assert (best.step, best.selection, newest.step) == (8, CHOSEN, 12)
     assert vit_jax.load(run.workdir / "checkpoints" / "00000012").step == 12
     cfg = vit_jax.get_config("image_folder-32", {**OPTIONS, "data.root": str(root)})
     cfg = dataclasses.replace(cfg, init_from=str(run.workdir), init_head="keep")
@@ -218,9 +218,9 @@ def test_the_best_checkpoint_is_the_default_of_every_command(run, root, tmp_path
         ["predict", given, image],
         ["predict", given, image, "--json"],
         ["evaluate", given],
-        ["embed", given, f"--images={root}/test", f"--output={out}/features.parquet"],
+        ["embed", given, f"{root}/test", f"--output={out}/features.parquet"],
         ["inspect", "posemb", given, f"--output={out}/figures"],
-        ["inspect", "view", given, f"--images={image}", f"--output={out}/view.html"],
+        ["inspect", "view", given, f"{image}", f"--output={out}/view.html"],
         ["export", given, "--to=stablehlo", "--platforms=cpu", f"--output={out}/program"],
         ["convert", given, "--to=timm", f"--output={out}/weights"],
         ["convert", given, "--to=orbax", f"--output={out}/copy"],
@@ -230,7 +230,7 @@ def test_the_best_checkpoint_is_the_default_of_every_command(run, root, tmp_path
         shown = "".join(capsys.readouterr())
         assert CHOSEN in shown or arguments[0] == "report", arguments
     assert json.loads((out / "program.json").read_text())["checkpoint"] == {
-        "step": 8, "chosen": CHOSEN,
+        "step": 8, "selection": CHOSEN,
     }  # fmt: skip
     facts = pyarrow.parquet.read_schema(out / "features.parquet").metadata[b"vit_jax"]
     assert json.loads(facts)["step"] == 8

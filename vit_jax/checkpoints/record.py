@@ -283,7 +283,7 @@ def public_record(commit: Mapping[str, Any]) -> dict[str, Any]:
 def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, dict[str, Any]]:
     """A checkpoint's step and record; its arrays are not read.
 
-    The record says in `chosen` why it is this one, in words such as `step 60, the best by ...`.
+    The record says in `selection` why it is this one, in words such as `step 60, the best by ...`.
 
     Args:
       directory: the folder of checkpoints, or one of them.
@@ -297,7 +297,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
             commit = read_commit(path)
         except DamagedCheckpoint as problem:
             raise CheckpointError(f"{path}: damaged: {problem}") from problem
-        return commit["step"], {**public_record(commit), "chosen": f"step {commit['step']:,}"}
+        return commit["step"], {**public_record(commit), "selection": f"step {commit['step']:,}"}
     commits = readable(path)
     for step in steps(path):
         if step not in commits:
@@ -305,10 +305,10 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
     if not commits:
         raise CheckpointError(f"{path}: no {'sound ' if steps(path) else ''}checkpoint here")
     try:
-        step, chosen = choose(commits, at)
+        step, selection = choose(commits, at)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}; choose {_list(commits)}") from None
-    return step, {**public_record(commits[step]), "chosen": chosen}
+    return step, {**public_record(commits[step]), "selection": selection}
 
 
 def choose(

@@ -60,7 +60,7 @@ def convert(
     opened = loading.load(reference, overrides, step)
     checks.check_fixed(opened.config, "convert")
     params, unsaid = jax.device_get(opened.params), ()
-    origin = ": ".join(filter(None, (opened.config.name, opened.chosen)))
+    origin = ": ".join(filter(None, (opened.config.name, opened.selection)))
     if kind == "orbax":
         save(opened, params, output, origin)
     else:
@@ -72,7 +72,7 @@ def convert(
                 f"temperature={opened.temperature:.4f}: not stored in this format; divide logits "
                 "by it for calibrated probabilities",
             )
-    source = ", ".join(filter(None, (opened.kind, opened.chosen)))
+    source = ", ".join(filter(None, (opened.kind, opened.selection)))
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
 
 
@@ -99,11 +99,11 @@ def _save_adapter(
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
     arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in base.shapes}
     fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": base.digest}
-    adapter_file.write(output, arrays, fields, f"{cfg.name}: {record['chosen']}")
+    adapter_file.write(output, arrays, fields, f"{cfg.name}: {record['selection']}")
     count = sum(array.size for array in arrays.values())
     return [
         f"used: {len(arrays)} arrays, {count:,} parameters; the base: {cfg.init_from}",
-        f"written: {output} (adapter, from run, {record['chosen']})",
+        f"written: {output} (adapter, from run, {record['selection']})",
     ]
 
 

@@ -192,7 +192,7 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         *((name, shown(array)) for name, array in about["outputs"].items()),
         ("platforms", ", ".join(about["platforms"])),
         ("dtype", about["dtype"]),
-        *([("checkpoint", chosen)] if (chosen := about["checkpoint"]["chosen"]) else []),
+        *([("checkpoint", selection)] if (selection := about["checkpoint"]["selection"]) else []),
     ]
 
 
@@ -241,7 +241,7 @@ def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict
             "resampling": transforms.eval_resampling(data),
         },
         "classes": loaded.classes,
-        "checkpoint": {"step": loaded.step, "chosen": loaded.chosen},
+        "checkpoint": {"step": loaded.step, "selection": loaded.selection},
         "config": config.to_dict(loaded.config),
     }
 

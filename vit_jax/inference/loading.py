@@ -76,14 +76,14 @@ def load(
         cfg = run_config.config_from_values(record["config"], overrides or {})
         params, temperature = load_params(directory, number, cfg), _temperature(record)
         scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
-        logs.log.info("%s: %s%s", reference, record["chosen"], scaled)
+        logs.log.info("%s: %s%s", reference, record["selection"], scaled)
         return LoadedModel(
             config=cfg,
             params=params,
             classes=class_names(record["classes"], cfg),
             kind="run",
             step=number,
-            chosen=record["chosen"],
+            selection=record["selection"],
             temperature=temperature,
         )
     if step is not None:
@@ -376,7 +376,7 @@ class LoadedModel:
       assumed: what its files leave open, and what was assumed; a line for each reason.
       fresh: parameters that the checkpoint lacks, and why.
       step: the step of a run's checkpoint.
-      chosen: why it is this one, such as `step 60, the best by validation/top1 (0.6120); ...`.
+      selection: why it is this one, such as `step 60, the best by validation/top1 (0.6120); ...`.
       temperature: what logits are divided by before they are probabilities, where a validation
         split has fitted one (`evaluation.metrics=calibration`).
     """
@@ -389,7 +389,7 @@ class LoadedModel:
     assumed: tuple[str, ...] = ()
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
     step: int | None = None
-    chosen: str = ""
+    selection: str = ""
     temperature: float | None = None
 
     def __repr__(self) -> str:

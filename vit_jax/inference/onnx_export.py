@@ -104,7 +104,7 @@ def write(
             "proof",
             f"logits of onnxruntime {runtime.__version__} differ by at most {difference:.1e}",
         ),
-        *([("checkpoint", loaded.chosen)] if loaded.chosen else []),
+        *([("checkpoint", loaded.selection)] if loaded.selection else []),
     ]
 
 

@@ -18,12 +18,12 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows under a header; those in `chosen` stand out."""
+    """Rows under a header; those in `highlighted` stand out."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
-    chosen: frozenset[int] = frozenset()
+    highlighted: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

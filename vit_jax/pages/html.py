@@ -129,7 +129,7 @@ def _row_kinds(table: Table) -> list[str | None]:
     """Which rows stand out, and which the next one, without a name, belongs to."""
     follows = [not row[0] for row in table.rows[1:]] + [False]
     return [
-        "chosen" if index in table.chosen else "open" if follows[index] else None
+        "highlighted" if index in table.highlighted else "open" if follows[index] else None
         for index in range(len(table.rows))
     ]
 

@@ -34,7 +34,7 @@ def table(block: Table) -> list[str]:
     rows = []
     for index, row in enumerate(block.rows):
         cells = [escape(cell) for cell in row]
-        bold = index in block.chosen
+        bold = index in block.highlighted
         rows.append([f"**{cell}**" if bold and cell else cell for cell in cells])
     return [*grid(block.header, rows), *(["", escape(block.caption)] if block.caption else []), ""]
 

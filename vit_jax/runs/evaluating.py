@@ -241,4 +241,4 @@ def _evaluation(workdir: pathlib.Path, at: str | None = None) -> tuple[str, dict
         lambda: checkpoints.find(workdir / "checkpoints", at)[1]
     )
     metrics = found["metrics"].items()  # which has None for what was not finite
-    return found["chosen"], {key: math.nan if one is None else one for key, one in metrics}
+    return found["selection"], {key: math.nan if one is None else one for key, one in metrics}

@@ -126,7 +126,7 @@ def test_a_transfer_has_its_choice_and_the_papers_number(tmp_path):
     for number in ("98.74 %", interval, "0.01", "of 4", "3m13s", "8 \u00d7 TPU v3, tpu-0"):
         assert number in page.words, number
     assert "| **vit** | **0.01** | **93.00 %** |  | **1** |" in words
-    assert page.count("tr", "chosen") == 2  # of the candidates and of their cells
+    assert page.count("tr", "highlighted") == 2  # of the candidates and of their cells
     assert page.count("svg", "chart") == 3  # held-out accuracy by rate; losses of both stages
     (tmp_path / "transfer.json").write_text('{"cells": [')
     page, _ = page_of(tmp_path)
@@ -241,9 +241,9 @@ def test_predictions_are_those_of_the_checkpoint_that_is_reported(trained):
     page, _ = page_of(workdir, images=60)
     assert_stands_alone(page)
     assert page.count("img") == report_page.SHOWN + len(few.mistakes)
-    shown = f"60 of 100 test images were shown to the checkpoint of {few.chosen}. {few.wrong} of"
+    shown = f"60 of 100 test images were shown to the checkpoint of {few.selection}. {few.wrong} of"
     assert shown in page.text
-    assert few.chosen.startswith(f"step {outcome.steps}, the best by test/top1 (")
+    assert few.selection.startswith(f"step {outcome.steps}, the best by test/top1 (")
     assert "Drawn from the test images by seed 0" in page.words
     assert f"{100 * outcome.results['test/top1']:.2f} %" in page.words
 

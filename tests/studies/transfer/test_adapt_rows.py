@@ -80,7 +80,7 @@ def test_a_folder_of_images_from_the_choice_to_the_test(method, folder, base, tm
     found = transfer.perform(plan, tmp_path, run=sweeps.here)
     states = {cell["lr"]: cell["state"] for cell in found["cells"] if cell["stage"] == "choose"}
     assert states == {0.05: "done", 1e38: "failed"}
-    assert found["chosen"] == {"setup": "vit", "lr": 0.05}
+    assert found["selected"] == {"setup": "vit", "lr": 0.05}
     (final,) = [cell for cell in found["cells"] if cell["stage"] == "final"]
     assert final["results"]["top1"] > 0.8
     assert json.loads((tmp_path / "transfer.json").read_text()) == found

@@ -56,7 +56,7 @@ def test_images_that_do_not_exist_until_the_rate_is_chosen(tmp_path):
         r"\nvit_jax: final/seed[01]: data\.eval_split=test: no such folder", one.stderr
     )
     stored = read(workdir)
-    assert stored["chosen"] is not None
+    assert stored["selected"] is not None
     assert stored["results"] is None
     assert {cell["state"] for cell in stored["cells"] if cell["stage"] == "choose"} == {"done"}
     paint(data / "test", colors, 5)

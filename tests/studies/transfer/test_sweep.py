@@ -40,7 +40,7 @@ def read(workdir):
 def test_the_best_finite_rate_is_chosen(candidates, chosen, tmp_path):
     run = sweeps.pretending(GOOD | dict(zip(CHOOSE, candidates, strict=True)))
     found = transfer.perform(sweeps.plan(), tmp_path, run=run)
-    assert found["chosen"] == {"setup": "vit", "lr": chosen}
+    assert found["selected"] == {"setup": "vit", "lr": chosen}
     final = [cell for cell in found["cells"] if cell["stage"] == "final"]
     assert [cell["lr"] for cell in final] == [chosen] * 2
     assert "config" in found
@@ -71,7 +71,7 @@ def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, chosen, tmp
     assert [cell.directory for cell in plan.choosing()] == SEEDED
     run = sweeps.pretending(values | dict.fromkeys(FINAL, 0.5))
     found = transfer.perform(plan, tmp_path, run=run)
-    assert found["chosen"] == {"setup": "vit", "lr": chosen}
+    assert found["selected"] == {"setup": "vit", "lr": chosen}
     assert found["choose_seeds"] == [0, 1, 2]
     assert [cell["lr"] for cell in found["cells"][9:]] == [chosen] * 2
     text = (tmp_path / "transfer.md").read_text()
@@ -148,7 +148,7 @@ def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
         top1 = {"choose/vit-lr0.003": ours, "choose/bit-lr0.003": bit}
         run = sweeps.pretending(top1 | {f"final/seed{seed}": 0.5 for seed in range(3)})
         found = transfer.perform(plan, tmp_path / str(number), run=run)
-        assert found["chosen"] == {"setup": setup, "lr": 0.003}
+        assert found["selected"] == {"setup": setup, "lr": 0.003}
         assert {c["setup"] for c in found["cells"] if c["stage"] == "final"} == {setup}
 
 
@@ -161,7 +161,7 @@ def test_all_failed_is_one_line_and_no_test_image(tmp_path):
     )
     assert caught.value.exit_code == 70
     stored = read(tmp_path)
-    assert (stored["chosen"], stored["results"]) == (None, None)
+    assert (stored["selected"], stored["results"]) == (None, None)
     assert {cell["stage"] for cell in stored["cells"]} == {"choose"}
 
 

@@ -243,7 +243,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     single = not data.multilabel
     return run_section.Predictions(
         split=split_roles.evaluation(data).name,
-        chosen=predictor.chosen,
+        selection=predictor.selection,
         seen=len(seen),
         of=len(source),
         seed=seed,

@@ -199,7 +199,7 @@ class StoredTransfer:
 
     def is_chosen(self, cell: Mapping[str, Any]) -> bool:
         """Whether a cell has the setup and the learning rate that were chosen."""
-        return {"setup": cell.get("setup"), "lr": cell["lr"]} == self.values.get("chosen")
+        return {"setup": cell.get("setup"), "lr": cell["lr"]} == self.values.get("selected")
 
     @property
     def results(self) -> Mapping[str, Any]:

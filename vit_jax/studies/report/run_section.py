@@ -29,7 +29,7 @@ class Predictions:
 
     Attributes:
       split: the split, by the name of its metrics.
-      chosen: which checkpoint they were shown to, and why.
+      selection: which checkpoint they were shown to, and why.
       seen: images it was shown, drawn from the split.
       of: images in the split.
       seed: what they were drawn by.
@@ -41,7 +41,7 @@ class Predictions:
     """
 
     split: str = "test"
-    chosen: str = ""
+    selection: str = ""
     seen: int = 0
     of: int = 0
     seed: int = 0
@@ -118,7 +118,7 @@ def shown(predictions: Predictions) -> Iterator[Block]:
     confusion = predictions.confusion
     yield Paragraph(
         text=f"{every} {predictions.of:,} {predictions.split} images were shown to the checkpoint "
-        f"of {predictions.chosen}. {predictions.wrong:,} of them were named wrongly."
+        f"of {predictions.selection}. {predictions.wrong:,} of them were named wrongly."
     )
     caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
     yield Gallery(samples=predictions.samples, caption=caption)

@@ -99,9 +99,9 @@ def _headline(transfer: StoredTransfer) -> Iterator[tuple[str, str, str]]:
                     f"Paper, Table {result.table}",
                     f"{100 * ours['mean'] - paper:+.2f} here",
                 )
-    chosen = transfer.values.get("chosen")
-    if chosen:
-        yield f"{chosen['lr']:g}", "Learning rate chosen", _setup(chosen)
+    selected = transfer.values.get("selected")
+    if selected:
+        yield f"{selected['lr']:g}", "Learning rate chosen", _setup(selected)
     cells = list(transfer.values.get("cells", ()))
     done = sum(cell.get("state") == "done" for cell in cells)
     yield f"{done}", "Runs", "finished" if done == len(cells) else f"of {len(cells)}"
@@ -146,7 +146,7 @@ def _candidates(transfer: StoredTransfer) -> Table:
     split = (transfer.cells("choose")[0].get("split") or {}).get("split")
     caption = f"Measured on {split}. " if split else ""
     caption += f"Of {equal} the lowest rate is chosen."
-    return Table(header=header, rows=rows, caption=caption, chosen=frozenset(marked))
+    return Table(header=header, rows=rows, caption=caption, highlighted=frozenset(marked))
 
 
 def _rates(transfer: StoredTransfer) -> Chart:
@@ -183,7 +183,7 @@ def _cells(transfer: StoredTransfer, stage: str) -> Table:
              logs.duration(cell["seconds"]) if cell.get("seconds") else "")
         )  # fmt: skip
     header = ("setup", "rate", "seed", "state", *map(formatting.title, measures), "time")
-    return Table(header=header, rows=rows, chosen=frozenset(marked))
+    return Table(header=header, rows=rows, highlighted=frozenset(marked))
 
 
 def _setup(cell: Mapping[str, Any]) -> str:

@@ -108,8 +108,8 @@ class Exhibit:
         """Every run once, pre-training before the runs that depend on it."""
         used = [step for cell in self.cells for step in cell.steps]
         origins = [step.origin for step in used if step.origin is not None]
-        chosen = {step.directory: step for step in (*origins, *used)}
-        return sorted(chosen.values(), key=lambda step: step.kind == "transfer")
+        needed = {step.directory: step for step in (*origins, *used)}
+        return sorted(needed.values(), key=lambda step: step.kind == "transfer")
 
 
 def pretraining(name: str) -> TableRun:

@@ -108,8 +108,8 @@ def figure5() -> Exhibit:
 
 def figure8() -> Exhibit:
     """5-shot ImageNet top-1 of one network scaled along one or all dimensions."""
-    chosen = listing.entries(table="figure8")
-    compute = {entry.name: entry.exaflops or 0.0 for entry in chosen}
+    entries = listing.entries(table="figure8")
+    compute = {entry.name: entry.exaflops or 0.0 for entry in entries}
     base = compute["scaling/base"]
     cells = tuple(
         Score(row=name.removeprefix("scaling/"), column=FIVE_SHOT, measure=FEW_SHOT,

@@ -11,7 +11,7 @@ from vit_jax.runs import directory
 from vit_jax.studies.cells import Cell
 from vit_jax.training import run_config
 
-CHOSEN_BY = "top1"
+SELECTED_BY = "top1"
 HELD_OUT = 10  # percent, unless the config sets a split
 CHOOSE, FINAL = "choose", "final"  # stages
 
@@ -72,15 +72,15 @@ class TransferPlan:
         directory += f"-seed{seed}" if len(self.choose_seeds) > 1 else ""
         return _cell(CHOOSE, candidate, dataclasses.replace(candidate.cfg, seed=seed), directory)
 
-    def final(self, chosen: Candidate) -> tuple[Cell, ...]:
+    def final(self, selected: Candidate) -> tuple[Cell, ...]:
         """A candidate on the whole training set, measured once on the test images, seed by seed."""
         data, evaluation = self.base.data, self.base.evaluation
         cfg = dataclasses.replace(
-            _on_splits(chosen.cfg, data.train_split, data.test_split or data.eval_split),
+            _on_splits(selected.cfg, data.train_split, data.test_split or data.eval_split),
             evaluation=dataclasses.replace(evaluation, every=None),
         )
         return tuple(
-            _cell(FINAL, chosen, dataclasses.replace(cfg, seed=seed), f"{FINAL}/seed{seed}")
+            _cell(FINAL, selected, dataclasses.replace(cfg, seed=seed), f"{FINAL}/seed{seed}")
             for seed in self.seeds
         )
 

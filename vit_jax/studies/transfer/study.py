@@ -19,7 +19,7 @@ from vit_jax.studies import processes, report, runner
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment, shares
 from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
-from vit_jax.studies.transfer.plan import CHOSEN_BY, FINAL, Candidate, TransferPlan, create
+from vit_jax.studies.transfer.plan import FINAL, SELECTED_BY, Candidate, TransferPlan, create
 from vit_jax.utils import intervals, limits, storage
 
 FILE, CELLS, PAGE = "transfer.json", "cells.jsonl", "transfer.html"
@@ -113,7 +113,7 @@ def preview(plan: TransferPlan, workdir: pathlib.Path) -> dict[str, Any]:
     """
     transfer = TransferStudy(plan, workdir)
     found = transfer.as_dict()
-    if transfer.chosen is None:
+    if transfer.selected is None:
         final = [transfer.entry(cell) | {"lr": None} for cell in plan.final(plan.candidates[0])]
         found["cells"] += final
     return found
@@ -131,7 +131,7 @@ class TransferStudy:
         self._check_same_plan()
         keys = {"stage": str, "setup": str}
         self.records = Records(workdir / CELLS, flag="--workdir", keys=keys)
-        self.chosen: Candidate | None = None
+        self.selected: Candidate | None = None
         if not self.left(plan.choosing()):
             self.choose()
 
@@ -139,7 +139,7 @@ class TransferStudy:
         """The cells of the first stage that has some left; chooses between the stages."""
         if left := self.left(self._plan.choosing()):
             return left
-        if self.chosen is None:
+        if self.selected is None:
             self.choose()
             self.write()
         return self.left(self.final)
@@ -151,7 +151,7 @@ class TransferStudy:
     @property
     def final(self) -> tuple[Cell, ...]:
         """The cells of the final stage; none before the choice."""
-        return () if self.chosen is None else self._plan.final(self.chosen)
+        return () if self.selected is None else self._plan.final(self.selected)
 
     def left(self, cells: Sequence[Cell]) -> list[Cell]:
         """The cells without a result."""
@@ -166,7 +166,7 @@ class TransferStudy:
         """
         plan, why = self._plan, ""
         if len(plan.candidates) == 1:
-            (self.chosen,) = plan.candidates
+            (self.selected,) = plan.candidates
             return
         scores: list[tuple[Candidate, list[float]]] = []
         for candidate in plan.candidates:
@@ -175,14 +175,14 @@ class TransferStudy:
             if failed := [record for record in ended if record["state"] == FAILED]:
                 why = why or f"{failed[0]['cell']}: {failed[0]['why']}"
             else:
-                scores.append((candidate, [record["measures"][CHOSEN_BY] for record in ended]))
+                scores.append((candidate, [record["measures"][SELECTED_BY] for record in ended]))
         if not scores:
             raise Failed(f"transfer: every candidate failed, so none is chosen: {why}")
         best = max((values for _, values in scores), key=statistics.fmean)
         error = intervals.standard_error(best) if len(best) > 1 else 0.0
         least = statistics.fmean(best) - error - ROUNDING
         equal = [candidate for candidate, values in scores if statistics.fmean(values) >= least]
-        self.chosen = min(equal, key=lambda candidate: candidate.lr)
+        self.selected = min(equal, key=lambda candidate: candidate.lr)
 
     def entry(self, cell: Cell) -> CellEntry:
         """A cell with its state and results, as transfer.json has it."""
@@ -206,9 +206,9 @@ class TransferStudy:
         values = {
             "name": self._plan.name,
             "task": self._plan.task,
-            "measure": CHOSEN_BY,
+            "measure": SELECTED_BY,
             "cells": [self.entry(cell) for cell in (*self._plan.choosing(), *self.final)],
-            "chosen": self.chosen and {"setup": self.chosen.setup, "lr": self.chosen.lr},
+            "selected": self.selected and {"setup": self.selected.setup, "lr": self.selected.lr},
             "results": self._summary(),
             "machine": {key: last.get(key) for key in MACHINE} if last else None,
             "date": datetime.date.today().isoformat(),

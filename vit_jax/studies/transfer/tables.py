@@ -7,7 +7,7 @@ from typing import Any
 from vit_jax.data.tasks import TASKS
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting
-from vit_jax.studies.transfer.plan import CHOOSE, CHOSEN_BY
+from vit_jax.studies.transfer.plan import CHOOSE, SELECTED_BY
 from vit_jax.utils import intervals
 
 VTAB = tuple(name for name in TASKS if name.startswith("vtab/"))
@@ -19,12 +19,12 @@ def table(transfer: Mapping[str, Any]) -> Table:
     """Results of a transfer, from the contents of `transfer.json`."""
     rows = []
     for cell in transfer["cells"]:
-        chosen = {"setup": cell["setup"], "lr": cell["lr"]} == transfer["chosen"]
-        note = "chosen" if chosen and cell["stage"] == CHOOSE else ""
+        selected = {"setup": cell["setup"], "lr": cell["lr"]} == transfer["selected"]
+        note = "chosen" if selected and cell["stage"] == CHOOSE else ""
         rows.append((cell["directory"], f"{cell['lr']:g}", _top1(cell), note))
     _, means = spreads("", transfer["results"])
     rows += [(f"{key}, mean, n = {n}", "", mean, half) for key, mean, half, n in means]
-    return (transfer["name"], "lr", CHOSEN_BY, f"± {formatting.INTERVAL}"), rows
+    return (transfer["name"], "lr", SELECTED_BY, f"± {formatting.INTERVAL}"), rows
 
 
 def preview_table(transfer: Mapping[str, Any]) -> Table:
@@ -59,7 +59,7 @@ def spreads(title: str, results: Mapping[str, Any]) -> Table:
 
 def _top1(entry: Mapping[str, Any]) -> str:
     return (
-        formatting.percent(entry["results"][CHOSEN_BY])
+        formatting.percent(entry["results"][SELECTED_BY])
         if entry["results"]
         else f"failed: {entry['why']}"
     )
@@ -95,7 +95,7 @@ def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]] |
     None unless all 19 tasks are present once, with equally many finished seeds.
     """
     values = {
-        one["task"]: one["results"][CHOSEN_BY]["values"] for one in transfers if one["results"]
+        one["task"]: one["results"][SELECTED_BY]["values"] for one in transfers if one["results"]
     }
     lengths = {len(value) for value in values.values()}
     if len(transfers) != len(VTAB) or set(values) != set(VTAB) or len(lengths) != 1:
