@@ -49,6 +49,6 @@ echo
 echo
 echo "Asking a ViT that was trained on CIFAR-10 what a photograph shows, and what it attends to ..."
 "$VENV/bin/vit_jax" predict --checkpoint="$PHOTOS" "$ROOT/docs/pictures/cat.jpg"
-"$VENV/bin/vit_jax" inspect attention --checkpoint="$PHOTOS" --images="$ROOT/docs/pictures/cat.jpg" --output="$CAT"
+"$VENV/bin/vit_jax" inspect attention --checkpoint="$PHOTOS" "$ROOT/docs/pictures/cat.jpg" --output="$CAT"
 echo
 echo "Done. Look at $ALL/report.html and $CAT/attention-1.png   Run it yourself: $VENV/bin/vit_jax --help"

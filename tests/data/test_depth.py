@@ -233,7 +233,7 @@ def test_evaluation_prediction_and_features_are_those_of_the_samples(trained, tm
         opened.embed([source.name(i) for i in range(len(source))]), features, atol=2e-5
     )
     images = str(cfg.data.root) + "/test"
-    assert cli.main(["embed", f"--checkpoint={workdir}", f"--images={images}",
+    assert cli.main(["embed", f"--checkpoint={workdir}", f"{images}",
                      f"--output={tmp_path / 'e.npz'}"]) == 0  # fmt: skip
     np.testing.assert_allclose(np.load(tmp_path / "e.npz")["features"], features, atol=2e-5)
     capsys.readouterr()

@@ -178,14 +178,14 @@ def test_what_is_interrupted_leaves_nothing(suffix, tmp_path):
 
 def test_an_empty_folder_and_other_mistakes_are_one_line(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(config.ConfigError, match=r"--images=.*/empty: holds no \.jpg"):
+    with pytest.raises(config.ConfigError, match=r".*/empty: holds no \.jpg"):
         folders.Loose(tmp_path / "empty", (), "--images")
     (tmp_path / "there.npz").touch()
     for flags, message in (
         ([f"--output={tmp_path}/x.csv"], "must end in .npz or .parquet"),
         ([f"--output={tmp_path}/there.npz"], "exists; remove it"),
         ([f"--output={tmp_path}/no/x.npz"], "no such folder as"),
-        ([f"--output={tmp_path}/x.npz", "--images=gone"], "--images=gone: no such folder"),
+        ([f"--output={tmp_path}/x.npz", "gone"], "gone: no such folder"),
         ([f"--output={tmp_path}/x.npz"], "brings no images"),
     ):
         assert cli.main(["embed", f"--checkpoint={FIXTURE}", *flags]) == 2
@@ -196,7 +196,7 @@ def test_an_empty_folder_and_other_mistakes_are_one_line(tmp_path, capsys):
 
 def test_a_resnet_has_no_tokens(tmp_path, capsys):
     resnet = FIXTURE.with_name("bit_tiny_legacy.npz")
-    flags = [f"--output={tmp_path}/x.npz", f"--images={tmp_path}", "--features=tokens"]
+    flags = [f"--output={tmp_path}/x.npz", f"{tmp_path}", "--features=tokens"]
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((8, 8, 3), np.uint8))
     assert cli.main(["embed", f"--checkpoint={resnet}", *flags]) == 2
     assert "--features=tokens: a ResNet has no tokens" in capsys.readouterr().err

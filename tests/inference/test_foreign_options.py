@@ -94,7 +94,7 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
         expected, out = jax.jit(classifier.apply)(model.params, scaled)
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
 
-    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={features}", *options]
+    arguments = [f"--checkpoint={path}", f"{photos}", f"--output={features}", *options]
     assert cli.main(["embed", *arguments, "--features=tokens"]) == 0
     with np.load(features) as file:
         assert file["features"].shape[1:] == out["tokens"].shape[1:]
@@ -106,7 +106,7 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
 def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
     path, options, covered = source
     out = tmp_path / "out"
-    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={out}", "--count=2"]
+    arguments = [f"--checkpoint={path}", f"{photos}", f"--output={out}", "--count=2"]
     assert cli.main(["inspect", "all", *arguments, *options]) == 0
     model = opened(path, options)
     grid = variants.grid(model.config.model, model.config.data.image_size)
@@ -118,7 +118,7 @@ def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
         far = measures.distances(grid, covered, prefix=False)
         assert file["pixels"].max() < far.max()
         assert far[0, 1] == 8
-    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={tmp_path / 'v.html'}"]
+    arguments = [f"--checkpoint={path}", f"{photos}", f"--output={tmp_path / 'v.html'}"]
     assert cli.main(["inspect", "view", *arguments, *options]) == 0
     page = (tmp_path / "v.html").read_text()
     assert f'"side":[{covered[0]},{covered[1]}]' in page

@@ -69,7 +69,7 @@ def test_a_folder_and_its_table_give_the_same(tmp_path, capsys):
     assert page.count("data:image/png") == 3
     for suffix in ("npz", "parquet"):
         table = tmp_path / f"table.{suffix}"
-        embed = ["embed", f"--checkpoint={FIXTURE}", f"--images={photos}", f"--output={table}"]
+        embed = ["embed", f"--checkpoint={FIXTURE}", f"{photos}", f"--output={table}"]
         assert cli.main(embed) == 0
         capsys.readouterr()
         assert cli.main(["search", *given, f"--index={table}", "--json"]) == 0

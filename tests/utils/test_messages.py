@@ -228,7 +228,7 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
     rows = pyarrow.parquet.read_table(tmp_path / "o.parquet").column("name").to_pylist()
     assert len(rows) == 16
     assert rows[0] == rf"{latin}/test/café/n\xe90.png"
-    run("embed", checkpoint, f"--output={tmp_path}/o.npz", f"--images={latin}")
+    run("embed", checkpoint, f"--output={tmp_path}/o.npz", f"{latin}")
     assert str(np.load(tmp_path / "o.npz")["names"][0]) == r"test/café/n\xe90.png"
     lines = run("predict", checkpoint, "--json", str(latin / "test"), "--top=1").splitlines()
     assert json.loads(lines[0])["image"] == rf"{latin}/test/café/n\xe90.png"
@@ -240,7 +240,7 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
     with pytest.raises(config.ConfigError, match=r"r\\xe9sultat.* is not UTF-8; rename"):
         loading.load(moved)
     moved.rename(workdir)
-    run("inspect", "view", checkpoint, f"--images={latin}", f"--output={tmp_path}/v.html")
+    run("inspect", "view", checkpoint, f"{latin}", f"--output={tmp_path}/v.html")
     assert re.search(r"/n\\\\xe9\d\.png", (tmp_path / "v.html").read_text())
 
 

@@ -170,7 +170,7 @@ def test_the_text_tower_of_a_custom_clip_is_dropped(tmp_path):
 def test_figures_and_features_leave_registers_out(tmp_path, photos, name):
     described, loaded = load(tmp_path / "in", name)
     rows, columns = (side // 7 for side in described["image_size"])
-    arguments = [f"--checkpoint={tmp_path / 'in'}", f"--images={photos}"]
+    arguments = [f"--checkpoint={tmp_path / 'in'}", f"{photos}"]
     out = tmp_path / "out"
     assert cli.main(["inspect", "all", *arguments, f"--output={out}", "--count=1"]) == 0
     with np.load(out / "attention.npz") as file:

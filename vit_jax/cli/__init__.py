@@ -209,7 +209,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parses every argument; an unknown flag ends with the nearest one."""
-        args, rest = self.parse_known_args(arguments)
+        args, rest = self.parse_known_intermixed_args(arguments)
         if rest:
             self.error(f"{rest[0]}: no such argument{self._nearest(rest[0])}")
         return args

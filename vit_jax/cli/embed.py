@@ -7,7 +7,7 @@ from vit_jax.cli import arguments
 HELP = "write the features of images to a file: the head's input, or every token"
 TAKES_CONFIG = True
 EPILOG = """\
-  vit_jax embed --checkpoint=runs/mine --images=photos/ --output=photos.npz
+  vit_jax embed --checkpoint=runs/mine photos/ --output=photos.npz
   vit_jax embed --checkpoint=augreg/ViT-B_16 --output=pets.parquet \\
       --config.data.source=tfds --config.data.name=oxford_iiit_pet
 
@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add_argument(
-        "--images",
+        "images",
+        nargs="?",
         type=arguments.local_path,
         metavar="FOLDER",
         help="image files at any depth (default: data.eval_split of the config's dataset)",

@@ -35,10 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=KINDS, metavar="WHAT", help="see below")
     arguments.add_checkpoint(parser)
     parser.add_argument(
-        "--images",
-        nargs="+",
-        action="extend",
-        default=[],
+        "images",
+        nargs="*",
         type=arguments.local_path,
         metavar="FILE_OR_FOLDER",
         help="images to show (default: the evaluation split of a run)",
@@ -76,7 +74,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes figures of a model, or the interactive page."""
     for path in args.images:
         if not path.exists():
-            raise config.ConfigError(f"--images={path}: no such file or folder")
+            raise config.ConfigError(f"{path}: no such file or folder")
     if args.what == "view":
         return _view(args, overrides)
     if args.serve is not None:

@@ -11,7 +11,7 @@ EPILOG = """\
 Every image of the index is compared, by the cosine of features. Search a folder directly, or write
 its features once:
 
-  vit_jax embed --checkpoint=augreg/ViT-S_16 --images=photos --output=photos.npz
+  vit_jax embed --checkpoint=augreg/ViT-S_16 photos --output=photos.npz
   vit_jax search --checkpoint=augreg/ViT-S_16 --index=photos.npz --query=cat.jpg
 """
 

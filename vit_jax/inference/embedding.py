@@ -75,12 +75,12 @@ def embed(
     if output.suffix.lower() not in SUFFIXES:
         raise config.ConfigError(f"--output={output}: must end in {' or '.join(SUFFIXES)}")
     storage.check_creatable(output)
-    folder = None if images is None else storage.given_path("--images", images, remote=False)
+    folder = None if images is None else storage.given_path("images", images, remote=False)
     if folder is None:
         loading.require_images(reference, overrides or {})
     elif not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
-        raise config.ConfigError(f"--images={folder}: {what}")
+        raise config.ConfigError(f"{folder}: {what}")
     opened = loading.load(reference, overrides, step)
     return write(opened, output, folder, features=features, batch_size=batch_size)
 
@@ -175,7 +175,7 @@ class _Pending:
 def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) -> sources.Source:
     data = opened.config.data
     if images is not None:
-        return folders.Loose(pathlib.Path(images), opened.classes, "--images")
+        return folders.Loose(pathlib.Path(images), opened.classes, "images")
     needed = opened.config.needs_labels
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
 

@@ -49,7 +49,7 @@ def numbers(folder, what):
 @pytest.mark.slow
 def test_everything_of_a_google_file(photos, tmp_path, capsys):
     out = tmp_path / "inspect"
-    assert inspect("all", GOOGLE, f"--images={photos}", f"--output={out}", "--format=both") == 0
+    assert inspect("all", GOOGLE, f"{photos}", f"--output={out}", "--format=both") == 0
     names = [*EVERY[:4], "attention-1", "attention-2", "attention-3", "features", "matches"]
     files = {f"{name}.{form}" for name in names for form in ("png", "svg")}
     files |= {f"{what}.npz" for what in EVERY} | {"attention-distance.csv", "matches.csv"}
@@ -114,7 +114,7 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
 )
 def test_every_kind_of_weights(name, arguments, photos, tmp_path):
     out = tmp_path / "out"
-    arguments = [f"--images={photos}", f"--output={out}", "--count=1", *arguments]
+    arguments = [f"{photos}", f"--output={out}", "--count=1", *arguments]
     assert inspect("all", FIXTURES / name, *arguments) == 0
     assert {path.stem for path in out.glob("*.npz")} == set(EVERY) - {"matches"}  # of one image
     maps = numbers(out, "attention")["attention"]
@@ -123,7 +123,7 @@ def test_every_kind_of_weights(name, arguments, photos, tmp_path):
 
 
 def test_a_resnet_has_filters_alone(photos, tmp_path, capsys):
-    arguments = [f"--images={photos}", f"--output={tmp_path / 'out'}"]
+    arguments = [f"{photos}", f"--output={tmp_path / 'out'}"]
     assert inspect("all", FIXTURES / "bit_tiny_legacy.npz", *arguments) == 0
     assert {path.stem for path in (tmp_path / "out").glob("*.npz")} == {"filters"}
     said = re.findall("^(.*) left out: a ResNet has no ", capsys.readouterr().err, re.MULTILINE)
@@ -137,10 +137,10 @@ def test_without_images_what_needs_none_is_drawn(tmp_path, capsys, monkeypatch):
     assert {path.stem for path in folder.glob("*.npz")} == {"filters", "posemb"}
     said = capsys.readouterr().err.splitlines()
     for what in EVERY[2:]:
-        assert f"{what} left out: needs images; set --images=FILE_OR_FOLDER" in said
+        assert f"{what} left out: needs images: name files or folders" in said
     assert inspect("rollout", GOOGLE) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "vit_jax: inspect rollout: needs images; set --images=FILE_OR_FOLDER"
+        "vit_jax: inspect rollout: needs images: name files or folders"
     )
 
 
@@ -206,9 +206,9 @@ def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
     no_images.mkdir()
     resnet = FIXTURES / "bit_tiny_legacy.npz"
     for checkpoint, arguments, words in (
-        (GOOGLE, ["rollout", f"--images={tmp_path / 'none'}"], "none: no such file or folder"),
-        (GOOGLE, ["rollout", f"--images={no_images}"], "empty: holds no .jpg"),
-        (GOOGLE, ["all", f"--images={photos / 'sub'}"], "cut.png: is a truncated or damaged PNG"),
+        (GOOGLE, ["rollout", f"{tmp_path / 'none'}"], "none: no such file or folder"),
+        (GOOGLE, ["rollout", f"{no_images}"], "empty: holds no .jpg"),
+        (GOOGLE, ["all", f"{photos / 'sub'}"], "cut.png: is a truncated or damaged PNG"),
         (
             GOOGLE,
             ["filters", f"--output={tmp_path / 'file' / 'x'}"],
@@ -217,11 +217,11 @@ def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
         (GOOGLE, ["filters", "--step=3"], "--step=3: "),
         (resnet, ["posemb"], "inspect posemb: a ResNet has no position embedding"),
         (resnet, ["attention"], "inspect attention: a ResNet has no tokens"),
-        (resnet, ["features", f"--images={photos / 'a.png'}"], "inspect features: a ResNet has no"),
+        (resnet, ["features", f"{photos / 'a.png'}"], "inspect features: a ResNet has no"),
         (
             GOOGLE,
-            ["matches", f"--images={photos / 'a.png'}"],
-            "matches: needs two images; set --im",
+            ["matches", f"{photos / 'a.png'}"],
+            "matches: needs two images: name both",
         ),
         (tmp_path / "nothing.npz", ["filters"], "nothing.npz"),
         ("ViT-B_17", ["filters"], "ViT-B_17"),

@@ -316,7 +316,7 @@ def test_features_of_a_model_are_its_tokens_of_patches(tmp_path):
 
     for name, view in zip("ab", views, strict=False):
         cv2.imwrite(str(tmp_path / f"{name}.png"), view[:, :, ::-1])
-    files = "--images", str(tmp_path / "a.png"), str(tmp_path / "b.png")
+    files = str(tmp_path / "a.png"), str(tmp_path / "b.png")
     out = tmp_path / "out"
     for what in ("features", "matches"):
         command = ["inspect", what, f"--checkpoint={GOOGLE}", *files, f"--output={out}"]

@@ -166,7 +166,7 @@ def test_a_resnet_has_nothing_to_click(opened):
     [
         (["view", "--output=a.html", "--serve"], "--output=a.html: --serve writes no file"),
         (["view", "--format=svg"], "--format=svg: `inspect view` draws no figures"),
-        (["view", "--images=gone"], "--images=gone: no such file or folder"),
+        (["view", "gone"], "gone: no such file or folder"),
         (["all", "--serve=80"], "--serve=80: only for `inspect view`"),
         (["view"], "inspect view: needs images"),
     ],
@@ -182,7 +182,7 @@ def test_the_command_writes_a_page_about_weights_of_others(tmp_path, capsys):
     fixture = runs.ROOT / "tests" / "fixtures" / "vit_tiny_token.npz"
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     cv2.imwrite(str(tmp_path / "a.png"), image)
-    flags = [f"--checkpoint={fixture}", f"--images={tmp_path}", f"--output={tmp_path}/out"]
+    flags = [f"--checkpoint={fixture}", f"{tmp_path}", f"--output={tmp_path}/out"]
     assert cli.main(["inspect", "view", *flags]) == 0
     written = tmp_path / "out" / "view.html"
     assert capsys.readouterr().out.strip() == str(written)

@@ -66,7 +66,7 @@ class Subject:
             count = max(self.counts.values())
             examples = prediction.read_examples(self.opened, count, self.seed)
             return inputs.preprocess(self.opened.config.data, examples)
-        raise CannotAnswer("needs images; set --images=FILE_OR_FOLDER")
+        raise CannotAnswer("needs images: name files or folders")
 
     @functools.cached_property
     def attention(self) -> measures.AttentionStats:
@@ -133,7 +133,7 @@ def inspect(
     if images and counts:  # fail before drawing anything
         for path in images:
             if not path.exists():
-                raise config.ConfigError(f"--images={path}: no such file or folder")
+                raise config.ConfigError(f"{path}: no such file or folder")
         files = prediction.files(images, max(counts.values()), seed)
         given = inputs.preprocess(opened.config.data, files)
     subject = Subject(
@@ -258,7 +258,7 @@ def _features(subject: Subject) -> Answer:
 def _matches(subject: Subject) -> Answer:
     shown = subject.pictures.first(2)
     if len(shown.views) < 2:
-        raise CannotAnswer("needs two images; set --images FIRST SECOND")
+        raise CannotAnswer("needs two images: name both")
     first, second = measures.patch_features(subject.opened, shown.views)
     pairs, cosines = measures.mutual_matches(first, second)
     names = [pathlib.PurePath(name).name for name in shown.names]

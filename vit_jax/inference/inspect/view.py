@@ -186,7 +186,7 @@ def open_viewer(
     if loading.has_images(checkpoint, overrides):
         return viewer, prediction.read_examples(opened, count or COUNT, seed)
     if needed:
-        raise CannotAnswer("inspect view: needs images; set --images=FILE_OR_FOLDER")
+        raise CannotAnswer("inspect view: needs images: name files or folders")
     return viewer, ()
 
 
