@@ -52,7 +52,7 @@ def average(
     names: list[str] = []
     for reference, step in members:
         opened = loading.load(reference, overrides, step)
-        names.append(f"{reference} {opened.chosen}".strip())
+        names.append(f"{reference} {opened.selection}".strip())
         if first is None:
             first = opened
         elif (difference := _difference(first, opened)) is not None:
