@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import pickle
+import re
 import shutil
 import time
 import tracemalloc
@@ -112,6 +113,12 @@ def malicious(mark):
         ),
     )
     yield "text as an id", b"\x80\x02Pstorage\n."
+    yield "a chain of calls", pickle.dumps(Call(getattr, Call(__import__, "os"), "system"), 2)
+    yield "an object rebuilt", b"\x80\x02ccopyreg\n_reconstructor\n(cos\nsystem\nNNtR."
+    yield "a call put off", b"\x80\x02cfunctools\npartial\ncos\nsystem\n\x85R."
+    yield "torch.load by its own name", b"\x80\x02ctorch.serialization\nload\nU\x01x\x85R."
+    yield "numpy.load", b"\x80\x02cnumpy\nload\nU\x01x\x85R."
+    yield "a class as state", b"\x80\x02ccollections\nOrderedDict\n)R}U\x01ccos\nsystem\nsb."
     yield "the next buffer", b"\x80\x05\x97."
 
 
@@ -122,6 +129,36 @@ def test_files_that_want_to_run_code_are_refused_and_run_none(tmp_path):
             with pytest.raises(REFUSED):
                 read_all(data)
             assert not mark.exists(), name
+
+
+NAMED = {  # what the line says has been found
+    "system": r"\w+.system", "eval, protocol 0": "__builtin__.eval",
+    "exec, protocol 4": "builtins.exec",
+    "process, protocol 5": "subprocess.Popen", "attribute": "builtins.getattr",
+    "instance": "operation INST", "object": "os.system", "names on the stack": "os.system",
+    "extension registry": "operation EXT1", "keyword arguments": "os.system",
+    "torch.load inside": "torch.storage._load_from_bytes", "text as an id": "operation PERSID",
+    "an allowed name as a module": "collections.OrderedDict.fromkeys",
+    "a dotted name": "torch._utils.eval", "the next buffer": "operation NEXT_BUFFER",
+    "a chain of calls": "__builtin__.getattr", "an object rebuilt": "copyreg._reconstructor",
+    "a call put off": "functools.partial", "numpy.load": "numpy.load",
+    "torch.load by its own name": "torch.serialization.load", "a class as state": "os.system",
+}  # fmt: skip
+
+
+def test_each_is_one_line_that_names_what_it_wants(tmp_path):
+    path, mark = tmp_path / "model.pth", tmp_path / "ran"
+    found = dict(malicious(mark))
+    assert found.keys() >= NAMED.keys()
+    for what, pickled in found.items():
+        path.write_bytes(as_archive(pickled))
+        with pytest.raises(weights.WeightsError) as error:
+            weights.load(path)
+        said = str(error.value)
+        wanted = rf"has the (name )?{NAMED[what]}" if what in NAMED else "has a "
+        assert re.search(wanted, said), (what, said)
+        assert "\n" not in said
+        assert not mark.exists()
 
 
 def test_what_is_refused_is_named():
