@@ -47,7 +47,7 @@ class Stepper:
         made = build(cfg, 1000, devices=jax.devices()[:devices], teacher=teacher)
         if model is not None:
             model.config = made.model.config
-            setup = objectives.Setup(made.cfg, model, made.durations, teacher)
+            setup = objectives.Setup(made.cfg, model, made.durations, 1000, teacher)
             parts["objective"] = objectives.create(setup)
         self.trainer = dataclasses.replace(made, **parts)
         self.cfg, self.mesh, self.model = made.cfg, made.mesh, self.trainer.model

@@ -48,7 +48,7 @@ def test_divergences(target):
     ours, theirs = random_outputs(student, 1), random_outputs(other, 2)
     options = {"teacher": "x", "target": target, "weight": 1.0, "temperature": 2.0}
     cfg = dataclasses.replace(cfg, objective=config.Distillation(**options))
-    objective = distillation.Distillation(Setup(cfg, student, None, teacher), **options)
+    objective = distillation.Distillation(Setup(cfg, student, None, 1, teacher), **options)
 
     def distance(ours, theirs):
         return float(objective.distance(objective.compare(ours, theirs)))
@@ -67,7 +67,7 @@ def test_divergences(target):
     assert expected > 1e-3
     assert found == pytest.approx(expected, rel=2e-5)
     same = dataclasses.replace(teacher, model=student)
-    objective = distillation.Distillation(Setup(cfg, student, None, same), **options)
+    objective = distillation.Distillation(Setup(cfg, student, None, 1, same), **options)
     assert distance(ours, ours) < 1e-9
 
 

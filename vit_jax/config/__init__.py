@@ -36,6 +36,7 @@ from vit_jax.config.options import get as get
 from vit_jax.config.options import show as show
 from vit_jax.config.training import Adam as Adam
 from vit_jax.config.training import Cooled as Cooled
+from vit_jax.config.training import Dino as Dino
 from vit_jax.config.training import Distillation as Distillation
 from vit_jax.config.training import Falling as Falling
 from vit_jax.config.training import Focal as Focal
@@ -114,6 +115,11 @@ class Config:
     def distillation(self) -> Distillation | None:
         """The objective, if it is distillation."""
         return self.objective if isinstance(self.objective, Distillation) else None
+
+    @property
+    def dino(self) -> Dino | None:
+        """The objective, if it is DINO."""
+        return self.objective if isinstance(self.objective, Dino) else None
 
     def __repr__(self) -> str:
         """The options that differ from their defaults, one per line."""

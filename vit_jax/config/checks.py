@@ -30,6 +30,11 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
         amount = getattr(value, "amount", value)  # a duration's
         if value is not False and amount in (None, 0, ()):
             continue
+        if key == "data.crop_area" and cfg.dino is not None:
+            raise ConfigError(
+                f"{key}={config.show(value)}: not read with objective.name={cfg.objective.name}; "
+                "set objective.global_area or objective.local_area"
+            )
         if (why := unread(cfg, key, fields[key])) and not (own and key.startswith("model.")):
             raise ConfigError(f"{key}={config.show(value)}: {why}")
 
@@ -100,6 +105,8 @@ def check_options(cfg: config.Config) -> None:
         _check_mae(cfg, cfg.mae)
     if not cfg.needs_labels:
         _check_unlabeled(cfg)
+    if cfg.dino is not None:
+        _check_dino(cfg, cfg.dino)
     for key in ("checkpoint.every", "evaluation.every"):
         every = config.get(cfg, key)
         if every is not None and every.amount <= 0:
@@ -263,14 +270,18 @@ def _check_plain_colors(cfg: config.Config) -> None:
     """Raises ConfigError for what is made for gray or RGB of 8 bits, where pixels are others."""
     data = cfg.data
     other = f"data.depth={data.depth}" if data.depth != 8 else f"data.channels={data.channels}"
-    three = [one.name for one in data.transforms if one.name == "three_augment"]
-    for key, given, off in (
-        ("data.randaugment", data.randaugment, None),
-        ("data.transforms", three[0] if three else (), ()),
-        ("objective.name", cfg.masked and cfg.objective.name, None),
+    made = [one.name for one in data.transforms if one.name in components.built_in("transform")]
+    dino = cfg.dino
+    for key, given, remedy in (
+        ("data.randaugment", data.randaugment, "none"),
+        ("data.transforms", made and made[0], "none"),
+        ("objective.name", cfg.masked and cfg.objective.name, "supervised"),
+        ("objective.jitter", dino and dino.jitter, "0"),
+        ("objective.gray", dino and dino.gray, "0"),
+        ("objective.blur", dino and any(dino.blur) and dino.blur, "0,0,0"),
+        ("objective.solarize", dino and any(dino.solarize) and dino.solarize, "0,0,0"),
     ):
-        if given != off:
-            remedy = "supervised" if key == "objective.name" else "none"
+        if given:
             raise ConfigError(
                 f"{key}={config.show(given)}: is for gray or RGB of 8 bits, not {other}; set "
                 f"{remedy}"
@@ -415,6 +426,31 @@ def _check_mae(cfg: config.Config, mae: config.Mae) -> None:
         raise ConfigError(
             f"objective.mask_ratio={mae.mask_ratio:g}: keeps {kept} of {patches} patches; it "
             "must keep some, and not all"
+        )
+
+
+def _check_dino(cfg: config.Config, dino: config.Dino) -> None:
+    key = f"objective.name={cfg.objective.name}"
+    _require(cfg, {"train.ema": None}, f"{key} has an average, its teacher, by objective.momentum")
+    _require(cfg, {"data.train_crop": "inception", "data.aspect": "fixed"}, f"{key} cuts crops")
+    for name in ("blur", "solarize"):
+        if len(values := getattr(dino, name)) != 3:
+            raise ConfigError(
+                f"objective.{name}={config.show(values)}: needs three probabilities, of the first, "
+                "the second, and the small views, such as 1,0.1,0.5"
+            )
+    for name in ("global_area", "local_area"):
+        low, high = getattr(dino, name)
+        if low > high:
+            raise ConfigError(
+                f"objective.{name}={low:g},{high:g}: the first must not exceed the second"
+            )
+    for name in ("freeze_last_layer", "teacher_temperature_warmup"):
+        if (duration := getattr(dino, name)).amount < 0:
+            raise ConfigError(f"objective.{name}={duration}: must not be negative")
+    if dino.koleo and cfg.train.batch_size < 2:
+        raise ConfigError(
+            f"objective.koleo={dino.koleo:g}: compares images, and train.batch_size is 1; set 0"
         )
 
 

@@ -18,7 +18,11 @@ RESIZED = {"data.train_crop": ("random",), "data.eval_crop": CROPS}  # where a c
 class Transform(Section, kind="transform"):
     """A transform of one training image."""
 
-    name: str = option("", "Transform: three_augment, or one of a plug-in.", kind="transform")
+    name: str = option(
+        "",
+        "Transform: three_augment, color_jitter, gray, blur, solarize, or one of a plug-in.",
+        kind="transform",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,23 @@ class ThreeAugment(Transform, components=("three_augment",)):
     """The argument of three_augment."""
 
     jitter: float = option(0.3, "Brightness, contrast, saturation: 1 +- jitter.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sometimes(Transform, components=("gray", "blur", "solarize")):
+    """The argument of a transform that is applied sometimes."""
+
+    probability: float = option(1.0, "How often it is applied.", at_least=0, at_most=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColorJitter(Sometimes, components=("color_jitter",)):
+    """Arguments of color_jitter."""
+
+    brightness: float = option(0.4, "Factor 1 +- this, not below 0.", at_least=0)
+    contrast: float = option(0.4, "Likewise.", at_least=0)
+    saturation: float = option(0.2, "Likewise.", at_least=0)
+    hue: float = option(0.1, "Turn of the color circle, +- this.", at_least=0, at_most=0.5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,7 +189,8 @@ class Data(
     )
     transforms: tuple[Transform, ...] = option(
         (),
-        "Transforms of one training image after all others: three_augment, and those of plug-ins.",
+        "Transforms of one training image after all others: three_augment, color_jitter, gray, "
+        "blur, solarize, and those of plug-ins.",
         kind="transform",
     )
     sampling: str = option(

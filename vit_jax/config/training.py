@@ -4,6 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from vit_jax.config import patterns
+from vit_jax.config.data import Data
 from vit_jax.config.durations import Duration
 from vit_jax.config.options import GIVEN, Section, option
 from vit_jax.utils.errors import ConfigError
@@ -65,8 +66,12 @@ class Train:
         "Beta parameter of CutMix; 0: off. With mixup, each step picks one of both.",
         at_least=0,
     )
-    clip_norm: float | None = option(
-        None, "Global gradient norm to clip at; none: no clipping.", above=0
+    clip_norm: float | None = option(None, "Gradient norm to clip at; none: no clipping.", above=0)
+    clip_by: str = option(
+        "global",
+        "What is clipped: the gradient as a whole, or that of each parameter, as in DINO's code.",
+        choices=("global", "parameter"),
+        when={"train.clip_norm": GIVEN},
     )
     ema: float | None = option(
         None,
@@ -131,7 +136,7 @@ class Objective(Section, kind="objective", given=1, components=("supervised",)):
 
     name: str = option(
         "supervised",
-        "What the run learns: supervised, distillation, masked_patches, mae, or a plug-in's.",
+        "What the run learns: supervised, distillation, masked_patches, mae, dino, or a plug-in's.",
         kind="objective",
     )
 
@@ -199,6 +204,90 @@ class Distillation(Objective, components=("distillation",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Dino(Objective, components=("dino",)):
+    """Arguments of self-distillation without labels (Caron et al. 2021); as its code has them."""
+
+    needs_labels: ClassVar[bool] = False
+
+    prototypes: int = option(65536, "Outputs of the projection head, K.", at_least=2)
+    head_layers: int = option(3, "Dense layers of the head before the prototypes.", at_least=1)
+    head_hidden: int = option(2048, "Their hidden width.", at_least=1)
+    head_bottleneck: int = option(
+        256, "Width of what the prototypes are compared with.", at_least=1
+    )
+    norm_last_layer: bool = option(
+        True, "Whether prototypes stay of length 1; if not, their lengths train."
+    )
+    freeze_last_layer: Duration = option(
+        Duration(1, "epochs"), "How long prototypes wait at first."
+    )
+    momentum: float = option(
+        0.996, "Decay of the teacher, an average of the student, at first.", at_least=0, at_most=1
+    )
+    momentum_end: float = option(
+        1.0, "Its decay at the end, after half a cosine.", at_least=0, at_most=1
+    )
+    student_temperature: float = option(0.1, "Temperature of the student's logits.", above=0)
+    teacher_temperature: float = option(0.04, "Temperature of the teacher's logits.", above=0)
+    teacher_temperature_start: float = option(0.04, "The same at step 0.", above=0)
+    teacher_temperature_warmup: Duration = option(
+        Duration(0, "epochs"), "Linear way from the one to the other."
+    )
+    centering: str = option(
+        "mean",
+        "What keeps the teacher from one answer: the mean logits, or Sinkhorn-Knopp.",
+        choices=("mean", "sinkhorn"),
+    )
+    center_momentum: float = option(
+        0.9,
+        "Decay of the mean logits.",
+        at_least=0,
+        below=1,
+        when={"objective.centering": ("mean",)},
+    )
+    koleo: float = option(
+        0.0, "Weight of KoLeo, which spreads features (DINOv2 has 0.1); 0: off.", at_least=0
+    )
+    global_area: tuple[float, float] = option(
+        (0.4, 1.0), "Share of the image in the two large views.", above=0, at_most=1
+    )
+    local_views: int = option(8, "Number of small views, which only the student sees.", at_least=0)
+    local_size: int | None = option(
+        None, "Their side in pixels; none: 3/7 of image_size in whole patches.", at_least=1
+    )
+    local_area: tuple[float, float] = option(
+        (0.05, 0.4), "Share of the image in the small views.", above=0, at_most=1
+    )
+    jitter: float = option(0.8, "Probability of color jitter.", at_least=0, at_most=1)
+    gray: float = option(0.2, "Probability of gray.", at_least=0, at_most=1)
+    blur: tuple[float, ...] = option(
+        (1.0, 0.1, 0.5),
+        "Probability of a Gaussian blur in the first, the second, and the small views.",
+        at_least=0,
+        at_most=1,
+    )
+    solarize: tuple[float, ...] = option(
+        (0.0, 0.2, 0.0), "Probability of solarization, likewise.", at_least=0, at_most=1
+    )
+    collapse_steps: int = option(
+        500, "Steps of collapse in a row before the log says so.", at_least=1, free=True
+    )
+    stop_on_collapse: bool = option(
+        False, "Whether a collapse ends the run, with exit code 78.", free=True
+    )
+
+    def small_size(self, data: Data, patch: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the small views, of patches of so many pixels."""
+        if self.local_size is not None:
+            return self.local_size, self.local_size
+        height, width = (
+            max(1, round(side * 3 / 7 / step)) * step
+            for side, step in zip(data.image_size, patch, strict=True)
+        )
+        return height, width
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ParamGroup:
     """Parameters with a learning rate or weight decay of their own."""
 
@@ -222,6 +311,9 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     lr: float = option(1e-3, "Peak learning rate.", above=0)
     weight_decay: float = option(
         0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
+    )
+    weight_decay_end: float | None = option(
+        None, "Weight decay at the end, after half a cosine; none: as before.", at_least=0
     )
     decayed: str = option(
         "kernels", "Parameters that decay: kernels only, or all.", choices=("kernels", "all")

@@ -321,6 +321,90 @@ class ThreeAugment:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sometimes:
+    """A change of color, applied with a probability; draws one number, then what the change needs.
+
+    Images are gray or RGB of 8 bits.
+    """
+
+    probability: float = 1.0
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """The image, or a changed one of the same shape."""
+        if rng.random() >= self.probability:
+            return image
+        gray = image.shape[2] == 1
+        before = Image.fromarray(image[:, :, 0] if gray else np.ascontiguousarray(image))
+        return np.asarray(self.change(before, rng)).reshape(image.shape)
+
+    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        """The changed image."""
+        raise NotImplementedError
+
+
+@components.register("transform", "gray")
+class Gray(Sometimes):
+    """The same gray in all channels."""
+
+    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        """The gray image."""
+        return ImageOps.grayscale(image).convert(image.mode)
+
+
+@components.register("transform", "blur")
+class Blur(Sometimes):
+    """A Gaussian blur of deviation 0.1 to 2, as in DINO's code; draws the deviation."""
+
+    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        """The blurred image."""
+        return image.filter(ImageFilter.GaussianBlur(rng.uniform(*SIGMAS)))
+
+
+@components.register("transform", "solarize")
+class Solarize(Sometimes):
+    """Inverts pixels from 128 on."""
+
+    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        """The solarized image."""
+        return ImageOps.solarize(image, 128)
+
+
+@components.register("transform", "color_jitter")
+@dataclasses.dataclass(frozen=True)
+class ColorJitter(Sometimes):
+    """Brightness, contrast, saturation and hue in a random order, as torchvision's on Pillow.
+
+    Draws the order as a permutation, then the three factors and the turn of the hue. Of a gray
+    image, brightness and contrast alone change.
+    """
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.2
+    hue: float = 0.1
+
+    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        """The changed image."""
+        order = rng.permutation(4)
+        spans = np.array((self.brightness, self.contrast, self.saturation))
+        factors = rng.uniform(np.maximum(0, 1 - spans), 1 + spans)
+        turn = rng.uniform(-self.hue, self.hue)
+        for index in order.tolist():
+            if index < len(ENHANCED):
+                image = ENHANCED[index](image).enhance(float(factors[index]))
+            elif image.mode == "RGB":
+                image = _turned(image, turn)
+        return image
+
+
+def _turned(image: Image.Image, turn: float) -> Image.Image:
+    """An image of another hue: a share of the color circle further, in steps of 1/255."""
+    hue, saturation, value = image.convert("HSV").split()
+    shifted = np.asarray(hue) + np.uint8(math.trunc(255 * turn) % 256)
+    return Image.merge("HSV", (Image.fromarray(shifted), saturation, value)).convert("RGB")
+
+
+@dataclasses.dataclass(frozen=True)
 class _PluggedIn:
     """A transform of a plug-in, which may return anything."""
 

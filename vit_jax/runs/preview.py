@@ -48,6 +48,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     if splits.files:
         rows.append(("files", splits.files))
     flops = "" if model.flops is None else f", {model.flops / 1e9:.3g} GFLOPs per image (forward)"
+    rows += trainer.objective.describe()
     rows.append(("model", f"{model.num_params:,} parameters{flops}"))
     if trained := trainer.trainable.describe():
         rows.append(("trains", trained))

@@ -28,8 +28,15 @@ class Diverged(config.UserError):
     from_state = True
 
 
+class Collapsed(config.UserError):
+    """Training goes on, but what is learned tells images apart no more."""
+
+    exit_code = 78
+    from_state = True
+
+
 class RunLog:
-    """Shows and writes metrics, and ends a run that diverges.
+    """Shows and writes metrics, and ends a run that diverges or collapses.
 
     The metrics of a step are read after the next one has been dispatched: reading waits for the
     devices, which would then have nothing to do.
@@ -44,7 +51,7 @@ class RunLog:
             name = self._cfg.model.architecture
             logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", name)
         self._pending: tuple[int, Mapping[str, jax.Array], np.ndarray] | None = None
-        self._first = 0
+        self._first, self._warned = 0, False
         self.start()
 
     def begin(self, step: int, *, complete: bool) -> None:
@@ -96,6 +103,12 @@ class RunLog:
         fields = [Field(4, f"epoch {epoch:.1f}"), Field(0, f"loss {loss:.4f}")]
         if logged or steps > 1:  # the first step alone would say how long a start takes
             fields += speed.fields((self._durations.steps - step) * rows)
+        fields += [
+            Field(3, f"{name.replace('_', ' ')} {float(metrics[name]):.3g}")
+            for name in self._trainer.objective.shown
+        ]
+        if logged:
+            self._warn(step, metrics)
         self._progress.update(step, fields, final=step == self._durations.steps)
 
     def results(self, step: int, results: Mapping[str, float], evaluation: Evaluation) -> None:
@@ -138,6 +151,20 @@ class RunLog:
                 "with train.clip_norm=1, or look at these examples"
             )
         logs.log.warning("%s; update skipped (%d of %d allowed)", where, bad, allowed)
+
+    def _warn(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
+        """Says once what the objective finds wrong, or raises Collapsed where it ends the run."""
+        objective = self._trainer.objective
+        found = objective.warning({name: float(metrics[name]) for name in objective.measures})
+        if found is None:
+            self._warned = False
+            return
+        text, ends = found
+        if ends:
+            raise Collapsed(f"step {step}: {text}")
+        if not self._warned:
+            logs.log.warning("step %d: %s", step, text)
+        self._warned = True
 
     def _write(
         self,

@@ -152,16 +152,24 @@ def build(
     platform = devices[0].platform
     network = dataclasses.replace(cfg.model, unroll=unroll(cfg.model, platform))
     model = create_model(dataclasses.replace(cfg, model=network), platform)
-    objective = objectives.create(objectives.Setup(cfg, model, durations, teacher, counts))
+    setup = objectives.Setup(cfg, model, durations, examples, teacher, counts)
+    objective = objectives.create(setup)
     own = jax.eval_shape(objective.init, jax.random.key(0))
     return Trainer(
         cfg=cfg,
         examples=examples,
         durations=durations,
         mesh=sharding.create_mesh(cfg.mesh.fsdp, devices),
-        optimizer=optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm),
+        optimizer=optimizers.create(
+            cfg.optimizer,
+            clip_norm=cfg.train.clip_norm,
+            clip_by=cfg.train.clip_by,
+            waits=objective.waits,
+        ),
         schedule=schedules.from_config(cfg, durations),
-        trainable=trainable.from_config(model, cfg, own),
+        trainable=trainable.from_config(
+            model, cfg, own, waits=objective.waits, steps=durations.steps
+        ),
         objective=objective,
         teacher=teacher,
     )

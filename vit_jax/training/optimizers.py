@@ -1,6 +1,8 @@
 """Update rules, without the learning rate: the step multiplies by it, as a function of the step."""
 
 import re
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,23 +22,37 @@ DECAYED = {
 
 # Kernels (D, H, d), with one input axis; those of others come before their last axis.
 HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
+HEADS = re.compile("/(query|key|value)/")
 
 
-def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.GradientTransformation:
+def create(
+    optimizer: config.Optimizer,
+    *,
+    clip_norm: float | None,
+    clip_by: str = "global",
+    waits: Mapping[str, int] = MappingProxyType({}),
+) -> optax.GradientTransformation:
     """Clip, moments and decoupled weight decay as one optax chain.
 
     Its updates are to be scaled by minus the learning rate, so weight decay is multiplied by it
     too (AdamW's form; AugReg, section 3.3). Where groups have a decay of their own, there is none
-    in the chain: `trainable` adds it to the updates.
+    in the chain, nor where it follows a schedule: `trainable` adds it to the updates.
+
+    Args:
+      optimizer: options of the run.
+      clip_norm: the largest norm of gradients; None: any.
+      clip_by: `train.clip_by`, whose norm that is.
+      waits: as of the objective.
     """
 
     def decayed(params: Any) -> Any:
         return tree_utils.map_named(lambda name, _: decays(optimizer, name), params)
 
-    parts = [_moments(optimizer)]
+    parts = [_waiting(_moments(optimizer), waits)]
     if clip_norm is not None:
-        parts.insert(0, optax.clip_by_global_norm(clip_norm))
-    if optimizer.weight_decay and not decays_in_groups(optimizer):
+        clip = _clip_each if clip_by == "parameter" else optax.clip_by_global_norm
+        parts.insert(0, clip(clip_norm))
+    if optimizer.weight_decay and not decays_apart(optimizer) and not waits:
         parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decayed))
     if optimizer.name == "lamb":
         parts.append(_trust_ratio(optimizer))
@@ -55,9 +71,61 @@ def decays(optimizer: config.Optimizer, name: str) -> bool:
     return tree_utils.first_match(name, DECAYED[optimizer.decayed])
 
 
-def decays_in_groups(optimizer: config.Optimizer) -> bool:
-    """Whether groups of parameters have a weight decay of their own."""
-    return any(group.decay is not None for group in optimizer.groups)
+def decays_apart(optimizer: config.Optimizer) -> bool:
+    """Whether weight decay differs between groups of parameters or changes with the step."""
+    scheduled = optimizer.weight_decay_end is not None
+    return scheduled or any(group.decay is not None for group in optimizer.groups)
+
+
+def _clip_each(limit: float) -> optax.GradientTransformation:
+    """Scales the gradient of each parameter to a norm of at most `limit`.
+
+    As in the code of DINO and its torch models: of stacked layers each has its own norm; queries,
+    keys and values of a layer, which are one parameter there, share one.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        flat = tree_utils.flatten(updates)
+        together = {name: HEADS.sub("/", name) for name in flat}
+        squares: dict[str, jax.Array] = {}
+        for name, leaf in flat.items():
+            axes = tuple(range(patterns.STACKED.fullmatch(name) is not None, leaf.ndim))
+            square, whole = jnp.sum(jnp.square(leaf), axes), together[name]
+            squares[whole] = squares[whole] + square if whole in squares else square
+
+        def clipped(name: str, leaf: jax.Array) -> jax.Array:
+            factor = jnp.minimum(1.0, limit / (jnp.sqrt(squares[together[name]]) + 1e-6))
+            return leaf * factor.reshape(*factor.shape, *(1,) * (leaf.ndim - factor.ndim))
+
+        return tree_utils.map_named(clipped, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _waiting(
+    moments: optax.GradientTransformation, waits: Mapping[str, int]
+) -> optax.GradientTransformation:
+    """Moments that begin, and count, when their parameters begin to train."""
+    if not any(waits.values()):
+        return moments
+
+    def late(first: int) -> optax.GradientTransformation:
+        def trains(step: Any, **_: Any) -> Any:
+            return step >= first
+
+        masked = optax.conditionally_mask(moments, trains)
+        return optax.GradientTransformation(masked.init, masked.update)
+
+    def labels(params: Any) -> Any:
+        return tree_utils.map_named(lambda name, _: str(wait_of(name, waits)), params)
+
+    groups: dict[Hashable, optax.GradientTransformation] = {"0": moments}
+    return optax.partition(groups | {str(first): late(first) for first in waits.values()}, labels)
+
+
+def wait_of(name: str, waits: Mapping[str, int]) -> int:
+    """The steps after which a parameter begins to train."""
+    return next((first for begin, first in waits.items() if name.startswith(begin)), 0)
 
 
 @components.register("optimizer", "adam")

@@ -51,6 +51,13 @@ def create(
     return _of_float(decay)
 
 
+def half_cosine(start: float, end: float, steps: int) -> optax.Schedule:
+    """`step -> value`: half a cosine from `start` at step 0 to `end` after the last of `steps`."""
+    return _of_float(
+        lambda step: end + (start - end) * 0.5 * (1 + jnp.cos(jnp.pi * step / max(steps, 1)))
+    )
+
+
 def _decay(schedule: config.Schedule, lr: float, steps: int, warmup: int) -> optax.Schedule:
     """The learning rate over the steps after the warm-up."""
     rest = max(steps - warmup, 1)

@@ -26,9 +26,9 @@ def create(
     """A new state; call it under `jit` or `eval_shape`.
 
     Keys: `params` (with adapters under `lora`, and the objective's own under `objective`), `opt`
-    (optax), `ema` (where the config asks for one), `objective` (what that keeps, if anything),
-    `step` and `bad_steps` (int32: steps whose loss or gradient was not finite, and which changed
-    nothing else). `opt` and `ema` hold what trains only.
+    (optax), `ema` (where config or objective ask for one), `objective` (what that keeps, if
+    anything), `step` and `bad_steps` (int32: steps whose loss or gradient was not finite, and
+    which changed nothing else). `opt` and `ema` hold what trains only.
     """
     params = objective.model.init(streams.key(cfg.seed, streams.INIT))
     if cfg.lora.rank is not None:
@@ -42,7 +42,7 @@ def create(
         "step": jnp.zeros((), jnp.int32),
         "bad_steps": jnp.zeros((), jnp.int32),
     }
-    if cfg.train.ema is not None:
+    if cfg.train.ema is not None or objective.averages:
         # A copy: the step donates its state, and a buffer can be donated only once.
         state["ema"] = jax.tree.map(jnp.copy, trained)
     if kept := objective.init_state(params):

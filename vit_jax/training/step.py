@@ -34,7 +34,6 @@ def create(
     A step whose loss or gradient is not finite leaves parameters, moments, average and the
     objective's state as they were, counts itself in `bad_steps`, and says so in `finite`.
     """
-    train = cfg.train
     gradient = _gradient(objective, trainable, cfg)
 
     def step(
@@ -48,9 +47,13 @@ def create(
             state=state.get("objective"),
             teacher=teacher_params,
         )
+        if objective.averages:
+            average = trainable.network(state["ema"], state["params"])
+            inputs = inputs._replace(average=_gathered(objective.model, average, cfg))
         batch = objective.prepare(batch, state["step"])
         params = _gathered(objective.model, state["params"], cfg)
         (loss, measured), grads = gradient(params, batch, inputs)
+        measured = objective.summarize(measured, inputs)
         # Before clipping, which is the optimizer's: the log shows what the clip acts upon.
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -62,7 +65,8 @@ def create(
         params = optax.apply_updates(old["params"], optax.tree.scale(-lr, updates))
         new = {"params": params, "opt": opt}
         if "ema" in state:
-            new["ema"] = optax.incremental_update(params, state["ema"], 1.0 - (train.ema or 0.0))
+            rate = 1.0 - objective.decay(state["step"])
+            new["ema"] = optax.incremental_update(params, state["ema"], rate)
         if "objective" in state:
             # After the optimizer, and once for all microbatches: a teacher follows the student.
             whole = trainable.join(params, state["params"])

@@ -7,6 +7,7 @@ moments nor an average. Of stacked layers, some may train and others not.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from vit_jax import config, models
 from vit_jax.config import patterns
 from vit_jax.models import mae
 from vit_jax.models.classifier import LORA, OBJECTIVE
-from vit_jax.training import lora, optimizers
+from vit_jax.training import lora, optimizers, schedules
 from vit_jax.utils import tree_utils
 from vit_jax.weights.adapting import HEAD
 
@@ -69,6 +70,8 @@ class Trainable:
       optimizer: options of the run.
       lora: options of the run.
       unrolled: whether the network has no loop over layers.
+      waits: as of the objective.
+      steps: of the run; weight decay may be a function of the step.
     """
 
     specs: Mapping[str, TrainSpec] | None = None
@@ -76,6 +79,8 @@ class Trainable:
     optimizer: config.Optimizer = dataclasses.field(default_factory=config.Optimizer)
     lora: config.Lora = dataclasses.field(default_factory=config.Lora)
     unrolled: bool = False
+    waits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    steps: int = 0
 
     def split(self, params: Any) -> Any:
         """The part of the parameters that trains, nested by name."""
@@ -123,20 +128,24 @@ class Trainable:
         specs = self.specs
         if specs is None:
             return updates
-        weight_decay = 0.0
-        if optimizers.decays_in_groups(self.optimizer):
-            weight_decay = self.optimizer.weight_decay
-        waits = step < self.optimizer.head_first
+        options = self.optimizer
+        decay = options.weight_decay
+        changes: Any = 1.0  # its factor at this step
+        if options.weight_decay_end is not None:
+            ends = options.weight_decay, options.weight_decay_end
+            decay, changes = 1.0, schedules.half_cosine(*ends, self.steps)(step)
+        elif not (optimizers.decays_apart(options) or self.waits):
+            decay = 0.0  # the optimizer's chain has it
 
         def one(name: str, update: jax.Array, param: jax.Array) -> jax.Array:
             spec = specs[name]
-            if weight_decay and spec.decay.any():
-                update = update + _along(weight_decay * spec.decay, param) * param
+            if decay and spec.decay.any():
+                update = update + _along(decay * spec.decay, param) * changes * param
             if (spec.rate != 1).any():
                 update = update * _along(spec.rate, param)
-            if self.optimizer.head_first and not spec.head:
-                update = jnp.where(waits, 0.0, update)
-            return update
+            first = 0 if spec.head else options.head_first
+            first = max(first, optimizers.wait_of(name, self.waits))
+            return jnp.where(step < first, 0.0, update) if first else update
 
         return tree_utils.map_named(one, updates, trained)
 
@@ -174,7 +183,8 @@ class Trainable:
             return ""
         count = tree_utils.count(jax.eval_shape(self.split, self.shapes))
         rates = np.concatenate([spec.rate for spec in self.specs.values()])
-        text = f"{count:,} of {tree_utils.count(self.shapes):,} train"
+        every = tree_utils.count(self.shapes)
+        text = f"{count:,} of {every:,} train" if count < every else f"all {every:,} train"
         if rates.min() != rates.max():
             text += f", at {rates.min():.3g} to {rates.max():.3g} times the learning rate"
         if self.optimizer.head_first:
@@ -196,15 +206,26 @@ def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
 
 
 def from_config(
-    model: models.Classifier, cfg: config.Config, own: models.Params | None = None
+    model: models.Classifier,
+    cfg: config.Config,
+    own: models.Params | None = None,
+    *,
+    waits: Mapping[str, int] = MappingProxyType({}),
+    steps: int = 0,
 ) -> Trainable:
     """What trains in a run; raises ConfigError for patterns that match nothing.
 
-    `own` are shapes of the objective's parameters, if it has any.
+    Args:
+      model: the network.
+      cfg: the run.
+      own: shapes of the objective's parameters, if it has any.
+      waits: as of the objective.
+      steps: of the run.
     """
     options = cfg.optimizer
     asked = (options.freeze, options.only, options.groups, options.layer_decay, options.head_first)
-    if not any(asked) and cfg.lora.rank is None:
+    scheduled = options.weight_decay_end is not None
+    if not any(asked) and cfg.lora.rank is None and not scheduled and not waits:
         return Trainable()
     shapes = parameters(model, cfg) | ({OBJECTIVE: own} if own else {})
     flat = tree_utils.flatten(shapes)
@@ -229,7 +250,7 @@ def from_config(
             f"optimizer.head_first={options.head_first}: the head is frozen; set 0"
         )
     unrolled = (model.config.unroll or 1) >= (model.config.depth or 1)
-    return Trainable(specs, shapes, options, cfg.lora, unrolled)
+    return Trainable(specs, shapes, options, cfg.lora, unrolled, waits, steps)
 
 
 def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarray]:

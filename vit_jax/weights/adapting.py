@@ -371,6 +371,7 @@ def _at(model: AnySize, size: tuple[int, int]) -> models.Classifier:
         channels=model.channels,
         dtype=model.dtype,
         masked=model.masked,
+        headless=model.config.num_classes is None,
     )
 
 
@@ -389,7 +390,8 @@ def _matrices(model: AnySize, size: tuple[int, int]) -> dict[str, np.ndarray]:
                 found[name] = matrix.astype(np.float32)
         elif leaf.shape != others[name].shape:
             raise config.ConfigError(
-                f"data.aspect=native: {name} of model.architecture={model.config.architecture} is "
-                "of one image size; set data.aspect=fixed"
+                f"model.architecture={model.config.architecture}: {name} is of one image size, "
+                f"{config.show(model.image_size)}, so no other fits; set data.aspect=fixed, and "
+                "objective.local_views=0 of dino"
             )
     return found

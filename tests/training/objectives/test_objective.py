@@ -12,6 +12,7 @@ import runs
 import vit_jax
 from stepping import BATCH, SIZE, Stepper, configure, losses_of
 from vit_jax import config, train_loop
+from vit_jax.checkpoints import manager
 from vit_jax.data.pipeline import View
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
@@ -62,6 +63,13 @@ class Contrast(Objective):
         return {"teacher": teacher, "center": mix(state["center"], measures["center"])}
 
 
+def crops(number):
+    rng = np.random.default_rng(number)
+    sizes = {"global_1": (SIZE, SIZE), "global_2": (SIZE, SIZE), "local": (3, 4, 4)}
+    views = {name: rng.integers(0, 256, (BATCH, *s, 1), np.uint8) for name, s in sizes.items()}
+    return views | {"label": np.full(BATCH, -1, np.int32)}
+
+
 @pytest.fixture(autouse=True)
 def registered():
     with plugins.forgotten():
@@ -72,6 +80,17 @@ def registered():
 def pairs(number):
     images = np.random.default_rng(number).integers(0, 256, (BATCH, 2, SIZE, SIZE, 1), np.uint8)
     return {"pair": images, "label": np.full(BATCH, -1, np.int32)}
+
+
+DINO = {
+    "name": "dino", "prototypes": 24, "head_hidden": 16, "head_bottleneck": 8, "local_views": 3,
+    "local_size": 4, "freeze_last_layer": 2, "blur": (1.0, 0.1, 0.5),
+}  # fmt: skip
+WHOLE = {  # of which each compares images with each other, or keeps a center
+    "contrast": ({"name": "contrast"}, pairs),
+    "dino": (DINO, crops),
+    "dino-sinkhorn": (DINO | {"centering": "sinkhorn", "koleo": 0.1}, crops),
+}
 
 
 def stepper(devices=1, **sections):
@@ -104,17 +123,54 @@ def test_state_follows_the_step_and_a_step_that_is_not_finite_changes_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize(
     ("devices", "accumulation"), [(1, 2), (1, 4), (1, 8), (2, 1), (4, 2), (8, 1), (8, 2)]
 )
-def test_a_loss_of_the_whole_batch_is_that_however_it_is_cut(devices, accumulation):
-    whole, cut = stepper(), stepper(devices, train={"accumulation": accumulation})
-    expected, found = losses_of(whole.run(4, pairs)), losses_of(cut.run(4, pairs))
-    assert len(set(expected.tolist())) == 4
-    np.testing.assert_allclose(found, expected, rtol=5e-6)
+def test_a_loss_of_the_whole_batch_is_that_however_it_is_cut(name, devices, accumulation):
+    options, batches = WHOLE[name]
+    whole = stepper(objective=options)
+    cut = stepper(devices, objective=options, train={"accumulation": accumulation})
+    expected, found = whole.run(4, batches), cut.run(4, batches)
+    assert len({float(one["loss"]) for one in expected}) == 4
+    np.testing.assert_allclose(losses_of(found), losses_of(expected), rtol=5e-6)
+    for measure in whole.trainer.objective.measures:
+        if measure in expected[-1]:
+            pair = found[-1][measure], expected[-1][measure]
+            np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-5, err_msg=measure)
     kept = state_of(whole)
     for key, value in state_of(cut).items():
         np.testing.assert_allclose(value, kept[key], rtol=1e-4, atol=5e-6, err_msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path, monkeypatch):
+    cfg = runs.configure(
+        model={"dropout": 0.0, "stochastic_depth": 0.1},
+        data={"train_crop": "inception", "rotation": 0.0},
+        objective=DINO | {"centering": "sinkhorn", "koleo": 0.1},
+        train={"duration": "8 steps", "accumulation": 2, "ema": None, "clip_by": "parameter"},
+        optimizer={"weight_decay": 0.04, "weight_decay_end": 0.4},
+        checkpoint={"best": "auto"},
+        evaluation={"knn": "self"},
+    )
+    train_loop.train(cfg, tmp_path / "whole")
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
+        train_loop.train(cfg, tmp_path / "parts")
+    train_loop.train(cfg, tmp_path / "parts")
+    losses = runs.trace(tmp_path / "whole")
+    assert losses == runs.trace(tmp_path / "parts")
+    assert runs.trace(tmp_path / "whole", "train/information").keys() == losses.keys()
+    assert runs.digests(tmp_path / "parts") == runs.digests(tmp_path / "whole")
+    teacher = manager.restore_subtree(
+        tmp_path / "whole/checkpoints", 8, {"ema": {"cls": jax.ShapeDtypeStruct(
+            (1, 1, 16), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        )}},
+    )  # fmt: skip
+    loaded = loading.load(tmp_path / "whole")
+    np.testing.assert_array_equal(loaded.params["cls"], teacher["ema"]["cls"])
+    assert not [name for name in loaded.params if name in ("head", "objective")]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Objectives: what a run learns. Each is a component, and a stranger's is one file."""
 
+from vit_jax.training.objectives.dino import Dino as Dino
 from vit_jax.training.objectives.distillation import Distillation as Distillation
 from vit_jax.training.objectives.mae import MaskedAutoencoder as MaskedAutoencoder
 from vit_jax.training.objectives.masked_patches import MaskedPatches as MaskedPatches

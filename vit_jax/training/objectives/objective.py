@@ -7,6 +7,7 @@ microbatches are computed twice, once to see them all, and once to pass the grad
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -14,9 +15,11 @@ import jax
 from vit_jax import config, models
 from vit_jax.config import components
 from vit_jax.data.pipeline import View
+from vit_jax.models import variants
 from vit_jax.training.durations import Durations
 from vit_jax.training.losses import ClassCounts
 from vit_jax.training.teacher import Teacher
+from vit_jax.utils import tree_utils
 
 Batch = dict[str, jax.Array]
 
@@ -28,6 +31,7 @@ class Setup(NamedTuple):
       cfg: the run.
       model: the network.
       durations: of the run, in steps; schedules need them.
+      examples: images of an epoch.
       teacher: the frozen model of distillation, or None.
       counts: of the training images by class, where the loss needs them and the data are there.
     """
@@ -35,8 +39,13 @@ class Setup(NamedTuple):
     cfg: config.Config
     model: models.Classifier
     durations: Durations
+    examples: int
     teacher: Teacher | None = None
     counts: ClassCounts | None = None
+
+    def steps(self, duration: config.Duration) -> int:
+        """A duration of the objective in steps."""
+        return duration.steps(self.cfg.train.batch_size, self.examples)
 
 
 class Inputs(NamedTuple):
@@ -48,6 +57,7 @@ class Inputs(NamedTuple):
       drawn: what `draw` returned for the step.
       state: what the objective keeps.
       teacher: parameters of the teacher, or None.
+      average: the average of the parameters, where the objective `averages`; else None.
     """
 
     step: jax.Array
@@ -55,6 +65,7 @@ class Inputs(NamedTuple):
     drawn: Any = None
     state: Any = None
     teacher: models.Params | None = None
+    average: models.Params | None = None
 
 
 class Objective:
@@ -64,16 +75,23 @@ class Objective:
 
     Attributes:
       needs_labels: whether it learns from labels; without, data need none and the model no head.
-      measures: names of the numbers that `loss` returns beside the loss; () float32 ones are
-        logged, others are for `update`.
+      measures: names of the numbers that are logged beside the loss, as `summarize` returns them.
+      shown: those of them that stand in every line of the log.
+      averages: whether it learns from the average of the parameters, its teacher: that is then
+        kept without `train.ema` too, and what `evaluate`, `embed`, `convert` and fine-tuning take.
+      waits: the steps after which parameters begin to train, by the beginning of their names; until
+        then they have no moments and do not decay.
       whole_batch: whether `loss` compares images with each other; its outputs are then floats.
       rows_together: rows of a batch that stay together in a microbatch.
     """
 
     needs_labels: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
     measures: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     whole_batch: bool = False
     rows_together: int = 1
+    waits: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, setup: Setup) -> None:
         self.cfg, self.model, self.teacher = setup.cfg, setup.model, setup.teacher
@@ -120,8 +138,26 @@ class Objective:
         raise NotImplementedError
 
     def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The loss, () float32, and measures by name, of outputs as from `forward`."""
+        """The loss, () float32, and measures by name, of outputs as from `forward`.
+
+        Measures are means over images: those of microbatches are averaged.
+        """
         raise NotImplementedError
+
+    def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
+        """The measures of a step, from those of the global batch: () float32 ones are logged.
+
+        What is no mean over images, such as the entropy of a mean, is computed here.
+        """
+        return measures
+
+    def decay(self, step: jax.Array) -> float | jax.Array:
+        """The decay of the average of the parameters."""
+        return self.cfg.train.ema or 0.0
+
+    def warning(self, metrics: Mapping[str, float]) -> tuple[str, bool] | None:
+        """What is wrong by the metrics of a step and what to try, and whether the run ends."""
+        return None
 
     def update(
         self, state: Any, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
@@ -135,11 +171,41 @@ class Objective:
     def flops(self, passes: float) -> float | None:
         """FLOPs of training on one image, all views; None: not counted.
 
+        The matrices of `init` count as multiplied once for each view.
+
         Args:
           passes: of training the model, as multiples of its forward pass.
         """
-        forward = self.model.flops
-        return None if forward is None else passes * forward * sum(v.number for v in self.views)
+        views = [self.forward_flops(view) for view in self.views]
+        own = 3 * 2 * self.own_matrices * sum(view.number for view in self.views)
+        return None if None in views else passes * sum(filter(None, views)) + own
+
+    def forward_flops(self, view: View) -> int | None:
+        """FLOPs of the model's forward pass of a group of views; None: not counted."""
+        model, data = self.model, view.data
+        one = variants.flops(model.config, data.image_size, data.channels, model.masked)
+        return None if one is None else view.number * one
+
+    @property
+    def own_matrices(self) -> int:
+        """The number of weights in the matrices of `init`."""
+        own = tree_utils.flatten(jax.eval_shape(self.init, jax.random.key(0)))
+        return sum(leaf.size for name, leaf in own.items() if name.endswith("/kernel"))
+
+    def describe(self) -> list[tuple[str, str]]:
+        """What it sees of an image and keeps beside parameters, each with a label, for people."""
+        groups = [
+            f"{view.name}: {view.number} of {config.show(view.data.image_size)} pixels"
+            for view in self.views
+        ]
+        rows = [("views", ", ".join(groups))] if len(groups) > 1 or self.views[0].number > 1 else []
+        own = jax.eval_shape(self.init, jax.random.key(0))
+        kept = jax.eval_shape(lambda: self.init_state({**self.model.shapes(), "objective": own}))
+        what = [f"{tree_utils.count(own):,} parameters of its own"] if own else []
+        if self.averages:
+            what.append("the average of all parameters, its teacher, which is evaluated")
+        what += [f"{name}: {tree_utils.count(part):,} numbers" for name, part in kept.items()]
+        return rows + ([("objective", "; ".join(what))] if what else [])
 
 
 def create(setup: Setup) -> Objective:

@@ -1,0 +1,315 @@
+"""DINO: its parts against float64, twenty steps against the authors' code, collapse, mistakes."""
+
+import json
+import math
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import runs
+from research import dino_reference as reference
+from stepping import Stepper, configure
+from vit_jax import config
+from vit_jax.config import checks
+from vit_jax.training import objectives, schedules
+from vit_jax.training.build import create_model
+from vit_jax.training.durations import Durations
+from vit_jax.training.objectives import dino
+from vit_jax.utils import tree_utils
+
+FIXTURE = pathlib.Path(runs.ROOT, "tests/fixtures/dino.json")
+TINY = {
+    "name": "dino", "prototypes": 24, "head_hidden": 16, "head_bottleneck": 8, "local_views": 3,
+    "local_size": 4,
+}  # fmt: skip
+
+
+def objective(**options):
+    """The objective of a tiny run, without a compiled step."""
+    cfg = configure(objective=TINY | options)
+    length = Durations(steps=10, warmup=0, cooldown=0, evaluate=None, save=None)
+    return objectives.create(objectives.Setup(cfg, create_model(cfg), length, 160))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def test_the_loss_is_the_mean_cross_entropy_over_pairs_of_different_views():
+    rng = np.random.default_rng(0)
+    targets, logits = softmax(rng.normal(size=(5, 2, 7))), rng.normal(size=(5, 4, 7)) * 3
+    terms = [
+        -(targets[:, i] * np.log(softmax(logits[:, v]))).sum(-1).mean()
+        for i in range(2)
+        for v in range(4)
+        if i != v
+    ]
+    found = jax.jit(dino.cross_entropy)(jnp.float32(targets), jnp.float32(logits))
+    assert len(terms) == 6
+    np.testing.assert_allclose(found, np.mean(terms), rtol=2e-6)
+
+
+def test_sinkhorn_knopp_is_that_of_its_authors_and_nothing_overflows():
+    logits = np.random.default_rng(1).normal(size=(6, 5)) * 4
+    q = np.exp(logits).T
+    q /= q.sum()
+    for _ in range(3):
+        q /= q.sum(1, keepdims=True) * 5
+        q /= q.sum(0, keepdims=True) * 6
+    assign = jax.jit(dino.sinkhorn)
+    np.testing.assert_allclose(assign(jnp.float32(logits)), (q * 6).T, rtol=2e-5)
+    huge = assign(jnp.float32(logits + 1e4))
+    np.testing.assert_allclose(huge.sum(1), 1, rtol=1e-5)
+
+
+def test_koleo_is_minus_the_mean_log_distance_to_the_nearest_other():
+    x = np.random.default_rng(2).normal(size=(6, 4))
+    units = x / np.linalg.norm(x, axis=1, keepdims=True)
+    apart = np.linalg.norm(units[:, None] - units[None] + 1e-8, axis=-1)
+    np.fill_diagonal(apart, np.inf)
+    expected = -np.log(apart.min(1) + 1e-8).mean()
+    found = jax.jit(jax.value_and_grad(dino.koleo))
+    np.testing.assert_allclose(found(jnp.float32(x))[0], expected, rtol=2e-6)
+    assert np.isfinite(found(jnp.ones((6, 4)))[1]).all()  # of images that are equal
+
+
+def test_the_head_is_an_mlp_with_cosines_to_its_prototypes():
+    made = objective(norm_last_layer=False, head_layers=2)
+    params = jax.tree.map(np.array, jax.jit(made.init)(jax.random.key(0)))
+    assert {k: v.shape for k, v in tree_utils.flatten(params).items()} == {
+        "dense_0/kernel": (16, 16), "dense_0/bias": (16,), "dense_1/kernel": (16, 8),
+        "dense_1/bias": (8,), "prototypes/kernel": (8, 24), "prototypes/length": (24,),
+    }  # fmt: skip
+    assert 0.015 < params["dense_0"]["kernel"].std() < 0.025
+    last = params["prototypes"]["kernel"]
+    assert 0.9 * 8**-0.5 < abs(last).max() <= 8**-0.5
+    params["prototypes"]["length"] = np.linspace(1, 2, 24, dtype=np.float32)
+    params["dense_0"]["bias"] += 1
+    x = np.random.default_rng(3).normal(size=(4, 16))
+    hidden = x @ params["dense_0"]["kernel"].astype(np.float64) + 1
+    hidden *= (1 + np.vectorize(math.erf)(hidden / 2**0.5)) / 2
+    hidden = hidden @ params["dense_1"]["kernel"]
+    hidden /= np.linalg.norm(hidden, axis=1, keepdims=True)
+    expected = hidden @ (last / np.linalg.norm(last, axis=0)) * params["prototypes"]["length"]
+    found = jax.jit(dino.head, static_argnums=2)(params, jnp.float32(x), jnp.float32)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_schedules_are_functions_of_the_step():
+    steps = np.arange(20)
+    cosine = schedules.half_cosine(0.996, 1.0, 20)
+    expected = 1 + 0.5 * (0.996 - 1) * (1 + np.cos(np.pi * steps / 20))
+    np.testing.assert_allclose(jax.jit(cosine)(steps), expected, rtol=1e-7)
+    ramp = jax.jit(dino.ramp(0.04, 0.07, 5))(np.arange(7))
+    np.testing.assert_allclose(ramp, [*np.linspace(0.04, 0.07, 5), 0.07, 0.07], rtol=1e-6)
+    assert dino.ramp(0.04, 0.07, 0)(0) == np.float32(0.07)
+
+
+def test_views_have_sizes_areas_and_augmentations_of_their_own():
+    made = objective(local_size=None, solarize=(0.0, 0.2, 0.0))
+    first, _, small = made.views
+    assert (first.shape, small.shape) == ((8, 8, 1), (3, 4, 4, 1))
+    assert (first.data.crop_area, small.data.crop_area) == ((0.4, 1.0), (0.05, 0.4))
+    drawn = [{t.name: t.probability for t in v.data.transforms} for v in made.views]
+    common = {"color_jitter": 0.8, "gray": 0.2}
+    assert drawn == [
+        common | {"blur": 1.0}, common | {"blur": 0.1, "solarize": 0.2}, common | {"blur": 0.5}
+    ]  # fmt: skip
+    assert dict(made.describe())["views"] == (
+        "global_1: 1 of 8,8 pixels, global_2: 1 of 8,8 pixels, local: 3 of 4,4 pixels"
+    )
+    whole = made.model.flops
+    forward = 2 * whole + 3 * made.forward_flops(small) / 3
+    matrices = 16 * 16 + 16 * 16 + 16 * 8 + 8 * 24
+    student = 3 * (forward + 2 * 5 * matrices)
+    assert made.flops(3.0) == student + 2 * (whole + 2 * matrices)
+    assert len(objective(local_views=0).views) == 2
+
+
+def measured(made, answers, features):
+    """The summary of a batch of teacher's answers (N, K) and features (N, D)."""
+    units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    logs = np.log(np.maximum(answers, 1e-30))
+    raw = {
+        "targets": answers.mean(0), "mean": units.mean(0), "moment": units.T @ units / len(units),
+        "teacher_entropy": -(answers * logs).sum(-1).mean(),
+        "chosen": np.eye(answers.shape[1])[answers.argmax(1)].mean(0),
+    }  # fmt: skip
+    raw = {name: jnp.float32(value) for name, value in raw.items()}
+    inputs = objectives.Inputs(jnp.int32(0), state={"collapsed": jnp.int32(6)})
+    found = jax.jit(made.summarize)(raw, inputs)
+    return {k: float(v) for k, v in found.items() if v.ndim == 0}
+
+
+def test_measures_tell_images_that_differ_from_both_kinds_of_collapse():
+    made = objective(collapse_steps=7, stop_on_collapse=True)
+    rng = np.random.default_rng(4)
+    spread, same = rng.normal(size=(32, 16)), np.ones((32, 16)) + 1e-4 * rng.normal(size=(32, 16))
+    sharp = np.eye(24)[np.arange(32) % 24]
+    fine = measured(made, sharp, spread)
+    assert fine["prototypes"] == 24
+    assert fine["information"] > 0.9
+    assert 0.9 < fine["feature_std"] <= 1
+    assert 8 < fine["rank"] < 16
+    units = spread / np.linalg.norm(spread, axis=1, keepdims=True)
+    variances = np.linalg.eigvalsh(np.cov(units.T, bias=True))
+    np.testing.assert_allclose(fine["rank"], variances.sum() ** 2 / (variances**2).sum(), rtol=1e-4)
+    assert made.warning(fine) is None
+    for answers, features, words in (
+        (np.full((32, 24), 1 / 24), spread, "flat answer .* lower objective.teacher_temperature"),
+        (np.eye(24)[np.zeros(32, int)], spread, "few prototypes .*centering=sinkhorn"),
+        (sharp, same, "same features .* a lower optimizer.lr"),
+    ):
+        bad = measured(made, answers, features)
+        assert bad["collapsed"] == 7
+        text, ends = made.warning(bad)
+        assert ends
+        assert re.search(f"collapse for 7 steps: .*{words}", text), text
+    assert made.warning(bad | {"collapsed": 6.0}) is None
+    assert not objective(collapse_steps=7).warning(bad)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": {"ema": 0.9}}, "train.ema=0.9: .* its teacher, by objective.momentum; set none"),
+        ({"objective": TINY | {"blur": (1.0, 0.1)}}, "objective.blur=1,0.1: needs three prob"),
+        (
+            {"objective": TINY | {"global_area": (1.0, 0.4)}},
+            "objective.global_area=1,0.4: the first",
+        ),
+        ({"objective": TINY | {"freeze_last_layer": "-1 epochs"}}, "must not be negative"),
+        ({"data": {"train_crop": "resize"}}, "data.train_crop=resize: .*; set inception"),
+        (
+            {"data": {"channels": 2, "source": "synthetic"}},
+            "objective.jitter=0.8: is for gray or RGB of 8 bits",
+        ),
+        ({"train": {"batch_size": 1}, "objective": TINY | {"koleo": 0.1}}, "objective.koleo=0.1: "),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(config.ConfigError, match=message):
+        checks.check_options(configure(**({"objective": TINY} | options)))
+
+
+# Of the authors' modules: what of ours a parameter is, and how.
+def ours(name, value):
+    """Our arrays by name for a parameter of the authors' modules; a layer of a stack."""
+    part, _, rest = name.partition(".")
+    if part == "head":
+        words = rest.split(".")
+        if words[0] == "mlp":
+            leaf = f"objective/dense_{int(words[1]) // 2}"
+            return {f"{leaf}/kernel": value.T} if words[2] == "weight" else {f"{leaf}/bias": value}
+        key = "kernel" if rest.endswith("_v") else "length"
+        return {f"objective/prototypes/{key}": value.T if key == "kernel" else value[:, 0]}
+    heads, depth = reference.HEADS, reference.WIDTH // reference.HEADS
+    words = rest.split(".")
+    kernel = "kernel" if words[-1] == "weight" else "bias"
+    if rest == "cls_token":
+        return {"cls": value}
+    if rest == "pos_embed":
+        return {"position/table": value}
+    if words[0] == "patch_embed":
+        leaf = value.transpose(2, 3, 1, 0) if kernel == "kernel" else value
+        return {f"embedding/{kernel}": leaf}
+    if words[0] == "norm":
+        return {f"encoder_norm/{'scale' if kernel == 'kernel' else 'bias'}": value}
+    where = ".".join(words[2:-1])
+    if where.startswith("norm"):
+        return {f"encoder/{where}/{'scale' if kernel == 'kernel' else 'bias'}": value}
+    if where.startswith("mlp"):
+        leaf = value.T if kernel == "kernel" else value
+        return {f"encoder/{where.replace('.', '/')}/{kernel}": leaf}
+    if where == "attn.proj":
+        leaf = value.T.reshape(heads, depth, -1) if kernel == "kernel" else value
+        return {f"encoder/attention/out/{kernel}": leaf}
+    found = {}
+    for which, each in zip(("query", "key", "value"), np.split(value, 3), strict=True):
+        leaf = (
+            each.T.reshape(-1, heads, depth) if kernel == "kernel" else each.reshape(heads, depth)
+        )
+        found[f"encoder/attention/{which}/{kernel}"] = leaf
+    return found
+
+
+def converted(values):
+    """Our parameters, flat, of those of the authors' modules by name."""
+    found, layers = {}, {}
+    for name, value in values.items():
+        for own, leaf in ours(name, value).items():
+            if own.startswith("encoder/"):
+                layers.setdefault(own, []).append(leaf)
+            else:
+                found[own] = leaf
+    stacked = {name: np.stack(each) for name, each in layers.items()}
+    return {name: np.float32(leaf) for name, leaf in (found | stacked).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", reference.CASES)
+def test_twenty_steps_are_those_of_the_authors_code(case):
+    kept = reference.CASES[case]
+    low, high = reference.TEMPERATURES
+    made = Stepper(
+        config.build({
+            "model": {
+                "patch_size": reference.PATCH, "width": reference.WIDTH, "depth": reference.DEPTH,
+                "mlp_dim": 4 * reference.WIDTH, "heads": reference.HEADS, "gelu": "erf",
+                "norm_epsilon": 1e-6, "position_resize": "bicubic_offset",
+            },
+            "data": {"image_size": reference.SIZE, "channels": 3},
+            "train": {
+                "batch_size": reference.BATCH, "duration": reference.STEPS,
+                "clip_norm": reference.CLIP, "clip_by": "parameter",
+            },
+            "objective": TINY | {
+                "prototypes": reference.PROTOTYPES, "head_hidden": reference.HIDDEN,
+                "head_bottleneck": reference.BOTTLENECK, "norm_last_layer": kept,
+                "local_views": reference.SMALL_VIEWS, "local_size": reference.SMALL,
+                "freeze_last_layer": f"{reference.FROZEN} steps",
+                "momentum": reference.MOMENTUM, "teacher_temperature_start": low,
+                "teacher_temperature": high,
+                "teacher_temperature_warmup": f"{reference.WARMUP} steps",
+            },
+            "optimizer": {
+                "lr": reference.LR, "weight_decay": reference.DECAY,
+                "weight_decay_end": reference.DECAY_END,
+                "groups": {"cls": {"decay": 1.0}, "position/table": {"decay": 1.0}} | (
+                    {} if kept else {"objective/prototypes/length": {"decay": 1.0}}
+                ),
+            },
+            "schedule": {"name": "cosine", "end": reference.LR_END},
+        }),
+        1,
+    )  # fmt: skip
+    expected = json.loads(FIXTURE.read_text())[case]
+    shapes = {name: tuple(shape) for name, shape in expected["shapes"].items()}
+    values = converted({name: reference.weight(name, shape) for name, shape in shapes.items()})
+    if kept:
+        del values["objective/prototypes/length"]
+    place = lambda name, leaf: jax.device_put(values[name], leaf.sharding)  # noqa: E731
+    made.state = made.state | {
+        part: tree_utils.map_named(place, made.state[part]) for part in ("params", "ema")
+    }
+    views = lambda step: reference.crops(step) | {"label": np.zeros(reference.BATCH, np.int32)}  # noqa: E731
+    losses = [one["loss"] for one in made.run(reference.STEPS, views)]
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-5)
+    center = made.state["objective"]["center"]
+    np.testing.assert_allclose(center, expected["center"], rtol=1e-4, atol=1e-5)
+    teacher = tree_utils.flatten(jax.device_get(made.state["ema"]))
+    sums = {name: float(np.abs(leaf).sum()) for name, leaf in teacher.items()}
+    wanted: dict[str, float] = {}
+    for name, shape in shapes.items():
+        mean = expected["teacher"][name]
+        for own in ours(name, np.zeros(shape)):
+            if "attention/" not in own or "out/" in own:
+                wanted[own] = wanted.get(own, 0) + mean * np.prod(shape)
+    for name, value in wanted.items():
+        if name in sums:
+            np.testing.assert_allclose(sums[name], value, rtol=1e-4, err_msg=name)

@@ -1,0 +1,332 @@
+"""DINO: a student learns the answers that its own average, the teacher, gives to other views.
+
+After Caron et al. (2021) and the authors' code (facebookresearch/dino, Apache-2.0). Both networks
+assign views of an image to K prototypes. The teacher sees two large views, the student those and
+several small ones, and learns the teacher's assignment of every view but its own. What keeps all
+images from the same answer looks at the batch as a whole: the mean of the teacher's logits, which
+is subtracted, or Sinkhorn-Knopp, which shares prototypes evenly among images (SwAV, DINOv2).
+
+B images, V views (the large ones first), K prototypes, D features.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vit_jax import config, models
+from vit_jax.config import components
+from vit_jax.data.pipeline import View
+from vit_jax.models.classifier import OBJECTIVE
+from vit_jax.training import schedules
+from vit_jax.training.normalization import normalize_pixels
+from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
+from vit_jax.weights import adapting
+
+GLOBAL = ("global_1", "global_2")  # entries of a batch
+LOCAL = "local"
+LAST = "prototypes"  # the head's last layer
+ITERATIONS = 3  # of Sinkhorn-Knopp
+HIGHEST = jax.lax.Precision.HIGHEST
+
+# Below these shares of what they can be, measures mean collapse.
+INFORMATION, SPREAD = 0.05, 0.05
+
+
+@components.register("objective", "dino")
+class Dino(Objective):
+    """Self-distillation without labels; its options are those of `config.Dino`."""
+
+    needs_labels = False
+    averages = True
+    shown = ("information", "feature_std", "prototypes")
+    measures = (*shown, "teacher_entropy", "mean_entropy", "rank", "collapsed")
+
+    def __init__(self, setup: Setup, **options: Any) -> None:
+        super().__init__(setup)
+        self.options = own = config.Dino(**options)
+        self.whole_batch = own.centering == "sinkhorn" or own.koleo > 0
+        self.network = adapting.any_size(self.model)
+        steps = self.durations.steps
+        self._momentum = schedules.half_cosine(own.momentum, own.momentum_end, steps)
+        self._temperature = ramp(
+            own.teacher_temperature_start,
+            own.teacher_temperature,
+            setup.steps(own.teacher_temperature_warmup),
+        )
+        frozen = setup.steps(own.freeze_last_layer)
+        self.waits = {f"{OBJECTIVE}/{LAST}": frozen} if frozen else {}
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Two large views, augmented differently, and the small ones."""
+        own, data = self.options, self.cfg.data
+        small = own.small_size(data, self.model.config.patch_size or (1, 1))
+        first, second = (self._view(i, data.image_size, own.global_area) for i in range(2))
+        found = (View(GLOBAL[0], first), View(GLOBAL[1], second))
+        if not own.local_views:
+            return found
+        return (*found, View(LOCAL, self._view(2, small, own.local_area), own.local_views))
+
+    def _view(self, kind: int, size: tuple[int, int], area: tuple[float, float]) -> config.Data:
+        """How the first, second or a small view is made; the options of `data` besides."""
+        own, data = self.options, self.cfg.data
+        changes = (
+            ("color_jitter", own.jitter),
+            ("gray", own.gray),
+            ("blur", own.blur[kind]),
+            ("solarize", own.solarize[kind]),
+        )
+        made = [config.Transform(name=n, probability=p) for n, p in changes if p]
+        return dataclasses.replace(
+            data, image_size=size, crop_area=area, transforms=(*made, *data.transforms)
+        )
+
+    def init(self, key: jax.Array) -> models.Params:
+        """The head: dense layers, then prototypes, as columns of which the direction counts.
+
+        Kernels are normal(0.02), but those of prototypes uniform, as the authors' code draws them.
+        """
+        own, width = self.options, self._features
+        widths = [width, *[own.head_hidden] * (own.head_layers - 1), own.head_bottleneck]
+        *keys, last = jax.random.split(key, own.head_layers + 1)
+        params: models.Params = {
+            f"dense_{i}": {
+                "kernel": 0.02 * jax.random.normal(keys[i], (widths[i], widths[i + 1])),
+                "bias": jnp.zeros(widths[i + 1]),
+            }
+            for i in range(own.head_layers)
+        }
+        bound = own.head_bottleneck**-0.5
+        shape = (own.head_bottleneck, own.prototypes)
+        params[LAST] = {"kernel": jax.random.uniform(last, shape, minval=-bound, maxval=bound)}
+        if not own.norm_last_layer:
+            params[LAST]["length"] = jnp.ones(own.prototypes)
+        return params
+
+    @property
+    def _features(self) -> int:
+        """D, the width of pooled features."""
+        shape = (1, *self.model.image_size, self.model.channels)
+        pixels = jax.ShapeDtypeStruct(shape, jnp.float32)
+        out = jax.eval_shape(self.network.apply, self.model.shapes(), pixels)[1]
+        return out["pre_logits"].shape[-1]
+
+    def init_state(self, params: models.Params) -> Mapping[str, Any]:
+        """The mean of the teacher's logits, and for how many steps in a row it has collapsed."""
+        kept: dict[str, Any] = {"collapsed": jnp.zeros((), jnp.int32)}
+        if self.options.centering == "mean":
+            kept["center"] = jnp.zeros(self.options.prototypes)
+        return kept
+
+    def decay(self, step: jax.Array) -> jax.Array:
+        """That of the teacher: half a cosine from `momentum` to `momentum_end`."""
+        return jnp.asarray(self._momentum(step))
+
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
+        """Logits of the `student` (B, V, K) and the `teacher` (B, 2, K), and what they are made of.
+
+        `features` (B, 2, D) are the teacher's, `own` (B, 2, D) the student's, of the large views.
+        """
+        assert inputs.average is not None
+        large = jnp.stack([batch[name] for name in GLOBAL], axis=1)
+        keys = (None, None) if inputs.key is None else jax.random.split(inputs.key)
+        own, logits = self._assign(params, large, keys[0])
+        student = [logits]
+        if LOCAL in batch:
+            small = batch[LOCAL]
+            small = small if small.ndim == 5 else small[:, None]  # of a group of one
+            student.append(self._assign(params, small, keys[1])[1])
+        answers = self._assign(inputs.average, large, None)
+        features, teacher = jax.lax.stop_gradient(answers)
+        return {
+            "student": jnp.concatenate(student, axis=1),
+            "teacher": teacher,
+            "own": own,
+            "features": features,
+        }
+
+    def _assign(
+        self, params: models.Params, views: jax.Array, key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Features (B, n, D) and logits (B, n, K) float32 of views (B, n, H, W, C)."""
+        pixels = normalize_pixels(views.reshape(-1, *views.shape[2:]), self.cfg.data)
+        features = self.network.apply(params, pixels, key=key)[1]["pre_logits"]
+        logits = head(params[OBJECTIVE], features, jnp.dtype(self.model.dtype))
+        return tuple(x.reshape(*views.shape[:2], -1) for x in (features, logits))  # pyright: ignore
+
+    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The cross-entropy, and what `summarize` computes its measures from."""
+        own, teacher = self.options, outputs["teacher"]
+        temperature = self._temperature(inputs.step)
+        if own.centering == "sinkhorn":
+            targets = sinkhorn(teacher.reshape(-1, own.prototypes) / temperature)
+            targets = targets.reshape(teacher.shape)
+        else:
+            center = inputs.state["center"][None, None]
+            targets = jax.nn.softmax((teacher - center) / temperature)
+        loss = cross_entropy(targets, outputs["student"] / own.student_temperature)
+        if own.koleo:
+            loss += own.koleo * sum(koleo(outputs["own"][:, view]) for view in range(2))
+        targets = targets.reshape(-1, own.prototypes)
+        units = _unit(outputs["features"].reshape(-1, outputs["features"].shape[-1]))
+        entropy = -jnp.sum(jax.scipy.special.xlogy(targets, targets), axis=-1)
+        first = jax.nn.one_hot(jnp.argmax(targets, axis=-1), own.prototypes)
+        return loss, {
+            "center": jnp.mean(teacher, axis=(0, 1)),
+            "teacher_entropy": jnp.mean(entropy),
+            "targets": jnp.mean(targets, axis=0),
+            "chosen": jnp.mean(first, axis=0),
+            "mean": jnp.mean(units, axis=0),
+            "moment": jnp.einsum("bd,be->de", units, units, precision=HIGHEST) / len(units),
+        }
+
+    def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
+        """How far images differ in the teacher's answers and features.
+
+        `mean_entropy` is that of its mean answer, `teacher_entropy` the mean of its answers'; their
+        difference, what an answer tells of the image, is shown as `information`, relative to the
+        most there can be. `feature_std` is the deviation of a feature of length-1 vectors, times
+        the root of D: 1 at best. `rank` is the number of directions in which features spread, by
+        the squared eigenvalues of their covariance: a lower bound of RankMe's kind. `prototypes`
+        are those that come first for some image of the batch. `collapsed` are the steps in a row in
+        which images do not differ.
+        """
+        mean = measures["targets"]
+        spread = jnp.maximum(-jnp.sum(jax.scipy.special.xlogy(mean, mean)), 0.0)
+        covariance = measures["moment"] - jnp.outer(measures["mean"], measures["mean"])
+        variances = jnp.maximum(jnp.diagonal(covariance), 0.0)
+        squares = jnp.maximum(jnp.sum(jnp.square(covariance)), 1e-30)
+        most = math.log(min(self.options.prototypes, 2 * self.cfg.train.batch_size))
+        told = (spread - measures["teacher_entropy"]) / most
+        std = jnp.mean(jnp.sqrt(variances)) * math.sqrt(len(variances))
+        same = (told < INFORMATION) | (std < SPREAD)
+        return measures | {
+            "mean_entropy": spread,
+            "information": told,
+            "feature_std": std,
+            "rank": jnp.square(jnp.sum(variances)) / squares,
+            "prototypes": jnp.sum(measures["chosen"] > 0, dtype=jnp.float32),
+            "collapsed": jnp.where(same, inputs.state["collapsed"] + 1, 0).astype(jnp.float32),
+        }
+
+    def update(
+        self, state: Any, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
+    ) -> Any:
+        """The mean of the teacher's logits after a batch, for the next; and steps of collapse."""
+        kept = {"collapsed": measures["collapsed"].astype(jnp.int32)}
+        if "center" in state:
+            momentum = self.options.center_momentum
+            kept["center"] = momentum * state["center"] + (1 - momentum) * measures["center"]
+        return kept
+
+    def warning(self, metrics: Mapping[str, float]) -> tuple[str, bool] | None:
+        """What a collapse of `collapse_steps` steps means and what to try."""
+        own, count = self.options, int(metrics["collapsed"])
+        if count < own.collapse_steps:
+            return None
+        mean, most = metrics["mean_entropy"], math.log(own.prototypes)
+        if metrics["feature_std"] < SPREAD:
+            what = "the teacher sees the same features in every image"
+            remedy = "a lower optimizer.lr, a longer schedule.warmup or a higher objective.momentum"
+        elif mean > most / 2:
+            what = "the teacher gives every image the same flat answer"
+            remedy = (
+                "a lower objective.teacher_temperature, or a longer "
+                "objective.teacher_temperature_warmup from a lower one"
+            )
+        else:
+            what = "the teacher gives every image the same few prototypes"
+            remedy = (
+                "objective.centering=sinkhorn, fewer objective.prototypes or a lower optimizer.lr"
+            )
+        text = (
+            f"collapse for {count:,} steps: {what} (entropy of its mean answer {mean:.2f} of "
+            f"{most:.2f}, deviation of features {metrics['feature_std']:.3f} of 1); try {remedy}"
+        )
+        return text, own.stop_on_collapse
+
+    def flops(self, passes: float) -> float | None:
+        """Those of the student, and a forward pass of the teacher on the large views."""
+        own = super().flops(passes)
+        teacher = [self.forward_flops(view) for view in self.views[:2]]
+        if own is None or None in teacher:
+            return None
+        return own + sum(filter(None, teacher)) + 2 * 2 * self.own_matrices
+
+
+def ramp(start: float, end: float, steps: int) -> optax.Schedule:
+    """`step -> value`: linear from `start` at step 0 to `end` at the last of `steps`, and on."""
+    if steps < 2:
+        return lambda step: jnp.float32(end)
+    return lambda step: (
+        start + (end - start) * jnp.clip(jnp.asarray(step, jnp.float32) / (steps - 1), 0.0, 1.0)
+    )
+
+
+def head(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Logits (N, K) float32 of features (N, D): cosines with prototypes, times their lengths.
+
+    Dense layers compute in `dtype`; lengths and logits are float32.
+    """
+    count = len(params) - 1
+    for i in range(count):
+        layer = params[f"dense_{i}"]
+        x = x.astype(dtype) @ layer["kernel"].astype(dtype) + layer["bias"].astype(dtype)[None]
+        x = jax.nn.gelu(x, approximate=False) if i < count - 1 else x
+    last = params[LAST]
+    kernel = last["kernel"].astype(jnp.float32)
+    kernel = kernel * jax.lax.rsqrt(jnp.sum(jnp.square(kernel), axis=0, keepdims=True))
+    x, kernel = (one.astype(dtype) for one in (_unit(x.astype(jnp.float32)), kernel))
+    logits = jnp.dot(x, kernel, preferred_element_type=jnp.float32)
+    return logits * last["length"][None] if "length" in last else logits
+
+
+def cross_entropy(targets: jax.Array, logits: jax.Array) -> jax.Array:
+    """The mean over pairs of different views, (), of targets (B, 2, K) and logits (B, V, K)."""
+    pairs = -jnp.einsum(
+        "bik,bvk->iv", targets, jax.nn.log_softmax(logits), precision=HIGHEST
+    ) / len(targets)
+    other = 1 - np.eye(*pairs.shape, dtype=np.float32)
+    return jnp.sum(pairs * other) / other.sum()
+
+
+def sinkhorn(logits: jax.Array) -> jax.Array:
+    """Assignments (N, K) of N views to K prototypes, by logits of the same shape.
+
+    Each view's add up to 1, each prototype's to about N / K. In logarithms, which nothing
+    overflows.
+    """
+    views, prototypes = logits.shape
+    logs = logits
+    for _ in range(ITERATIONS):
+        logs -= jax.nn.logsumexp(logs, axis=0, keepdims=True) + math.log(prototypes)
+        logs -= jax.nn.logsumexp(logs, axis=1, keepdims=True) + math.log(views)
+    return jnp.exp(logs + math.log(views))
+
+
+def koleo(features: jax.Array) -> jax.Array:
+    """Minus the mean log-distance between images and their nearest neighbors, of features (B, D).
+
+    After Sablayrolles et al. (2019); of vectors of length 1, and over the whole batch.
+    """
+    units = _unit(features.astype(jnp.float32))
+    cosines = jnp.einsum("bd,cd->bc", units, units, precision=HIGHEST)
+    away = cosines - 2 * jnp.eye(len(units))  # not oneself
+    # A product: the gradient of indexing sums in no fixed order on GPUs.
+    chosen = jax.nn.one_hot(jnp.argmax(away, axis=1), len(units))
+    nearest = jnp.einsum("bc,cd->bd", chosen, units, precision=HIGHEST)
+    # Torch's distance adds its epsilon to every difference, and the loss once more.
+    distance = jnp.sqrt(jnp.sum(jnp.square(units - nearest + 1e-8), axis=1))
+    return -jnp.mean(jnp.log(distance + 1e-8))
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    """Vectors (..., D) of length 1; those shorter than 1e-12 stay short."""
+    squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
