@@ -51,6 +51,12 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         print(json.dumps(config.to_dict(cfg) | {"about": listing.about_dict(about)}, indent=2))
         return 0
     tables.table(("option", "value", "meaning"), listing.options(cfg, every=args.all))
+    if not cfg.needs_labels:
+        from vit_jax.training import build
+
+        print()
+        for label, text in build.describe(cfg):
+            print(f"{label}: {text}")
     if about.choices:
         print()
         tables.table(("choice", "why", "to change it"), about.choices)

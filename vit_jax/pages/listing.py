@@ -58,7 +58,7 @@ class ConfigEntry:
         """The compute of the run: three forward passes per image, in 1e18."""
         cfg = self.cfg
         known = cfg.model.num_classes is not None or not cfg.needs_labels
-        if self.steps is None or not known:
+        if self.steps is None or not known or cfg.dino is not None:  # views of several sizes
             return None
         masked = cfg.masked or cfg.mae
         forward = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, masked)

@@ -175,6 +175,13 @@ def build(
     )
 
 
+def describe(cfg: config.Config) -> list[tuple[str, str]]:
+    """What the objective of a complete config sees of an image and keeps, each with a label."""
+    length = Durations(steps=1, warmup=0, cooldown=0, evaluate=None, save=None)
+    setup = objectives.Setup(cfg, create_model(cfg), length, cfg.train.batch_size)
+    return objectives.create(setup).describe()
+
+
 def unroll(model: config.Model, platform: str) -> int:
     """`model.unroll`, or what trains fastest on this kind of device."""
     if model.unroll is not None:

@@ -71,6 +71,14 @@ def check_config(cfg: config.Config) -> None:
     models.check_model(cfg.model, cfg.data.image_size)
     models.check_masked(cfg.model, cfg.objective)
     checks.check_options(cfg)
+    if cfg.dino is not None and cfg.dino.local_views:
+        size = cfg.dino.small_size(cfg.data, cfg.model.patch_size or (1, 1))
+        try:
+            models.check(cfg.model, size)
+        except config.ConfigError as error:
+            text = str(error).partition(": ")[2]
+            key = f"objective.local_size={config.show(cfg.dino.local_size)}"
+            raise config.ConfigError(f"{key}: {text}") from None
 
 
 def _located(cfg: config.Config) -> config.Config:
@@ -151,12 +159,21 @@ def shrink(cfg: config.Config) -> config.Config:
 
 
 def _shrunk(objective: config.Objective) -> config.Objective:
-    """The objective without a teacher, and with a small decoder."""
+    """The objective without a frozen teacher, and with a small decoder or head."""
     if isinstance(objective, config.Distillation):
         return config.Objective()
     if isinstance(objective, config.Mae):
         small = {"decoder_width": 32, "decoder_depth": 1, "decoder_heads": 2}
         return dataclasses.replace(objective, **small)
+    if isinstance(objective, config.Dino):
+        return dataclasses.replace(
+            objective,
+            prototypes=2 * CLASSES,
+            head_hidden=CLASSES,
+            head_bottleneck=CLASSES,
+            local_views=min(objective.local_views, 2),
+            local_size=None,
+        )
     return objective
 
 
