@@ -1,5 +1,6 @@
 """Each transform against arrays worked out by hand or by a second implementation in float64."""
 
+import colorsys
 import dataclasses
 import math
 import pickle
@@ -578,3 +579,34 @@ def test_the_papers_rows_keep_tensorflows():
     for name in catalog.names():
         if name not in FOLDERS and not name.startswith(("adapt/", "deit", "image_csv", "mae/")):
             assert config.build(catalog.load(name)).data.resampling == "bilinear", name
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_changes_of_color_happen_as_often_as_they_are_asked_for(channels):
+    image = np.random.default_rng(0).integers(0, 256, (12, 9, channels), np.uint8)
+    solarized = np.where(image < 128, image, 255 - image)
+    for made in (tf.Solarize(0.3), tf.Gray(0.3), tf.Blur(0.3), tf.ColorJitter(0.3)):
+        results = [made(image, np.random.default_rng(seed)) for seed in SEEDS]
+        assert {(one.shape, one.dtype) for one in results} == {(image.shape, image.dtype)}
+        changed = [one for one in results if not np.array_equal(one, image)]
+        if channels == 3 or not isinstance(made, tf.Gray):
+            assert 0.2 < len(changed) / len(SEEDS) < 0.4
+        if isinstance(made, tf.Solarize):
+            np.testing.assert_array_equal(changed[0], solarized)
+        if isinstance(made, tf.Gray) and channels == 3:
+            assert (changed[0] == changed[0][..., :1]).all()
+
+
+def test_color_jitter_turns_the_hue():
+    image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    made = tf.ColorJitter(1.0, brightness=0, contrast=0, saturation=0, hue=0.5)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        rng.random(), rng.permutation(4), rng.uniform(np.ones(3), np.ones(3))
+        turn = rng.uniform(-0.5, 0.5)
+        found = made(image, np.random.default_rng(seed)).astype(int)
+        for pixel, other in zip(image.reshape(-1, 3) / 255, found.reshape(-1, 3), strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
+            expected = colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)
+            # Pillow holds hue and saturation in 8 bits; the turn is rounded to as many.
+            np.testing.assert_allclose(other / 255, expected, atol=0.08)

@@ -134,3 +134,37 @@ def test_lamb_scales_each_layer_to_its_parameters_decay_included():
                 if norm:
                     expected[layer] *= norm / np.linalg.norm(expected[layer])
         np.testing.assert_allclose(update, expected, rtol=2e-6, err_msg=name)
+
+
+def test_each_parameter_is_clipped_by_its_own_norm():
+    """Of stacked layers each, and queries, keys and values of a layer together."""
+    rng = np.random.default_rng(0)
+    grads = {"head/kernel": rng.normal(size=(3, 2)), "head/bias": 1e-3 * rng.normal(size=2)}
+    qkv = [f"encoder/attention/{name}/kernel" for name in ("query", "key", "value")]
+    grads |= {name: rng.normal(size=(2, 3, 1, 4)) for name in qkv}
+    tx = optimizers.create(
+        config.Optimizer(name="sgd", momentum=0.0), clip_norm=0.5, clip_by="parameter"
+    )
+    tree = tree_utils.nest({name: jnp.float32(leaf) for name, leaf in grads.items()})
+    found = tree_utils.flatten(jax.jit(tx.update)(tree, tx.init(tree), tree)[0])
+    kernel = grads["head/kernel"]
+    expected = {"head/kernel": kernel * 0.5 / np.linalg.norm(kernel)}
+    expected["head/bias"] = grads["head/bias"]
+    squares = sum((grads[name] ** 2).sum((1, 2, 3)) for name in qkv)
+    factors = np.minimum(1, 0.5 / np.sqrt(squares)).reshape(2, 1, 1, 1)
+    expected |= {name: grads[name] * factors for name in qkv}
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_parameters_that_wait_have_no_moments_until_they_train():
+    tx = optimizers.create(config.Optimizer(), clip_norm=None, waits={"head/": 2})
+    plain = optimizers.create(config.Optimizer(), clip_norm=None)
+    update, state, alone = jax.jit(tx.update), tx.init(PARAMS), plain.init(PARAMS)
+    first, _ = plain.update(GRADS, alone, PARAMS)
+    for step in range(3):
+        found, state = update(GRADS, state, PARAMS)
+        expected, alone = plain.update(GRADS, alone, PARAMS)
+        np.testing.assert_allclose(found["cls"], expected["cls"], rtol=1e-6)
+        wanted = first["head"]["kernel"] * float(step == 2)
+        np.testing.assert_allclose(found["head"]["kernel"], wanted, rtol=1e-6)

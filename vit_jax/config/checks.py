@@ -44,7 +44,7 @@ def check_options(cfg: config.Config) -> None:
 
     `models.check_model` has more; what depends on the number of devices is `check_devices`'.
     """
-    data, train = cfg.data, cfg.train
+    data, train, scheduled = cfg.data, cfg.train, cfg.optimizer.weight_decay_end is not None
     if data.source == "tfds" and not data.name:
         raise ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
     if data.source in ("folder", "csv") and not data.root:
@@ -103,6 +103,12 @@ def check_options(cfg: config.Config) -> None:
         _check_masked(cfg, cfg.masked)
     if cfg.mae is not None:
         _check_mae(cfg, cfg.mae)
+    if cfg.optimizer.name == "lamb" and (scheduled or cfg.dino is not None):
+        key = "optimizer.weight_decay_end" if scheduled else f"objective.name={cfg.objective.name}"
+        raise ConfigError(
+            f"optimizer.name=lamb: takes weight decay into its trust ratio, and {key} decays "
+            "parameters apart from it; set adam"
+        )
     if not cfg.needs_labels:
         _check_unlabeled(cfg)
     if cfg.dino is not None:

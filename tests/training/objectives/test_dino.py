@@ -184,6 +184,7 @@ def test_measures_tell_images_that_differ_from_both_kinds_of_collapse():
             "objective.global_area=1,0.4: the first",
         ),
         ({"objective": TINY | {"freeze_last_layer": "-1 epochs"}}, "must not be negative"),
+        ({"optimizer": {"name": "lamb"}}, "optimizer.name=lamb: .*; set adam"),
         ({"data": {"train_crop": "resize"}}, "data.train_crop=resize: .*; set inception"),
         (
             {"data": {"channels": 2, "source": "synthetic"}},
