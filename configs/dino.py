@@ -2,7 +2,7 @@
 
     vit_jax train dino/folder --workdir=runs/dino --config.data.root=photos \
         --config.data.holdout=0.05
-    vit_jax evaluate --checkpoint=runs/dino --config.data.source=folder --config.data.root=labeled \
+    vit_jax evaluate --checkpoint=runs/dino --config.data.root=labeled --config.data.holdout=0 \
         --config.evaluation.knn=self
 
 `folder` is for any folder of images, labeled or not, and hardware for batches of 64 to 256. Its
@@ -93,6 +93,7 @@ def about(name: str) -> catalog.About:
     ) if knn is not None and linear is not None else ()  # fmt: skip
     unconfirmed = (NO_RESULT,) if name == BASE else ()
     return catalog.About(
+        tables=("dino",),
         row=f"DINO {model}, ImageNet, {EPOCHS[name]} epochs",
         dataset="ImageNet",
         images=IMAGES,
@@ -110,7 +111,7 @@ CHOICES = (
     Choice(
         "teacher temperature rises with every step",
         "in the authors' code with every epoch; DINOv2's does so with every step",
-        "--config.objective.teacher_temperature_warmup=EPOCHS",
+        "--config.objective.teacher_temperature_warmup='N epochs'",
     ),
     Choice(
         "lengths of prototypes that train do not decay",
@@ -131,7 +132,7 @@ FOLDER_CHOICES = (
     Choice(
         "objective.prototypes=4096, objective.freeze_last_layer=1250 steps, constant weight decay",
         "rules of others for 50,000 to 100,000 images, not measured here",
-        "--config.objective.prototypes=K",
+        "--config.objective.prototypes=N",
     ),
     Choice(
         "objective.momentum=0.996",

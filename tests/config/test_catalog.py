@@ -32,7 +32,7 @@ def test_every_name_is_a_config_that_fits_together(file):
         if path.name != file:
             continue
         assert re.fullmatch(r"[A-Za-z0-9+_./-]+", name)  # needs no quotes in a shell
-        folder = name.startswith(("image_", "adapt/", "mae/folder"))
+        folder = name.startswith(("image_", "adapt/", "dino/folder", "mae/folder"))
         cfg = run_config.resolve(name, {"data.root": "somewhere"} if folder else {})
         assert cfg.name == name
         if cfg.model.num_classes is not None:
@@ -40,7 +40,7 @@ def test_every_name_is_a_config_that_fits_together(file):
 
 
 def test_names_say_where_they_come_from():
-    yours = ("adapt/", "image_", "mae/folder", "tfds")  # your own images
+    yours = ("adapt/", "image_", "dino/folder", "mae/folder", "tfds")  # your own images
     own = ("digits", "posemb/sincos", "home/", "masked/digits", "cifar10/")  # in no table
     for name in NAMES:
         about = catalog.about(name)
@@ -65,6 +65,8 @@ def test_what_choices_say_to_change_can_be_changed():
         named = {"data": {"source": "tfds"}}
         if key.startswith("schedule.drops"):
             named["schedule"] = {"name": "step"}
+        if key.startswith("objective."):
+            named["objective"] = {"name": "dino"}
         config.build(config.override(named, {key: placeholders.get(text, text)}))
     for text in texts:
         assert text.startswith("--config.") or text.removeprefix("vit_jax train ") in NAMES

@@ -34,6 +34,7 @@ EXHIBITS = {
     "deit": ("deit",),
     "deit3": ("deit3",),
     "mae": ("mae",),
+    "dino": ("dino",),
 }
 DRAWN_FROM = {"figure5": "table6"}  # the same runs
 # Names without a measurement in `reproduce`, and the alternative.
@@ -45,6 +46,7 @@ UNMEASURED = {
     "deit": "its runs are those of another paper",
     "deit3": "its runs are those of another paper",
     "mae": "its runs are those of another paper",
+    "dino": "its runs are those of another paper",
 }
 # Exhibits without configs, and what makes them.
 MADE_BY = {
