@@ -3,7 +3,7 @@
     vit_jax train dino/folder --workdir=runs/dino --config.data.root=photos \
         --config.data.holdout=0.05
     vit_jax evaluate --checkpoint=runs/dino --config.data.root=labeled --config.data.holdout=0 \
-        --config.evaluation.knn=self
+        --config.data.eval_split=test --config.evaluation.knn=self
 
 `folder` is for any folder of images, labeled or not, and hardware for batches of 64 to 256. Its
 prototypes suit 50,000 to 100,000 images: set objective.prototypes=1024 below 20,000, 2048 below
