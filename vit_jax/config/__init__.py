@@ -102,6 +102,11 @@ class Config:
         return getattr(components.find("objective", name, "objective.name"), "needs_labels", True)
 
     @property
+    def measured(self) -> bool:
+        """Whether the objective has a loss on an evaluation split: of labels, or of patches."""
+        return self.needs_labels or self.masked is not None or self.mae is not None
+
+    @property
     def masked(self) -> MaskedPatches | None:
         """The objective, if it is masked patch prediction: its model predicts patches."""
         return self.objective if isinstance(self.objective, MaskedPatches) else None

@@ -137,7 +137,7 @@ def open_splits(cfg: config.Config) -> RunSplits:
         return source
 
     train = opened(data.train_split, "train_split")
-    test = None if final is None else opened(final.split, "test_split")
+    test = opened(final.split, "test_split") if final is not None and cfg.measured else None
     files = folder_check.check_files(data, train, evaluation, test) or ""
     return RunSplits(train=train, evaluation=evaluation, test=test, classes=classes, files=files)
 

@@ -71,13 +71,15 @@ def best_metric(cfg: config.Config) -> str | None:
     if best == AUTO:
         usual = "map" if cfg.data.multilabel else "top1"
         if not cfg.needs_labels:  # which a split can only be evaluated by if the objective says how
-            usual = "loss" if cfg.masked or cfg.mae else None
+            usual = "loss" if cfg.measured else None
         best = usual if measured.role == VALIDATION else None
     return best and f"{measured.name}/{best}"
 
 
 def notes(cfg: config.Config, evaluations: int) -> list[str]:
     """Lines for the start of a run of so many evaluations: what chooses, what judges."""
+    if not cfg.measured:
+        return []
     measured, test, metric = evaluation(cfg.data), final(cfg.data), best_metric(cfg)
     lines = []
     if measured.role == TRAIN:

@@ -99,8 +99,7 @@ class Evaluation:
     def _evaluators(self) -> dict[str, Evaluator]:
         model, cfg = self.model, self.cfg
         found: dict[str, Evaluator] = {}
-        measured = cfg.needs_labels or cfg.masked or cfg.mae
-        if self.source is not None and measured:
+        if self.source is not None and cfg.measured:
             # ReaL relabels the test split, so a run with its own test split measures it there.
             found[self.role.name] = self.of_split(self.source, real=cfg.data.test_split is None)
         found |= task_sets.create_evaluators(model, cfg, self.classes, self.runner)

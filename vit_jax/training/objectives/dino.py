@@ -302,12 +302,10 @@ def sinkhorn(logits: jax.Array) -> jax.Array:
     Each view's add up to 1, each prototype's to about N / K. In logarithms, which nothing
     overflows.
     """
-    views, prototypes = logits.shape
-    logs = logits
     for _ in range(ITERATIONS):
-        logs -= jax.nn.logsumexp(logs, axis=0, keepdims=True) + math.log(prototypes)
-        logs -= jax.nn.logsumexp(logs, axis=1, keepdims=True) + math.log(views)
-    return jnp.exp(logs + math.log(views))
+        logits -= jax.nn.logsumexp(logits, axis=0, keepdims=True)
+        logits -= jax.nn.logsumexp(logits, axis=1, keepdims=True)
+    return jnp.exp(logits)
 
 
 def koleo(features: jax.Array) -> jax.Array:
