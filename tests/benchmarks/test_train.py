@@ -72,6 +72,9 @@ def test_the_work_is_a_run_of_the_model_with_its_layers_unrolled():
     assert cfg.model.attention == "xla"
     assert cfg.train.batch_size == 8
     assert cfg.data.image_size == (224, 224)
+    learning = dataclasses.replace(work, objective="mae")
+    assert learning.name == f"mae of {work.name}"
+    assert train_worker.config_from_work(dataclasses.asdict(learning)).mae == config.Mae(name="mae")
 
 
 @pytest.mark.slow

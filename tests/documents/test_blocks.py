@@ -82,7 +82,7 @@ def shortened(words):
     if verb not in ("train", "transfer") or not named or {"--smoke", "--dry-run"} & set(rest):
         return words
     options = dict(SHORT)
-    if named[0].startswith("image_"):
+    if named[0].startswith(("image_", "mae/folder")):
         begun = next((word for word in rest if "init_from=" in word), "")
         bundled = "cifar10/ViT-6_4" in begun
         sizes = {} if bundled else SMALL | (IMPORTED if begun.endswith(".npz") else {})

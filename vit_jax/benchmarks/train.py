@@ -34,6 +34,7 @@ class Work:
       batch: images of a step; None: the largest power of two that fits, 16 on a CPU.
       dtype: float32 or bfloat16.
       attention: our `model.attention`; peers have their own.
+      objective: our `objective.name`; peers take supervised steps.
     """
 
     model: str
@@ -46,12 +47,16 @@ class Work:
     dtype: str
     attention: str
     batch: int | None
+    objective: str = "supervised"
     classes: int = CLASSES
 
     @property
     def name(self) -> str:
         """What a line about it begins with."""
-        return f"{self.model} at {self.size}, batch {self.batch}, {self.dtype}, {self.attention}"
+        what = "" if self.objective == "supervised" else f"{self.objective} of "
+        return (
+            f"{what}{self.model} at {self.size}, batch {self.batch}, {self.dtype}, {self.attention}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,7 @@ def works(
     batch: int | None,
     dtype: str | None,
     attentions: Sequence[str],
+    objective: str = "supervised",
 ) -> list[Work]:
     """Every model at every size with every kind of attention.
 
@@ -141,6 +147,7 @@ def works(
                         dtype=dtype,
                         attention=attention,
                         batch=batch,
+                        objective=objective,
                     )
                 )
     return found

@@ -35,6 +35,7 @@ def config_from_work(work: dict[str, Any]) -> config.Config:
         model=model,
         data=config.Data(source="synthetic", image_size=(work["size"], work["size"])),
         train=config.Train(batch_size=work["batch"]),
+        objective=config.Mae(name="mae") if work["objective"] == "mae" else config.Objective(),
     )
 
 

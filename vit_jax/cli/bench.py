@@ -29,6 +29,7 @@ dispatch: steps/s of a run of digits, its loop and hooks, in turns with its comp
   vit_jax bench input --data=FOLDER --peer-python=PYTHON --randaugment=2,10 --peer-path=CHECKOUT
   vit_jax bench infer --models=ViT-Ti/16,R50x1 --sizes=64,224 --output=speed
   vit_jax bench infer --models=ViT-B/16 --topology=v3-8
+  vit_jax bench train --models=ViT-S/16 --objective=mae
   vit_jax bench train --models=ViT-S/16 --peer=timm --peer-python=PYTHON --output=speed.jsonl
   vit_jax bench checkpoint --models=ViT-S/16,ViT-B/16 --workdir=/mnt/disk --output=speed.jsonl
   vit_jax bench evaluate --models=ViT-Ti/16 --data=FOLDER --output=speed.jsonl
@@ -98,6 +99,10 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "attention": (
         "train", {"type": arguments.words, "metavar": "KIND,..."},
         "kinds of model.attention to try (default: explicit)",
+    ),
+    "objective": (
+        "train", {"choices": ("supervised", "mae")},
+        "what a step learns (default: supervised)",
     ),
     "peer": ("train", {"choices": ("timm", "big_vision")}, "the program to take turns with"),
     "peer-path": (
@@ -240,8 +245,11 @@ def _train(args: argparse.Namespace) -> None:
         batch=args.batch,
         dtype=args.dtype,
         attentions=args.attention or ("explicit",),
+        objective=args.objective or "supervised",
     )
     rounds = args.rounds or train.ROUNDS
+    if args.peer is not None and args.objective == "mae":
+        raise config.ConfigError(f"--peer={args.peer}: takes supervised steps only; leave it out")
     peer = train.Peer(**{key: value for key, value in given.items() if value is not None})
     every = []
     for work, one in train.measure(works, peer, rounds=rounds, say=_print_progress):

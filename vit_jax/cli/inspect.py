@@ -15,7 +15,7 @@ KINDS = {
     "attention": "attention of the output in every layer and head",
     "features": "principal components of the features of patches, as colors",
     "matches": "patches of two images that are each other's most similar",
-    "reconstruct": "predictions of a model trained by masked patch prediction",
+    "reconstruct": "predictions of a model trained on masked patches, or a masked autoencoder",
     "all": "each of these that the model supports",
     "view": "an interactive page: attention of each patch, head and layer (FILE.html)",
 }

@@ -223,9 +223,9 @@ def check_masked(model: config.Model, objective: config.Objective) -> None:
     """Raises ConfigError for a model that an objective of masked patches cannot train."""
     masked, dropped = (isinstance(objective, c) for c in (config.MaskedPatches, config.Mae))
     if (masked and not family(model).maskable) or (dropped and not family(model).droppable):
+        name, what = ("masked_patches", "mask") if masked else ("mae", "drop")
         raise config.ConfigError(
-            f"objective.name={objective.name}: {model.architecture} has no patches to "
-            f"{'mask' if masked else 'drop'}; set supervised"
+            f"objective.name={name}: {model.architecture} has no patches to {what}; set supervised"
         )
 
 

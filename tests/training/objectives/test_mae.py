@@ -1,7 +1,9 @@
 """Masked autoencoding: masks, positions, targets and loss, against float64 and transformers."""
 
+import dataclasses
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from safetensors import numpy as safetensors
 
 import foreign
 from stepping import Stepper, assert_same_training, configure, losses_of
-from vit_jax import config, models
+from vit_jax import config, models, weights
 from vit_jax.inference import loading
 from vit_jax.models import initializers, variants
 from vit_jax.models import mae as decoders
@@ -173,6 +175,44 @@ def test_twenty_steps_equal_those_of_transformers_under_adamw(published, monkeyp
     batches = lambda step: {"image": drawn(step)[0], "label": np.full(6, -1, np.int32)}  # noqa: E731
     found = losses_of(stepper.run(20, batches))
     np.testing.assert_allclose(found, RECORD["losses"], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_decoder_goes_back_by_the_names_of_published_files(published, tmp_path):
+    folder, params = tmp_path / "back", jax.device_get(published.params)
+    weights.save(params, published.spec, "hf", folder)
+    arrays = safetensors.load_file(folder / "model.safetensors")
+    renamed = {name.replace("decoder_encoder.layer", "decoder_layers") for name in RECORD["arrays"]}
+    assert arrays.keys() == renamed
+    table = positions64(4, 4, 12)
+    np.testing.assert_allclose(arrays["decoder.decoder_pos_embed"][0, 1:], table, atol=1e-6)
+    fields = json.loads((folder / "config.json").read_text())
+    assert fields["architectures"] == ["ViTMAEForPreTraining"]
+    assert RECORD["config"].items() <= fields.items()
+    again = loading.load(folder)
+    assert again.config.objective == published.config.objective
+    chex.assert_trees_all_equal(again.params, published.params)
+
+
+@pytest.mark.slow
+def test_fine_tuning_takes_the_encoder_and_its_positions_as_a_table():
+    cfg = autoencoder()
+    model = models.create(cfg.model, image_size=(8, 8), headless=True)
+    decoder = decoders.create(model, cfg.mae).init(jax.random.key(1))
+    params = jax.device_get(model.init(jax.random.key(0)) | {"objective": decoder})
+    spec = weights.ModelSpec(model=model.config, data=cfg.data, mae=cfg.mae)
+    tuned = dataclasses.replace(
+        cfg.model, num_classes=5, pooling="gap", class_token=True, position="learned_1d",
+        norm_place="pooled",
+    )  # fmt: skip
+    target = models.create(tuned, image_size=(8, 8))
+    found, report = weights.fit(params, spec, target, keep_head=False)
+    np.testing.assert_allclose(found["position"]["table"][0, 1:], positions64(4, 4, 16), atol=1e-6)
+    assert not found["position"]["table"][0, 0].any()  # of the class token
+    assert set(report.dropped) == {f"objective/{name}" for name in tree_utils.flatten(decoder)}
+    assert set(report.dropped.values()) == {"of the objective it was trained by"}
+    assert set(report.fresh) == {"head/kernel", "head/bias"}
+    assert "model.norm_place" not in weights.numerics(spec, keep_head=False)
 
 
 # The network

@@ -143,6 +143,10 @@ def test_a_loss_of_the_whole_batch_is_that_however_it_is_cut(name, devices, accu
         np.testing.assert_allclose(value, kept[key], rtol=1e-4, atol=5e-6, err_msg=key)
 
 
+LEJEPA = {"name": "lejepa", "crops": 3}
+MAE = {"name": "mae", "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path, monkeypatch):
@@ -180,13 +184,16 @@ def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-def test_a_strangers_objective_resumes_bit_for_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "measure", "kept"), [(LEJEPA, "gaussian", False), (MAE, "loss", True)]
+)
+def test_an_objective_resumes_bit_for_bit(tmp_path, monkeypatch, options, measure, kept):
     monkeypatch.syspath_prepend(str(runs.ROOT / "docs/example_project"))
     import my_project  # noqa: F401
 
     cfg = runs.configure(
-        model={"dropout": 0.1},
-        objective={"name": "lejepa", "crops": 3},
+        model={"dropout": 0.1, "patch_size": 2},
+        objective=options,
         train={"duration": "8 steps", "accumulation": 2},
         checkpoint={"best": "auto"},
         evaluation={"knn": "self"},
@@ -197,12 +204,15 @@ def test_a_strangers_objective_resumes_bit_for_bit(tmp_path, monkeypatch):
     train_loop.train(cfg, tmp_path / "parts")
     losses = runs.trace(tmp_path / "whole")
     assert losses == runs.trace(tmp_path / "parts")
-    assert runs.trace(tmp_path / "whole", "train/gaussian").keys() == losses.keys()
+    assert runs.trace(tmp_path / "whole", f"train/{measure}").keys() == losses.keys()
     assert runs.digests(tmp_path / "parts") == runs.digests(tmp_path / "whole")
     assert losses[8] < losses[1]
-    loaded = loading.load(tmp_path / "whole")  # an encoder: no head, nothing of the objective's
-    assert not [name for name in loaded.params if name in ("head", "objective")]
-    with pytest.raises(config.UserError, match="learned by objective.name=lejepa, so it knows no"):
+    # An encoder: no head, and of the objective's only what draws reconstructions.
+    loaded = loading.load(tmp_path / "whole")
+    assert "head" not in loaded.params
+    assert ("objective" in loaded.params) == kept
+    learned = f"learned by objective.name={options['name']}, so it knows no"
+    with pytest.raises(config.UserError, match=learned):
         loaded.require_head()
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_project"]:
         del sys.modules[name]

@@ -277,6 +277,8 @@ def _reconstruct(subject: Subject) -> Answer:
     shown = subject.pictures.first(subject.counts["reconstruct"])
     found = measures.predict_masked(subject.opened, shown.views)
     caption = "Images, what the model was shown of them (blue: masked), and what it predicts there."
+    if (mae := subject.opened.config.mae) and mae.norm_pix:
+        caption += " Each patch predicted has the mean and the deviation of the true one."
     return Answer(
         figures={"reconstruct": (figures.reconstruction(found), caption)},
         arrays=found | {"images": np.array(shown.names)},
