@@ -15,6 +15,7 @@ from vit_jax.config import catalog
 from vit_jax.data import prefetch
 from vit_jax.data.sources import open_splits
 from vit_jax.runs import saving
+from vit_jax.runs.patience import Patience
 from vit_jax.runs.resume import Start
 from vit_jax.runs.run_log import Profiler, RunLog
 from vit_jax.runs.session import Session
@@ -88,14 +89,12 @@ def programs(steps: int) -> Iterator[dict[str, Take]]:
 
         def loop(load: Callable[[int], prefetch.BatchIterator]) -> Take:
             start = Start(state=trainer.init_state(), step=0, facts={})
-            log, saver = (
-                RunLog(trainer, session, files),
-                saving.Saver(manager, trainer, {}, session, files),
-            )
+            log, patience = RunLog(trainer, session, files), Patience(cfg)
+            saver = saving.Saver(manager, trainer, {}, session, files, patience)
 
             def take(steps: int) -> State:
                 nonlocal start
-                live, _ = train_loop.run_steps(
+                live, *_ = train_loop.run_steps(
                     trainer,
                     start,
                     step,
@@ -105,6 +104,7 @@ def programs(steps: int) -> Iterator[dict[str, Take]]:
                     evaluate=lambda step, live: None,  # due after the last step alone
                     log=log,
                     saver=saver,
+                    patience=patience,
                     profiler=Profiler(None, trainer.durations.steps, session),
                     session=session,
                 )
