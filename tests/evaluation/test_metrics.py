@@ -90,7 +90,7 @@ def test_areas_by_hand():
 
 
 def test_what_has_no_value_is_nan():
-    logits, labels = np.float32([[np.nan, 1], [2, 1]]), np.array([1, 0])
+    logits, labels = np.float32([[np.nan, 1], [2, 1]]), np.array([0, 0])
     found = metrics.measure(metrics.Outputs(logits, labels, labels), ("f1", "auroc", "calibration"))
     assert found["recall"] == 0.5  # an output with a NaN is wrong
     assert all(np.isnan(found[name]) for name in ("auroc", "average_precision", "ece"))

@@ -10,7 +10,8 @@ from vit_jax.cli import arguments, tables
 HELP = "fine-tune by the paper's protocol: choose a learning rate, train with it, test once"
 TAKES_CONFIG = True
 EPILOG = """\
-Every learning rate of the config is measured on the validation split or, where there is none, on
+Every learning rate of the config, with --try every combination with values of other options, is
+measured on the validation split or, where there is none, on
 a part of the training images, which are then left out of training. The best one is trained on all
 of them, once per seed, and measured once on the test images, which are not read before. With
 several --choose-seeds the mean over them counts, and the lowest rate within one standard error of
@@ -21,6 +22,8 @@ its page transfer.html (and .md) hold the results.
 
   vit_jax transfer finetune/ViT-B_16-i21k-cifar10
   vit_jax transfer 'vtab/ViT-L_16-i21k-*' --parallel=4
+  vit_jax transfer image_folder --rates=0.001,0.003 --try=optimizer.weight_decay=0.01,0.1 \\
+      --try=train.mixup=0,0.2 --draws=5 --config.data.root=DIR
   vit_jax transfer image_folder --rates=0.003,0.01,0.03 --config.data.root=DIR \\
       --config.init_from=augreg/ViT-S_16 --config.optimizer.name=sgd
 """
@@ -43,6 +46,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="LR,...",
         help="learning rates to choose among (default: the config's)",
+    )
+    parser.add_argument(
+        "--try",
+        dest="search",
+        action="append",
+        type=_tried,
+        default=[],
+        metavar="OPTION=VALUE,...",
+        help="values of another option to choose among, with every rate; of several, every "
+        "combination. Semicolons separate values that have commas",
+    )
+    parser.add_argument(
+        "--draws",
+        type=arguments.positive,
+        metavar="N",
+        help="try N of the combinations, drawn by the config's seed (default: all)",
     )
     parser.add_argument(
         "--seeds",
@@ -77,8 +96,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one line of JSON per config")
 
 
+def _tried(text: str) -> tuple[str, tuple[str, ...]]:
+    """The option and the values of OPTION=VALUE,..."""
+    key, equals, values = text.partition("=")
+    if not (key and equals and values):
+        raise argparse.ArgumentTypeError(
+            f"{text}: must be OPTION=VALUE,... such as optimizer.weight_decay=0.01,0.1"
+        )
+    return key, tuple(values.split(";" if ";" in values else ","))
+
+
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the transfer protocol for each config, and prints the results."""
+    if args.draws and not args.search:
+        raise config.ConfigError(f"--draws={args.draws}: of which combinations? add --try")
+    if len(dict(args.search)) < len(args.search):
+        raise config.ConfigError("--try: names an option twice; give all its values at once")
     if args.dry_run and args.smoke:
         raise config.ConfigError("--dry-run: does not go with --smoke, which always starts over")
     from vit_jax.training import run_config
@@ -94,6 +127,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     logs.setup()
     choices = {
         "rates": args.rates,
+        "search": dict(args.search),
+        "draws": args.draws,
         "choose_seeds": args.choose_seeds,
         "seeds": args.seeds,
         "tiny": args.smoke,
@@ -110,6 +145,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
             print(json.dumps(finished[-1]), flush=True)
         else:
             tables.table(*transfer.table(finished[-1]))
+            if "=" in (chosen := finished[-1]["chosen"])["setup"]:
+                print(f"\nchosen: {chosen['setup']} optimizer.lr={chosen['lr']:g}")
             print(f"\n{workdir / 'transfer.md'}\n", flush=True)
     for model, means in transfer.vtab_means(finished).items():
         if args.json:
@@ -127,6 +164,10 @@ def _preview(planned: dict[str, Any], *, as_json: bool) -> None:
         print(json.dumps(planned))
         return
     tables.table(*transfer.preview_table(planned))
+    tried = {cell["directory"]: cell["setup"] for cell in planned["cells"]}
+    for place, setup in tried.items():
+        if "=" in setup and place.startswith("choose/"):
+            print(f"{place}: {setup}")
     left = transfer.time_left(planned)
     if left:
         print(f"\nabout {logs.duration(left)} left, one cell at a time")

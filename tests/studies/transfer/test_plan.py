@@ -163,3 +163,56 @@ def test_shares_of_the_devices(monkeypatch):
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     with pytest.raises(config.ConfigError, match="^transfer: its cells run on one host"):
         devices.shares(1)
+
+
+SEARCH = {"optimizer.weight_decay": ("0", "0.1"), "data.randaugment": ("none", "2,5", "2,10")}
+TOY = {"init_from": "none", "train.duration": "12 steps", "schedule.warmup": "2 steps"}
+
+
+def search(**options):
+    given = {"rates": (0.06,), "search": SEARCH, "choose_seeds": (0,)} | options
+    return transfer.create("home/ResNet-digits", TOY, **given)
+
+
+def test_a_search_tries_every_combination_and_trains_the_chosen_one():
+    plan = search(rates=(0.06, 0.12))
+    assert [(one.setup, one.lr) for one in plan.candidates] == [
+        (f"optimizer.weight_decay={decay} data.randaugment={augment}", lr)
+        for decay in ("0", "0.1") for augment in ("none", "2,5", "2,10") for lr in (0.06, 0.12)
+    ]  # fmt: skip
+    last = plan.candidates[-1]
+    assert (last.cfg.optimizer.weight_decay, last.cfg.data.randaugment) == (0.1, (2, 10))
+    directories = [cell.directory for cell in plan.choosing()]
+    assert directories[0] == "choose/try0-lr0.06"
+    assert directories[-1] == "choose/try5-lr0.12"
+    assert len(set(directories)) == 12
+    final = plan.final(last)[0].cfg
+    assert (final.optimizer.weight_decay, final.optimizer.lr) == (0.1, 0.12)
+    assert final.data.eval_split == "test"
+
+
+def test_a_random_search_draws_some_by_seed():
+    every = {one.setup for one in search().candidates}
+    drawn = [one.setup for one in search(draws=3).candidates]
+    assert len(drawn) == 3
+    assert set(drawn) < every
+    assert [one.setup for one in search(draws=3).candidates] == drawn
+    assert {one.setup for one in search(draws=99).candidates} == every
+
+
+@pytest.mark.parametrize(
+    ("tried", "message"),
+    [
+        ({"optimizer.decay": ("1",)}, "optimizer.decay: unknown key"),
+        ({"optimizer.lr": ("1", "2")}, "optimizer.lr=1,2: differs between cells; set --rates"),
+        ({"seed": ("1", "2")}, "seed=1,2: differs between cells; set --seeds"),
+        ({"train.duration": ("5 steps",)}, "train.duration=12 steps is set too"),
+        ({"train.mixup": ("0", "0")}, "--try=train.mixup=0,0: needs values, each once"),
+        ({"train.mixup": ("-1",)}, "train.mixup=-1"),
+        ({"seed2": (), "train.mixup": ("0",)}, "needs values"),
+        ({k: tuple(map(str, range(40))) for k in ("a", "b")}, "1,600 combinations; at most 1,000"),
+    ],
+)
+def test_mistakes_of_a_search(tried, message):
+    with pytest.raises(config.ConfigError, match=message):
+        search(search=tried)

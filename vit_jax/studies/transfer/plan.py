@@ -1,17 +1,20 @@
 """The cells of a transfer: the candidates and the final runs."""
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import config
 from vit_jax.config import ConfigError, catalog, checks
-from vit_jax.data import split_roles
+from vit_jax.data import sampling, split_roles
 from vit_jax.runs import directory
 from vit_jax.studies.cells import Cell
 from vit_jax.training import run_config
 
 SELECTED_BY = "top1"
+MOST = 1000  # combinations of a search
 HELD_OUT = 10  # percent, unless the config sets a split
 CHOOSE, FINAL = "choose", "final"  # stages
 
@@ -21,7 +24,8 @@ class Candidate:
     """One setup and learning rate to choose among.
 
     Attributes:
-      setup: `vit` for the config's own options, or the name of another setup, such as `bit`.
+      setup: `vit` for the config's own options, the name of another setup, such as `bit`, or the
+        options of a search, such as `optimizer.weight_decay=0.1`.
       cfg: the run on held-out images.
     """
 
@@ -68,9 +72,15 @@ class TransferPlan:
 
     def choosing_cell(self, candidate: Candidate, seed: int) -> Cell:
         """The cell of a candidate with one of the seeds of the choice."""
-        directory = f"{CHOOSE}/{candidate.setup}-lr{candidate.lr:g}"
+        directory = f"{CHOOSE}/{self._folder(candidate)}-lr{candidate.lr:g}"
         directory += f"-seed{seed}" if len(self.choose_seeds) > 1 else ""
         return _cell(CHOOSE, candidate, dataclasses.replace(candidate.cfg, seed=seed), directory)
+
+    def _folder(self, candidate: Candidate) -> str:
+        """A name of its own for a setup; the options of a search may have any characters."""
+        if "=" not in candidate.setup:
+            return candidate.setup
+        return f"try{list(dict.fromkeys(c.setup for c in self.candidates)).index(candidate.setup)}"
 
     def final(self, selected: Candidate) -> tuple[Cell, ...]:
         """A candidate on the whole training set, measured once on the test images, seed by seed."""
@@ -100,6 +110,8 @@ def create(
     overrides: Mapping[str, str],
     *,
     rates: Sequence[float] = (),
+    search: Mapping[str, Sequence[str]] | None = None,
+    draws: int | None = None,
     choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (),
     tiny: bool = False,
@@ -110,6 +122,8 @@ def create(
       reference: the config's name.
       overrides: options of every cell, by dotted name, as on the command line.
       rates: learning rates to try; (): those of the config.
+      search: further options to choose among, and their values: every combination is tried.
+      draws: how many combinations to try instead, drawn by the config's seed.
       choose_seeds: seeds to try each with; (): those of the config's protocol, else its seed.
       seeds: seeds of the final runs; (): those of the config's protocol.
       tiny: shrink every cell to two steps on random pixels.
@@ -121,10 +135,11 @@ def create(
     values = catalog.load(reference)
     _check_overrides(values["name"], overrides, protocol)
 
-    def resolve(values: Mapping[str, Any]) -> config.Config:
-        cfg = run_config.config_from_values(values, overrides, tiny=tiny)
+    def resolve(values: Mapping[str, Any], tried: Mapping[str, str] | None = None) -> config.Config:
+        given = {**overrides, **(tried or {})}
+        cfg = run_config.config_from_values(values, given, tiny=tiny)
         checks.check_fixed(cfg, "a run")
-        return directory.as_in_weights(cfg, overrides)
+        return directory.as_in_weights(cfg, given)
 
     base = resolve(values)
     if not base.needs_labels:
@@ -138,10 +153,22 @@ def create(
         splits = base.data.train_split, base.data.eval_split
     else:
         splits = _cut(base.data.train_split)
-    tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
-    tried += [
-        (name, resolve(_merged(values, options))) for name, options in protocol.setups.items()
-    ]
+    if search:
+        _check_overrides(values["name"], {key: ",".join(v) for key, v in search.items()}, protocol)
+        tried = [
+            (" ".join(f"{key}={value}" for key, value in options.items()), _at_rate(cfg, lr))
+            for options in _combinations(search, overrides)
+            for cfg in (resolve(values, options),)
+            for lr in rates or protocol.rates or (base.optimizer.lr,)
+        ]
+        if draws is not None:
+            drawn = sampling.draw(len(tried), draws, base.seed)
+            tried = [tried[number] for number in sorted(drawn)]
+    else:
+        tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
+        tried += [
+            (name, resolve(_merged(values, options))) for name, options in protocol.setups.items()
+        ]
     candidates = [_candidate(setup, cfg, *splits) for setup, cfg in tried]
     if not candidates:
         raise ConfigError(
@@ -156,6 +183,24 @@ def create(
         choose_seeds=tuple(choose_seeds) or protocol.choose_seeds or (base.seed,),
         seeds=tuple(seeds) or protocol.seeds,
     )
+
+
+def _combinations(
+    search: Mapping[str, Sequence[str]], overrides: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Every combination of the values of options; raises ConfigError."""
+    for key, values in search.items():
+        shown = f"--try={key}={','.join(values)}"
+        if key in overrides:
+            raise ConfigError(f"{shown}: {key}={overrides[key]} is set too; keep one of them")
+        if not values or len(set(values)) < len(values):
+            raise ConfigError(f"{shown}: needs values, each once")
+    count = math.prod(map(len, search.values()))
+    if count > MOST:
+        raise ConfigError(f"--try: has {count:,} combinations; at most {MOST:,}")
+    return [
+        dict(zip(search, values, strict=True)) for values in itertools.product(*search.values())
+    ]
 
 
 def _check_overrides(

@@ -41,6 +41,8 @@ def transfer(
     overrides: Mapping[str, Any] | None = None,
     *,
     rates: Sequence[float] = (),
+    search: Mapping[str, Sequence[str]] | None = None,
+    draws: int | None = None,
     choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (),
     parallel: int = 1,
@@ -53,6 +55,8 @@ def transfer(
       workdir: directory of the runs; the same call continues there.
       overrides: options of every run, as in `get_config`.
       rates: learning rates to choose among; (): the config's.
+      search: values of further options to choose among, by dotted name.
+      draws: how many of their combinations to try, drawn by seed; None: all.
       choose_seeds: seeds to try each learning rate with; (): the config's.
       seeds: seeds of the final runs; (): the config's.
       parallel: runs at a time, each on its share of the devices.
@@ -69,8 +73,16 @@ def transfer(
     """
     plan = name_or_plan
     if isinstance(plan, str):
-        choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}
-        plan = create(plan, overrides or {}, **choices)
+        plan = create(
+            plan,
+            overrides or {},
+            rates=rates,
+            search=search,
+            draws=draws,
+            choose_seeds=choose_seeds,
+            seeds=seeds,
+            tiny=smoke,
+        )
     return perform(plan, storage.given_path("workdir", workdir), shares(parallel))
 
 
