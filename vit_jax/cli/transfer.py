@@ -145,8 +145,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
             print(json.dumps(finished[-1]), flush=True)
         else:
             tables.table(*transfer.table(finished[-1]))
-            if "=" in (chosen := finished[-1]["chosen"])["setup"]:
-                print(f"\nchosen: {chosen['setup']} optimizer.lr={chosen['lr']:g}")
+            if "=" in (selected := finished[-1]["selected"])["setup"]:
+                print(f"\nchosen: {selected['setup']} optimizer.lr={selected['lr']:g}")
             print(f"\n{workdir / 'transfer.md'}\n", flush=True)
     for model, means in transfer.vtab_means(finished).items():
         if args.json:
