@@ -112,7 +112,9 @@ def test_the_temperature_is_where_the_loss_is_least():
     grid = np.geomspace(found / 1.01, found * 1.01, 21)
     assert 1.5 < found < 6
     assert min(grid, key=loss) == pytest.approx(found, rel=1e-12)
-    assert metrics.fit_temperature(logits * 2, labels) == pytest.approx(2 * found, rel=1e-6)
+    for factor in (2, 1 / 8):
+        scaled = metrics.fit_temperature(np.float32(logits * factor), labels)
+        assert scaled == pytest.approx(factor * found, rel=1e-6)
     outputs = metrics.Outputs(logits, labels, labels)
     fitted = metrics.measure(outputs, ("calibration",), fit=True)
     assert fitted["temperature"] == found

@@ -55,9 +55,8 @@ class Index:
         query = query / np.linalg.norm(query)
         parts = range(0, len(self.names), ROWS)
         cosines = np.concatenate([self.features[first : first + ROWS] @ query for first in parts])
-        cosines = np.where(np.isnan(cosines), -np.inf, cosines)
-        order = np.argsort(-cosines, kind="stable")[:top]
-        return [Match(self.names[i], float(cosines[i])) for i in order if cosines[i] > -np.inf]
+        order = np.argsort(-cosines, kind="stable")[:top]  # NaN last
+        return [Match(self.names[i], float(cosines[i])) for i in order if not np.isnan(cosines[i])]
 
 
 def read_index(path: pathlib.Path) -> Index:
