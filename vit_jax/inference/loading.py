@@ -203,7 +203,7 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     """
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
     selection, params = trainable.from_config(model, cfg), trainable.parameters(model, cfg)
-    names = records.read(records.folder(records.absolute(directory), step_number))["leaves"]
+    names = records.read_commit(records.folder(records.absolute(directory), step_number))["leaves"]
     kept = any(name.startswith("ema/") for name in names)  # by train.ema, or the objective
     averaged = {"ema": jax.eval_shape(selection.split, params)} if kept else {}
     shapes = averaged if averaged and selection.specs is None else {"params": params} | averaged
