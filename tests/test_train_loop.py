@@ -119,6 +119,7 @@ class Run:
         trainer = types.SimpleNamespace(
             cfg=self.cfg, durations=self.durations, examples=200, flops_per_image=1.0,
             put=lambda batch: batch, eval_params=lambda state: self.parameters(state),
+            objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
         )  # fmt: skip
         log = run_log.RunLog(trainer, session, files)
         evaluation = evaluating.RunEvaluation(trainer, Evaluation(self.evaluators), session)

@@ -353,7 +353,7 @@ def test_a_file_system_error_anywhere_in_a_commit(run, monkeypatch):
 def test_a_record_that_reads_back_differently_is_no_commit(run, monkeypatch):
     with contextlib.closing(open_manager(run)) as saver:
         with monkeypatch.context() as patch:
-            patch.setattr(record, "read", lambda _: {})
+            patch.setattr(record, "read_commit", lambda _: {})
             saver.save(4, states.state(4, states.mesh()), record={}, metrics=None)
             with pytest.raises(manager.SaveFailed, match=r"step 4 .* reads back differently"):
                 saver.wait()

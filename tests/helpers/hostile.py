@@ -486,17 +486,18 @@ def listings():
     return [plain.getvalue(), packed.getvalue()], read
 
 
-def tables():
+def parquet_files():
     """Parquet files of images and labels, as Hugging Face stores them."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    from vit_jax.data.prepare import tables as reader
+    from vit_jax.data.prepare import parquet as reader
 
     image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     images = pa.array([{"bytes": b"\xff\xd8x", "path": "a.jpg"}] * 9, image)
     plain = pa.table({"image": images, "label": [*range(9)]})
-    facts = '{"info": {"features": {"label": {"_type": "ClassLabel", "names": ["a"]}}}}'
+    described = {"label": {"_type": "ClassLabel", "names": [*"abcdefghi"]}}
+    facts = json.dumps({"info": {"features": described}})
     described = plain.replace_schema_metadata({"huggingface": facts})
     files = [pa.BufferOutputStream() for _ in range(2)]
     for file, one in zip(files, (plain, described), strict=True):
@@ -589,7 +590,7 @@ READERS = {
     one.__name__: one
     for one in (images, deep_images, weights, torch_weights, flax_weights, orbax_weights, archives,
                 metadata, records, array_records, lists, csv_files, pickles, matlab, official,
-                masks, listings, tables, beside_weights, run_files, checkpoints)
+                masks, listings, parquet_files, beside_weights, run_files, checkpoints)
 }  # fmt: skip
 
 

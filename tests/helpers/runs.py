@@ -85,6 +85,7 @@ def untrained():
 
     def compile_step(self):
         metrics = {"loss": 1.0, "grad_norm": 1.0, "lr": 0.0, "finite": True, "bad_steps": 0}
+        metrics |= dict.fromkeys(self.objective.measures, 0.0)
         return lambda state, *_: (state | {"step": state["step"] + 1}, metrics)
 
     with (

@@ -455,7 +455,7 @@ def test_weights_without_a_head_are_written_without(tmp_path):
         ("google", "w", "PATH: must end in .npz"),
         ("hf", "w.safetensors", "PATH: hf writes a folder; leave out .safetensors"),
         ("timm", "w.npz", "PATH: timm writes a folder; leave out .npz"),
-        ("torch", "w.pth", "kind=torch: must be one of google, timm, hf"),
+        ("torch", "w.pth", "kind=torch: must be one of google, timm, hf, flax"),
     ],
 )
 def test_names_of_files(tmp_path, kind, name, message):

@@ -74,7 +74,7 @@ def check_config(cfg: config.Config) -> None:
     if cfg.dino is not None and cfg.dino.local_views:
         size = cfg.dino.small_size(cfg.data, cfg.model.patch_size or (1, 1))
         try:
-            models.check(cfg.model, size)
+            models.check_model(cfg.model, size)
         except config.ConfigError as error:
             text = str(error).partition(": ")[2]
             key = f"objective.local_size={config.show(cfg.dino.local_size)}"

@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 
 from vit_jax.data.folders import SUFFIXES
-from vit_jax.data.prepare import archives, tables
+from vit_jax.data.prepare import archives, parquet
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
 
@@ -121,16 +121,16 @@ def _files(source: Path, table: "_Table", *, several: bool) -> Iterator[FileEntr
     if source.is_dir():
         for found in archives.list_folder(source):
             path, name = source / found.path, found.path.lower()
-            if name.endswith((tables.PARQUET, tables.ARROW)):
+            if name.endswith((parquet.PARQUET, parquet.ARROW)):
                 yield from table.files(path)
             elif name.endswith(".tar"):
                 stem = archives.stem(found.path)
                 yield from _labeled(archives.list_files(path, f"{stem}/"), path, f"{stem}/")
             else:
                 yield found
-    elif source.name.lower().endswith((tables.PARQUET, tables.ARROW)):
+    elif source.name.lower().endswith((parquet.PARQUET, parquet.ARROW)):
         yield from table.files(source)
-    elif archives.is_zip(source):
+    elif not source.is_file() or archives.is_zip(source):
         yield from archives.list_files(source)
     else:
         for found in _labeled(archives.list_files(source), source, ""):
@@ -149,7 +149,7 @@ class _Table:
     def files(self, path: Path) -> Iterator[FileEntry]:
         """Yields the images of a table; raises DataError."""
         self.read = True
-        for name, data in tables.rows(path, self._label):
+        for name, data in parquet.rows(path, self._label):
             if self._file is not None:
                 self._file.write(data)
             yield FileEntry(name, self._copy, self._end, len(data))
@@ -167,7 +167,7 @@ def _labeled(files: Iterable[FileEntry], tar: Path, prefix: str) -> Iterator[Fil
         inside = found.path.removeprefix(prefix)
         return found.path if "/" in inside else inside.partition(".")[0]
 
-    split, read = tables.split_name(tar), archives.Reader()
+    split, read = parquet.split_name(tar), archives.Reader()
     with contextlib.closing(read):
         for example, group in itertools.groupby(files, key):
             members = list(itertools.islice(group, MEMBERS))
@@ -195,4 +195,4 @@ def _label(found: FileEntry, read: archives.Reader) -> str | None:
         value = value if isinstance(value, dict) else {}
         value = value.get("label", value.get("cls"))
         text = str(value) if isinstance(value, str | int) else ""
-    return tables.folder_name(text) if text.isprintable() else None
+    return parquet.folder_name(text) if text.isprintable() else None

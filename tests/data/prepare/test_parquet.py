@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from vit_jax import config
-from vit_jax.data.prepare import archives, image_listing, tables
+from vit_jax.data.prepare import archives, image_listing, parquet
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
@@ -95,7 +95,7 @@ def test_arrow_files_are_refused_with_the_remedy(tmp_path):
 )
 def test_labels_of_files_that_nobody_described(tmp_path, labels, names):
     path = written(tmp_path, table({"img": pa.array([JPEG, PNG]), "y": labels}), "mine.parquet")
-    assert [row.path.split("/")[0] for row in tables.rows(path)] == names
+    assert [row.path.split("/")[0] for row in parquet.rows(path)] == names
 
 
 def test_columns_are_named_where_several_could_be_meant(tmp_path):
