@@ -197,6 +197,15 @@ def test_holdout_is_a_partition_by_class(tmp_path):
     ]
 
 
+def test_splits_are_not_held_out_of_as_if_they_were_classes(pets):
+    with pytest.raises(DataError) as raised:
+        folder(pets, holdout=0.05)
+    assert str(raised.value) == (
+        f"data.holdout=0.05: data.root={pets} has splits, test, train, which would be taken as "
+        "classes; set data.holdout=0"
+    )
+
+
 def test_holdout_does_not_move_files_when_others_come(tmp_path):
     root = numbered(tmp_path)
     before = set(names(folder(root, "test", train=False, holdout=0.2)))

@@ -170,6 +170,11 @@ class Folder:
             if not data.holdout:
                 class_top = _split_folder(root, train.name, "data.train_split", inside)
             self.classes = tuple(_folders(class_top))
+            if data.holdout and self.classes and all(map(splits.is_split, self.classes)):
+                raise DataError(
+                    f"data.holdout={data.holdout:g}: data.root={root} has splits, "
+                    f"{', '.join(self.classes)}, which would be taken as classes; set data.holdout=0"
+                )
             _check_names(self.classes, class_top)
             files = _list(root, self.top, class_top, self.classes, self.skipped)
         else:
