@@ -59,7 +59,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     }
     if name.endswith(TUNED):
         values |= {
-            "init_head": "keep",
             "train.batch_size": 512,
             "train.duration": "20 epochs",
             "data.repeats": 1,
@@ -106,7 +105,8 @@ def about(name: str) -> catalog.About:
         results=results if last else (),
         choices=TUNING if name.endswith(TUNED) else TRAINING,
         origin=before if name.endswith(TUNED) else "",
-        warning=f"begins with random weights; set --config.init_from to a run of {before}"
+        warning="begins with random weights; set --config.init_head=keep and --config.init_from to "
+        f"a run of {before}"
         if name.endswith(TUNED)
         else "",
     )

@@ -173,7 +173,8 @@ class Folder:
             if data.holdout and self.classes and all(map(splits.is_split, self.classes)):
                 raise DataError(
                     f"data.holdout={data.holdout:g}: data.root={root} has splits, "
-                    f"{', '.join(self.classes)}, which would be taken as classes; set data.holdout=0"
+                    f"{', '.join(self.classes)}, which would be taken as classes; "
+                    "set data.holdout=0"
                 )
             _check_names(self.classes, class_top)
             files = _list(root, self.top, class_top, self.classes, self.skipped)

@@ -245,6 +245,7 @@ def test_a_full_disk_is_one_line_and_the_command_continues(photos, tmp_path):
         import pathlib, resource, signal, sys
         from vit_jax.data.prepare import pack, shards
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        sys.dont_write_bytecode = True  # where a write falls short, Python keeps the part
         resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))
         packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos",
             data_dir=pathlib.Path(sys.argv[2]), shard_bytes=40_000_000)
