@@ -82,7 +82,7 @@ def shortened(words):
     if verb not in ("train", "transfer") or not named or {"--smoke", "--dry-run"} & set(rest):
         return words
     options = dict(SHORT)
-    if named[0].startswith(("image_", "mae/folder")):
+    if named[0].startswith(("image_", "mae/folder", "dino/folder")):
         begun = next((word for word in rest if "init_from=" in word), "")
         bundled = "cifar10/ViT-6_4" in begun
         sizes = {} if bundled else SMALL | (IMPORTED if begun.endswith(".npz") else {})
@@ -95,8 +95,9 @@ def shortened(words):
 
 def adapted(command):
     """The words of a command with this world's names for what its reader has, and its output."""
-    text = command.replace("--config.data.root=DIR", "--config.data.root=photos")
-    if "holdout" in text and "root=photos" in text:
+    text = re.sub(r"--(config\.data\.root|index)=(DIR|LABELED)\b", r"--\1=photos", command)
+    text = text.replace("runs/a --last=3", "runs/a runs/b")  # short runs keep one checkpoint
+    if "holdout=0." in text and "root=photos" in text:
         text = text.replace("root=photos", "root=unsplit")
     text = OF_PETS.sub("pets.npz", PUBLISHED.sub("weights.npz", text))
     if text.startswith("vit_jax evaluate"):  # whose head must know the photos' classes
@@ -113,8 +114,8 @@ def provide(text):
         r"(?:--checkpoint=|teacher=|report .*|load\(\"|evaluate\(\")(runs/[\w-]+)", text
     ):
         make(name)
-    if text.startswith("vit_jax report"):
-        for name in re.findall(r"runs/[\w-]+", text):
+    if text.startswith(("vit_jax report", "vit_jax average")):
+        for name in re.findall(r"(?<!=)\bruns/[\w-]+", text):
             make(name)
     resumed = re.match(r"vit_jax train --workdir=(runs/[\w-]+)", text)
     if resumed:

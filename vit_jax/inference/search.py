@@ -115,6 +115,8 @@ def search(
     source = storage.given_path("--index", index, remote=False)
     photo = storage.given_path("--query", query, remote=False)
     page = None if output is None else storage.given_path("--output", output, remote=False)
+    if not source.exists():
+        raise config.ConfigError(f"--index={source}: no such file or folder")
     folder = source if source.is_dir() else None
     if folder is None and images is not None:
         folder = storage.given_path("--images", images, remote=False)
