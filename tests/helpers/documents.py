@@ -44,7 +44,10 @@ NOT_RUN = {
     r"loggers[=.](wandb|mlflow)": "needs an extra; tests/runtime/test_trackers.py",
 }
 # Python blocks that need what no environment of the tests has.
-NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch", "onnxruntime": "an extra runtime"}
+NOT_IMPORTED = {
+    "timm": "PyTorch", "transformers": "PyTorch", "onnxruntime": "an extra runtime",
+    "openvino": "an extra runtime",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
