@@ -367,8 +367,9 @@ def _check_unlabeled(cfg: config.Config) -> None:
         )
 
 
-def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
-    model, key = cfg.model, "objective.name=masked_patches"
+def _check_predicts_patches(cfg: config.Config) -> None:
+    """Raises ConfigError for patches that know others, and for pooling that would not train."""
+    model, key = cfg.model, f"objective.name={cfg.objective.name}"
     if model.resnet_units is not None:
         raise ConfigError(
             f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
@@ -378,6 +379,11 @@ def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
         raise ConfigError(f"model.pooling=map: {key} would leave it untrained; set token or gap")
     if model.norm_place == "pooled":
         raise ConfigError(f"model.norm_place=pooled: {key} pools nothing; set tokens")
+
+
+def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
+    _check_predicts_patches(cfg)
+    model = cfg.model
     patch = model.patch_size or (1, 1)
     if masked.target == "color_4x4" and min(patch) < 4:
         raise ConfigError(
@@ -399,21 +405,13 @@ def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
 
 
 def _check_mae(cfg: config.Config, mae: config.Mae) -> None:
+    _check_predicts_patches(cfg)
     model, key = cfg.model, "objective.name=mae"
-    if model.resnet_units is not None:
-        raise ConfigError(
-            f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
-            "around it; set supervised"
-        )
-    if model.pooling == "map":
-        raise ConfigError(f"model.pooling=map: {key} would leave it untrained; set token or gap")
     why = f"{key} has layers that do not see every patch"
     stem = {"model.rotary": None, "model.relative_bias": "none", "model.position_place": "stem"}
     if model.position == "relative":
         raise ConfigError(f"model.position=relative: {why}; set sincos_2d_mae")
     _require(cfg, stem, why)
-    if model.norm_place == "pooled":
-        raise ConfigError(f"model.norm_place=pooled: {key} pools nothing; set tokens")
     if mae.decoder_width % mae.decoder_heads:
         raise ConfigError(
             f"objective.decoder_heads={mae.decoder_heads}: does not divide "
