@@ -1,15 +1,19 @@
 """Search by example: every image compared, by cosine."""
 
+import io
 import json
 import pathlib
+import types
+import zipfile
 
 import cv2
 import numpy as np
 import pytest
 
-from vit_jax import cli
+from vit_jax import cli, config
 from vit_jax.config import ConfigError
 from vit_jax.inference import search
+from vit_jax.pages import html
 
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/vit_tiny_token.npz"
 
@@ -50,6 +54,33 @@ def test_a_table_of_others(tmp_path, arrays, message):
     np.savez_compressed(tmp_path / "y.npz", **arrays)
     with pytest.raises(ConfigError, match="is compressed"):
         search.read_index(tmp_path / "y.npz")
+
+
+def test_a_table_that_declares_more_than_it_holds(tmp_path):
+    """Nothing of that size is allocated."""
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        header = io.BytesIO()
+        large = {"descr": "<f4", "fortran_order": False, "shape": (2**40, 3)}
+        np.lib.format.write_array_header_1_0(header, large)
+        archive.writestr("features.npy", header.getvalue())
+    with pytest.raises(ConfigError, match="is no table that vit_jax embed wrote"):
+        search.read_index(path)
+
+
+def test_pictures_are_below_the_folder_that_was_named(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for name in ("photos/a.png", "secret.png"):
+        cv2.imwrite(str(tmp_path / name), np.zeros((4, 4, 3), np.uint8))
+    loaded = types.SimpleNamespace(config=config.Config())
+    names = ("a.png", "../secret.png", str(tmp_path / "secret.png"))
+    document = search._document(
+        loaded,
+        tmp_path / "photos/a.png",
+        tmp_path / "photos",
+        [search.Match(n, 1.0) for n in names],
+    )
+    assert html.page(document).count("data:image/png") == 2  # the query's, and one more
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from vit_jax.inference import embedding, loading
 from vit_jax.pages import html
 from vit_jax.pages.document import Document, PageSection, Paragraph, Picture
 from vit_jax.utils import storage
+from vit_jax.weights import WeightsError, readers
 
 ROWS = 2**16  # of a table that are compared at a time
 SIDE = 192  # of a picture on the page
@@ -74,11 +75,13 @@ def read_index(path: pathlib.Path) -> Index:
             with zipfile.ZipFile(path) as archive:  # `embed` compresses nothing
                 if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
                     raise config.ConfigError(f"{where}: is compressed; write it with vit_jax embed")
-            with np.load(path, allow_pickle=False) as file:
-                names, features = file["names"], file["features"]
+            arrays = readers.open_arrays(path, ".npz")  # as large as the file at most
+            names, features = arrays.read("names"), arrays.read("features")
     except OSError as error:
         raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
-    except (ValueError, KeyError, zipfile.BadZipFile, EOFError, pa.ArrowException) as error:
+    except (
+        ValueError, KeyError, zipfile.BadZipFile, EOFError, pa.ArrowException, WeightsError
+    ) as error:  # fmt: skip
         raise config.ConfigError(f"{where}: is no table that vit_jax embed wrote") from error
     if features.ndim != 2 or len(features) != len(names) or features.dtype != np.float32:
         raise config.ConfigError(
@@ -155,7 +158,10 @@ def _document(
     blocks: list[Picture | Paragraph] = []
     for place, one in [(query, None), *((folder / match.image, match) for match in found)]:
         caption = "The query" if one is None else f"{one.image}, {one.similarity:.3f}"
+        named = pathlib.PurePath("" if one is None else one.image)
         try:
+            if named.is_absolute() or ".." in named.parts:  # a table of others names any file
+                raise decoding.BadImage(f"is not below {folder}")
             data = opened.config.data
             image = decoding.for_display(
                 decoding.load(
