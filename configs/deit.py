@@ -11,7 +11,7 @@ from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice, Result
 from vit_jax.data.tasks import TASKS
 
-# Top-1 in %, as the README of DeiT has it, and deit3-jax's with its hours.
+# Top-1 in %: DeiT's README, deit3-jax's README, and deit3-jax's training hours.
 ROWS = {
     "ViT-Ti/16": (72.2, 73.1, "2 h 40 min"),
     "ViT-S/16": (79.8, 79.68, "2 h 43 min"),

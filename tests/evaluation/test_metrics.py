@@ -179,7 +179,7 @@ def test_the_same_for_all_batches_and_devices(options):
         ({"checkpoint": {"best": "auroc"}}, "best=auroc: is not measured; set .*metrics=auroc"),
         (
             {"evaluation": {"metrics": ("calibration",)}, "loss": {"name": "sigmoid"}},
-            "calibration is of one class for each image and a softmax",
+            "calibration needs one class for each image and a softmax",
         ),
         (
             {"evaluation": {"metrics": ("f1",)}, "objective": {"name": "masked_patches"},

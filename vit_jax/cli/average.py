@@ -7,9 +7,9 @@ from vit_jax.cli import arguments
 HELP = "write the mean of checkpoints: the last of a run, or a soup of runs"
 TAKES_CONFIG = True
 EPILOG = """\
-The checkpoints must be of one model with the same classes and preprocessing; of each run the best
-is taken where a validation split chose one. A soup is of runs that began with the same weights;
-measure it on validation images before you trust it.
+The checkpoints must have one model, the same classes and the same preprocessing. Of each run the
+best checkpoint is taken, where a validation split chose one, else the newest. A soup averages runs
+that began with the same weights; measure it on validation images before you trust it.
 
   vit_jax average runs/a runs/b runs/c --output=runs/soup
   vit_jax average runs/a --last=3 --output=runs/a-mean

@@ -334,13 +334,13 @@ def _check_metrics(cfg: config.Config) -> None:
     if asked == (config.INTERVALS,):
         raise ConfigError(f"{key}: of which metrics? set f1,{config.INTERVALS}")
     if "calibration" in asked and (cfg.data.multilabel or loss == "sigmoid"):
-        raise ConfigError(f"{key}: calibration is of one class for each image and a softmax")
+        raise ConfigError(f"{key}: calibration needs one class for each image and a softmax")
     group = next((group for group, names in config.METRICS.items() if best in names), None)
     if group is not None and group not in asked:
         both = ",".join((*asked, group))
         raise ConfigError(f"checkpoint.best={best}: is not measured; set evaluation.metrics={both}")
     if best == "balanced_accuracy" and cfg.data.multilabel:
-        raise ConfigError(f"checkpoint.best={best}: is of one class for each image; set f1")
+        raise ConfigError(f"checkpoint.best={best}: needs one class for each image; set f1")
 
 
 def _check_unlabeled(cfg: config.Config) -> None:

@@ -277,7 +277,7 @@ class Dino(Objective, components=("dino",)):
     )
 
     def small_size(self, data: Data, patch: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the small views, of patches of so many pixels."""
+        """Height and width of the small views: `local_size`, else 3/7 of the large, in patches."""
         if self.local_size is not None:
             return self.local_size, self.local_size
         height, width = (

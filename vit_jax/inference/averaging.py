@@ -14,7 +14,7 @@ from vit_jax.checkpoints import record as records
 from vit_jax.inference import conversion, loading
 from vit_jax.utils import storage, tree_utils
 
-# What has to be equal besides the model: what its inputs mean.
+# Must be equal too: they define what the inputs mean.
 PREPROCESSING = ("image_size", "channels", "depth", "mean", "std")
 
 
