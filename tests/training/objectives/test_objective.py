@@ -147,6 +147,19 @@ LEJEPA = {"name": "lejepa", "crops": 3}
 MAE = {"name": "mae", "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
 
 
+def resume_and_compare(cfg, folder, monkeypatch, measure):
+    """The losses of an unbroken run, which one that stops at step 5 equals to the bit."""
+    train_loop.train(cfg, folder / "whole")
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
+        train_loop.train(cfg, folder / "parts")
+    train_loop.train(cfg, folder / "parts")
+    losses = runs.trace(folder / "whole")
+    assert losses == runs.trace(folder / "parts")
+    assert runs.trace(folder / "whole", f"train/{measure}").keys() == losses.keys()
+    assert runs.digests(folder / "parts") == runs.digests(folder / "whole")
+    return losses
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path, monkeypatch):
@@ -164,14 +177,7 @@ def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path,
         checkpoint={"best": "auto"},
         evaluation={"knn": "self"},
     )
-    train_loop.train(cfg, tmp_path / "whole")
-    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
-        train_loop.train(cfg, tmp_path / "parts")
-    train_loop.train(cfg, tmp_path / "parts")
-    losses = runs.trace(tmp_path / "whole")
-    assert losses == runs.trace(tmp_path / "parts")
-    assert runs.trace(tmp_path / "whole", "train/information").keys() == losses.keys()
-    assert runs.digests(tmp_path / "parts") == runs.digests(tmp_path / "whole")
+    resume_and_compare(cfg, tmp_path, monkeypatch, "information")
     teacher = manager.restore_subtree(
         tmp_path / "whole/checkpoints", 8, {"ema": {"cls": jax.ShapeDtypeStruct(
             (1, 1, 16), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -198,14 +204,7 @@ def test_an_objective_resumes_bit_for_bit(tmp_path, monkeypatch, options, measur
         checkpoint={"best": "auto"},
         evaluation={"knn": "self"},
     )
-    train_loop.train(cfg, tmp_path / "whole")
-    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
-        train_loop.train(cfg, tmp_path / "parts")
-    train_loop.train(cfg, tmp_path / "parts")
-    losses = runs.trace(tmp_path / "whole")
-    assert losses == runs.trace(tmp_path / "parts")
-    assert runs.trace(tmp_path / "whole", f"train/{measure}").keys() == losses.keys()
-    assert runs.digests(tmp_path / "parts") == runs.digests(tmp_path / "whole")
+    losses = resume_and_compare(cfg, tmp_path, monkeypatch, measure)
     assert losses[8] < losses[1]
     # An encoder: no head, and of the objective's only what draws reconstructions.
     loaded = loading.load(tmp_path / "whole")
