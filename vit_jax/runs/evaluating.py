@@ -79,8 +79,8 @@ class RunEvaluation:
         with phases("evaluate"):
             params = self.trainer.eval_params(live)
             results = self.evaluation(params, stop=stop, begin=begin)
-        if results is not None:
-            progress.doing("")
+        progress.doing("")
+        if results:  # an objective without labels measures nothing unless features are asked for
             log.results(step, results, self.evaluation)
         return results
 
