@@ -59,6 +59,8 @@ def train(
             del teacher  # its copy in host memory
             patience.resume(start.patience)
             end = start.step if patience.over else steps
+            # The test split is measured once, so a finished run that is started again only reads
+            # its numbers.
             tested = evaluation.recorded_test(files, end)
 
             train_step = None

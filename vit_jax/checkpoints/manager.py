@@ -122,11 +122,14 @@ class Manager:
 
         Raises SaveFailed: the save before failed, a leaf is not finite, or there is no room.
         """
+        # First: the failure of the save before is raised here, or never.
         self.wait()
         # Copy, as the record is written later; values that JSON cannot hold fail here, at the
         # cause.
         facts = json.loads(json.dumps(record, allow_nan=False))
         leaves = tree_utils.flatten(state)
+        # Before orbax sees them: a state that is not finite must not replace a sound one, and the
+        # caller may donate these arrays as soon as this returns.
         found, bad = digests.compute(leaves)
         if bad:
             raise SaveFailed(
@@ -147,6 +150,7 @@ class Manager:
         if self.is_best(metrics):
             self._score = records.score(metrics, self._metric)
         try:
+            # The same state may be committed already: only its metrics were missing.
             if collectives.broadcast_from_main(lambda: self._make_room(step, commit, size)):
                 return
             path = records.folder(self._directory, step) / records.STATE
@@ -288,6 +292,7 @@ class Manager:
             raise  # nothing here is this process's to tidy
         except Exception as error:
             if jax.process_index() == 0:
+                # Without a record the folder is an unfinished save, which `tidy` may remove.
                 with contextlib.suppress(OSError), storage.os_errors():
                     (path / records.COMMIT).unlink(missing_ok=True)
             raise self._failed(step, error) from error

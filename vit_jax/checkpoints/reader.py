@@ -62,6 +62,7 @@ def restore(
     _check_fits(path, commit["leaves"], wanted, whole=whole)
     problem = None
     try:
+        # Each process reads its share of the files.
         records.check_files(path, commit, slice(jax.process_index(), None, jax.process_count()))
     except DamagedCheckpoint as damage:
         problem = str(damage)
@@ -97,6 +98,7 @@ def restore(
         problem = f"unreadable: {records.first_line(error)}"
     if problem := collectives.first_problem(problem):
         raise DamagedCheckpoint(problem)
+    # Orbax does not save empty arrays.
     for name in wanted.keys() - full.keys():
         empty = np.zeros(wanted[name].shape, wanted[name].dtype)
         arrays[name] = jax.device_put(empty, places[name])

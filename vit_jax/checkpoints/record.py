@@ -104,6 +104,8 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
     if local:
         storage.sync(path)
         part = path / f"{COMMIT}.part"
+        # Durable before it is renamed, and the folders after: a power cut leaves no record or all
+        # of it.
         part.write_text(text)
         storage.sync(part)
         part.replace(path / COMMIT)

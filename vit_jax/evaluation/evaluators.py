@@ -56,6 +56,7 @@ class Means:
         sums = self._split.outputs(function, stop=stop, inputs=self._inputs)
         if sums is None:
             return None
+        # Of Python numbers: float64, and counts of any size.
         totals = jax.tree.map(
             lambda *parts: sum(part.item() for part in parts), *jax.device_get(sums)
         )
@@ -83,6 +84,7 @@ def _sums(
         (shape,) = {value.shape for value in values.values()}
         counted = jnp.broadcast_to(counted.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         sums = {
+            # A select: the NaN of a row that does not count would stay NaN times 0.
             name: jnp.sum(jnp.where(counted, value, jnp.zeros_like(value)))
             for name, value in values.items()
         }

@@ -64,9 +64,10 @@ class Extractor:
         data: config.Data,
         shared: Mapping[SplitRunner, int] | None = None,
     ) -> None:
-        """Takes how many evaluators read each split; others are read whenever they are asked for.
+        """`shared`: the number of evaluators that read each split.
 
-        Features are kept from the first of these calls to the last.
+        Its features are kept from the first of these calls to the last; a split that is not in
+        `shared` is read at every call.
         """
         self._pre_logits = functools.partial(_pre_logits, model, data)
         self._shared = shared or {}

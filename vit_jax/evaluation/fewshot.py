@@ -29,7 +29,7 @@ from vit_jax import config
 from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.runtime import logs
 
-BIAS = 100.0
+BIAS = 100.0  # so large that its weight is hardly regularized
 CHUNK = 4096  # examples converted to float64 at a time
 
 

@@ -18,7 +18,7 @@ Array = np.ndarray
 
 
 class Outputs(NamedTuple):
-    """What a head says of a split, in the order of its images.
+    """A head's outputs for a split, in the order of its images.
 
     Attributes:
       logits: (N, K) float32.
@@ -73,6 +73,7 @@ def measure(
         results[name] = float(values[0])
         if "intervals" in groups:
             outside = 50 * (1 - COVERED)
+            # A draw may lack what a metric needs, such as a second class; its value is then NaN.
             low, high = np.nanpercentile(values[1:], (outside, 100 - outside))
             results |= {f"{name}/low": float(low), f"{name}/high": float(high)}
     if fit and "calibration" in groups and temperature is not None:
@@ -84,6 +85,7 @@ def scores(logits: Array, *, several: bool) -> Array:
     """Probabilities (N, K) float64: softmax, or of `several` classes sigmoid."""
     values = logits.astype(np.float64)
     if several:
+        # 1 / (1 + exp(-v)) would overflow for large negative logits.
         return np.exp(-np.logaddexp(0, -values))
     values -= values.max(axis=1, keepdims=True)
     powers = np.exp(values)
@@ -98,7 +100,7 @@ def predicted(logits: Array, *, several: bool) -> Array:
 
 
 class Counts(NamedTuple):
-    """Of each class, (R, K): images taken for it rightly, taken for it, and of it."""
+    """Image counts of each class, (R, K) each: true positives, predictions, and labels."""
 
     right: Array
     predicted: Array
@@ -106,12 +108,12 @@ class Counts(NamedTuple):
 
     @property
     def precision(self) -> Array:
-        """The share of right ones among those taken for the class; 0 without any."""
+        """True positives as a share of the predictions; 0 without any."""
         return _share(self.right, self.predicted)
 
     @property
     def recall(self) -> Array:
-        """The share of right ones among those of the class; 0 without any."""
+        """True positives as a share of the class's images; 0 without any."""
         return _share(self.right, self.support)
 
     @property
@@ -135,7 +137,7 @@ def count(truth: Array, predictions: Array, classes: int, weights: Array) -> Cou
 
 
 def f1(truth: Array, predictions: Array, classes: int, weights: Array) -> dict[str, Array]:
-    """Macro and weighted means of precision, recall and F1; `balanced_accuracy` of one class.
+    """Macro and weighted means of precision, recall and F1; of one class each, balanced accuracy.
 
     A macro mean is over the classes that occur or are predicted, as scikit-learn's; of images with
     several classes, over all.
@@ -204,6 +206,7 @@ def calibration_error(logits: Array, truth: Array, weights: Array) -> Array:
     if np.isnan(confidence).any():
         return np.full(len(weights), np.nan)
     gap = (np.argmax(logits, axis=1) == truth) - confidence
+    # Bins are open below, ((m - 1) / M, m / M], as in the paper.
     bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
     gaps = np.where(bins[:, None] == np.arange(BINS), gap[:, None], 0)
     return np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)

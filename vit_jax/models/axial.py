@@ -14,6 +14,7 @@ from vit_jax.models.positions import RelativePositions
 from vit_jax.models.resnet import GROUPS, Middle, ResNet, UnitShape
 from vit_jax.models.vit import MaskedViT, ViT
 
+# Both as in scenic's axial_resnet.py, which authors of the paper published later.
 HEADS = 8  # of the attention in a ResNet
 NORM_EPSILON = 1e-4  # of its GroupNorm
 
@@ -34,7 +35,7 @@ class AxisBlock(EncoderBlock):
         self.grid, self.columns = grid, columns
 
     def attend(self, x: jax.Array, capture: bool, bias: jax.Array | None) -> tuple[jax.Array, None]:
-        """Attention within lines, tokens (B, N, D), and no weights: they fit no N x N."""
+        """Attends within lines of tokens (B, N, D); its weights fit no N x N, so None for them."""
         del capture, bias
         lines = x.reshape(x.shape[0], *self.grid, x.shape[2])
         if self.columns:
@@ -56,6 +57,8 @@ class AxialBlock(nnx.Module):
         self, model: config.Model, grid: tuple[int, int], dtype: jnp.dtype, *, rngs: nnx.Rngs
     ):
         self.row = AxisBlock(model, grid, dtype, columns=False, rngs=rngs)
+        # A layer's positions are added by its first block; "stem" keeps the second from doing so
+        # again.
         unpositioned = dataclasses.replace(model, position_place="stem")
         self.column = AxisBlock(unpositioned, grid, dtype, columns=True, rngs=rngs)
 
@@ -151,6 +154,7 @@ class AxialLayer(nnx.Module):
         if self.stride == 1:
             return x
         window = (self.stride, self.stride)
+        # SAME pads maps of odd sides with zeros, which must not count.
         mean = nnx.avg_pool(x.astype(jnp.float32), window, window, "SAME", count_include_pad=False)
         return mean.astype(x.dtype)
 

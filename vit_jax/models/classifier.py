@@ -55,7 +55,7 @@ class Classifier:
     def init(self, key: jax.Array) -> Params:
         """New parameters; works under `jit` and `eval_shape`."""
         params = nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
-        unused = jax.random.fold_in(key, 1)  # by the network
+        unused = jax.random.fold_in(key, 1)
         return variants.family(self.config).initial(self.config, params, unused)
 
     @functools.cached_property
@@ -95,6 +95,8 @@ class Classifier:
         graphdef, shapes = self._abstract
         own = {name: part for name, part in params.items() if name not in (LORA, OBJECTIVE)}
         given, expected = tree_utils.flatten(own), tree_utils.flatten(shapes)
+        # A training step casts parameters before devices gather them, so both dtypes are right
+        # here.
         for name, cast in tree_utils.flatten(jax.eval_shape(self.cast, shapes)).items():
             if getattr(given.get(name), "dtype", None) == cast.dtype:
                 expected[name] = cast
@@ -105,7 +107,7 @@ class Classifier:
         ]
         if wrong:
             raise ParameterError(f"parameters do not fit the model: {'; '.join(wrong)}")
-        # nnx.merge goes by position alone; with equal names the order is equal too.
+        # nnx.merge goes by position and checks no name; with equal names the order is equal too.
         network = nnx.merge(graphdef, tree_utils.nest(given))
         for name, parent, attribute, layer in _dense_layers(network):
             if f"{name}/a" in added:

@@ -92,7 +92,7 @@ class Family:
         Args:
           model: complete options.
           params: as the network's own initializers draw them.
-          key: a key that the network does not use.
+          key: for further random values.
         """
         return params
 

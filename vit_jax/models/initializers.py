@@ -30,7 +30,7 @@ STANDARD = 0.02
 
 
 class Style(NamedTuple):
-    """What differs between authors."""
+    """Where the initial values of different authors differ."""
 
     tokens: float  # deviation of class and register tokens
     head: float  # deviation of the head's kernel
@@ -63,8 +63,10 @@ def redraw(model: config.Model, params: Params, key: jax.Array) -> Params:
     style = STYLES[model.init]
     flat = tree_utils.flatten(params)
     for name, leaf in flat.items():
+        # By name, so that an array's draw does not depend on which others the model has.
         draw = _initializer(name, style, flat)
         if draw is not None:
+            # crc32, as Python's own hash of a string differs between processes.
             flat[name] = draw(jax.random.fold_in(key, zlib.crc32(name.encode())), leaf.shape)
     return tree_utils.nest(flat)
 
@@ -79,6 +81,7 @@ def _initializer(name: str, style: Style, flat: dict[str, jax.Array]) -> Draw | 
     if HEADS.fullmatch(name):
         return _normal(style.head)
     if name == "pooling/probe":
+        # as in timm's AttentionPoolLatent
         return _normal(flat[name].shape[-1] ** -0.5)
     if name.startswith("embedding/"):
         shape = flat["embedding/kernel"].shape
@@ -114,6 +117,6 @@ def _uniform(bound: float) -> Draw:
 
 
 def _falling(key: jax.Array, shape: Shape) -> jax.Array:
-    """Kernels of stacked layers, in which later layers have smaller ones."""
+    """Kernels of stacked layers, that of layer l divided by sqrt(2 l): BEiT's fix_init_weight."""
     depth = jnp.arange(1, shape[0] + 1, dtype=jnp.float32).reshape(-1, *(1,) * (len(shape) - 1))
     return STANDARD * jax.random.normal(key, shape, jnp.float32) / jnp.sqrt(2 * depth)

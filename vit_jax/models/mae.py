@@ -53,9 +53,11 @@ class DecoderNetwork(Stack):
         x, prefix = self.embed(tokens), self.prefix
         mask = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (len(x), 1, x.shape[2]))
         patches = jnp.concatenate([x[:, prefix:], mask], axis=1)
+        # Ranks from K on belong to patches that were not kept; the mask token is row K.
         patches = take_rows(patches, jnp.minimum(rank, patches.shape[1] - 1))
         table = positions.sincos_2d(*self.grid, x.shape[2], whole=False)
         patches = patches + table[None].astype(x.dtype)
+        # The tokens before the patches have position zero, as in MAE's code.
         x, _ = self.encode(jnp.concatenate([x[:, :prefix], patches], axis=1), None, False)
         x = normalize(self.norm, x)[:, prefix:]
         return constrain_batch(self.pixels(x).astype(jnp.float32))
@@ -99,7 +101,7 @@ class Decoder(Classifier):
 
 
 def create(encoder: Classifier, options: config.Mae) -> Decoder:
-    """The decoder of an encoder."""
+    """The decoder that `options` describe, for an encoder; unrolled if that is."""
     model = encoder.config
     whole = (model.unroll or 1) >= required(model.depth)
     return Decoder(

@@ -44,6 +44,7 @@ class Positions(nnx.Module):
             shape = (*self.grid, self.rows.shape[1])
             rows = jnp.broadcast_to(self.rows[...][:, None], shape)
             columns = jnp.broadcast_to(self.columns[...][None], shape)
+            # X before Y, in the order in which the paper names them.
             table = jnp.concatenate([columns, rows], axis=2).reshape(-1, 2 * shape[2])
         else:
             table = self.table[...][0]
@@ -126,6 +127,7 @@ class Rotary:
     @functools.cached_property
     def angles(self) -> np.ndarray:
         """The angle of every token and pair of features, (N, d/2) float32."""
+        # In numpy: float64 until the last cast, and a constant of the compiled program.
         frequencies = self.base ** -(np.arange(self.features // 4) * 4 / self.features)
         positions = np.indices(self.grid).reshape(2, -1).T
         if self.reference is not None:

@@ -119,6 +119,7 @@ class GroupNorm(nnx.Module):
     def __init__(self, model: config.Model, features: int, *, start: float = 1.0, rngs: nnx.Rngs):
         del rngs  # nothing is random
         hybrid = model.resnet_version == "v1" and model.resnet_epsilons == "version"
+        # flax's default, which Google's hybrids use; PyTorch's, which Big Transfer and timm use.
         self.epsilon = 1e-6 if hybrid else 1e-5
         self.scale = nnx.Param(jnp.full((features,), start, jnp.float32))
         self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
@@ -132,6 +133,7 @@ class GroupNorm(nnx.Module):
             return jnp.repeat(groups, channels // GROUPS, axis=1)
 
         mean = group_mean(x.mean(axis=(1, 2)))
+        # A difference of means may round below 0, whose root is NaN.
         variance = jnp.maximum(group_mean((x * x).mean(axis=(1, 2))) - mean * mean, 0.0)
         factor = jax.lax.rsqrt(variance + self.epsilon) * self.scale[...][None]
         return (x - mean[:, None, None]) * factor[:, None, None] + self.bias[...][None, None, None]

@@ -119,10 +119,7 @@ def _nearest(name: str) -> str:
 
 
 def complete(model: config.Model) -> config.Model:
-    """Takes sizes left at None from the variant.
-
-    Raises ConfigError for a wrong name.
-    """
+    """Takes sizes left at None from the variant; raises ConfigError for a wrong name."""
     variant = model.variant
     named: dict[str, Any] = {"architecture": "vit"} if variant is None else parse(variant)
     if named.get("resnet_width") is None and model.resnet_units is not None:

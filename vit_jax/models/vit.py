@@ -57,6 +57,7 @@ class Stack(nnx.Module):
 
         unroll = self.model.unroll or 1
         layer = layers.rematerialize(layer, self.model.remat, unroll)
+        # Linear from 0 to the full rate (Huang et al. 2016, section 3).
         share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
         if unroll < depth:
             return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=unroll)
@@ -170,10 +171,12 @@ class ViT(Stack, layers.WithHead):
             keys = jax.random.split(key, 1 + required(self.model.depth))
             first, rest = keys[0], keys[1:]
         x = self.add_positions(patches)
+        # Positions were added before, so a patch that stays keeps its own.
         if kept is not None:
             prefix = variants.prefix_tokens(self.model)
             before = jnp.broadcast_to(jnp.arange(prefix, dtype=kept.dtype), (len(kept), prefix))
             x = take_rows(x, jnp.concatenate([before, kept + prefix], axis=1))
+        # Dropout, then the norm: the order of timm's pos_drop and norm_pre.
         x = dropout(x, self.model.dropout, first)
         x = normalize(self.stem_norm, x) if self.model.stem_norm else x
         return self.encode(x, rest, capture)

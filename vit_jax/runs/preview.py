@@ -1,4 +1,4 @@
-"""What a training run will do: as shown before it starts, and as it tells when it starts."""
+"""Summaries of a training run: the table of a dry run, and the lines that a run starts with."""
 
 import math
 import pathlib

@@ -29,7 +29,7 @@ class Diverged(config.UserError):
 
 
 class Collapsed(config.UserError):
-    """Training goes on, but what is learned tells images apart no more."""
+    """Training would go on, but its features no longer tell images apart."""
 
     exit_code = 78
     from_state = True

@@ -25,6 +25,7 @@ def broadcast_from_main(function: Callable[[], Any]) -> Any:
                 {"error": str(caught), "damaged": isinstance(caught, DamagedCheckpoint)},
             )
     text = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
+    # The length first: all processes must pass arrays of one shape.
     size = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))
     if jax.process_index() != 0:
         text = np.zeros(size, np.uint8)

@@ -138,7 +138,7 @@ def build(
     Args:
       cfg: a complete config whose `model.num_classes` is known, if it has any.
       examples: images of an epoch.
-      devices: to train on, also those of a slice that is not here; None: all of this process's run.
+      devices: to train on, or a slice that only the compiler describes; None: all of the run.
       teacher: that of `objective.teacher`.
       counts: of the training images by class; None: the loss does without them.
 
@@ -177,6 +177,7 @@ def build(
 
 def describe(cfg: config.Config) -> list[tuple[str, str]]:
     """What the objective of a complete config sees of an image and keeps, each with a label."""
+    # A description reads no schedule, so any length will do.
     length = Durations(steps=1, warmup=0, cooldown=0, evaluate=None, save=None)
     setup = objectives.Setup(cfg, create_model(cfg), length, cfg.train.batch_size)
     return objectives.create(setup).describe()
@@ -186,9 +187,10 @@ def unroll(model: config.Model, platform: str) -> int:
     """`model.unroll`, or what trains fastest on this kind of device."""
     if model.unroll is not None:
         return model.unroll
-    # A loop over layers stacks its residuals, and differentiates frozen layers too. XLA for CPUs
-    # has no fast gradient of a convolution in a loop: three stages of two units train five times as
-    # slowly; elsewhere unrolled convolutions only take longer to compile.
+    # A loop over layers stacks its residuals (ViT-B/16 on v3-32 at batch 1024: 6.68 GiB instead
+    # of 3.03), and differentiates frozen layers too. XLA for CPUs has no fast gradient of a
+    # convolution in a loop: three stages of two units train five times as slowly; elsewhere
+    # unrolled convolutions only take longer to compile.
     units = max(model.resnet_units or (1,)) if platform == "cpu" else 1
     return max(model.depth or 1, units)
 

@@ -41,6 +41,7 @@ class Durations:
 
     def logs(self, step: int, every: int | None) -> bool:
         """Whether the metrics of a step are written, by `logging.every`."""
+        # By default every 50 steps, in runs of under 2,500 steps about 50 times in all.
         return step == self.steps or step % (every or max(1, min(50, self.steps // 50))) == 0
 
     def evaluates(self, step: int) -> bool:

@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, Hu et al. 2021): W + alpha / rank A B, with W frozen.
 
-Adapters are parameters of their own, under `lora/` and the path of their matrix. A step computes
-with them apart, as `models.adapters` does; what is evaluated, exported or loaded are the sums, an
+Adapters are parameters of their own, under `lora/` and the path of their matrix. A step keeps them
+apart from it (`models.classifier.Adapted`); what is evaluated, exported or loaded is the sum, an
 ordinary model.
 """
 
@@ -51,6 +51,7 @@ def initial(options: config.Lora, model: models.Classifier, seed: int) -> models
     key = streams.key(seed, streams.LORA)
     flat: dict[str, jax.Array] = {}
     for number, (name, leaf) in enumerate(shapes(options, model).items()):
+        # The bound of torch's kaiming_uniform_(a=sqrt(5)), with which peft draws A.
         bound = 1 / math.sqrt(leaf.shape[-2])
         flat[name] = (
             jnp.zeros(leaf.shape, jnp.float32)

@@ -55,7 +55,7 @@ def cross_entropy(
         logits = logits + loss.tau * jnp.asarray(log_shares, jnp.float32)[None]
     if isinstance(loss, config.Focal):
         log_p = jax.nn.log_softmax(logits)
-        # At p = 1 a power below 1 has no finite slope.
+        # The slope of (1 - p)^gamma is infinite at p = 1 for gamma < 1, so 1 - p stays positive.
         left = jnp.maximum(-jnp.expm1(log_p), jnp.finfo(jnp.float32).tiny)
         return -jnp.sum(targets * left**loss.gamma * log_p, axis=-1)
     if loss.meaning == "softmax":

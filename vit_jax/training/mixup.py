@@ -66,6 +66,7 @@ def _cut(key: jax.Array, p: float, size: tuple[int, int]) -> Mix:
         along = (place >= center - half) & (place < center + half)
         inside = inside & jnp.expand_dims(along, (1 - axis, 2))
     outside = 1 - inside.astype(jnp.float32)
+    # The share of the box as it was cut off, as timm's correct_lam has it.
     return Mix(jnp.mean(outside), outside)
 
 

@@ -48,6 +48,8 @@ def create(
     def decayed(params: Any) -> Any:
         return tree_utils.map_named(lambda name, _: decays(optimizer, name), params)
 
+    # The clip before the moments, weight decay after them (AdamW); LAMB's ratio is of the whole
+    # update, so it comes last.
     parts = [_waiting(_moments(optimizer), waits)]
     if clip_norm is not None:
         clip = _clip_each if clip_by == "parameter" else optax.clip_by_global_norm
@@ -94,6 +96,7 @@ def _clip_each(limit: float) -> optax.GradientTransformation:
             squares[whole] = squares[whole] + square if whole in squares else square
 
         def clipped(name: str, leaf: jax.Array) -> jax.Array:
+            # 1e-6 as in DINO's clip_gradients
             factor = jnp.minimum(1.0, limit / (jnp.sqrt(squares[together[name]]) + 1e-6))
             return leaf * factor.reshape(*factor.shape, *(1,) * (leaf.ndim - factor.ndim))
 
@@ -143,6 +146,7 @@ def sgd(*, momentum: float, moment_dtype: str) -> optax.GradientTransformation:
 @components.register("optimizer", "muon")
 def muon(**arguments: Any) -> optax.GradientTransformation:
     """Muon for the encoder's matrices, Adam for the rest."""
+    # It descends by itself, at this learning rate; the step multiplies by minus the run's.
     whole = optax.contrib.muon(
         learning_rate=1.0, muon_weight_dimension_numbers=_matrices, **arguments
     )

@@ -87,6 +87,7 @@ class Replay:
         if self._number % self._every:
             return self._step(state, *inputs)
         for attempt in range(1, ATTEMPTS + 1):
+            # Copies both times: the step donates its state, and another attempt needs it again.
             first = self._digests(self._step(_copied(state), *inputs))
             result = self._step(_copied(state), *inputs)
             found = differences(first, self._digests(result))

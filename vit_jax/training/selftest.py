@@ -43,7 +43,7 @@ class Verdict:
 def run(
     variant: str, *, batch: int = 8, hours: float = 0.0, say: Callable[[str], None] = print
 ) -> Verdict:
-    """Takes training steps on every device until the time is up, and compares their results.
+    """Runs the same training steps on every device until time is up, and compares all results.
 
     Args:
       variant: the model, such as `ViT-S/16`.

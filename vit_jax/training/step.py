@@ -76,6 +76,7 @@ def create(
             for name, tree in new.items()
         }
         new["params"] = trainable.join(new["params"], state["params"])
+        # After a bad step too: batch and keys follow the step, so it would only be repeated.
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
         shown = {name: value for name, value in measured.items() if value.ndim == 0}
@@ -161,6 +162,7 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
 
     def zeros(params: Any) -> Any:
         trained = jax.eval_shape(trainable.split, params)
+        # Split like the update: sums of whole gradients would be a second model on every device.
         grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), trained)
         return sharding.constrain(grads, cfg.mesh, sharding.UPDATE)
 
@@ -240,10 +242,13 @@ def compile_step(
     }
     teacher_params = None if teacher is None else teacher.shapes(mesh, cfg.mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
+    # Left to itself, the compiler may return the state placed in another way than the next call of
+    # the compiled program takes it.
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):
         lowered = jitted.lower(target, batch, teacher_params)
         device = mesh.devices.flat[0]
+        # With more images a device, what these options cost is more than what they hide (see FEW).
         options = compiler_options.for_device(device) if _hides_links(cfg, mesh.size) else {}
         if cfg.train.sdc_checker:
             options = options | compiler_options.sdc_checker(device)

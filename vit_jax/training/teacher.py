@@ -54,6 +54,7 @@ class Teacher:
         """
         params = sharding.constrain(params, mesh, sharding.COMPUTE)
         pixels = normalization.normalize_pixels(images, self.data)
+        # Mixed in the student's size, then resized: the teacher sees the same mixture.
         if mix is not None:
             pixels = mixup.blend(pixels, mix.pixels)
         size = self.model.image_size

@@ -31,7 +31,7 @@ from vit_jax.weights import adapting
 GLOBAL = ("global_1", "global_2")  # entries of a batch
 LOCAL = "local"
 LAST = "prototypes"  # the head's last layer
-ITERATIONS = 3  # of Sinkhorn-Knopp
+ITERATIONS = 3  # of Sinkhorn-Knopp, as in SwAV and DINOv2
 HIGHEST = jax.lax.Precision.HIGHEST
 
 # Below these shares of what they can be, measures mean collapse.
@@ -74,7 +74,7 @@ class Dino(Objective):
         return (*found, View(LOCAL, self._view(2, small, own.local_area), own.local_views))
 
     def _view(self, kind: int, size: tuple[int, int], area: tuple[float, float]) -> config.Data:
-        """How the first, second or a small view is made; the options of `data` besides."""
+        """The options of `data` for a view: the first large one (0), the second (1), small (2)."""
         own, data = self.options, self.cfg.data
         changes = (
             ("color_jitter", own.jitter),
@@ -142,6 +142,7 @@ class Dino(Objective):
             small = batch[LOCAL]
             small = small if small.ndim == 5 else small[:, None]  # of a group of one
             student.append(self._assign(params, small, keys[1])[1])
+        # No key: in the authors' code, drop path is for the student alone.
         answers = self._assign(inputs.average, large, None)
         features, teacher = jax.lax.stop_gradient(answers)
         return {
@@ -201,7 +202,9 @@ class Dino(Objective):
         spread = jnp.maximum(-jnp.sum(jax.scipy.special.xlogy(mean, mean)), 0.0)
         covariance = measures["moment"] - jnp.outer(measures["mean"], measures["mean"])
         variances = jnp.maximum(jnp.diagonal(covariance), 0.0)
+        # All features the same: a rank of 0 instead of 0 / 0.
         squares = jnp.maximum(jnp.sum(jnp.square(covariance)), 1e-30)
+        # A batch has two answers an image, so no more of them can differ.
         most = math.log(min(self.options.prototypes, 2 * self.cfg.train.batch_size))
         told = (spread - measures["teacher_entropy"]) / most
         std = jnp.mean(jnp.sqrt(variances)) * math.sqrt(len(variances))

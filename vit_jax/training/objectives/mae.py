@@ -28,7 +28,7 @@ EPSILON = 1e-6  # of the variance of a patch, as in MAE's code
 
 @components.register("objective", "mae")
 class MaskedAutoencoder(Objective):
-    """The squared error of the predicted pixels of masked patches."""
+    """The mean squared error of the pixels predicted for masked patches."""
 
     needs_labels = False
 
@@ -144,5 +144,6 @@ def targets(
     mean, std = jnp.zeros_like(patches[..., :1]), jnp.ones_like(patches[..., :1])
     if norm_pix:
         mean = jnp.mean(patches, axis=-1, keepdims=True)
+        # ddof=1 is torch.var's default, so MAE's.
         std = jnp.sqrt(jnp.var(patches, axis=-1, keepdims=True, ddof=1) + EPSILON)
     return (patches - mean) / std, mean, std

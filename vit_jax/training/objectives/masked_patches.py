@@ -1,4 +1,4 @@
-"""Masked patch prediction (ViT, appendix B.1.2): what is corrupted, what is right, what is lost.
+"""Masked patch prediction (ViT, appendix B.1.2): corruption of patches, targets and loss.
 
 The paper corrupts 50 % of the patches. Here that is a fixed number of each image, the nearest whole
 one, and so are the shares that become the mask token, another patch, or stay: every image then
@@ -27,7 +27,7 @@ from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setu
 
 LEVELS = 2 ** (8 - variants.COLOR_BITS)  # gray levels that are one color
 
-# What a step and an evaluation tell besides the loss, by target.
+# Names of the measures beside the loss, by target.
 MEASURES = {
     "color": ("accuracy", "error"),
     "color_4x4": ("accuracy", "error"),
@@ -98,6 +98,7 @@ def corrupt(keys: jax.Array, patches: int, masked: config.MaskedPatches) -> dict
     def one(key: jax.Array) -> dict[str, jax.Array]:
         order, place = jax.random.split(key)
         masked_at = jax.random.permutation(order, patches)[:count].astype(jnp.int32)
+        # 1 to P - 1 patches further, modulo P: never the patch itself.
         away = jax.random.randint(place, (other,), 1, max(patches, 2), jnp.int32)
         replaced = masked_at[token : token + other]
         source = jnp.arange(patches, dtype=jnp.int32).at[masked_at[:token]].set(patches)

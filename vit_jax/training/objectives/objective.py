@@ -1,4 +1,4 @@
-"""What every objective says of itself: its data, parameters, state and loss.
+"""The interface of an objective: its data, parameters, state and loss.
 
 An objective has two halves. `forward` computes outputs of each image, a microbatch at a time;
 `loss` turns outputs into a scalar. Where `loss` compares images with each other (`whole_batch`), it
@@ -25,7 +25,7 @@ Batch = dict[str, jax.Array]
 
 
 class Setup(NamedTuple):
-    """What an objective is made for.
+    """What an objective is made from.
 
     Attributes:
       cfg: the run.
@@ -177,6 +177,7 @@ class Objective:
           passes: of training the model, as multiples of its forward pass.
         """
         views = [self.forward_flops(view) for view in self.views]
+        # Three passes (forward, and two backward), two FLOPs for a multiply-accumulate.
         own = 3 * 2 * self.own_matrices * sum(view.number for view in self.views)
         return None if None in views else passes * sum(filter(None, views)) + own
 
