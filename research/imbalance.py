@@ -6,9 +6,9 @@
 The archives hold `train/CLASS/FILE` and `test/CLASS/FILE`. A tenth of the training images of a
 class, by the hash of their names, are for validation; the others are in an order drawn by the seed,
 and class k of 10 keeps the first 4500 x 100^(-k/9) of them (the profile of Cui et al. 2019 with an
-imbalance of 100). The control has as many images in all, equally many of each class. All runs begin with one
-network that has learned CIFAR-100 and has seen no label of CIFAR-10. Validation and test images are
-balanced, so their top-1 is the balanced accuracy.
+imbalance of 100). The control has as many images in all, equally many of each class. All runs begin
+with one network that has learned CIFAR-100 and has seen no label of CIFAR-10. Validation and test
+images are balanced, so their top-1 is the balanced accuracy.
 
 The rate of each set is the best of three on validation with seed 0, of the plain loss; the other
 answers take that of the plain loss.
