@@ -1,8 +1,8 @@
 """The paper's findings, re-derived at a small scale: cells, records, verdicts and a page.
 
 `paper_findings` declares each finding before it runs: what the paper says and where, the runs to
-compare (`declaration`), what would refute it. `protocol` runs the cells, which findings share by
-digest, by vit_jax.studies; `verdicts` compares their records over seeds; `page` shows all of it.
+compare (`declaration`), what would refute it. `planning` makes the cells, which findings share by
+digest and vit_jax.studies runs; `verdicts` compares their records over seeds; `page` shows all.
 """
 
 from research.findings.arms import Arms
@@ -17,8 +17,7 @@ from research.findings.declaration import (
 )
 from research.findings.page import as_dict, blocks, write
 from research.findings.paper_findings import declare, select
-from research.findings.planning import FindingsStudy, open_records
-from research.findings.protocol import check_data, one_core_each, perform
+from research.findings.planning import FindingsStudy, check_data, one_core_each, open_records
 from research.findings.scales import SCALES, scale
 from research.findings.verification import verify
 
@@ -39,7 +38,6 @@ __all__ = [
     "declare",
     "one_core_each",
     "open_records",
-    "perform",
     "scale",
     "select",
     "verify",

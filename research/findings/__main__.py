@@ -95,14 +95,14 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     workdir = args.workdir or pathlib.Path("runs", "findings", size.name)
     records = findings.open_records(args.records or workdir / "findings.jsonl")
     arms = findings.Arms(size, args.copies)
-    study = findings.FindingsStudy(size, findings.declare(names, arms), records, overrides)
+    study = findings.FindingsStudy(size, findings.declare(names, arms), records, workdir, overrides)
     if args.dry_run and args.records and not args.records.exists():
         print(f"--records={args.records}: not there yet; no cell is recorded", file=sys.stderr)
     if args.verify:
-        return _verify(args, study, workdir)
+        return _verify(args, study)
     if not args.dry_run:
         findings.check_data(study)
-        findings.perform(study, workdir, _shares(args.parallel))
+        study.perform(_shares(args.parallel))
     if args.output is not None:
         findings.write(study, args.output, _command(args))
     if args.json:
@@ -115,9 +115,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     return 0
 
 
-def _verify(args: argparse.Namespace, study: findings.FindingsStudy, workdir: pathlib.Path) -> int:
+def _verify(args: argparse.Namespace, study: findings.FindingsStudy) -> int:
     findings.check_data(study)
-    repeated = findings.verify(study, workdir, args.verify, _shares(args.parallel))
+    repeated = findings.verify(study, args.verify, _shares(args.parallel))
     if args.json:
         values = [one.__dict__ | {"good": one.good} for one in repeated]
         print(json.dumps({"cells": values}))

@@ -10,14 +10,19 @@ from research.findings.arms import forward_flops
 from research.findings.declaration import VALIDATION, Finding, Training
 from research.findings.scales import Scale
 from vit_jax import config
+from vit_jax.data import availability
+from vit_jax.runtime import logs
 from vit_jax.studies.cells import Cell
+from vit_jax.studies.devices import Environment
 from vit_jax.studies.records import DONE, Record, Records
+from vit_jax.studies.study import Study
 from vit_jax.training import run_config
 
 STARTUP = 25.0  # seconds to import, compile and open the data, roughly
 MEASURED_IMAGES = 15_000  # held-out and test images, each at a third of a training image's cost
-
-
+# Several processes on one CPU take a core each: threads of one would wait for those of another.
+ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+FINISHED = "finished"  # a file in the run directory of a cell whose final weights are there
 WORKER = "research.findings.measures"
 KEYS = {  # what their records have besides those of every study
     "scale": str,
@@ -35,18 +40,21 @@ def open_records(path: pathlib.Path) -> Records:
     return Records(path, keys=KEYS)
 
 
-class FindingsStudy:
+class FindingsStudy(Study):
     """Findings at a scale: their cells, and which rate was chosen for each training."""
+
+    lock = "findings.lock"
 
     def __init__(
         self,
         size: Scale,
         findings: Sequence[Finding],
         records: Records,
+        workdir: pathlib.Path,
         overrides: Mapping[str, str] | None = None,
     ) -> None:
         """Checks the overrides: raises ConfigError for one that would change a result."""
-        self.size, self.findings, self.records = size, findings, records
+        self.size, self.findings, self.records, self.workdir = size, findings, records, workdir
         self.overrides = tuple(sorted((overrides or {}).items()))
         self._cells: dict[tuple[Training, float, int, str | None], Cell] = {}
         for key, value in self.overrides:
@@ -55,6 +63,32 @@ class FindingsStudy:
                     f"--config.{key}={value}: would change what the findings declare; only options "
                     "of the machine can be set, such as --config.data.root=DIR"
                 )
+
+    def ready(self) -> list[Cell]:
+        """The cells of the first finding that has some left, origins that are missing first."""
+        for finding in self.findings:
+            found: dict[str, Cell] = {}
+            for cell in self.waiting(finding.trainings):
+                origin = cell.origin
+                if origin is None or self._has_weights(origin):
+                    found.setdefault(cell.digest, cell)
+                elif self.records.find(origin) is not None:
+                    found.setdefault(origin.digest, origin)  # recorded elsewhere, or removed since
+            if found:
+                cells = list(found.values())
+                seconds = sum(self.seconds_of(cell.facts["flops"]) for cell in cells)
+                each = logs.duration(seconds / len(cells))
+                logs.log.info("%s: %s", finding.name, finding.statement)
+                logs.log.info("%d cells, about %s each", len(cells), each)
+                return cells
+        return []
+
+    def recorded(self, cell: Cell) -> None:
+        """Marks that the weights of a cell are there."""
+        (self.workdir / cell.directory / FINISHED).touch()
+
+    def _has_weights(self, cell: Cell) -> bool:
+        return (self.workdir / cell.directory / FINISHED).is_file()
 
     def cell(self, training: Training, rate: float, seed: int) -> Cell | None:
         """A cell; None while the rate of its origin is not chosen, or where that failed."""
@@ -189,6 +223,33 @@ class FindingsStudy:
             if record["state"] == DONE and record["seconds"] > STARTUP
         ]
         return statistics.median(known) if known else self.size.flops
+
+
+def one_core_each(shares: Sequence[Environment]) -> list[Environment]:
+    """The variables of parallel processes; several on one CPU get a core each."""
+    on_cpu = len(shares) > 1 and not any(shares)
+    return [{**share, **(ONE_CORE if on_cpu else {})} for share in shares]
+
+
+def check_data(study: FindingsStudy) -> None:
+    """Raises ConfigError if a dataset is missing, with the command that provides it."""
+    names = {}
+    for finding in study.findings:
+        for training in finding.trainings:
+            options = dict(training.options)
+            measured = [dict(m.options).get("data.name") for m in training.measurements]
+            for name in (options.get("data.name"), *measured):
+                if name and options["data.source"] == "tfds":
+                    names[name] = None
+    root = dict(study.overrides).get("data.root")
+    for name in names:
+        if availability.known_dataset(name) is not None:
+            availability.check_prepared(name, root)
+        elif not availability.labeled_splits(name, root):
+            raise config.ConfigError(
+                f"--copies: {name} is not in {availability.directory(root)}; run `vit_jax prepare "
+                f"{name} --from=FOLDER_OR_TAR{f' --data-dir={root}' if root else ''}`"
+            )
 
 
 def _machine_options() -> set[str]:

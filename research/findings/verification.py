@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pathlib
 import random
 import statistics
 from collections.abc import Sequence
@@ -12,10 +11,11 @@ from research.findings.declaration import FEW_SHOT, TEST, VALIDATION
 from research.findings.planning import FindingsStudy
 from vit_jax import config
 from vit_jax.runtime import locking
-from vit_jax.studies import processes, runner
+from vit_jax.studies import processes
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment
 from vit_jax.studies.records import DONE, Record
+from vit_jax.studies.study import GivenCells
 from vit_jax.utils import intervals
 
 FOLDER = "verify"
@@ -47,7 +47,6 @@ class Repeated:
 
 def verify(
     study: FindingsStudy,
-    workdir: pathlib.Path,
     count: int,
     shares: Sequence[Environment] = ({},),
     *,
@@ -57,10 +56,10 @@ def verify(
     """Repeats cells drawn at random, each with the pre-training that it begins with.
 
     Args:
-      study: findings at a scale.
-      workdir: of the findings; repetitions are in its folder `verify`, which is emptied.
+      study: findings at a scale; repetitions are in the folder `verify` of its `workdir`, which
+        is emptied.
       count: how many cells.
-      shares: as in `perform`.
+      shares: as in `Study.perform`.
       run: runs cells.
       draw: draws the cells.
 
@@ -73,12 +72,13 @@ def verify(
             f"repeat (finished, and two seeds or more at their learning rate){_remedy(study)}"
         )
     cells = (draw or random.SystemRandom()).sample(known, count)
-    folder = workdir / FOLDER
+    folder = study.workdir / FOLDER
     origins = {cell.origin.digest: cell.origin for cell in cells if cell.origin is not None}
-    repetition = runner.GivenCells(list((origins | {cell.digest: cell for cell in cells}).values()))
-    with locking.exclusive(workdir, "findings.lock"):
+    every = (origins | {cell.digest: cell for cell in cells}).values()
+    repetition = GivenCells(list(every), folder)
+    with locking.exclusive(study.workdir, study.lock):
         locking.clear(folder)
-        runner.perform(repetition, folder, shares, run=run)
+        repetition.perform(shares, run=run)
     return [_compared(study, cell, repetition.records.find(cell)) for cell in cells]
 
 

@@ -76,8 +76,12 @@ def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
     )
 
 
-def study(path: pathlib.Path, *found: Finding, size=SCALE) -> findings.FindingsStudy:
-    return findings.FindingsStudy(size, found, findings.open_records(path / "records.jsonl"))
+def study(
+    path: pathlib.Path, *found: Finding, size=SCALE, workdir: pathlib.Path | None = None
+) -> findings.FindingsStudy:
+    """A study of the records in a folder; cells run there too, or in another `workdir`."""
+    records = findings.open_records(path / "records.jsonl")
+    return findings.FindingsStudy(size, found, records, workdir or path)
 
 
 def measured_digits(path: pathlib.Path) -> findings.FindingsStudy:

@@ -41,6 +41,16 @@ def test_a_cell_has_one_record_and_failed_or_not(path):
     assert len(list(Records(path))) == 2
 
 
+def test_what_another_process_has_recorded_is_read_once(path):
+    records, other = Records(path), Cell(directory="b", cfg=config.Config(seed=4))
+    Records(path).add(other, 1.0, ANSWER | {"machine": sweeps.MACHINE})
+    assert records.find(other) is None
+    records.reload()
+    assert records.find(other) is not None
+    records.reload()
+    assert len(list(records)) == 2
+
+
 def test_half_a_last_line_is_left_by_a_kill_and_the_next_record_starts_a_new_one(path, caplog):
     path.write_text(path.read_text()[:40])
     records = Records(path)

@@ -53,8 +53,17 @@ class Records:
         """
         self.path, self._flag, self._keys = path, flag, {**KEYS, **(keys or {})}
         self._known: dict[str, Record] = {}
-        for record in self._read():
-            self._known.setdefault(record["digest"], record)
+        self._size = 0  # of the file when it was read
+        self.reload()
+
+    def reload(self) -> None:
+        """Adds what another process has recorded since the file was read."""
+        if self.path is None or not self.path.is_file():
+            return
+        before, self._size = self._size, self.path.stat().st_size
+        if self._size != before:  # else what is damaged would be reported twice
+            for record in self._read(self.path):
+                self._known.setdefault(record["digest"], record)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._known.values())
@@ -112,12 +121,10 @@ class Records:
                 storage.append_line(self.path, sealed(record))
         return record
 
-    def _read(self) -> Iterator[Record]:
-        if self.path is None or not self.path.is_file():
-            return
-        where = f"{self._flag}={self.path}"
+    def _read(self, path: pathlib.Path) -> Iterator[Record]:
+        where = f"{self._flag}={path}"
         try:
-            lines = list(storage.read_lines(self.path, limits.RECORD, logs.log.warning))
+            lines = list(storage.read_lines(path, limits.RECORD, logs.log.warning))
         except (OSError, limits.LimitError) as error:
             raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
         for number, record in lines:

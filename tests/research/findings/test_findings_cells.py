@@ -18,7 +18,7 @@ import pathlib, sys
 from helpers import toy_findings
 from research import findings
 path = pathlib.Path(sys.argv[1])
-findings.perform(toy_findings.measured_digits(path), path)
+toy_findings.measured_digits(path).perform()
 """
 
 
@@ -39,7 +39,7 @@ def test_cells_that_a_kill_leaves_are_finished_and_repeated_ones_are_the_same(tm
     first = records.read_text()
     assert first.count("\n") in (1, 2)
     whole = toy_findings.measured_digits(tmp_path)
-    findings.perform(whole, tmp_path)
+    whole.perform()
     lines = records.read_text()
     assert lines.startswith(first)
     found = [json.loads(line) for line in lines.splitlines()]
@@ -48,5 +48,5 @@ def test_cells_that_a_kill_leaves_are_finished_and_repeated_ones_are_the_same(tm
     for one in found:
         widest = one["measures"]["distance/first_widest"]
         assert 0.5 < one["measures"]["distance/first_narrowest"] <= widest < 1.5
-    (repeated,) = findings.verify(whole, tmp_path, 1)
+    (repeated,) = findings.verify(whole, 1)
     assert repeated.repeated == pytest.approx(repeated.recorded, abs=0.01)

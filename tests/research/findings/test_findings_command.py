@@ -81,7 +81,7 @@ def test_the_page_is_written_from_the_records(capsys, tmp_path):
 
 def test_figures_of_what_has_run_have_error_bars(tmp_path):
     toy = study(tmp_path, finding(training("one", rates=(0.1,)), training("two", rates=(0.2,))))
-    findings.perform(toy, tmp_path, run=Runner(lambda cell: cell.lr))
+    toy.perform(run=Runner(lambda cell: cell.lr))
     page = tmp_path / "page" / "toy.md"
     findings.write(toy, page, "python -m research.findings --scale=toy")
     text = page.read_text()
@@ -104,7 +104,7 @@ def test_pre_training_without_a_measure_of_its_own_counts_its_runs(tmp_path):
     toy = study(
         tmp_path, finding(training("masked", rates=(0.1,)), training("labeled", rates=(0.2,)))
     )
-    findings.perform(toy, tmp_path, run=Unlabeled(lambda cell: 0.5))
+    toy.perform(run=Unlabeled(lambda cell: 0.5))
     text = findings.write(toy, tmp_path / "toy.md", "vit_jax")[0].read_text()
     assert "| masked | 0.1 | 3 |  |  |" in text
     assert "| labeled | 0.2 | 3 |  | 50.10 ± 0.25 |" in text

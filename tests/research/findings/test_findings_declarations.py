@@ -18,7 +18,9 @@ from vit_jax.inference.inspect import measures as inspected
 def study(request, tmp_path_factory):
     size = findings.scale(request.param)
     records = findings.open_records(tmp_path_factory.mktemp("findings") / "records.jsonl")
-    return findings.FindingsStudy(size, findings.declare(NAMES, findings.Arms(size)), records)
+    return findings.FindingsStudy(
+        size, findings.declare(NAMES, findings.Arms(size)), records, records.path.parent
+    )
 
 
 def trainings(study):
@@ -88,7 +90,9 @@ def test_arms_of_equal_compute_are_within_a_tenth(study):
 def test_all_of_the_cpu_scale_takes_two_cores_less_than_twelve_hours(tmp_path):
     size = findings.scale("cpu")
     records = findings.open_records(tmp_path / "records.jsonl")
-    found = findings.FindingsStudy(size, findings.declare(NAMES, findings.Arms(size)), records)
+    found = findings.FindingsStudy(
+        size, findings.declare(NAMES, findings.Arms(size)), records, tmp_path
+    )
     cells = {
         (training, rate, seed): found.seconds(training)
         for finding in found.findings

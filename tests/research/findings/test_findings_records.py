@@ -15,7 +15,7 @@ KEPT = pathlib.Path(__file__).parents[3] / "docs" / "records" / "findings.jsonl"
 @pytest.fixture
 def run(tmp_path):
     toy = study(tmp_path, finding(training("one", rates=(0.1,))))
-    findings.perform(toy, tmp_path, run=Runner(lambda cell: 0.5))
+    toy.perform(run=Runner(lambda cell: 0.5))
     return toy
 
 
@@ -43,7 +43,7 @@ def test_the_records_are_those_of_todays_declarations(only, tmp_path):
     """So `--verify --copies=webp --records=...` finds them; images and options are theirs."""
     size = findings.scale("cpu")
     declared = findings.declare(findings.select(only), findings.Arms(size, "webp"))
-    kept = findings.FindingsStudy(size, declared, findings.open_records(KEPT))
+    kept = findings.FindingsStudy(size, declared, findings.open_records(KEPT), tmp_path)
     assert verification._comparable(kept)
     for one in declared:
         for _, _, _, cell in kept.planned(one):
@@ -58,17 +58,17 @@ def test_the_records_are_those_of_todays_declarations(only, tmp_path):
 def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_path):
     size = findings.scale("cpu")
     declared = findings.declare(findings.select("rows-and-columns"), findings.Arms(size))
-    study = findings.FindingsStudy(size, declared, findings.open_records(path))
+    study = findings.FindingsStudy(size, declared, findings.open_records(path), tmp_path)
     with pytest.raises(config.ConfigError, match=remedy):
-        findings.verify(study, tmp_path, 3)
+        findings.verify(study, 3)
 
 
 @pytest.mark.slow
-def test_the_page_is_that_of_the_records():
+def test_the_page_is_that_of_the_records(tmp_path):
     """Whatever the command of docs/paper.md writes, but for the day."""
     size = findings.scale("cpu")
     declared = findings.declare(findings.select(None), findings.Arms(size, "webp"))
-    study = findings.FindingsStudy(size, declared, findings.open_records(KEPT))
+    study = findings.FindingsStudy(size, declared, findings.open_records(KEPT), tmp_path)
     command = "python -m research.findings --copies=webp \\\n    --config.data.root=DIR"
     words = markdown.page(page.document(study, command))
     kept = (KEPT.parents[1] / "findings.md").read_text()

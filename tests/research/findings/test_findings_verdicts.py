@@ -4,7 +4,6 @@ import pytest
 from scipy import stats
 
 from helpers.toy_findings import Runner, finding, study, training
-from research import findings
 from research.findings import verdicts
 from research.findings.declaration import Claim
 
@@ -18,7 +17,7 @@ def test_the_interval_is_that_of_a_paired_t_test(tmp_path):
     results = Runner(
         lambda cell: 0.5 + 0.01 * cell.cfg.seed + lead[cell.cfg.seed] * (cell.lr == 0.1)
     )
-    findings.perform(toy, tmp_path, run=results)
+    toy.perform(run=results)
     judged = verdicts.judge(toy, toy.findings[0].claims[0])
     first = [0.5 + 0.011 * seed + lead[seed] for seed in lead]
     second = [0.5 + 0.011 * seed for seed in lead]

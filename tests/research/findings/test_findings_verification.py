@@ -22,9 +22,9 @@ def verified(tmp_path, result, count=2, seeds=(0, 1, 2)):
     tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
     size = dataclasses.replace(SCALE, seeds=seeds, choose_seeds=seeds)
     toy = study(tmp_path, finding(tuned, origin), size=size)
-    findings.perform(toy, tmp_path, run=Runner(lambda cell: 0.5))
+    toy.perform(run=Runner(lambda cell: 0.5))
     run = Runner(result)
-    found = findings.verify(toy, tmp_path, count, run=run, draw=random.Random(1))
+    found = findings.verify(toy, count, run=run, draw=random.Random(1))
     return found, run.ran
 
 

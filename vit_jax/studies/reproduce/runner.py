@@ -10,11 +10,12 @@ from vit_jax.config import catalog
 from vit_jax.runs.directory import reconcile
 from vit_jax.runtime import backend, locking, logs
 from vit_jax.runtime.preemption import Preempted
-from vit_jax.studies import processes, runner, transfer
+from vit_jax.studies import processes, transfer
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.reproduce import planning
 from vit_jax.studies.reproduce.exhibit import FEW_SHOT, Exhibit, TableRun
 from vit_jax.studies.reproduce.planning import Planned, TablePlan
+from vit_jax.studies.study import GivenCells
 from vit_jax.training import run_config
 
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
@@ -79,8 +80,8 @@ def _train(
     directory = workdir / step.directory
     cfg, _ = run_config.start(step.name, options, directory, tiny=smoke)
     cfg = reconcile(directory, cfg, options)
-    study = runner.GivenCells([Cell(directory=step.directory, cfg=cfg)])
-    runner.perform(study, workdir, run=run)
+    study = GivenCells([Cell(directory=step.directory, cfg=cfg)], workdir)
+    study.perform(run=run)
     for record in study.records:
         if "why" in record:
             raise transfer.Failed(record["why"])

@@ -14,11 +14,11 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.runtime import locking
-from vit_jax.studies import processes, report, runner
+from vit_jax.studies import processes, report
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment, shares
 from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
+from vit_jax.studies.study import Study
 from vit_jax.studies.transfer.plan import FINAL, SELECTED_BY, Candidate, TransferPlan, create
 from vit_jax.utils import intervals, limits, storage
 
@@ -105,12 +105,9 @@ def perform(
     Raises Preempted (exit 75), Failed (70) if no candidate or no final cell has a finite result,
     InUse (2) if another process uses `workdir`, or another UserError; the same call then resumes.
     """
-    with locking.exclusive(workdir):
-        transfer = TransferStudy(plan, workdir)
-        transfer.write()
-        runner.perform(transfer, workdir, shares, run=run)
-        found = transfer.write()
-        report.write([workdir], workdir / PAGE, images=0)
+    study = TransferStudy(plan, workdir)
+    study.perform(shares, run=run)
+    found = study.as_dict()
     if found["results"] is None:
         why = next(entry["why"] for entry in found["cells"] if entry["stage"] == FINAL)
         raise Failed(f"transfer: every final run failed; {why}")
@@ -123,15 +120,15 @@ def preview(plan: TransferPlan, workdir: pathlib.Path) -> dict[str, Any]:
     Until a learning rate is chosen, the final cells have none. Raises ConfigError if `workdir`
     contains another transfer, and Failed if every candidate failed.
     """
-    transfer = TransferStudy(plan, workdir)
-    found = transfer.as_dict()
-    if transfer.selected is None:
-        final = [transfer.entry(cell) | {"lr": None} for cell in plan.final(plan.candidates[0])]
+    study = TransferStudy(plan, workdir)
+    found = study.as_dict()
+    if study.selected is None:
+        final = [study.entry(cell) | {"lr": None} for cell in plan.final(plan.candidates[0])]
         found["cells"] += final
     return found
 
 
-class TransferStudy:
+class TransferStudy(Study):
     """A study of two stages: the final cells are those of the candidate that is chosen."""
 
     def __init__(self, plan: TransferPlan, workdir: pathlib.Path) -> None:
@@ -139,7 +136,7 @@ class TransferStudy:
 
         Raises ConfigError if `workdir` belongs to another transfer, and Failed as `choose` does.
         """
-        self._plan, self._file = plan, workdir / FILE
+        self._plan, self.workdir, self._file = plan, workdir, workdir / FILE
         self._check_same_plan()
         keys = {"stage": str, "setup": str}
         self.records = Records(workdir / CELLS, flag="--workdir", keys=keys)
@@ -156,9 +153,19 @@ class TransferStudy:
             self.write()
         return self.left(self.final)
 
+    def begin(self) -> None:
+        """Writes transfer.json, unless it has become that of another transfer meanwhile."""
+        self._check_same_plan()
+        self.write()
+
     def recorded(self, cell: Cell) -> None:
         """Rewrites transfer.json."""
         self.write()
+
+    def finish(self) -> None:
+        """Writes the page."""
+        self.write()
+        report.write([self.workdir], self.workdir / PAGE, images=0)
 
     @property
     def final(self) -> tuple[Cell, ...]:

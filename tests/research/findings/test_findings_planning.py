@@ -18,7 +18,7 @@ def pair():
 
 def test_rates_are_chosen_on_held_out_images_over_seeds_and_then_all_seeds_run(tmp_path):
     toy, run = study(tmp_path, finding(*pair())), Runner(rate_of)
-    findings.perform(toy, tmp_path, run=run)
+    toy.perform(run=run)
     assert [toy.rate(one) for one in pair()] == [0.2, 0.2]
     tried = [(cell.lr, cell.cfg.seed) for cell in run.ran if cell.facts["label"] == "one"]
     assert tried == [(0.1, 0), (0.2, 0), (0.1, 1), (0.2, 1), (0.2, 2)]
@@ -29,7 +29,7 @@ def test_the_mean_over_seeds_decides_not_the_best_run(tmp_path):
         return 0.9 if (cell.lr, cell.cfg.seed) == (0.1, 0) else {0.1: 0.1, 0.2: 0.6}[cell.lr]
 
     toy = study(tmp_path, finding(*pair()))
-    findings.perform(toy, tmp_path, run=Runner(result))
+    toy.perform(run=Runner(result))
     assert toy.rate(pair()[0]) == 0.2
 
 
@@ -38,21 +38,21 @@ def test_a_rate_that_diverged_is_not_chosen(tmp_path):
         return None if (cell.lr, cell.cfg.seed) == (0.2, 1) else rate_of(cell)
 
     toy = study(tmp_path, finding(*pair()))
-    findings.perform(toy, tmp_path, run=Runner(result))
+    toy.perform(run=Runner(result))
     assert toy.rate(pair()[0]) == 0.1
 
 
 def test_equal_rates_go_to_the_lower(tmp_path):
     toy = study(tmp_path, finding(*pair()))
-    findings.perform(toy, tmp_path, run=Runner(lambda cell: 0.5))
+    toy.perform(run=Runner(lambda cell: 0.5))
     assert toy.rate(pair()[0]) == 0.1
 
 
 def test_recorded_cells_are_not_repeated(tmp_path):
     toy = finding(*pair())
-    findings.perform(study(tmp_path, toy), tmp_path, run=Runner(rate_of))
+    study(tmp_path, toy).perform(run=Runner(rate_of))
     again = Runner(rate_of)
-    findings.perform(study(tmp_path, toy), tmp_path, run=again)
+    study(tmp_path, toy).perform(run=again)
     assert not again.ran
 
 
@@ -60,10 +60,10 @@ def test_a_run_that_was_stopped_goes_on(tmp_path):
     toy = finding(*pair())
     first, second = Runner(rate_of, most=3), Runner(rate_of)
     with pytest.raises(config.UserError):
-        findings.perform(study(tmp_path, toy), tmp_path, run=first)
-    findings.perform(study(tmp_path, toy), tmp_path, run=second)
+        study(tmp_path, toy).perform(run=first)
+    study(tmp_path, toy).perform(run=second)
     whole = Runner(rate_of)
-    findings.perform(study(tmp_path / "other", toy), tmp_path / "other", run=whole)
+    study(tmp_path / "other", toy).perform(run=whole)
     digests = [cell.digest for cell in (*first.ran, *second.ran)]
     assert sorted(digests) == sorted(cell.digest for cell in whole.ran)
 
@@ -71,7 +71,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path):
 def test_findings_share_equal_cells(tmp_path):
     one, two = pair()
     run = Runner(rate_of)
-    findings.perform(study(tmp_path, finding(one, two), finding(two, one)), tmp_path, run=run)
+    study(tmp_path, finding(one, two), finding(two, one)).perform(run=run)
     assert len({cell.digest for cell in run.ran}) == len(run.ran) == 10
 
 
@@ -80,7 +80,7 @@ def test_fine_tuning_begins_with_the_chosen_rate_of_its_origin_and_the_same_seed
     tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
     run = Runner(rate_of)
     toy = study(tmp_path, finding(tuned, origin))
-    findings.perform(toy, tmp_path, run=run)
+    toy.perform(run=run)
     cells = [cell for cell in run.ran if cell.facts["label"] == "tuned"]
     assert [(cell.cfg.seed, cell.origin.lr, cell.origin.cfg.seed) for cell in cells] == [
         (seed, 0.2, seed) for seed in range(3)
@@ -94,10 +94,10 @@ def test_fine_tuning_begins_with_the_chosen_rate_of_its_origin_and_the_same_seed
 def test_weights_that_are_gone_are_made_again_but_recorded_once(tmp_path):
     origin = training("origin", rates=(0.1,))
     toy = study(tmp_path, finding(origin))
-    findings.perform(toy, tmp_path, run=Runner(rate_of))
+    toy.perform(run=Runner(rate_of))
     tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
     elsewhere, run = tmp_path / "elsewhere", Runner(rate_of)
-    findings.perform(study(tmp_path, finding(tuned, origin)), elsewhere, run=run)
+    study(tmp_path, finding(tuned, origin), workdir=elsewhere).perform(run=run)
     assert [cell.facts["label"] for cell in run.ran] == ["origin"] * 3 + ["tuned"] * 3
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
     digests = [json.loads(line)["digest"] for line in lines]
@@ -109,7 +109,7 @@ def test_a_digest_depends_on_what_determines_the_result_and_on_nothing_else(tmp_
 
     def digest(*args, root=None, **more):
         overrides = {"data.threads": "2"} if root else {}
-        one = findings.FindingsStudy(size.size, [], size.records, overrides)
+        one = findings.FindingsStudy(size.size, [], size.records, tmp_path, overrides)
         cell = one.cell(training(*args, **more), 0.1, 0)
         assert cell is not None
         return cell.digest
@@ -126,18 +126,22 @@ def test_a_digest_depends_on_what_determines_the_result_and_on_nothing_else(tmp_
 def test_options_that_change_results_are_refused(tmp_path):
     with pytest.raises(config.ConfigError, match=r"train\.batch_size=64: would change"):
         findings.FindingsStudy(
-            study(tmp_path).size, [], study(tmp_path).records, {"train.batch_size": "64"}
+            study(tmp_path).size,
+            [],
+            study(tmp_path).records,
+            tmp_path,
+            {"train.batch_size": "64"},
         )
 
 
 def test_records_that_cannot_be_written_are_refused_before_any_cell_runs(tmp_path):
     records = findings.open_records(tmp_path)
     toy, run = (
-        findings.FindingsStudy(study(tmp_path).size, [finding(*pair())], records),
+        findings.FindingsStudy(study(tmp_path).size, [finding(*pair())], records, tmp_path / "run"),
         Runner(rate_of),
     )
     with pytest.raises(config.ConfigError, match=f"--records={tmp_path}: cannot be written"):
-        findings.perform(toy, tmp_path / "run", run=run)
+        toy.perform(run=run)
     assert not run.ran
 
 
@@ -155,6 +159,6 @@ def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_pa
     }
     last = first | {"began": 9.0, "first_step": 1, "seconds": {"step": 1.0}}
     (run / "sessions.json").write_text(json.dumps([first, last]))
-    findings.perform(toy, tmp_path, run=Runner(rate_of))
+    toy.perform(run=Runner(rate_of))
     seconds = [toy.records.find(cell)["seconds"] for cell in toy.cells(one)]
     assert seconds == [9.5, 2.0, 2.0]  # Runner says 2 for each process that ends a cell

@@ -1,80 +1,93 @@
-"""Runs the cells of a study to their end, several at a time, and records each."""
+"""A study: many runs for one answer. Transfers, tables of the paper and findings all run here.
 
+A study plans its cells; each that ends adds a record; which cells come next follows from the
+records. A page is made from those too, so that the same call continues after any stop.
+"""
+
+import contextlib
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-from vit_jax.runtime import goodput, logs
+from vit_jax.runtime import goodput, locking, logs
 from vit_jax.studies import processes
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment
 from vit_jax.studies.records import DONE, FAILED, Record, Records
 
 
-class Study(Protocol):
-    """The cells to run next, given the records so far."""
+class Study:
+    """The cells to run next, given the records so far.
 
-    @property
-    def records(self) -> Records:
-        """The results so far."""
-        ...
+    Attributes:
+      lock: the lock file in `workdir`; None where the caller holds one.
+      workdir: receives the run directories of the cells.
+      records: the results so far.
+    """
+
+    lock: ClassVar[str | None] = locking.NAME
+    workdir: pathlib.Path
+    records: Records
 
     def ready(self) -> Sequence[Cell]:
         """The cells that can run now and have no result; none: the study is at its end."""
-        ...
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Called before the first cell; the lock is held."""
 
     def recorded(self, cell: Cell) -> None:
         """Called after a cell has been recorded."""
-        ...
+
+    def finish(self) -> None:
+        """Called after the last cell; the lock is held."""
+
+    def perform(
+        self, shares: Sequence[Environment] = ({},), *, run: processes.RunCells = processes.run
+    ) -> None:
+        """Runs or resumes every cell until the study is at its end.
+
+        Args:
+          shares: environment variables that assign devices, one mapping per parallel process.
+          run: runs cells.
+
+        Raises Preempted (exit 75), InUse (2) if another process holds the lock, or another
+        UserError; the same call then resumes.
+        """
+        held = locking.exclusive(self.workdir, self.lock) if self.lock else contextlib.nullcontext()
+        with held, LiveTable() as table:
+            self.records.check_writable()
+            self.records.reload()  # another process may have held the lock since they were read
+            self.begin()
+            while cells := self.ready():
+                table.expect(cells)
+
+                def ended(cell: Cell, seconds: float, answer: Mapping[str, Any]) -> None:
+                    seconds += goodput.earlier_seconds(self.workdir / cell.directory)
+                    if answer["state"] in (DONE, FAILED):
+                        table.ended(cell, self.records.add(cell, seconds, answer))
+                        self.recorded(cell)
+                    else:
+                        table.stopped(cell)
+
+                run(cells, self.workdir, shares, started=table.started, ended=ended,
+                    watch=table.show)  # fmt: skip
+            self.finish()
 
 
-def perform(
-    study: Study,
-    workdir: pathlib.Path,
-    shares: Sequence[Environment] = ({},),
-    *,
-    run: processes.RunCells = processes.run,
-) -> None:
-    """Runs or resumes every cell of a study; the caller holds the lock on `workdir`.
-
-    Args:
-      study: what to bring to its end.
-      workdir: receives the cells' run directories.
-      shares: environment variables that assign devices, one mapping per parallel process.
-      run: runs cells.
-
-    Raises Preempted (exit 75) or another UserError; the same call then resumes.
-    """
-    study.records.check_writable()
-    with LiveTable() as table:
-        while cells := study.ready():
-            table.expect(cells)
-
-            def ended(cell: Cell, seconds: float, answer: Mapping[str, Any]) -> None:
-                seconds += goodput.earlier_seconds(workdir / cell.directory)
-                if answer["state"] in (DONE, FAILED):
-                    table.ended(cell, study.records.add(cell, seconds, answer))
-                    study.recorded(cell)
-                else:
-                    table.stopped(cell)
-
-            run(cells, workdir, shares, started=table.started, ended=ended, watch=table.show)
-
-
-class GivenCells:
+class GivenCells(Study):
     """A study of some cells, each after its origin, whose records stay in memory."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        self.records, self._cells = Records(None), cells
+    lock = None
+
+    def __init__(self, cells: Sequence[Cell], workdir: pathlib.Path) -> None:
+        self.workdir, self.records, self._cells = workdir, Records(None), cells
 
     def ready(self) -> list[Cell]:
         """The cells that have not run, but their origins have."""
         waiting = [cell for cell in self._cells if self.records.find(cell) is None]
         return [c for c in waiting if c.origin is None or self.records.find(c.origin)]
-
-    def recorded(self, cell: Cell) -> None:
-        """Does nothing: no cell depends on the values of another."""
 
 
 class LiveTable:
