@@ -92,6 +92,7 @@ class Manager:
         probe = self._directory / collectives.broadcast_from_main(
             lambda: records.prepare(self._directory)
         )
+        # Process 0 has just written it, under a random name.
         alone = None if probe.exists() else f"process {jax.process_index()} sees another directory"
         alone = collectives.first_problem(alone)
         if jax.process_index() == 0:
@@ -222,6 +223,7 @@ class Manager:
         steps, spoilt = collectives.broadcast_from_main(
             lambda: (self.steps(), records.bad_steps(self._directory))
         )
+        # Newest first; a step to avoid is better than none.
         for candidate in reversed([one for one in steps if one not in avoid] or steps):
             try:
                 restored = reader.restore(self._directory, candidate, target, whole=True)

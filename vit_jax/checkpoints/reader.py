@@ -103,6 +103,7 @@ def restore(
         empty = np.zeros(wanted[name].shape, wanted[name].dtype)
         arrays[name] = jax.device_put(empty, places[name])
     arrays = {name: arrays[name] for name in wanted}
+    # Of the arrays as they lie on the devices, so that reading them is verified, too.
     found, _ = digests.compute(arrays)
     wrong = [name for name in found if found[name] != commit["leaves"][name]]
     if wrong:

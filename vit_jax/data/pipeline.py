@@ -210,6 +210,7 @@ class Views:
             steps = steps[1:]
             pixels = self._crop.stretch(part, self._small if steps else row)
         else:
+            # The stream from its start: `_rectangle` may have drawn a crop it could not decode.
             rng = self._randomness.at(epoch, index)
             pixels = decoding.load(
                 image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
@@ -352,6 +353,7 @@ class Loader:
                 # Each view has a stream: of one alone, the number is that of its repetition.
                 stream = (epoch * self.data.repeats + view) * sum(n for _, n, _ in views)
                 for name, number, make in views:
+                    # `own`: whatever replaces a damaged image is augmented by that one's number.
                     for row in batch[name][slot].reshape(number, *batch[name].shape[-3:]):
                         make(image, stream, own, row)
                         stream += 1

@@ -70,6 +70,7 @@ class ByClass:
     def order(self, epoch: int) -> np.ndarray:
         """The examples of an epoch (N,)."""
         random = np.random.default_rng((self._seed, epoch))
+        # One number for all borders, so that the counts still add up to N.
         ends = np.floor(self._ends + random.random())
         ends[-1] = self._total
         drawn = []

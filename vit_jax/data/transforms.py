@@ -426,6 +426,7 @@ class _PluggedIn:
 def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     """The training view that the options of `data` describe; it ends at `image_size`."""
     height, width = data.image_size
+    # The crop first: what follows works on the few pixels that are left.
     if data.train_crop == "resize":
         steps: list[Transform] = [Resize(height, width, data.resampling)]
     elif data.train_crop == "random":
@@ -439,6 +440,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     if data.randaugment is not None:
         steps.append(randaugment.RandAugment(*data.randaugment))
     if data.erase:
+        # After RandAugment, as in timm, so that nothing moves or recolors the noise.
         steps.append(RandomErasing(data.erase))
     for one in data.transforms:
         steps.append(_PluggedIn(one.name, components.make(one, "data.transforms")))

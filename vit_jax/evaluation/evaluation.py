@@ -144,6 +144,7 @@ class Evaluation:
             annotated = source.outputs if matched else None
             return evaluators.label_sets(model, cfg, self.runner(source), annotated, keep=keep)
         labels = task_sets.reassess(cfg, source) if real else None
+        # Means are summed batch by batch; only what needs all logits of a split has them gathered.
         if not cfg.evaluation.metrics and not (own and self._keep):
             return evaluators.classification(model, cfg, self.runner(labels or source), labels)
         if labels is not None:

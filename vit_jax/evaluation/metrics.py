@@ -190,7 +190,9 @@ def curve_areas(values: Array, positive: Array, weights: Array) -> tuple[Array, 
         right = np.cumsum(rows * hits, axis=1)[:, last]
         wrong = total - right
         gained = np.diff(right, prepend=0)
+        # Trapezoids: a tie of an image of the class and another counts half.
         area = np.sum(np.diff(wrong, prepend=0) * (right - gained / 2), axis=1)
+        # Not interpolated, as scikit-learn's average_precision_score.
         steps = np.sum(_share(right, total) * gained, axis=1)
         pairs = right[:, -1] * wrong[:, -1]
         with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Metrics of a checkpoint, and tables of what it says of each image."""
+"""Metrics of a checkpoint, and CSV tables of its predictions."""
 
 import csv
 import os
@@ -85,7 +85,7 @@ def evaluate(
 def write_tables(
     folder: pathlib.Path, outputs: metrics.Outputs, source: Source, opened: loading.LoadedModel
 ) -> None:
-    """Writes what a head says of a split as CSV; raises ConfigError where that cannot be.
+    """Writes a head's predictions for a split as CSV; raises ConfigError where that cannot be.
 
     `images.csv` has the truth, the prediction and their probabilities of every image; `classes.csv`
     images, precision, recall, F1, AUROC and average precision of every class; `confusion.csv`, of

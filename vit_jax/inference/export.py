@@ -83,6 +83,7 @@ def create_program(
     params = _constants(loaded.params, options.dtype)
     loss = cfg.loss
 
+    # jax names the program after this function.
     def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
         if options.any_size:
             images = export_resizing.view(images, cfg.data)

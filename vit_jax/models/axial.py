@@ -108,6 +108,7 @@ class LineAttention(nnx.Module):
         projected = normalize(self.norm, self.project(x))
         query, key, value = (
             part.reshape(*part.shape[:-1], HEADS, -1)
+            # Queries and keys are half as wide as values.
             for part in jnp.split(projected, [features // 2, features], axis=-1)
         )
         query_r, key_r, value_r = (

@@ -29,6 +29,8 @@ class ParameterError(config.UserError):
     """A tree of parameters that does not fit its model."""
 
 
+# Plain dicts, as dispatching a step of 1,183 arrays takes 3.4 ms with them on a CPU, 17 ms with
+# modules as arguments of jax.jit, and 11 to 40 ms through nnx.jit.
 @dataclasses.dataclass(frozen=True)
 class Classifier:
     """A network as functions of its parameters; see `create`.
@@ -316,6 +318,7 @@ class Adapted(nnx.Module):
         y = self.dense(x)
         inputs = len(_axes(self.dense.in_features))
         x = x.reshape(*x.shape[: x.ndim - inputs], -1).astype(y.dtype)
+        # (x A) B: the product A B would be as large as W.
         update = x @ self.a[...].astype(y.dtype) @ self.b[...].astype(y.dtype)
         return y + update.reshape(y.shape)
 

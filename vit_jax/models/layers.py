@@ -8,7 +8,8 @@ Letters, here and in every other file:
     H heads     d      width of a head, D/H     M  hidden width of the MLP
     K classes   R      width of the representation layer before the head
 
-Modules hold only float32 parameters. Dropout keys are arguments; None means no dropout.
+Modules hold only float32 parameters. Dropout keys are arguments; None means no dropout. Broadcasts
+and casts are written out (`scale[None]`): the tests forbid jax to promote ranks or types.
 """
 
 import dataclasses
@@ -294,6 +295,7 @@ class Attention(nnx.Module):
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
         )
+        # Three matrices, as Google's files have them, where timm has one.
         self.query, self.key, self.value = (
             linear(width, heads, use_bias=name not in model.biasless)
             for name in ("query", "key", "value")

@@ -263,6 +263,7 @@ class Backbone(nnx.Module):
             self.gn_root = GroupNorm(model, width, rngs=rngs)
         self.stages, self.features, reduction = len(units), width, 4
         for number, count in enumerate(units):
+            # The stem has divided by 4 already.
             stride = 1 if number == 0 else 2
             unit = UnitShape(self.features, width * 2**number, stride, reduction)
             setattr(self, self._name(number), Stage(model, unit, count, middle, dtype, rngs=rngs))

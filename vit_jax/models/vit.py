@@ -32,6 +32,7 @@ class Stack(nnx.Module):
         """Creates the layers, `model.depth` of them."""
         self.model = model
         keys = jax.random.split(rngs.params(), required(model.depth))
+        # vmap stacks what the layers hold, so that creating them compiles one, too.
         self.encoder = jax.vmap(lambda key: self.block(model, grid, dtype, rngs=nnx.Rngs(key)))(
             keys
         )
@@ -88,6 +89,7 @@ class ViT(Stack, layers.WithHead):
         if model.resnet_units is not None:
             self.resnet = resnet.Backbone(model, channels, dtype, rngs=rngs)
             channels = self.resnet.features
+        # Its kernel is lecun_normal, flax's default, as that of Google's convolution.
         self.embedding = nnx.LinearGeneral(
             (*patch, channels),
             width,

@@ -201,6 +201,7 @@ def measure(
     try:
         compiled = trainer.compile_step()
     except jax.errors.JaxRuntimeError as error:
+        # A program that does not fit is an answer of preflight, not an error.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         exceeds = str(error).splitlines()[0].partition(": ")[2]
@@ -214,6 +215,7 @@ def measure(
         peak, arguments = _peak(analysis, where.platform), analysis.argument_size_in_bytes
         costs = compiled.cost_analysis() or {}
         transfers = read_transfers(text)
+    # XLA counts the body of a loop once, so bytes and seconds are kept only without loops.
     whole, flops = _without_loops(cfg) == cfg, trainer.flops_per_image
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(

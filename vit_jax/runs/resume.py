@@ -154,6 +154,7 @@ def facts(trainer: Trainer, splits: RunSplits, teacher: LoadedTeacher | None) ->
         "measured": evaluated,
         "examples": len(splits.train),
         "classes": list(splits.classes),
+        # For people: these are not compared, as a run goes on with other devices and versions.
         "mesh": dict(trainer.mesh.shape),
         "device": jax.devices()[0].device_kind,
         "host": platform.node(),

@@ -103,6 +103,7 @@ def initialize(workdir: pathlib.Path | None, *, wait: int, heartbeat: int) -> No
     if workdir is not None:
         with contextlib.suppress(OSError):  # an unwritable directory is reported soon enough
             _write_host(workdir / FOLDER, me)
+    # Before joining: jax also aborts this process if another one never comes.
     _end_with_code(me, workdir, wait)
     found = me.address is None  # by jax itself, on a TPU slice
     jax.distributed.initialize(
@@ -153,6 +154,7 @@ def missing_processes(
     me: ProcessInfo, workdir: pathlib.Path | None, began: float, wait: int
 ) -> str:
     """The line about processes that did not join."""
+    # Others may have started up to `wait` seconds earlier; older files are of an earlier start.
     present = {me.number} | (set() if workdir is None else _present(workdir / FOLDER, began - wait))
     missing = [str(number) for number in range(me.count) if number not in present]
     return (

@@ -114,6 +114,7 @@ def summarize(sessions: Sequence[Mapping[str, Any]]) -> Summary:
         for phase, value in session["seconds"].items():
             seconds[phase] = seconds.get(phase, 0.0) + value
         steps = session["last_step"] - session["first_step"]
+        # A later process that started before this one's last step has done the rest again.
         later = [one["first_step"] for one in sessions[number + 1 :]]
         lost = max(session["last_step"] - min([*later, session["last_step"]]), 0)
         lost = min(lost, steps)
@@ -125,6 +126,7 @@ def summarize(sessions: Sequence[Mapping[str, Any]]) -> Summary:
     inside = sum(seconds.values())
     last = sessions[-1] if sessions else None
     whole = last["began"] + sum(last["seconds"].values()) - sessions[0]["began"] if last else 0.0
+    # `began` is by a clock that can be set back; the phases are not.
     whole = max(whole, inside)
     if whole > inside:
         seconds["away"] = whole - inside

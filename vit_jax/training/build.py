@@ -146,10 +146,12 @@ def build(
     durations, or a teacher that does not fit.
     """
     devices = jax.devices() if devices is None else devices
+    # First: `train.microbatch` becomes the accumulation by which the batch has to divide.
     cfg = checks.with_accumulation(cfg, len(devices))
     checks.check_devices(cfg, len(devices))
     durations = Durations.from_config(cfg, examples)
     platform = devices[0].platform
+    # For the model alone: `cfg`, which the run records, keeps what the user set.
     network = dataclasses.replace(cfg.model, unroll=unroll(cfg.model, platform))
     model = create_model(dataclasses.replace(cfg, model=network), platform)
     setup = objectives.Setup(cfg, model, durations, examples, teacher, counts)

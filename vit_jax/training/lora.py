@@ -39,6 +39,7 @@ def shapes(options: config.Lora, model: models.Classifier) -> dict[str, jax.Shap
     for name in flat:
         if not any(one.fits(name) for one in where):
             continue
+        # By its layer: the shape (D, H, d) of a kernel does not say which axes are its inputs.
         inputs, outputs = model.dense[name]
         stack = (layers[name],) if patterns.STACKED.fullmatch(name) else ()
         found[f"{LORA}/{name}/a"] = (*stack, inputs, options.rank)

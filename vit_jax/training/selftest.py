@@ -109,6 +109,7 @@ def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, A
     def steps(live: Any, batches: Any) -> tuple[Any, Any]:
         return jax.lax.scan(lambda live, batch: trainer.step(live, batch, None), live, batches)
 
+    # Split along the mapped axis, the program has no collective: each device computes alone.
     lowered = jax.jit(jax.vmap(steps), out_shardings=split).lower(live, images)
     return lowered, live, images
 

@@ -56,6 +56,7 @@ def create(
         measured = objective.summarize(measured, inputs)
         # Before clipping, which is the optimizer's: the log shows what the clip acts upon.
         norm = optax.tree.norm(grads)
+        # Any number that is not finite makes the norm so, too: two scalars tell of all gradients.
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
 
@@ -158,6 +159,7 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         def add(total: Any, indexed: Any) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, total, one(*indexed)), None
 
+        # A loop frees the activations of one microbatch before the next begins.
         return jax.lax.scan(add, first, (jnp.arange(count, dtype=jnp.int32), trees))[0]
 
     def zeros(params: Any) -> Any:

@@ -242,6 +242,7 @@ def from_config(
             layers=None if len(trained) == count else tuple(map(int, trained)),
             count=count,
             rate=_compact(rates[name][trained]),
+            # A group's factor goes before `optimizer.decayed`: it makes biases decay, too.
             decay=_compact(np.where(np.isnan(decays[name]), default, decays[name])[trained]),
             head=name.startswith(HEAD),
         )
@@ -266,6 +267,7 @@ def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarr
         elif options.only:
             allowed = only[name]
         else:
+            # Beside adapters trains what no base has: a new head, and what the objective adds.
             allowed = np.full(count, not adapters or name.startswith((*HEAD, f"{OBJECTIVE}/")))
         return allowed & ~frozen[name]
 
@@ -303,6 +305,7 @@ def _rates(
         name = name.removeprefix(f"{LORA}/")
         if name.startswith("encoder/"):
             return np.arange(1, count + 1)
+        # BEiT's get_num_layer_for_vit: 0 before the layers, 1 to L in them, L + 1 after.
         return np.full(count, last if name.startswith(AFTER) else 0)
 
     found = {

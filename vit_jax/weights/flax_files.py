@@ -166,10 +166,10 @@ class _Walker:
         if self._entries > MAX_ENTRIES:
             raise WeightsError(f"has more than {MAX_ENTRIES:,} values; arrays alone are read")
         (first,) = self._bytes(1)
-        if first < 0x80 or first >= 0xE0:
+        if first < 0x80 or first >= 0xE0:  # positive and negative fixint
             return "value", first if first < 0x80 else first - 0x100
         if first < 0xC0:
-            if first >= 0xA0:
+            if first >= 0xA0:  # fixstr
                 return "text", first & 0x1F
             return "map" if first < 0x90 else "array", first & 0x0F
         if first in CONSTANTS:
@@ -184,7 +184,7 @@ class _Walker:
             if kind == "extension":
                 return kind, (self._bytes(1)[0], number)
             return kind, number
-        if 0xD4 <= first <= 0xD8:
+        if 0xD4 <= first <= 0xD8:  # fixext
             return "extension", (self._bytes(1)[0], 1 << (first - 0xD4))
         raise ValueError(f"the byte {first:#x}")
 

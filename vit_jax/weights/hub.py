@@ -235,6 +235,7 @@ def _receive(one: _File, bar: Bar) -> None:
             os.fsync(file.fileno())
     if total is not None and here < total:
         raise _BrokenOff(f"broke off after {here:,} of {total:,} bytes")
+    # Without a length, a connection that ends tells a whole file from half of one by its content.
     sure = total is not None or response.chunked or one.sha256 is not None
     if not sure and (one.path.suffix.lower() == ".csv" or not _is_whole(one)):
         one.part.unlink()

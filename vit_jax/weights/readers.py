@@ -288,6 +288,7 @@ def _safetensors(file: _File) -> Arrays:
     specs: dict[str, ArraySpec] = {}
     starts: dict[str, int] = {}
     end = 8 + length
+    # By where they begin: without gaps and overlaps, as safetensors demands.
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         shape, (begin, finish) = entry["shape"], entry["data_offsets"]
         whole = all(type(n) is int and n >= 0 for n in (*shape, begin, finish))

@@ -41,6 +41,7 @@ PEAK_FLOPS = {
 def peak_flops(device_kind: str) -> float | None:
     """A device's dense bfloat16 peak in FLOP/s, or None if unknown."""
     matches = [kind for kind in PEAK_FLOPS if kind in device_kind]
+    # The longest, as "TPU v5" is part of "TPU v5 lite".
     return PEAK_FLOPS[max(matches, key=len)] if matches else None
 
 

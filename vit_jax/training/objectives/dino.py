@@ -51,6 +51,7 @@ class Dino(Objective):
         super().__init__(setup)
         self.options = own = config.Dino(**options)
         self.whole_batch = own.centering == "sinkhorn" or own.koleo > 0
+        # Small views are of another size, to which positions are resized inside the program.
         self.network = adapting.any_size(self.model)
         steps = self.durations.steps
         self._momentum = schedules.half_cosine(own.momentum, own.momentum_end, steps)
@@ -59,6 +60,7 @@ class Dino(Objective):
             own.teacher_temperature,
             setup.steps(own.teacher_temperature_warmup),
         )
+        # The authors' cancel_gradients_last_layer; parameters that wait do not decay either.
         frozen = setup.steps(own.freeze_last_layer)
         self.waits = {f"{OBJECTIVE}/{LAST}": frozen} if frozen else {}
 
@@ -173,6 +175,8 @@ class Dino(Objective):
             targets = jax.nn.softmax((teacher - center) / temperature)
         loss = cross_entropy(targets, outputs["student"] / own.student_temperature)
         if own.koleo:
+            # Each large view by itself, as in DINOv2: nearest to a view is the other one of its
+            # image.
             loss += own.koleo * sum(koleo(outputs["own"][:, view]) for view in range(2))
         targets = targets.reshape(-1, own.prototypes)
         units = _unit(outputs["features"].reshape(-1, outputs["features"].shape[-1]))
@@ -264,7 +268,7 @@ class Dino(Objective):
 
 
 def ramp(start: float, end: float, steps: int) -> optax.Schedule:
-    """`step -> value`: linear from `start` at step 0 to `end` at the last of `steps`, and on."""
+    """`step -> value`: numpy.linspace from `start` at step 0 to `end` at the last of `steps`."""
     if steps < 2:
         return lambda step: jnp.float32(end)
     return lambda step: (

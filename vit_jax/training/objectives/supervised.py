@@ -37,6 +37,7 @@ class Supervised(Objective):
 
     def prepare(self, batch: Batch, step: jax.Array) -> Batch:
         """Augments the batch, which then has normalized pixels."""
+        # Before microbatches are cut: an augmentation may combine any images of the batch.
         if not self._augmentations:
             return batch
         images = normalization.normalize_pixels(batch["image"], self.cfg.data)

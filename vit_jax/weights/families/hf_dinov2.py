@@ -104,6 +104,7 @@ def _ratio(model: config.Model) -> int:
 
     def computed(ratio: int) -> int:
         whole = width * ratio
+        # Dinov2SwiGLUFFN's: two thirds, rounded up to a multiple of 8.
         return (int(whole * 2 / 3) + 7) // 8 * 8 if model.mlp == "swiglu" else whole
 
     found = next((r for r in range(1, 2 * wanted // width + 3) if computed(r) == wanted), None)

@@ -336,6 +336,7 @@ def crop_share(data: config.Data) -> float:
     """The crop share in timm, or the shortest decimal one that gives the same short side."""
     if data.crop_pct is not None:
         return data.crop_pct
+    # timm resizes the short side to floor(size / crop_pct).
     side, wanted = data.image_size[0], data.before_crop[0]
     exact, within = side / wanted, side / (wanted + 0.5)
     shares = (round(share, digits) for digits in range(1, 9) for share in (exact, within))
