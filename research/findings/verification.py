@@ -65,7 +65,7 @@ def verify(
 
     Raises ConfigError if fewer cells are recorded.
     """
-    known = _comparable(study)
+    known = comparable_cells(study)
     if len(known) < count:
         raise config.ConfigError(
             f"--verify={count}: {study.records.path} has {len(known)} cells of these findings to "
@@ -93,7 +93,7 @@ def _remedy(study: FindingsStudy) -> str:
     return f"; its records are of other data: give {' or '.join(options)}" if options else ""
 
 
-def _comparable(study: FindingsStudy) -> list[Cell]:
+def comparable_cells(study: FindingsStudy) -> list[Cell]:
     """The finished cells that have another seed beside them."""
     found: dict[str, Cell] = {}
     for finding in study.findings:

@@ -74,11 +74,7 @@ def test_no_annotation_of_a_section_made_at_run_time_is_compiled(forgotten, monk
 
 @pytest.mark.parametrize("kind", ["model", "evaluator", "logger", "transform"])
 def test_what_the_package_registers_is_known_before_it_is_imported(kind):
-    registered = {
-        name
-        for (k, name), (component, _) in components._REGISTERED.items()
-        if k == kind and (component.__module__ or "").startswith("vit_jax.")
-    }
+    registered = {name for of_kind, name in plugins.built_in() if of_kind == kind}
     assert registered == set(components.built_in(kind))
 
 

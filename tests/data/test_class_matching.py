@@ -12,7 +12,7 @@ from vit_jax.runs import resume
 from vit_jax.utils.errors import AssumptionWarning
 
 IMAGENET = class_matching.imagenet()
-WORDS = tuple(words for _, words in class_matching._table())
+WORDS = tuple(words for _, words in class_matching.imagenet_table())
 NUMBERS = tuple(f"class {number}" for number in range(1000))
 SORTED = tuple(sorted(map(str, range(12))))  # 0, 1, 10, 11, 2, ...: torchvision's order
 

@@ -165,4 +165,4 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
 def test_what_else_is_under_the_suffix_of_an_image(tmp_path, start, name):
     path = tmp_path / "photo.jpg"
     path.write_bytes(start)
-    assert folder_check._foreign_format(str(path)) == name
+    assert folder_check.foreign_format(str(path)) == name

@@ -8,7 +8,7 @@ from vit_jax.data import prefetch
 
 
 class Batches:
-    """What a function makes, until it makes no more; notes whether it was closed."""
+    """Batches that a function makes from their number; notes whether it was closed."""
 
     def __init__(self, make):
         self.make, self.taken, self.closed = make, 0, False
@@ -24,28 +24,32 @@ class Batches:
 @pytest.fixture
 def fed():
     """Makes feeds, and ends their threads."""
-    feeds = []
+    made = []
 
     def make(function, stop=lambda: False):
-        feeds.append(prefetch.Prefetcher(Batches(function), stop))
-        return feeds[-1]
+        batches = Batches(function)
+        made.append((prefetch.Prefetcher(batches, stop), batches))
+        return made[-1][0]
 
     yield make
-    for one in feeds:
+    for one, batches in made:
         one.close()
-        assert one._batches.closed
+        assert batches.closed
     assert not prefetch.stuck()
 
 
 def test_batches_come_in_order_and_only_when_asked_for(fed):
+    asked = []
+
     def make(number):
+        asked.append(number)
         if number > 3:
             raise StopIteration
         return number
 
     one = fed(make)
     for expected in (1, 2, 3):
-        assert one._batches.taken == expected - 1
+        assert len(asked) == expected - 1
         assert next(one) == expected
     with pytest.raises(StopIteration):
         next(one)

@@ -142,7 +142,7 @@ def test_objects_within_objects(folder, nested):
     with pytest.raises(DataError, match=r"features\.json: (objects within|is damaged)"):
         opened(folder)
     (folder / "dataset_info.json").write_text('{"a":' * nested + "1" + "}" * nested)
-    assert availability._read_info(epath.Path(folder)) is None
+    assert availability.read_info(epath.Path(folder)) is None
     for open_ in (opened, converted, verified):
         with pytest.raises(config.UserError) as caught:
             open_(folder)

@@ -15,6 +15,7 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
+from vit_jax.data import tfds_metadata
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import Source, open_source
@@ -310,12 +311,10 @@ def test_errors_of_a_remote_path_are_one_line(error, reason):
 
 
 def test_a_data_dir_that_cannot_be_read_names_the_option(monkeypatch):
-    from vit_jax.data import tfds_source
-
-    def fail(data):
+    def fail(name, root):
         raise ImportError("Please install gcsfs to access Google Storage")
 
-    monkeypatch.setattr(tfds_source, "_builder", fail)
+    monkeypatch.setattr(tfds_metadata, "builder", fail)
     data = config.Data(source="tfds", name="cifar10", root="gs://bucket/data")
     with pytest.raises(DataError) as caught:
         open_source(data, "train", train=True)

@@ -518,7 +518,7 @@ def test_each_part_of_the_jitter_has_a_factor_of_its_own():
 
 def test_a_transform_of_a_plugin_keeps_shape_and_type():
     for change in (lambda image: image[1:], lambda image: image.astype(np.float32)):
-        made = tf._PluggedIn("mine", lambda image, rng, change=change: change(image))
+        made = tf.PluggedIn("mine", lambda image, rng, change=change: change(image))
         with pytest.raises(DataError, match=r"^data\.transforms=mine: returned .* must return"):
             made(RAMP, rng())
 

@@ -48,9 +48,9 @@ def test_a_command_is_one_that_there_is(command):
 
 def check(arguments):
     """Parses a command, and looks up the config and the options that it names."""
-    arguments, overrides = cli._split_overrides(arguments)
-    arguments, plugins = cli._split_plugins(arguments)
-    args = cli._parse(arguments)
+    arguments, overrides = cli.split_overrides(arguments)
+    arguments, plugins = cli.split_plugins(arguments)
+    args = cli.parse_command(arguments)
     assert args.command.TAKES_CONFIG or not overrides
     if plugins:
         return  # which are not here; tests/config/test_plugins.py runs those commands

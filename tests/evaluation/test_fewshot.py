@@ -183,7 +183,7 @@ def test_a_batch_of_scores_is_all_that_is_on_the_devices():
     linear = array(1280), array(1280), array(1280, 21_843), array(21_843)
     batch = array(4096, 1280, place=rows), array(4096, dtype=np.int32, place=rows)
     with jax.set_mesh(mesh):
-        memory = fewshot._hits.lower(*linear, *batch).compile().memory_analysis()
+        memory = fewshot.count_hits.lower(*linear, *batch).compile().memory_analysis()
     scores, weights = 4 * 4096 * 21_843 / 8, 4 * 1280 * 21_843
     assert memory.argument_size_in_bytes < 1.1 * weights
     assert memory.temp_size_in_bytes < 2.2 * scores

@@ -61,14 +61,14 @@ def test_accuracy_is_that_of_test_images(monkeypatch):
 
 def test_a_fifth_of_each_class_is_held_out():
     labels = np.random.default_rng(0).permutation(np.repeat([0, 3, 4], [50, 4, 23]))
-    held_out = probe._fifth(labels)
+    held_out = probe.fifth(labels)
     assert np.unique(labels[held_out], return_counts=True)[1].tolist() == [10, 4]
-    np.testing.assert_array_equal(held_out, probe._fifth(labels))
+    np.testing.assert_array_equal(held_out, probe.fifth(labels))
 
 
 def test_the_largest_of_equal_strengths_and_stopping(digits, monkeypatch):
     x, y = digits
-    monkeypatch.setattr(probe, "_minimize", lambda head, *_: head)
+    monkeypatch.setattr(probe, "minimize", lambda head, *_: head)
     monkeypatch.setattr(probe, "STRENGTHS", (1.0, 0.5))
     monkeypatch.setattr(probe.fewshot, "accuracy", lambda linear, test: 0.5)
     mesh = sharding.create_mesh(1, jax.devices()[:1])

@@ -158,11 +158,11 @@ def test_class_numbers_of_imagenet_become_outputs_by_name(root, monkeypatch):
     assert (own.tolist(), right.tolist()) == ([5, 6], [[999, -1], [0, 996]])
     table = np.array([[2, 1], [-1, -1]], np.int32)
     monkeypatch.setattr(task_sets.objectnet, "right_classes", lambda *_: table)
-    assert task_sets._objectnet(None, ("a", "b"), names).tolist() == [[997, 998], [-1, -1]]
+    assert task_sets.objectnet_outputs(None, ("a", "b"), names).tolist() == [[997, 998], [-1, -1]]
     with pytest.raises(
         ConfigError, match="tasks=objectnet: no class of the data is one of the head"
     ):
-        task_sets._objectnet(None, ("a", "b"), ("cat", "dog"))
+        task_sets.objectnet_outputs(None, ("a", "b"), ("cat", "dog"))
 
 
 @pytest.mark.usefixtures("one_device")

@@ -280,7 +280,7 @@ def metadata():
         for name, sound in (("features.json", features), ("dataset_info.json", info)):
             mine = is_info == (name == "dataset_info.json")
             (place / name).write_bytes(data if mine else json.dumps(sound).encode())
-        availability._read_info(epath.Path(place))
+        availability.read_info(epath.Path(place))
         with contextlib.suppress(ValueError, KeyError, TypeError):
             tfds_metadata.check_features(place)
         read_info(place)
@@ -577,7 +577,7 @@ def checkpoints():
 
     body = {"step": 3, "facts": {"classes": ["a"]}, "metrics": {}, "files": {}}
     body |= {"leaves": {"p": {"shape": [2]}}}
-    whole = json.dumps({"commit": body, "sha256": record._sha256(body)}).encode()
+    whole = record.encode(body).encode()
 
     def read(data, folder):
         (folder / record.COMMIT).write_bytes(data)

@@ -27,7 +27,7 @@ def read(folder, number):
 
 def main():
     file, stop = pathlib.Path(sys.argv[1]).open("w"), int(sys.argv[2])  # noqa: SIM115
-    check = RunLog._check
+    check = RunLog.check_step
 
     def recorded(self, step, metrics, ids):
         file.write(json.dumps([step, ids.tolist()]) + "\n")
@@ -36,7 +36,7 @@ def main():
             os.kill(os.getpid(), signal.SIGTERM)
         check(self, step, metrics, ids)
 
-    RunLog._check = recorded
+    RunLog.check_step = recorded
     return cli.main(sys.argv[3:])
 
 

@@ -268,7 +268,7 @@ def test_a_view_of_any_size_is_that_of_evaluation(fields):
 def test_sides_are_rounded_as_python_rounds():
     pairs = [(n, d) for d in (1, 2, 3, 4, 6, 40) for n in range(300)]
     numerators, denominators = (np.array(values, np.int32) for values in zip(*pairs, strict=True))
-    rounded = export_resizing._rounded_ratio(jnp.asarray(numerators), jnp.asarray(denominators))
+    rounded = export_resizing.rounded_ratio(jnp.asarray(numerators), jnp.asarray(denominators))
     assert rounded.tolist() == [round(n / d) for n, d in pairs]
 
 

@@ -74,7 +74,7 @@ def test_pictures_are_below_the_folder_that_was_named(tmp_path):
         cv2.imwrite(str(tmp_path / name), np.zeros((4, 4, 3), np.uint8))
     loaded = types.SimpleNamespace(config=config.Config())
     names = ("a.png", "../secret.png", str(tmp_path / "secret.png"))
-    document = search._document(
+    document = search.create_document(
         loaded,
         tmp_path / "photos/a.png",
         tmp_path / "photos",

@@ -85,7 +85,7 @@ def test_nothing_fits():
     ],
 )
 def test_what_the_compiler_says_of_memory(message, gib):
-    assert search._used(message) == (None if gib is None else gib * 2**30)
+    assert search.used_memory(message) == (None if gib is None else gib * 2**30)
 
 
 def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path, monkeypatch):
     events, kinds = [], set()
-    compile_step, put, check = Trainer.compile_step, Trainer.put, run_log.RunLog._check
+    compile_step, put, check = Trainer.compile_step, Trainer.put, run_log.RunLog.check_step
 
     def late(self, number, *arguments):
         events.append(f"look {number}")
@@ -62,7 +62,7 @@ def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path
 
     monkeypatch.setattr(Trainer, "compile_step", compiled)
     monkeypatch.setattr(Trainer, "put", record)
-    monkeypatch.setattr(run_log.RunLog, "_check", late)
+    monkeypatch.setattr(run_log.RunLog, "check_step", late)
     quiet = {"evaluation": {"every": None}, "checkpoint": {"every": None}}
     train_loop.train(runs.configure(train={"duration": "5 steps"}, **quiet), tmp_path / "run")
     # One step is always under way while the one before it is looked at.

@@ -71,7 +71,7 @@ def test_a_platform_that_is_not_installed_is_one_line(monkeypatch, capsys, platf
     from vit_jax.runtime import backend
 
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    monkeypatch.setattr(backend, "_has_plugin", lambda: False)
+    monkeypatch.setattr(backend, "has_plugin", lambda: False)
     for words in (["evaluate", "--checkpoint=DIR"], ["list"], ["train", "digits", "--dry-run"]):
         assert cli.main(words) == 2
         assert capsys.readouterr().err == (

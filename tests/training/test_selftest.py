@@ -20,7 +20,7 @@ def tiny(monkeypatch):
         data={"source": "synthetic", "image_size": 32, "channels": 3},
         train={"batch_size": 2, "duration": "100 epochs"},
     )
-    monkeypatch.setattr(selftest, "_config_of", lambda variant, batch: cfg)
+    monkeypatch.setattr(selftest, "create_config", lambda variant, batch: cfg)
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_it_goes_on_until_the_time_is_up(tiny):
 @pytest.mark.parametrize("first_wrong_round", [1, 3])
 def test_a_device_that_computes_something_else_is_named(first_wrong_round, tiny, monkeypatch):
     """As one whose images have another bit would: in all rounds, or from one on."""
-    prepare, device = selftest._prepare, jax.devices()[5]
+    prepare, device = selftest.prepare, jax.devices()[5]
 
     class Lowered:
         def __init__(self, program):
@@ -62,7 +62,7 @@ def test_a_device_that_computes_something_else_is_named(first_wrong_round, tiny,
         program, *inputs = prepare(cfg, mesh)
         return Lowered(program), *inputs
 
-    monkeypatch.setattr(selftest, "_prepare", faulty)
+    monkeypatch.setattr(selftest, "prepare", faulty)
     with pytest.raises(replay.Corrupted) as caught:
         selftest.run("ViT-Ti/16", hours=1, say=lambda _: None)
     message = str(caught.value)

@@ -422,7 +422,7 @@ def test_redirects(get, server):
 
 
 def test_nobody_is_sent_to_this_machine(server):
-    handler = hub._Redirects()
+    handler = hub.Redirects()
     request = hub.urllib.request.Request("https://example.com/x.npz")
     with pytest.raises(WeightsError, match="points to this machine"):
         handler.redirect_request(request, io.BytesIO(), 302, "", {}, f"{server.url}/a/b.npz")

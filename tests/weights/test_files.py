@@ -163,8 +163,8 @@ def test_files_that_cannot_be_read(tmp_path, kind, monkeypatch):
         raise OSError(5, "Input/output error")
 
     arrays = readers.open_arrays(good)
-    monkeypatch.setattr(readers._File, "readinto", broken)
-    monkeypatch.setattr(readers._File, "read", broken)
+    monkeypatch.setattr(readers.File, "readinto", broken)
+    monkeypatch.setattr(readers.File, "read", broken)
     if kind == "safetensors":  # zipfile calls it the end of the file
         assert opened(good) == "cannot be read: Input/output error"
     with pytest.raises(weights.WeightsError, match="^cannot be read: Input/output error$"):

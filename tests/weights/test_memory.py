@@ -118,10 +118,10 @@ def test_where_an_array_is_wrong_the_others_are_not_kept(peaks):
 )  # fmt: skip
 def test_bounds_of_what_an_archive_unpacks_to(size, packed, message):
     if message is None:
-        readers._check_ratio(size, packed)
+        readers.check_ratio(size, packed)
         return
     with pytest.raises(weights.WeightsError) as raised:
-        readers._check_ratio(size, packed)
+        readers.check_ratio(size, packed)
     assert str(raised.value) == message
 
 

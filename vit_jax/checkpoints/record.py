@@ -96,11 +96,11 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
         for root, _, names in os.walk(path / STATE, topdown=False):
             for name in names:
                 file = os.path.join(root, name)  # noqa: PTH118
-                files[os.path.relpath(file, path)] = _size_and_crc(file)
+                files[os.path.relpath(file, path)] = size_and_crc(file)
                 storage.sync(file)
             storage.sync(root)
     body = json.loads(json.dumps({**commit, "files": files}, allow_nan=False))
-    text = json.dumps({"commit": body, "sha256": _sha256(body)})
+    text = encode(body)
     if local:
         storage.sync(path)
         part = path / f"{COMMIT}.part"
@@ -115,6 +115,11 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
         (path / COMMIT).write_text(text)  # an object appears whole or not at all
     if read_commit(path) != body:
         raise DamagedCheckpoint(f"{COMMIT} reads back differently")
+
+
+def encode(body: Any) -> str:
+    """A record as its file holds it, with its digest."""
+    return json.dumps({"commit": body, "sha256": _sha256(body)})
 
 
 def read_commit(path: epath.Path) -> dict[str, Any]:
@@ -156,7 +161,7 @@ def check_files(path: epath.Path, commit: Mapping[str, Any], share: slice = slic
     """
     for name, (size, crc) in sorted(commit["files"].items())[share]:
         try:
-            found = _size_and_crc(path / name)
+            found = size_and_crc(path / name)
         except FileNotFoundError:
             raise DamagedCheckpoint(f"{name} is missing") from None
         except PermissionError as error:
@@ -354,7 +359,8 @@ def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and -math.inf < value < math.inf  # ints of any size
 
 
-def _size_and_crc(file: str | os.PathLike[str]) -> list[int]:
+def size_and_crc(file: str | os.PathLike[str]) -> list[int]:
+    """The size in bytes and the CRC-32 of a file."""
     size = crc = 0
     block = memoryview(bytearray(BLOCK))
     with open(file, "rb", buffering=0) as stream:  # noqa: PTH123

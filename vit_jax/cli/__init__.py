@@ -123,11 +123,11 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments, overrides = _split_overrides(arguments)
-        arguments, plugins = _split_plugins(arguments)
+        arguments, overrides = split_overrides(arguments)
+        arguments, plugins = split_plugins(arguments)
         if plugins and (command or (arguments and arguments[0] in COMMANDS)):
             components.load_plugins(plugins)
-        args = create_parser(command).parse_all(arguments) if command else _parse(arguments)
+        args = create_parser(command).parse_all(arguments) if command else parse_command(arguments)
         if overrides and not args.command.TAKES_CONFIG:
             raise config.ConfigError(
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
@@ -260,7 +260,7 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"vit_jax.cli.{'list_' if name == 'list' else name}")
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_command(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the arguments by the parser of the command they begin with."""
     if arguments and arguments[0] in COMMANDS:
         return command_parser(arguments[0]).parse_all(arguments[1:])
@@ -291,7 +291,7 @@ def _flush() -> bool:
     return True
 
 
-def _split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Takes `--plugins=MODULE,...` out of the arguments of any command."""
     rest, plugins = [], []
     words = iter(arguments)
@@ -307,7 +307,7 @@ def _split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, plugins
 
 
-def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+def split_overrides(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
     """Takes `--config.KEY=VALUE` and `--config.KEY VALUE` out of the arguments."""
     rest, overrides = [], {}
     words = iter(arguments)

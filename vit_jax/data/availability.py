@@ -64,7 +64,7 @@ def find_prepared(dataset: Dataset, data_dir: Folder | None = None) -> PreparedD
         for path in (root / dataset.tfds).iterdir():
             numbers = path.name.split(".")
             suitable = fnmatch.fnmatchcase(path.name, dataset.version or "*.*.*")
-            if suitable and all(n.isdecimal() for n in numbers) and (one := _read_info(path)):
+            if suitable and all(n.isdecimal() for n in numbers) and (one := read_info(path)):
                 found.append((one.readable, [int(n) for n in numbers], one))
         return max(found)[2] if found else None
 
@@ -123,7 +123,7 @@ def conversion_command(name: str, path: epath.Path) -> str:
     return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data-dir=ANOTHER"
 
 
-def _read_info(path: epath.Path) -> PreparedDataset | None:
+def read_info(path: epath.Path) -> PreparedDataset | None:
     """The contents of dataset_info.json; None if it is missing or truncated."""
     try:
         file = path / INFO

@@ -226,7 +226,7 @@ def names_in(head: Sequence[str], classes: Sequence[str], where: str) -> tuple[s
 
 def imagenet() -> tuple[str, ...]:
     """WordNet ids of ImageNet's 1,000 classes, in the order of their numbers."""
-    return tuple(wnid for wnid, _ in _table())
+    return tuple(wnid for wnid, _ in imagenet_table())
 
 
 def _printable(names: Sequence[str]) -> tuple[str, ...]:
@@ -254,13 +254,16 @@ def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs
     """Outputs where one side has no names, and what is assumed; none for other sides."""
     count, known = len(head), _imagenet_numbers(classes)
     if not _is_numbered(head):
-        numbers, all_of_them = [_number(name) for name in classes], list(range(len(_table())))
+        numbers, all_of_them = (
+            [_number(name) for name in classes],
+            list(range(len(imagenet_table()))),
+        )
         complete = (
             None not in numbers and sorted(n for n in numbers if n is not None) == all_of_them
         )
         if complete and _imagenet_numbers(head) == all_of_them:
             return tuple(numbers), "the data's classes are numbers, taken for those of ImageNet"
-    elif count == len(_table()) and None not in known:
+    elif count == len(imagenet_table()) and None not in known:
         return tuple(known), (
             f"the head's {count:,} outputs have no names; taken for the classes of ImageNet in the "
             "order of WordNet ids"
@@ -322,7 +325,8 @@ def _number(name: str) -> int | None:
 
 
 @functools.cache
-def _table() -> tuple[tuple[str, str], ...]:
+def imagenet_table() -> tuple[tuple[str, str], ...]:
+    """ImageNet's 1,000 classes in order: WordNet id and names."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         return tuple((row["wnid"], row["words"]) for row in csv.DictReader(file))
 
@@ -332,7 +336,7 @@ def _aliases() -> dict[Hashable, set[int]]:
     """Class numbers of ImageNet by every folded name: WordNet id, all words, else one of them."""
     whole: dict[Hashable, set[int]] = {}
     parts: dict[Hashable, set[int]] = {}
-    for number, (wnid, words) in enumerate(_table()):
+    for number, (wnid, words) in enumerate(imagenet_table()):
         for name in (wnid, words):
             whole.setdefault(_folded(name), set()).add(number)
         for name in words.split(", "):
@@ -343,7 +347,7 @@ def _aliases() -> dict[Hashable, set[int]]:
 def _imagenet_numbers(names: Sequence[str]) -> list[int | None]:
     """The class number of ImageNet that each name stands for; None where none, or several."""
     known = [_aliases().get(_folded(name), set()) for name in names]
-    if len(names) == len(_table()):
+    if len(names) == len(imagenet_table()):
         in_place = sum(place in numbers for place, numbers in enumerate(known))
         if in_place >= IN_PLACE * len(names):  # which also tells the two cranes apart
             return list(range(len(names)))

@@ -112,11 +112,11 @@ def _unreadable_among(files: Folder | CsvImages, numbers: list[int]) -> Iterator
                 yield path, "is not a regular file"
             elif not status.st_size:
                 yield path, "is empty"
-            elif found := _foreign_format(path):
+            elif found := foreign_format(path):
                 yield path, f"is {found}, whatever its suffix says"
 
 
-def _foreign_format(path: str) -> str | None:
+def foreign_format(path: str) -> str | None:
     """What a file is that no decoder here reads, from its first bytes; None for an image."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (a Path takes ten times as long)

@@ -405,7 +405,7 @@ def _turned(image: Image.Image, turn: float) -> Image.Image:
 
 
 @dataclasses.dataclass(frozen=True)
-class _PluggedIn:
+class PluggedIn:
     """A transform of a plug-in, which may return anything."""
 
     text: str
@@ -443,7 +443,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
         # After RandAugment, as in timm, so that nothing moves or recolors the noise.
         steps.append(RandomErasing(data.erase))
     for one in data.transforms:
-        steps.append(_PluggedIn(one.name, components.make(one, "data.transforms")))
+        steps.append(PluggedIn(one.name, components.make(one, "data.transforms")))
     return tuple(steps)
 
 

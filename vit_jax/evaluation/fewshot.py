@@ -169,7 +169,7 @@ def accuracy(linear: Linear, test: Features) -> float:
     replicated = [jax.device_put(part.astype(np.float32), place) for part in linear]
     with jax.set_mesh(test.mesh):
         sums = [
-            _hits(*replicated, values, labels)
+            count_hits(*replicated, values, labels)
             for values, labels in zip(test.values, test.labels, strict=True)
         ]
     hits, count = np.array(jax.device_get(sums), np.int64).sum(axis=0)
@@ -177,7 +177,7 @@ def accuracy(linear: Linear, test: Features) -> float:
 
 
 @jax.jit
-def _hits(
+def count_hits(
     mean: jax.Array,
     scale: jax.Array,
     weights: jax.Array,

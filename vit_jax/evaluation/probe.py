@@ -51,7 +51,7 @@ def learn(
     """The head for features (N, D) and labels (N,), and its l2; None if `stop()` was."""
     mean, scale = fewshot.moments(x)
     values = _blocks(((x - mean) / scale).astype(np.float32), mesh, fill=0)
-    held_out = np.isin(np.arange(len(y)), _fifth(y))
+    held_out = np.isin(np.arange(len(y)), fifth(y))
     fitted, held, whole = (
         _blocks(labels.astype(np.int32), mesh, fill=PADDING)
         for labels in (np.where(held_out, PADDING, y), np.where(held_out, y, PADDING), y)
@@ -64,16 +64,16 @@ def learn(
     tried: list[tuple[float, float, Head]] = []
     with jax.set_mesh(mesh):
         for l2 in STRENGTHS:
-            head = _minimize(head, values, fitted, l2)
+            head = minimize(head, values, fitted, l2)
             tried.append((fewshot.accuracy(_linear(head), Features(mesh, values, held)), l2, head))
             if stop():
                 return None
         _, l2, head = max(tried, key=lambda one: one[0])  # the first, so the largest, of equals
-        head = _minimize(head, values, whole, l2)
+        head = minimize(head, values, whole, l2)
     return _linear(head)._replace(mean=mean, scale=scale), l2
 
 
-def _fifth(labels: np.ndarray) -> np.ndarray:
+def fifth(labels: np.ndarray) -> np.ndarray:
     """The positions of about a fifth of every class, none for classes with fewer."""
     order = np.random.default_rng(0).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -102,7 +102,7 @@ def _linear(head: Head) -> Linear:
 
 
 @jax.jit
-def _minimize(
+def minimize(
     head: Head, values: list[jax.Array], labels: list[jax.Array], l2: jax.typing.ArrayLike
 ) -> Head:
     """Runs L-BFGS from `head` and returns the result."""

@@ -47,7 +47,7 @@ def create_evaluators(
     for name, source in open_sets(cfg, classes).items():
         task, split = tasks.TASKS[name], pass_over(source)
         if task.dataset is OBJECTNET:
-            right = _objectnet(_root(cfg), source.classes, classes)
+            right = objectnet_outputs(_root(cfg), source.classes, classes)
             found[name] = evaluators.several_right(model, cfg, split, right)
         elif task.restricted:
             found[name] = evaluators.class_subset(model, cfg, split)
@@ -205,7 +205,7 @@ def _imagenet_outputs(head: Sequence[str], key: str) -> list[int]:
     return class_matching.match(head, class_matching.imagenet(), key, remedy=REMEDY)
 
 
-def _objectnet(root: str | None, classes: Sequence[str], head: Sequence[str]) -> np.ndarray:
+def objectnet_outputs(root: str | None, classes: Sequence[str], head: Sequence[str]) -> np.ndarray:
     """The outputs that are right for each of ObjectNet's classes, padded with NONE."""
     found = availability.find_prepared(OBJECTNET, root)
     assert found is not None, "it is open"

@@ -89,13 +89,13 @@ def _resized(
         longest = transforms.ResizeShortSide.LONGEST * jnp.minimum(height, width)
         sides = [jnp.minimum(side, longest) for side in sides]
     if isinstance(resize, transforms.ResizeShortSide):
-        ratio = _rounded_ratio if resize.resampling in TENSORFLOW else jnp.floor_divide
+        ratio = rounded_ratio if resize.resampling in TENSORFLOW else jnp.floor_divide
         return sides, [ratio(side * resize.size, jnp.minimum(*sides)) for side in sides]
     assert isinstance(resize, transforms.ResizeKeepRatio)
     # The axis whose ratio decides; sides fit int32 for any image within data.max_pixels.
     tall = (sides[0] * resize.width >= sides[1] * resize.height) == inside
     per = [jnp.where(tall, resize.height, resize.width), jnp.where(tall, *sides)]
-    return sides, [jnp.maximum(1, _rounded_ratio(side * per[0], per[1])) for side in sides]
+    return sides, [jnp.maximum(1, rounded_ratio(side * per[0], per[1])) for side in sides]
 
 
 def _first(margin: jax.Array, *, even: bool) -> jax.Array:
@@ -106,7 +106,7 @@ def _first(margin: jax.Array, *, even: bool) -> jax.Array:
     return jnp.where(margin < 0, -(-margin // 2), half + (margin % 2) * (half % 2))
 
 
-def _rounded_ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
+def rounded_ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
     """The ratio of two integers, rounded half to even like Python's `round`."""
     upper, rest = jnp.divmod(2 * numerator + denominator, 2 * denominator)
     return jnp.where((rest == 0) & (upper % 2 == 1), upper - 1, upper)

@@ -147,11 +147,11 @@ def search(
     found = table.nearest(features, top)
     if page is not None and folder is not None:
         with storage.writing("--output", page):
-            storage.write_atomically(page, html.page(_document(opened, photo, folder, found)))
+            storage.write_atomically(page, html.page(create_document(opened, photo, folder, found)))
     return found
 
 
-def _document(
+def create_document(
     opened: loading.LoadedModel, query: pathlib.Path, folder: pathlib.Path, found: list[Match]
 ) -> Document:
     """The query and what was found, with pictures."""

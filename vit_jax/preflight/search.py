@@ -83,7 +83,7 @@ def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
     other = failed.settings
     if settings.remat != other.remat or where.memory is None:
         return False
-    used = failed.peak or _used(failed.exceeds or "")
+    used = failed.peak or used_memory(failed.exceeds or "")
     if used is None or settings.fsdp > other.fsdp:
         return settings == other
     # The state is constant, activations shrink with the microbatch; allow for another 10 %.
@@ -92,7 +92,7 @@ def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
     return 0.9 * (fixed + activations) > where.memory
 
 
-def _used(message: str) -> float | None:
+def used_memory(message: str) -> float | None:
     """The bytes that a program needs, by the compiler's message."""
     match = re.search(r"(?:\(|Used )([\d.]+)([KMGT])", message)
     if match is None:

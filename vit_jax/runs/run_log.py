@@ -89,7 +89,7 @@ class RunLog:
             return
         (step, metrics, ids), self._pending = self._pending, None
         self._timer.steps += 1
-        self._check(step, metrics, ids)
+        self.check_step(step, metrics, ids)
         logged = self._durations.logs(step, self._cfg.logging.every)
         # The clock decides only what is shown: what is written is that of an unbroken run.
         if not (logged or self._progress.due(step)):
@@ -134,7 +134,7 @@ class RunLog:
         if spent := self._files.spent(step):
             self._progress.say(goodput.describe(spent))
 
-    def _check(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
+    def check_step(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
         """Waits for a step; warns of one that is not finite, and raises Diverged at the limit."""
         if bool(metrics["finite"]):
             return

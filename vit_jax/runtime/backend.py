@@ -28,7 +28,7 @@ def choose(*, opens: bool = True) -> None:
         _open_in_a_process()
     if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None or _has_tpu():
         return
-    if not _has_plugin():
+    if not has_plugin():
         os.environ["JAX_PLATFORMS"] = "cpu"
         if "jax" in sys.modules:  # which reads the environment once
             sys.modules["jax"].config.update("jax_platforms", "cpu")
@@ -74,7 +74,7 @@ def _missing(why: str) -> str:
 def _may_exist(platform: str) -> bool:
     if platform == "tpu":
         return importlib.util.find_spec("libtpu") is not None
-    return platform not in ("cuda", "gpu", "rocm") or _has_plugin()
+    return platform not in ("cuda", "gpu", "rocm") or has_plugin()
 
 
 def is_cpu_only() -> bool:
@@ -82,10 +82,11 @@ def is_cpu_only() -> bool:
     platforms = os.environ.get("JAX_PLATFORMS")
     if platforms:
         return platforms == "cpu"
-    return not (_has_plugin() or importlib.util.find_spec("libtpu") is not None)
+    return not (has_plugin() or importlib.util.find_spec("libtpu") is not None)
 
 
-def _has_plugin() -> bool:
+def has_plugin() -> bool:
+    """Whether a package of jax for GPUs is installed."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
     return any(importlib.util.find_spec(name) for name in plugins)
 

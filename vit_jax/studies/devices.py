@@ -23,7 +23,7 @@ def shares(parallel: int) -> list[Environment]:
         )
     if parallel == 1:
         return [{}]
-    platform, count = _devices()
+    platform, count = find_devices()
     if platform == "cpu":
         return [{}] * parallel
     each = count // parallel
@@ -50,7 +50,7 @@ def _share(platform: str, numbers: range) -> Environment:
     }
 
 
-def _devices() -> tuple[str, int]:
+def find_devices() -> tuple[str, int]:
     """The platform and its number of GPUs or TPU chips."""
     code = (
         "import jax; d = jax.local_devices(); p = d[0].platform; "

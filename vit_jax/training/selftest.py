@@ -55,7 +55,7 @@ def run(
     """
     with device.memory_errors():
         names, mesh = replay.hosts(), Mesh(np.array(jax.devices()), ("device",))
-        program, live, images = _prepare(_config_of(variant, batch), mesh)
+        program, live, images = prepare(create_config(variant, batch), mesh)
         _compare_programs(program, names)
         compiled, began = program.compile(), time.monotonic()
         where = f"devices: {mesh.size}; hosts: {', '.join(dict.fromkeys(names))}"
@@ -77,7 +77,8 @@ def run(
     return Verdict(mesh.size, rounds, time.monotonic() - began)
 
 
-def _config_of(variant: str, batch: int) -> config.Config:
+def create_config(variant: str, batch: int) -> config.Config:
+    """The config of a model that trains on synthetic images."""
     model = models.complete(config.Model(variant=variant, num_classes=1000))
     cfg = config.Config(
         model=model,
@@ -88,7 +89,7 @@ def _config_of(variant: str, batch: int) -> config.Config:
     return cfg
 
 
-def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, Any]:
+def prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, Any]:
     """The program of a round, and its arguments: a state and images for each device."""
     trainer = build(cfg, EXAMPLES, devices=jax.devices()[:1])
     drawn = np.random.default_rng(0)

@@ -258,7 +258,7 @@ def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
     local = urllib.parse.urlsplit(url).hostname in LOCAL
     # Nobody's proxy leads to this machine itself.
     proxies = [urllib.request.ProxyHandler({})] if local else []
-    opener = urllib.request.build_opener(_Redirects, *proxies)
+    opener = urllib.request.build_opener(Redirects, *proxies)
     address = shown(url)
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked
     on_hub = url.startswith(f"{HUB}/")
@@ -299,7 +299,7 @@ def _token() -> str:
     return token
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
+class Redirects(urllib.request.HTTPRedirectHandler):
     """Follows only where the first address could have been."""
 
     def redirect_request(

@@ -61,7 +61,7 @@ def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
         if not path.is_file():
             raise WeightsError("no such file")
         with _explained(f"is not a complete {kind} file"):
-            return FORMATS[kind](_File(path))
+            return FORMATS[kind](File(path))
 
 
 def open_orbax(folder: pathlib.Path) -> Arrays:
@@ -69,7 +69,7 @@ def open_orbax(folder: pathlib.Path) -> Arrays:
     with _named(folder), _explained("is not a complete Orbax checkpoint"):
         arrays = orbax_files.open_arrays(folder)
         packed = orbax_files.size(folder)
-        _check_ratio(sum(one.span for one in arrays.values()), packed)
+        check_ratio(sum(one.span for one in arrays.values()), packed)
         specs = {name: ArraySpec(one.shape, one.dtype) for name, one in arrays.items()}
         return _checked(specs, lambda name: arrays[name].read(), packed)
 
@@ -105,14 +105,14 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads the object in a JSON file of moderate size; raises WeightsError."""
     with _named(path):
         with _explained("is not valid JSON"):
-            values = json.loads(_File(path).read().decode("utf-8"))
+            values = json.loads(File(path).read().decode("utf-8"))
         if not isinstance(values, dict):
             raise WeightsError("must be a JSON object")
         _check_depth(values)
     return values
 
 
-class _File(io.FileIO):
+class File(io.FileIO):
     """A file that returns at most MAX_TABLE bytes per read, whatever its tables declare."""
 
     def read(self, size: int | None = -1) -> bytes:
@@ -176,7 +176,7 @@ def _check_size(size: int) -> None:
         raise WeightsError(f"unpacks to {_amount(size)}; the limit is {_amount(MAX_BYTES)}")
 
 
-def _check_ratio(size: int, packed: int) -> None:
+def check_ratio(size: int, packed: int) -> None:
     """Raises WeightsError if an archive of `packed` bytes unpacks to too many."""
     most = max(FREE_BYTES, MAX_RATIO * packed)
     if size > most:
@@ -216,13 +216,13 @@ def _repeated(names: Iterable[str]) -> str | None:
 # .npz: a zip archive of .npy files
 
 
-def _npz(file: _File) -> Arrays:
+def _npz(file: File) -> Arrays:
     archive = zipfile.ZipFile(file)
     members = archive.infolist()
     _check_names(member.filename for member in members)
     size = sum(member.file_size for member in members)
     _check_size(size)
-    _check_ratio(size, file.size)
+    check_ratio(size, file.size)
     specs: dict[str, ArraySpec] = {}
     headers: dict[str, npy.Header] = {}
     for member in members:
@@ -278,7 +278,7 @@ TYPES = {
 }  # fmt: skip
 
 
-def _safetensors(file: _File) -> Arrays:
+def _safetensors(file: File) -> Arrays:
     length = int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_once)
     metadata = header.pop("__metadata__", None) or {}
@@ -326,7 +326,7 @@ def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
 # PyTorch's and Flax's files
 
 
-def _torch(file: _File) -> Arrays:
+def _torch(file: File) -> Arrays:
     try:
         tensors, read_tensor = torch_files.open_tensors(file)
     except pickles.Refused as error:
@@ -336,11 +336,11 @@ def _torch(file: _File) -> Arrays:
     specs = {name: ArraySpec(one.shape, one.storage.dtype) for name, one in tensors.items()}
     # Tensors may share values, or repeat them.
     spans = sum(one.span * one.storage.dtype.itemsize for one in tensors.values())
-    _check_ratio(spans, file.size)
+    check_ratio(spans, file.size)
     return _checked(specs, read_tensor, file.size)
 
 
-def _flax(file: _File) -> Arrays:
+def _flax(file: File) -> Arrays:
     arrays = flax_files.open_arrays(file)
     specs = {name: ArraySpec(one.shape, one.dtype) for name, one in arrays.items()}
     return _checked(specs, lambda name: arrays[name].read(file), file.size)
@@ -353,7 +353,7 @@ def _checked(
     _check_names(specs)
     size = sum(spec.nbytes for spec in specs.values())
     _check_size(size)
-    _check_ratio(size, packed)
+    check_ratio(size, packed)
 
     def read(name: str) -> np.ndarray:
         with _explained(f"{name} is damaged"):
@@ -371,7 +371,7 @@ def _suffix(path: pathlib.Path) -> str:
     return path.suffix.lower()
 
 
-FORMATS: Mapping[str, Callable[[_File], Arrays]] = {
+FORMATS: Mapping[str, Callable[[File], Arrays]] = {
     ".npz": _npz,
     ".safetensors": _safetensors,
     **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt"), _torch),

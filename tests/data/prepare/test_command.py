@@ -429,7 +429,7 @@ def test_whatever_a_builder_raises_is_one_line(prepare, monkeypatch, error, code
     def fail(self, **arguments):
         raise error
 
-    monkeypatch.setattr(download, "_check_network", lambda one, name: None)
+    monkeypatch.setattr(download, "check_network", lambda one, name: None)
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     found, lines, errors = prepare("mnist")
@@ -445,7 +445,7 @@ def test_what_tfds_prepares_is_array_record_and_is_prepared_once(prepare, monkey
         return {"train": some(8), "test": some(5)}
 
     monkeypatch.setattr(tfds.builder_cls("mnist"), "_split_generators", generators)
-    monkeypatch.setattr(download, "_check_network", lambda one, name: None)
+    monkeypatch.setattr(download, "check_network", lambda one, name: None)
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
     prepared = f"mnist: prepared, in {data_dir}/mnist/3.0.1"
     assert prepare("mnist")[:2] == (0, [prepared])

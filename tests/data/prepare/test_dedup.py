@@ -100,7 +100,7 @@ def test_the_search_finds_every_hash_within_the_threshold(threshold):
     prints = np.zeros(500, [*dedup.RECORD, ("name", "S1")])
     prints["exact"] = np.array([bytes([n % 256, n // 256] * 8) for n in range(500)], "V16")
     prints["bits"], prints["contrast"] = bits, True
-    found = Index(prints, threshold)._near(query)
+    found = Index(prints, threshold).near(query)
     expected = [(bin(int(b ^ query)).count("1"), n) for n, b in enumerate(bits)]
     assert found == sorted(pair for pair in expected if pair[0] <= threshold)
     assert len(found) >= 20 * (threshold + 1)

@@ -182,7 +182,7 @@ def test_a_client_that_drips_is_cut_off(server, monkeypatch, begun):
 
 def test_few_images_are_in_memory_at_once(viewer, monkeypatch):
     held, most, free = [], [], threading.Event()
-    read = serve.Handler._body
+    read = serve.Handler.read_body
 
     def body(self, length):
         held.append(1)
@@ -194,7 +194,7 @@ def test_few_images_are_in_memory_at_once(viewer, monkeypatch):
         held.pop()
         return {}
 
-    monkeypatch.setattr(serve.Handler, "_body", body)
+    monkeypatch.setattr(serve.Handler, "read_body", body)
     monkeypatch.setattr(type(viewer), "show", look)
     found = []
     with running(viewer, "") as server:

@@ -44,7 +44,7 @@ def test_the_records_are_those_of_todays_declarations(only, tmp_path):
     size = findings.scale("cpu")
     declared = findings.declare(findings.select(only), findings.Arms(size, "webp"))
     kept = findings.FindingsStudy(size, declared, findings.open_records(KEPT), tmp_path)
-    assert verification._comparable(kept)
+    assert verification.comparable_cells(kept)
     for one in declared:
         for _, _, _, cell in kept.planned(one):
             record = kept.records.find(cell)

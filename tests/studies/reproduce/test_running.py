@@ -90,7 +90,7 @@ class Runs:
 
 def test_what_cannot_be_run_here_is_left_out(tmp_path, monkeypatch, caplog):
     ran = Runs()
-    monkeypatch.setattr(runner, "_backend", lambda: "cpu")
+    monkeypatch.setattr(runner, "find_platform", lambda: "cpu")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
     small = cut("table5", lambda c: c.row.startswith("ViT-B/16") and c.column == "Pets")
     caplog.set_level("INFO")
@@ -109,7 +109,7 @@ def test_what_cannot_be_run_here_is_left_out(tmp_path, monkeypatch, caplog):
     assert reproduce.perform(small, tmp_path, {}, smoke=False, run=ran) == 0
     assert not ran.cells
     assert "no accelerator here, and a CPU would take some 69 days" in caplog.text
-    monkeypatch.setattr(runner, "_backend", lambda: "tpu")
+    monkeypatch.setattr(runner, "find_platform", lambda: "tpu")
     # The weights that it begins with are to be downloaded.
     assert reproduce.perform(small, tmp_path, {}, smoke=False, run=ran) == 2
     assert f"vit_jax transfer {PETS} --workdir={tmp_path / PETS}" in caplog.text

@@ -146,7 +146,7 @@ def test_planning_leaves_the_devices_alone():
 
 def test_shares_of_the_devices(monkeypatch):
     def shares(platform, count, parallel, visible=""):
-        monkeypatch.setattr(devices, "_devices", lambda: (platform, count))
+        monkeypatch.setattr(devices, "find_devices", lambda: (platform, count))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         return devices.shares(parallel)
 

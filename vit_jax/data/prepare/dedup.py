@@ -133,14 +133,14 @@ class Index:
         mirrored = np.ascontiguousarray(mine.gray.reshape(SMALL, SMALL)[:, ::-1]).ravel()
         best: tuple[int, int] | None = None
         for bits, gray in ((mine.bits, mine.gray), (mine.bits ^ MIRROR, mirrored)):
-            for distance, at in self._near(bits):
+            for distance, at in self.near(bits):
                 if best is not None and distance >= best[0]:
                     break
                 if float(self._prints["gray"][at].astype(np.float32) @ gray) >= CORRELATION:
                     best = distance, at
         return best and Match(self._name(best[1]), best[0])
 
-    def _near(self, bits: np.uint64) -> list[tuple[int, int]]:
+    def near(self, bits: np.uint64) -> list[tuple[int, int]]:
         """(distance, position) of all hashes within the threshold, nearest first."""
         found = []
         for mask, keys, rows in self._bands:

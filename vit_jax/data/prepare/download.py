@@ -89,7 +89,7 @@ def sizes_of_downloads(one: Any, wanted: Sequence[str] = ()) -> dict[str, int]:
 
 def _download(one: Any, name: str, manual: str | None) -> None:
     if manual is None:
-        _check_network(one, name)
+        check_network(one, name)
     config = tfds.download.DownloadConfig(manual_dir=manual)
     with _one_line(name), contextlib.redirect_stdout(sys.stderr):
         one.download_and_prepare(download_config=config)
@@ -118,7 +118,7 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
     """
     if manual := manual_archives(one, name, recipe, data_dir):
         return manual
-    _check_network(one, name, f"; or get {recipe.files}, and give their folder by --from=")
+    check_network(one, name, f"; or get {recipe.files}, and give their folder by --from=")
     infos = {u: i for u, i in one.url_infos.items() if i.filename in recipe.downloads}
     folder = data_dir / "downloads"
     with _one_line(name), contextlib.redirect_stdout(sys.stderr):
@@ -170,7 +170,7 @@ def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = Tru
         raise DataError(f"{name}: {folder} lacks {', '.join(lacking)}; it takes {files}")
 
 
-def _check_network(one: Any, name: str, otherwise: str = "") -> None:
+def check_network(one: Any, name: str, otherwise: str = "") -> None:
     """Raises PrepareError without a network, where TFDS would retry for minutes."""
     if urllib.request.getproxies():
         return

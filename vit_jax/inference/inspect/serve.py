@@ -142,7 +142,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             length = self._length()
             try:
                 with self.server.images:
-                    encoded = self._body(length)
+                    encoded = self.read_body(length)
                     with self.server.one_at_a_time:
                         fields = self.server.viewer.show(("your image", encoded, None))
             except decoding.BadImage as error:
@@ -175,7 +175,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             )
         return int(length)
 
-    def _body(self, length: int) -> bytes:
+    def read_body(self, length: int) -> bytes:
+        """The body of a request; raises RejectedError if it comes only in part."""
         self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
         body = self.rfile.read(length)
         if len(body) < length:

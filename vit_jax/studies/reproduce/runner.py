@@ -126,7 +126,7 @@ def _left_out(one: Planned) -> str:
     if one.state in (planning.WAITS, planning.LACKS):
         return f"left out: {one.state} {one.why}"
     days = (one.exaflops or 0.0) * 1e18 / CPU_FLOPS / 86_400
-    if days <= MOST_DAYS or _backend() != "cpu":
+    if days <= MOST_DAYS or find_platform() != "cpu":
         return ""
     return f"left out: no accelerator here, and a CPU would take some {days:,.0f} days"
 
@@ -140,7 +140,7 @@ def _tiny_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 @functools.cache
-def _backend() -> str:
+def find_platform() -> str:
     """The platform of this machine's devices, queried in another process.
 
     A TPU has one owner: a process that looked for devices would keep the cells from theirs.
