@@ -1,8 +1,8 @@
 """Every backbone in backbones/*.json: in as its library computes it, and out as it came."""
 
 import dataclasses
-import json
 import math
+import re
 
 import cv2
 import numpy as np
@@ -93,28 +93,90 @@ def test_it_comes_out_as_it_went_in(tmp_path, name):
         np.testing.assert_array_equal(written[array], numbers, strict=True)
 
 
-DINOV2 = [name for name in NAMES if name.startswith("hf_dinov2") and "none" not in name]
+def read(described, files):
+    """Returns the family and the facts of a fixture, by shapes and files alone."""
+    specs = {
+        name: ArraySpec(tuple(shape), np.dtype(np.float32))
+        for name, shape in described["arrays"].items()
+    }
+    hints = family.Hints(files=files)
+    found = importing.find(Arrays(specs, lambda name: None), files)
+    return found.family, found.family.read_spec(
+        found.family.prepared(found.arrays, hints).specs, hints
+    )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DINOV2)  # that without registers is written as one without
-def test_what_transformers_needs_to_build_it_is_written(tmp_path, name):
-    described, loaded = load(tmp_path / "in", name)
-    weights.save(loaded.params, loaded.spec, "hf", tmp_path / "out")
-    fields = json.loads((tmp_path / "out" / "config.json").read_text())
-    given = described["files"]["config.json"]
-    for key in (
-        *("architectures", "model_type", "hidden_size", "num_hidden_layers", "mlp_ratio"),
-        *("num_attention_heads", "patch_size", "layer_norm_eps", "use_swiglu_ffn"),
-        "layerscale_value",
-    ):
-        assert fields[key] == given[key]
-    assert fields.get("num_register_tokens") == given.get("num_register_tokens")
-    side = given["image_size"]
-    assert fields["image_size"] == (side[0] if isinstance(side, list) else side)
-    if not given["use_swiglu_ffn"]:
-        names = huggingface.ACTIVATIONS
-        assert names[fields["hidden_act"]] == names[given["hidden_act"]]
+def fixtures(start):
+    """Yields names, records, config.json and facts of fixtures, and the files of their exports."""
+    for name in NAMES:
+        record = foreign.record(f"backbones/{name}")
+        if name.startswith(start) and "config.json" in record.get("files", {}):
+            kind, facts = read(record, record["files"])
+            files = exporting.find_family(facts, kind.project).files(facts)
+            yield name, record, record["files"]["config.json"], facts, files
+
+
+# Of transformers' config.json: for training and other tasks, or at values that change nothing.
+UNSAID = re.compile(
+    "(out|pooler|auxiliary|initializer|pos_embed)_.*|.*_(dropout|drop|fpn|head|token|layernorm)|"
+    "drop_path_rate|encoder_stride|(id2label|label2id)|pool_scales|projection_dim|stage_names|"
+    "reshape_hidden_states|semantic_loss_ignore_index|text_config|transformers_version|vocab_size"
+)
+
+
+def described_alike(given, written):
+    """Asserts that a config.json of transformers and the one written for it say the same."""
+    said = {key: value for key, value in given.items() if value is not None}
+    names = huggingface.ACTIVATIONS
+    for key, value in said.items():
+        other = written.get(key)
+        if key == "vision_config":
+            described_alike(value, other)
+        elif key == "image_size":
+            assert other in (value, [value, value]) or [other, other] == value
+        elif key == "hidden_act":  # which a gated MLP has none of
+            assert given.get("use_swiglu_ffn") or names[value] == names[other]
+        elif key in written or not UNSAID.fullmatch(key):
+            assert other == value, key
+
+
+def test_config_of_transformers_comes_out_as_it_went_in():
+    compared = set()
+    for _, _, given, _, files in fixtures("hf_"):
+        written = files["config.json"]
+        if given["architectures"] != written["architectures"]:
+            continue  # written as another class that computes the same
+        given.pop("use_mask_token", None)
+        if given["architectures"] == ["SiglipForImageClassification"]:
+            given["vision_config"].pop("vision_use_head")  # which this class has not
+        described_alike(given, written)
+        compared.add(given["model_type"])
+    assert compared == {
+        *("beit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit"),
+        *("clip_vision_model", "siglip", "siglip_vision_model"),
+    }
+
+
+def test_config_of_timm_comes_out_as_it_went_in():
+    """Arguments may be more: what a name says is written out."""
+    for name, record, given, facts, files in fixtures("timm_"):
+        written = files["config.json"]
+        view, arguments = (
+            {**given[key], **written[key]} for key in ("pretrained_cfg", "model_args")
+        )
+        assert given["global_pool"] == written["global_pool"], name
+        for key, value in given["pretrained_cfg"].items():
+            resizable = "dinov3" in name and key in ("input_size", "fixed_input_size")
+            assert resizable or view[key] == value, (name, key)
+        for key, value in given["model_args"].items():
+            if key == "mlp_ratio":  # timm rounds down, and of SwiGLU once more
+                hidden = int(facts.model.width * arguments[key])
+                gated = facts.model.mlp == "swiglu"
+                assert gated or hidden == int(facts.model.width * value), name
+            elif name not in ("timm_reg2_placed", "timm_dinov3_plus"):  # said in another way
+                assert arguments[key] == value, (name, key)
+        again = read(record, {"config.json": written})[1]
+        assert again.model == facts.model, name
 
 
 @pytest.mark.slow
