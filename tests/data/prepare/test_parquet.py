@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import pathlib
 import tarfile
 
 import pyarrow as pa
@@ -81,8 +82,28 @@ def test_rows_become_files_of_their_split_and_class(tmp_path):
 
 
 def test_arrow_files_are_refused_with_the_remedy(tmp_path):
-    (tmp_path / "train.arrow").write_bytes(b"ARROW1")
-    assert "to_parquet" in refusal(tmp_path / "train.arrow")
+    for name in ("train.arrow", "train.ARROW"):
+        (tmp_path / name).write_bytes(b"ARROW1")
+        assert "to_parquet" in refusal(tmp_path / name)
+
+
+def test_what_is_damaged_or_too_large_is_named(tmp_path, monkeypatch):
+    path = written(tmp_path, hugging_face())
+    whole = path.read_bytes()
+    for data in (b"", whole[:-9], whole[:100] + whole[-100:], b"PAR1" + bytes(99) + b"PAR1"):
+        path.write_bytes(data)
+        assert refusal(path).startswith("is damaged, or no Parquet file: ")
+    path.write_bytes(whole)
+    monkeypatch.setattr(parquet, "LARGEST", 99)
+    assert refusal(path) == "row group 0 has more than 99 bytes"
+
+
+def test_rows_without_an_image_are_counted_as_none(tmp_path):
+    images = pa.array([{"bytes": None, "path": "x.jpg"}, None, {"bytes": b"", "path": None}], IMAGE)
+    path = written(tmp_path, table({"image": images, "y": [0, 1, 2]}))
+    assert [row.path for row in parquet.rows(path)] == [
+        f"train/train-00000-of-00001-0000000{number}" for number in range(3)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +112,13 @@ def test_arrow_files_are_refused_with_the_remedy(tmp_path):
         (pa.array([3, 10]), ["3", "10"]),
         (pa.array(["cat", "dog"]), ["cat", "dog"]),
         (pa.array(["cat", "dog"]).dictionary_encode(), ["cat", "dog"]),
+        (pa.array(["cat", "dog"], pa.large_string()), ["cat", "dog"]),
     ],
 )
-def test_labels_of_files_that_nobody_described(tmp_path, labels, names):
-    path = written(tmp_path, table({"img": pa.array([JPEG, PNG]), "y": labels}), "mine.parquet")
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_labels_of_files_that_nobody_described(tmp_path, labels, names, kind):
+    columns = {"img": pa.array([JPEG, PNG], kind), "y": labels}
+    path = written(tmp_path, table(columns), "mine.parquet")
     assert [row.path.split("/")[0] for row in parquet.rows(path)] == names
 
 
@@ -112,14 +136,54 @@ def test_columns_are_named_where_several_could_be_meant(tmp_path):
     assert refusal(none) == "no column of images; it has text"
     floats = written(tmp_path, table({"img": pa.array([JPEG]), "y": [0.5]}), "f.parquet")
     assert refusal(floats, label="y") == "column y: must be whole numbers or texts, and is double"
+    assert refusal(floats, label="img").startswith("column img: must be whole numbers or texts")
+    texts = pa.array([{"bytes": "text"}], pa.struct({"bytes": pa.string()}))
+    text = written(tmp_path, table({"img": texts, "y": [0]}), "t.parquet")
+    assert refusal(text) == "no column of images; it has img, y"
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match="^--label=fine: is for Parquet files, and none"):
         image_listing.scan([tmp_path / "a"], label="fine")
 
 
 def test_a_label_outside_of_the_named_classes_is_an_error(tmp_path):
-    path = written(tmp_path, hugging_face((0, 2)))
-    assert refusal(path) == "labels 2: the file names 2 classes"
+    for label in (2, -2):
+        path = written(tmp_path, hugging_face((0, label)))
+        assert refusal(path) == f"labels {label}: the file names 2 classes"
+
+
+def test_the_image_that_a_description_names_is_read(tmp_path):
+    columns = {"mask": pa.array([PNG]), "img": pa.array([JPEG]), "y": [0]}
+    features = {"img": {"_type": "Image"}, "y": {"_type": "Image"}}  # a column of numbers is none
+    path = written(tmp_path, table(columns, features))
+    assert [row.data for row in parquet.rows(path)] == [JPEG]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("{", "null", '{"info": null}', '{"info": {}}', '{"info": {"features": [1]}}'),
+        *('{"info": {"features": {"y": "names"}}}', "[" * 10**5),
+        *(f'{{"info": {{"features": {{"y": {{"names": {names}}}}}}}}}' for names in ("[5]", '"a"')),
+    ],
+)
+def test_a_description_of_another_form_says_nothing(tmp_path, said):
+    plain = table({"img": pa.array([JPEG]), "y": [0]})
+    path = written(tmp_path, plain.replace_schema_metadata({"huggingface": said}), "x.parquet")
+    assert [row.path for row in parquet.rows(path)] == ["0/x-00000000.jpg"]
+
+
+def test_names_of_classes_are_those_of_folders():
+    names = {" cat ": "cat", "/cat/": "cat", "a/b": "a_b", " ": None, "/": None, "": None}
+    assert {name: parquet.folder_name(name) for name in names} == names
+
+
+def test_splits_are_words_of_names_of_files_or_else_of_their_folders():
+    names = {
+        "train-00000-of-00002.parquet": "train", "my_test_set.parquet": "test",
+        "x.validation.parquet": "validation", "test/data.parquet": "test",
+        "test/train-1.parquet": "train", "test/deep/0.parquet": None, "trains.parquet": None,
+    }  # fmt: skip
+    assert {name: parquet.split_name(pathlib.Path(name)) for name in names} == names
 
 
 def sample_tar(path, members):
@@ -146,6 +210,34 @@ def test_a_webdataset_has_the_classes_of_its_labels(tmp_path):
             "train/7/train-000-0001.jpg", "train/a cat/train-000-0002.png", "0003.jpg",
             "cat/0004.jpg",
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("beside", "label"),
+    [
+        ({"cls": b" 7\n"}, "7"), ({"CLS": b"7"}, "7"), ({"txt": b"9", "cls": b"7"}, "7"),
+        ({"cls": b"\xff"}, "\ufffd"), ({"cls": b"a/b"}, "a_b"), ({"cls": b"a\0b"}, None),
+        ({"cls": b" "}, None), ({"cls": b"7" * (image_listing.LABEL + 1)}, None),
+        ({"txt": b"7"}, None), ({"json": b'{"cls": 3}'}, "3"),
+        ({"json": b'{"cls": 3, "label": "a"}'}, "a"), ({"json": b'{"label": [1]}'}, None),
+        ({"json": b"[1]"}, None), ({"json": b"{"}, None), ({"json": b"[" * 60_000}, None),
+        ({"json": b'{"label": null}', "cls": b"7"}, "7"),
+    ],
+)  # fmt: skip
+def test_labels_beside_an_image_of_a_webdataset(tmp_path, beside, label):
+    files = {f"00.1.{suffix}": data for suffix, data in beside.items()}
+    sample_tar(tmp_path / "x.tar", {"00.left.JPG": JPEG, **files, "01.jpg": JPEG})
+    found = [f"{label}/x-00.left.JPG" if label else "00.left.JPG", "01.jpg"]
+    assert sorted(contents(tmp_path / "x.tar")) == sorted(found)
+
+
+def test_examples_of_many_files(tmp_path, monkeypatch):
+    """Of the files of one example a few are looked at, but all images listed."""
+    monkeypatch.setattr(image_listing, "MEMBERS", 2)
+    sample_tar(tmp_path / "x.tar", {"0.a.jpg": JPEG, "0.cls": b"7", "0.b.jpg": JPEG, "0.txt": b"t"})
+    listing = image_listing.scan([tmp_path / "x.tar"])
+    assert [listing.path(place) for place in range(len(listing))] == ["7/x-0.a.jpg", "7/x-0.b.jpg"]
+    assert listing.ignored == ["0.cls", "0.txt"]
 
 
 def test_a_packed_table_is_trained_on_by_its_names(tmp_path, prepare, picture, encode):

@@ -169,16 +169,14 @@ def _labeled(files: Iterable[FileEntry], tar: Path, prefix: str) -> Iterator[Fil
 
     split, read = parquet.split_name(tar), archives.Reader()
     with contextlib.closing(read):
-        for example, group in itertools.groupby(files, key):
+        for _, group in itertools.groupby(files, key):
             members = list(itertools.islice(group, MEMBERS))
             label = next(filter(None, (_label(found, read) for found in members)), None)
             for found in itertools.chain(members, group):
-                suffix = Path(found.path).suffix
-                if label is None or suffix.lower() not in SUFFIXES:
-                    yield found
-                    continue
-                parts = filter(None, (split, label, f"{tar.stem}-{example}{suffix}"))
-                yield found._replace(path="/".join(parts))
+                if label is not None and found.path.lower().endswith(SUFFIXES):
+                    name = f"{tar.stem}-{found.path.removeprefix(prefix)}"
+                    found = found._replace(path="/".join(filter(None, (split, label, name))))
+                yield found
 
 
 def _label(found: FileEntry, read: archives.Reader) -> str | None:

@@ -73,7 +73,7 @@ def rows(path: Path, label: str | None = None) -> Iterator[Row]:
                     name = f"{path.stem}-{number:08d}"
                     number += 1
                     image = image.as_py()
-                    data = image.get("bytes") if isinstance(image, dict) else image
+                    data = image["bytes"] if isinstance(image, dict) else image
                     kind = class_name(value.as_py(), columns, str(path))
                     if kind is None or not data:
                         yield Row(f"{parents}{name}", b"")
@@ -90,16 +90,13 @@ def find_columns(schema: pa.Schema, path: str, label: str | None) -> Columns:
     Raises DataError if there is no such column, or more than one.
     """
     known = _described(schema)
-    images = [n for n in schema.names if known.get(n, {}).get("_type") == "Image"] or [
-        field.name for field in schema if _holds_bytes(field.type)
-    ]
+    images = [field.name for field in schema if _holds_bytes(field.type)]
+    images = [n for n in images if known.get(n, {}).get("_type") == "Image"] or images
     labels = [n for n in schema.names if known.get(n, {}).get("_type") == "ClassLabel"] or [
-        field.name
-        for field in schema
-        if field.name not in images and (pa.types.is_integer(field.type) or _is_text(field.type))
+        field.name for field in schema if pa.types.is_integer(field.type) or _is_text(field.type)
     ]
     if label is not None:
-        labels = [label] if label in schema.names and label not in images else []
+        labels = [label] if label in schema.names else []
     if len(images) != 1:
         raise DataError(f"{path}: {_counted('column of images', images, schema)}")
     if len(labels) != 1:
