@@ -115,8 +115,10 @@ def test_exif_orientation_is_applied(orientation, upright):
     exif[0x0112] = orientation
     for kind, plain in (("JPEG", JPEG), ("PNG", PNG)):
         options = {"quality": 95} if kind == "JPEG" else {}
-        turned = decode(encode(PICTURE, kind, exif=exif, **options))
-        np.testing.assert_array_equal(turned, upright(decode(plain)))
+        data = encode(PICTURE, kind, exif=exif, **options)
+        np.testing.assert_array_equal(decode(data), upright(decode(plain)))
+        assert image_headers.orientation(data) == orientation
+        assert decoding.size(data) == decode(data).shape[:2]
 
 
 def test_fill_bytes_before_a_segment_are_skipped():
@@ -129,6 +131,41 @@ def test_fill_bytes_before_a_segment_are_skipped():
     for filled in (data, data[:at] + b"\xff" * 3 + data[at:]):
         assert image_headers.orientation(filled) == 6
         assert decoding.size(filled) == (8, 4)
+
+
+def tiff_of(orientation: int) -> bytes:
+    """Exif data, which are a TIFF with one field."""
+    return b"MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHIHH", 274, 3, 1, orientation, 0)
+
+
+@pytest.mark.parametrize("start", [b"", b"Exif\0\0"])
+def test_exif_data_behind_chunks_of_any_length(start):
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return name + struct.pack("<I", len(body)) + body + bytes(len(body) % 2)
+
+    for length in range(4):
+        webp = chunk(b"VP8X", bytes(10)) + chunk(b"ALPH", bytes(length))
+        webp = b"RIFF\0\0\0\0WEBP" + webp + chunk(b"EXIF", start + tiff_of(7))
+        assert image_headers.orientation(webp) == 7
+        png = struct.pack(">I", length) + b"tEXt" + bytes(length + 4)
+        png = PNG[:8] + png + bytes(4) + b"eXIf" + start + tiff_of(8)
+        assert image_headers.orientation(png) == 8
+    for wrong in (0, 9):
+        assert image_headers.orientation(PNG[:8] + bytes(4) + b"eXIf" + tiff_of(wrong)) == 1
+
+
+@pytest.mark.parametrize("before", [0xC4, 0xC8, 0xCC, 0x01, 0xD0, 0xD7, 0xDB, 0xFE])
+def test_the_size_of_a_jpeg_stands_behind_other_segments(before):
+    """Tables of Huffman codes (0xC4) may, and markers without a segment (0x01, 0xD0 to 0xD8)."""
+    alone = before == 0x01 or 0xD0 <= before <= 0xD8
+    segment = bytes([0xFF, before]) + (b"" if alone else b"\0\x09" + bytes(range(1, 8)))
+    frame = b"\xff\xc2\0\x11\x08" + struct.pack(">HH", 40, 56) + bytes(12)
+    assert image_headers.read_header(b"\xff\xd8" + segment + frame) == ("JPEG", (40, 56))
+
+
+def test_the_size_of_a_lossy_webp_is_without_its_scale():
+    data = b"RIFF\0\0\0\0WEBPVP8 " + bytes(10) + struct.pack("<HH", 1 << 14 | 56, 2 << 14 | 40)
+    assert image_headers.read_header(data) == ("WebP", (40, 56))
 
 
 def test_a_png_without_pixels_is_not_complete():
@@ -339,6 +376,22 @@ def test_pixels_for_a_byte_are_bounded(encoded, start):
     assert str(caught.value).endswith("more than 10,000 pixels a byte")
 
 
+def test_few_pixels_are_cheap_however_short_the_file():
+    data = black(1500, 1500, "L", "WEBP", lossless=True)
+    assert decoding.MOST_WORK * len(data) < 1500**2
+    assert decode(data, max_pixels=10**8).shape == (1500, 1500, 3)
+
+
+def test_pixels_as_people_see_them():
+    rng = np.random.default_rng(0)
+    for channels, shown in ((1, 1), (2, 1), (3, 3), (4, 3), (13, 3)):
+        image = rng.integers(0, 256, (4, 5, channels), np.uint8)
+        np.testing.assert_array_equal(decoding.for_display(image), image[:, :, :shown])
+    deep = np.array([0, 1, 2, 1000], np.uint16).reshape(2, 2, 1)
+    np.testing.assert_array_equal(decoding.for_display(deep).ravel(), [0, 0, 1, 255])
+    assert not decoding.for_display(np.zeros((2, 2, 1), np.uint16)).any()
+
+
 def test_work_counts_every_scan():
     flat = with_scans(50, side=1600)
     with pytest.raises(decoding.BadImage) as caught:
@@ -357,6 +410,9 @@ def test_a_file_is_read_within_its_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "MOST_BYTES", len(JPEG) - 1)
     with pytest.raises(decoding.BadImage, match=rf"has {len(JPEG):,} bytes, more than"):
         decoding.read_file(tmp_path / "a.jpg")
+    decoding.check_bytes(len(JPEG) - 1)
+    with pytest.raises(decoding.BadImage, match=rf"has {len(JPEG):,} bytes, more than"):
+        decoding.check_bytes(len(JPEG))
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(decoding.BadImage, match="is no regular file"):
         decoding.read_file(tmp_path / "pipe.jpg")

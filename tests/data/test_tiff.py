@@ -114,6 +114,8 @@ def test_photometric_interpretations():
     pixels = samples(1, np.uint8)
     inverted = decode(tiffs.tiff(pixels, photometric=0), 1, depth=8)
     np.testing.assert_array_equal(inverted, 255 - pixels)
+    deep = samples(1)
+    np.testing.assert_array_equal(decode(tiffs.tiff(deep, photometric=0), 1), 65535 - deep)
     colors = np.random.default_rng(0).integers(0, 2**16, (3, 256))
     data = tiffs.tiff(pixels, photometric=3, colors=colors.ravel().tolist())
     np.testing.assert_array_equal(decode(data, 3), colors.T[pixels[:, :, 0]])
@@ -129,6 +131,22 @@ def test_alpha_is_dropped_of_gray_and_rgb_and_near_infrared_is_not():
     np.testing.assert_array_equal(decode(tiffs.tiff(four, photometric=2, extra=2), 4), four)
     with pytest.raises(decoding.BadImage, match=r"^has 4 channels, not data.channels=3$"):
         decode(tiffs.tiff(four, photometric=2, extra=0), 3)
+    for extra, alpha in (([0, 2], True), ([2, 0], False), ([0, 1], True), ([0, 0], False)):
+        assert tiff.parse_header(tiffs.tiff(samples(5), extra=extra)).alpha is alpha
+
+
+def test_a_file_that_says_no_rows_of_strips_has_one():
+    data = tiffs.tiff(samples(3), photometric=2)
+    at = data.index(b"\x16\x01\x03\0\x01\0\0\0")  # 278
+    data = data[:at] + b"\x17\x02" + data[at + 2 :]  # a tag of no meaning
+    np.testing.assert_array_equal(decode(data, 3), samples(3))
+
+
+def test_tiles_as_wide_as_the_image_are_padded_below():
+    pixels = samples(3, np.uint8, (37, 32))
+    for compression in tiffs.COMPRESSIONS:
+        data = tiffs.tiff(pixels, tile=(16, 32), compression=compression, photometric=2)
+        np.testing.assert_array_equal(decode(data, 3, depth=8), pixels)
 
 
 def test_the_first_page_counts():
@@ -154,6 +172,8 @@ def test_the_first_page_counts():
         (tiffs.tiff(samples(1), tag_278=0), "is a truncated or damaged TIFF"),
         (tiffs.tiff(samples(1), tag_256=10**6), "is a TIFF of 1000000 x 37 pixels, 1 ch"),
         (tiffs.tiff(samples(1), photometric=3), "is a truncated or damaged TIFF"),
+        (tiffs.tiff(samples(1), photometric=3, colors=[1, 2, 3]), "is a truncated or damaged TIFF"),
+        (tiffs.tiff(samples(13))[:-9], "is a truncated or damaged TIFF"),
         (tiffs.tiff(samples(1), tile=(16, 2**17 - 16)), "is a truncated or damaged TIFF"),
         (b"II*\0", "is a truncated or damaged TIFF"),
         (b"MM\0*\0\0\0\x08\0\1", "is a truncated or damaged TIFF"),
@@ -188,8 +208,17 @@ def test_many_channels_cost_pixels():
 
 
 @pytest.mark.parametrize("compression", tiffs.COMPRESSIONS)
-def test_blocks_may_name_the_same_bytes_and_more_than_they_take(compression):
+def test_blocks_may_name_the_same_bytes_and_more_than_they_take(compression, monkeypatch):
     """As all name the whole file, what one gets of it is bounded by its samples."""
+    given, block, lzw = [], tiff._block, tiff._from_lzw
+    monkeypatch.setattr(
+        tiff, "_block", lambda one, *rest: (given.append(one), block(one, *rest))[1]
+    )
+    monkeypatch.setattr(
+        tiff,
+        "_from_lzw",
+        lambda many, width: (given.extend(one for one, _ in many), lzw(many, width))[1],
+    )
     row = samples(1, np.uint8)[:1]
     one = tiffs.packed(row, compression)
     data = tiffs.tiff(
@@ -198,6 +227,7 @@ def test_blocks_may_name_the_same_bytes_and_more_than_they_take(compression):
     ) + bytes(2**20)  # fmt: skip
     assert data[8 : 8 + len(one)] == one
     np.testing.assert_array_equal(decode(data, 1, depth=8), np.repeat(row, 5, 0))
+    assert {len(one) for one in given} == {2 * row.size + tiff.SPARE}
 
 
 def test_a_small_file_cannot_ask_for_many_pixels():

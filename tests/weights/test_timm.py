@@ -171,6 +171,11 @@ def test_a_folder_tells_heads_pixels_and_classes(tmp_path):
     assert (data.image_size, data.resampling) == ((32, 32), "antialiased_bicubic")
     assert (data.eval_crop, data.before_crop) == ("central", (35, 35))  # floor(32 / 0.9)
     assert (data.mean, data.std) == ((0.5,), (0.5,))
+    names = {"label_names": ["d", "n02", "n3"], "label_descriptions": {"d": "a dog", "n02": "cow"}}
+    config = {**names, "problem_type": "multi_label_classification"}
+    facts = load(tmp_path, "timm_folder", config=config).spec
+    assert facts.classes == ("d", "cow", "n3")  # words stand for WordNet's numbers alone
+    assert facts.loss == "sigmoid"
 
 
 @pytest.mark.parametrize(
