@@ -246,6 +246,25 @@ def test_fingerprint_is_of_names_labels_and_sizes_not_of_the_root(tmp_path):
     assert folder(other).fingerprint() != first
     (root / "train/b/2.jpg").rename(root / "train/b/3.jpg")
     assert folder(root).fingerprint() != first
+    fill(other, "test/a/1.jpg")
+    held = folder(other, "test", train=False).fingerprint()
+    fill(other, "train/c/1.jpg")  # of a class that the split has not
+    assert folder(other, "test", train=False).fingerprint() != held
+
+
+def test_images_are_in_the_order_of_their_paths(tmp_path):
+    """Which is not that of folders walked by name: a full stop comes before a slash."""
+    source = folder(fill(tmp_path, *ONE, "train/a/b/1.jpg", "train/a/b.jpg"))
+    assert names(source) == ["train/a/1.jpg", "train/a/b.jpg", "train/a/b/1.jpg", "train/b/1.jpg"]
+
+
+def test_folders_are_nested_so_deep_and_no_deeper(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "DEEPEST", 3)
+    assert len(folder(fill(tmp_path, *ONE, "train/a/b/c/1.jpg"))) == 3
+    fill(tmp_path, "train/a/b/c/d/1.jpg")
+    assert refusal(tmp_path) == (
+        f"data.root: {tmp_path}/train/a/b/c/d: folders are nested more than 3 levels deep"
+    )
 
 
 def refusal(root, split="train", train=True, **options) -> str:

@@ -431,7 +431,7 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
     for members in by_class.values():
         ranked = sorted(members, key=_hash)
         held = sum(_hash(file) < data.holdout * 2**64 for file in ranked)
-        held = min(max(held, 1), len(ranked) - 1) if len(ranked) > 1 else 0
+        held = min(max(held, 1), len(ranked) - 1)
         kept += sorted(ranked[:held] if name == evaluation else ranked[held:])
     if not kept:
         few = "there is" if UNKNOWN in by_class else "every class has"
