@@ -2,13 +2,17 @@
 
 import hashlib
 import pickle
+import types
 
 import numpy as np
 import pytest
 
+import image_folders
+import runs
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import sources
+from vit_jax.data.source import DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.utils.digests import digest
 
@@ -125,7 +129,8 @@ def test_a_head_too_narrow_for_the_data_is_refused():
     assert str(caught.value) == (
         "model.num_classes=9: the data has 10 classes; at least 10, or none"
     )
-    assert len(sources.open_source(DIGITS, "train", num_classes=12, train=True).classes) == 10
+    for wide in (10, 12):
+        assert len(sources.open_source(DIGITS, "train", num_classes=wide, train=True).classes) == 10
 
 
 def test_fingerprints_tell_data_apart_and_survive_pickling():
@@ -229,3 +234,32 @@ def test_a_split_without_any_of_them():
     with pytest.raises(config.ConfigError) as caught:
         digits(("9",), "test[:1]", train=False)
     assert str(caught.value) == "data.classes=9: no example of data.eval_split is of these classes"
+
+
+def test_images_of_some_classes_have_labels_though_an_objective_needs_none(tmp_path):
+    root = image_folders.fill(tmp_path, "train/a/1.jpg", "train/b/2.jpg", "train/b/3.jpg")
+    data = config.Data(source="folder", root=str(root), classes=("b",))
+    source = sources.open_source(data, "train", labels=False)
+    assert ([source[i].label for i in range(len(source))], source.classes) == ([0, 0], ("b",))
+
+
+def test_splits_of_one_run_have_the_same_classes_in_one_order(monkeypatch):
+    classes = {"train": ("a", "b"), "test": ("b", "a")}
+    monkeypatch.setattr(
+        sources, "open_source", lambda _, split, **__: types.SimpleNamespace(classes=classes[split])
+    )
+    with pytest.raises(ConfigError, match="^data.eval_split=test: its classes differ from those"):
+        sources.open_splits(runs.configure(data={"train_split": "train", "eval_split": "test"}))
+
+
+@pytest.mark.parametrize("label", [2, -1, 0.5, (0, 2)])
+def test_labels_of_a_plug_in_are_numbers_of_its_classes(label):
+    class Source(list):
+        classes = ("a", "b")
+
+    data = types.SimpleNamespace(source="mine", multilabel=isinstance(label, tuple))
+    for good in (0, 1):
+        image = np.zeros((8, 8, 1), np.uint8)
+        sources._check_plugged_in(Source([Record(image, good)]), data, labels=True)
+    with pytest.raises(DataError, match="^data.source=mine: its first label is .*; must be a numb"):
+        sources._check_plugged_in(Source([Record(image, label)]), data, labels=True)

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import tracemalloc
+import types
 
 import cv2
 import jax
@@ -12,7 +13,7 @@ import pytest
 
 import runs
 from vit_jax import cli, config
-from vit_jax.data import decoding, folders, sources, transforms
+from vit_jax.data import decoding, folders, native_aspect, sources, transforms
 from vit_jax.data.source import DataError
 from vit_jax.inference import embedding, loading
 from vit_jax.training import build, normalization, run_config
@@ -138,6 +139,83 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         assert bad.tolist() == [False, True, False, False, False, False]
         assert not np.isnan(file["features"][~bad]).any()
         assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
+
+
+def written(batches, count, plan=None):
+    """Returns features, names and labels in the order in which they are written."""
+    rows = []
+    source = type("Source", (), {"__len__": lambda _: count, "name": lambda _, i: f"image {i}"})()
+    pending = embedding._Pending(lambda *parts: rows.extend(zip(*parts, strict=True)), source, plan)
+    for number, batch in enumerate(batches):
+        pending({key: jax.numpy.asarray(value) for key, value in batch.items()})
+        assert len(rows) < count or number == len(batches)  # the devices are ahead by a batch
+    pending.write()
+    pending.write()  # nothing is left
+    return [(*values.tolist(), name, np.asarray(label).tolist()) for values, name, label in rows]
+
+
+def batch(*numbers):
+    """A batch of the images with these numbers; negative ones cannot be read."""
+    numbers = np.array(numbers, np.float32)
+    label = np.where(numbers < 0, -1, numbers).astype(np.int32)
+    return {"values": numbers[:, None], "label": label, "mask": numbers >= 0}
+
+
+NAN = pytest.approx(np.nan, nan_ok=True)
+
+
+def test_rows_are_written_in_order_without_those_that_fill_the_last_batch():
+    found = written([batch(0, -1, 2), batch(3, 4, 99)], 5)
+    assert found == [
+        (0, "image 0", 0), (NAN, "image 1", -1), (2, "image 2", 2), (3, "image 3", 3),
+        (4, "image 4", 4),
+    ]  # fmt: skip
+
+
+def test_rows_grouped_by_shape_are_written_in_order():
+    """As `data.aspect=native` has them: rows of a batch are those of a plan, or fill it up."""
+    padding = native_aspect.PADDING
+    plan = types.SimpleNamespace(rows=np.array([[3, 1, padding], [0, 4, 2], [5, padding, padding]]))
+    found = written([batch(3, 1, 99), batch(0, 4, 2), batch(5, 99, 99)], 6, plan)
+    assert found == [(number, f"image {number}", number) for number in range(6)]
+
+
+def test_an_unreadable_image_has_no_label():
+    mask, label = np.array([True, False]), np.array([3.0, 4.0], np.float32)
+    found = embedding._inputs({"image": None, "mask": mask, "label": label})["label"]
+    assert (found.tolist(), found.dtype) == ([3, -1], np.int32)
+    many = np.array([[0, 1], [1, 1]], np.float32)
+    found = embedding._inputs({"image": None, "mask": mask, "label": many})["label"]
+    assert found.tolist() == [[0, 1], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [([0, -1, 2], [0, None, 2]), ([[0, 1, 1], [0, 0, 0], [-1, -1, -1]], [[1, 2], [], None])],
+)
+def test_labels_in_parquet(tmp_path, labels, said):
+    facts = {"classes": ("a", "b", "c"), "multilabel": isinstance(labels[0], list)}
+    with embedding.create_file(tmp_path / "x.parquet", 3, (1,), facts) as write:
+        write(np.zeros((3, 1), np.float32), ["1", "2", "3"], np.array(labels, np.int32))
+    assert pyarrow.parquet.read_table(tmp_path / "x.parquet")["label"].to_pylist() == said
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "rows"), [(None, 3 * embedding.AT_ONCE), (1, 3), (3, 3), (7, 9)]
+)
+def test_a_batch_has_as_many_images_for_each_device(tmp_path, monkeypatch, batch_size, rows):
+    class Stopped(Exception):
+        pass
+
+    def plan(model, source, data, rows, window):
+        raise Stopped(rows)
+
+    monkeypatch.setattr(jax, "device_count", lambda: 3)
+    monkeypatch.setattr(embedding.runner, "plan_native", plan)
+    cfg = runs.configure(model={"num_classes": 10}, data={"eval_split": "test[:37]"})
+    model = loading.LoadedModel(config=cfg, params={}, classes=tuple("0123456789"), kind="run")
+    with pytest.raises(Stopped, match=f"^{rows}$"):
+        embedding.write(model, tmp_path / "x.npz", batch_size=batch_size)
 
 
 @pytest.mark.parametrize("suffix", embedding.SUFFIXES)
