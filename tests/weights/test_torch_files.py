@@ -167,6 +167,121 @@ def test_what_is_refused_is_named():
         read_all(data)
 
 
+# --- Files that say something wrong of their values ---------------------------------------------
+
+
+FLOATS = torch_files.Storage("0", np.dtype("<f4"), 10)
+
+
+def state(stored=10, view=None):
+    """A pickle of a state dict with one vector, all of a storage or a view of it."""
+    offset, count = view or (0, stored)
+    cut = b"(X\1\0\0\0vK%cK%ct" % (offset, count) if view else b""
+    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK%c%stQ"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(%sK\0K%c\x85K\1\x85\x89NtR"
+    return b"\x80\2}X\1\0\0\0a" + tensor % (storage % (stored, cut), count) + b"s."
+
+
+VALUES = np.arange(10, dtype="<f4").tobytes()
+
+
+def sequence(view):
+    """The older form of a file: of a view only this says where it begins."""
+    return as_sequence(state(view=view))[: -len(pickle.dumps([], 2))] + (
+        pickle.dumps(["0"], 2) + (10).to_bytes(8, "little") + VALUES
+    )
+
+
+def test_a_view_of_the_older_form_begins_within_its_storage():
+    for offset, count in ((0, 10), (3, 4), (9, 1)):
+        found = read_all(sequence((offset, count)))["a"]
+        assert found.tolist() == list(range(offset, offset + count))
+    with pytest.raises(ValueError, match="the values of a are not there"):
+        read_all(sequence((3, 8)))
+    for more in (sequence((3, 4)) + b"x", sequence((3, 4))[:-1]):
+        with pytest.raises(ValueError, match="other bytes behind the last storage"):
+            read_all(more)
+
+
+def test_a_tensor_lies_within_its_storage():
+    for offset, shape, strides in ((0, (10,), (1,)), (0, (3, 2), (4, 1)), (9, (5,), (0,))):
+        torch_files._tensor(FLOATS, offset, shape, strides)
+    for offset, shape, strides in (
+        (1, (10,), (1,)), (1, (3, 2), (4, 1)), (10, (), ()), (-1, (1,), (1,)),
+        (5, (2,), (-1,)), (0, (True,), (1,)), (0, (2,), ()), (0, (0,) * 33, (1,) * 33),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="^a tensor "):
+            torch_files._tensor(FLOATS, offset, shape, strides)
+    part = torch_files.Tensor(torch_files.Storage("0", FLOATS.dtype, 6, 2), 1, (2, 2), (1, 2))
+    found = part.read(io.BytesIO(b"head" + VALUES), 4)
+    assert found.tolist() == [[3, 5], [4, 6]]
+
+
+def test_names_are_paths_that_differ_in_dictionaries_not_too_deep(monkeypatch):
+    one = torch_files._tensor(FLOATS, 0, (2,), (1,))
+    assert torch_files.named_tensors({"a": {"b": one}, "c": one, "n": 3}).keys() == {"a.b", "c"}
+    with pytest.raises(ValueError, match="'a.b' occurs twice"):
+        torch_files.named_tensors({"a": {"b": one}, "a.b": one})
+    nested = one
+    for _ in range(torch_files.MAX_DEPTH):
+        nested = {"x": nested}
+    assert len(torch_files.named_tensors(nested)) == 1
+    with pytest.raises(pickles.Refused, match="nested more than 16 deep"):
+        torch_files.named_tensors({"x": nested})
+    monkeypatch.setattr(torch_files, "MAX_ENTRIES", 2)
+    assert len(torch_files.named_tensors({"a": one, "b": one})) == 2
+    with pytest.raises(pickles.Refused, match="more than 2 entries"):
+        torch_files.named_tensors({"a": one, "b": {"c": one}})
+
+
+def archived(**changes):
+    """A zip archive with one vector, and other or further members (names by their last part)."""
+    members = {"data.pkl": state(), "data/0": VALUES, "byteorder": b"little"} | changes
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(f"archive/{name}", data)
+    return stream.getvalue()
+
+
+def test_an_archive_has_the_values_it_names_whole_and_once():
+    assert read_all(archived())["a"].tolist() == list(range(10))
+    for wrong, says in (
+        ({"byteorder": b"big"}, "values in big-endian order"),
+        ({"constants.pkl": b""}, "a TorchScript program"),
+        ({"data/0": VALUES[:-1]}, "the values of a are not there"),
+        ({"data/0": VALUES + b"x"}, "the values of a are not there"),
+    ):
+        with pytest.raises((ValueError, pickles.Refused), match=says):
+            read_all(archived(**wrong))
+    damaged = archived().replace(VALUES, VALUES[:-1] + b"\xff")
+    with pytest.raises(zipfile.BadZipFile, match="Bad CRC-32"):
+        read_all(damaged)
+    for again in ("archive/data/0", "archive/notes"):
+        stream = io.BytesIO(archived())
+        with zipfile.ZipFile(stream, "a") as archive:
+            deflated = again == "archive/notes"
+            kind = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
+            expected = (
+                contextlib.nullcontext()
+                if deflated
+                else pytest.warns(UserWarning, match="Duplicate name")
+            )
+            with expected:
+                archive.writestr(again, VALUES, kind)
+        with pytest.raises(ValueError, match="a compressed member|a name occurs twice"):
+            read_all(stream.getvalue())
+
+
+def test_a_pickle_is_bounded_in_both_forms(monkeypatch):
+    for data, least in ((archived(), len(state())), (sequence((3, 4)), 150)):
+        monkeypatch.setattr(torch_files, "MAX_PICKLE", 400)
+        assert len(read_all(data)) == 1
+        monkeypatch.setattr(torch_files, "MAX_PICKLE", least - 1)
+        with pytest.raises(pickles.Refused, match="^a pickle of more than"):
+            read_all(data)
+
+
 # --- Files that want all memory or time ---------------------------------------------------------
 
 
