@@ -52,6 +52,7 @@ def test_every_flipped_bit_of_the_values_is_refused(folder):
         ('"sha256": "', '"sha256": "0', "was changed"),
         ('"sha256"', '"sha257"', "has an unknown field sha257"),
         ('"base"', '"baze"', "has no base"),
+        ('"base": "0f"', '"base": 3', "has no base"),
     ],
 )
 def test_an_edited_folder_is_refused(folder, before, after, reason):
@@ -70,3 +71,26 @@ def test_a_folder_of_an_older_version_loads_and_is_said_to_be_unverified(folder,
     file.write_text(json.dumps(fields))
     assert set(read(folder)) == set(ARRAYS)
     assert "has no digest (an older version wrote it); values are not verified" in caplog.text
+
+
+def test_arrays_that_are_not_those_of_the_model_are_named(tmp_path):
+    more = {**ARRAYS, "lora/b": np.ones(2, np.float32)}
+    adapter_file.write(tmp_path / "more", more, FIELDS)
+    with pytest.raises(WeightsError, match=r"lora/b is \(2,\), not part of it"):
+        read(tmp_path / "more")
+    adapter_file.write(tmp_path / "less", {"head/bias": ARRAYS["head/bias"]}, FIELDS)
+    with pytest.raises(WeightsError, match=r"lora/a is missing, not \(2, 4\)"):
+        read(tmp_path / "less")
+    one = {**ARRAYS, "head/bias": np.array([0, np.nan, 2], np.float32)}
+    adapter_file.write(tmp_path / "nan", one, FIELDS)
+    with pytest.raises(WeightsError, match="head/bias is not finite"):
+        read(tmp_path / "nan")
+
+
+def test_a_digest_is_of_names_shapes_and_values_in_any_order():
+    a, b = ARRAYS["lora/a"], ARRAYS["head/bias"]
+    sound = adapter_file.digest({"a": a, "b": b})
+    assert adapter_file.digest({"b": b, "a": a}) == sound
+    others = ({"a": a, "c": b}, {"a": a.reshape(4, 2), "b": b}, {"a": a, "b": b + 1}, {"a": a})
+    for other in others:
+        assert adapter_file.digest(other) != sound

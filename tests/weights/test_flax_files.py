@@ -47,13 +47,19 @@ def test_every_type_is_read_as_flax_wrote_it(chunk, monkeypatch):
         assert found[name].shape == values.shape
 
 
-def test_what_no_file_of_flax_holds_is_refused():
+def test_what_no_file_of_flax_holds_is_refused(monkeypatch):
     sound = flax.serialization.msgpack_serialize({"a": np.ones(2)})
+    monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", 16)
+    chunks = flax.serialization.msgpack_serialize({"a": np.arange(4.0)})
+    assert read_all(chunks)["a"].tolist() == [0, 1, 2, 3]
     for data, error, message in (
         (sound[:-1], EOFError, "too early"),
         (sound + b"\0", ValueError, "behind the last array"),
         (sound.replace(b"float64", b"object0"), weights.WeightsError, "the type 'object0'"),
         (sound.replace(b"\x91\x02", b"\x91\x03"), ValueError, "another size"),
+        (sound.replace(b"\x91\x02", b"\x91\xff"), ValueError, "a shape that is no count"),
+        (chunks.replace(b"\x81\xa10\4", b"\x81\xa10\5"), ValueError, "do not make the array"),
+        (chunks.replace(b"\x81\xa10\4", b"\x81\xa11\4"), ValueError, "parts out of order"),
         (b"\x82\xa1a\1\xa1a\2", ValueError, "'a' occurs twice"),
         (b"\x81\xa1a" * 100 + b"\1", weights.WeightsError, "more than 32 deep"),
         (b"\x91" * 100 + b"\1", weights.WeightsError, "more than 32 deep"),
