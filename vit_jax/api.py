@@ -81,6 +81,7 @@ def train(
     """
     cfg, given, folder = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
     with progress.doing("loading libraries"):
+        # Only now: a mistake in the config is reported before jax is imported, which is slow.
         from vit_jax import train_loop
         from vit_jax.runs import directory
     cfg = directory.reconcile(folder, cfg, given, accept)

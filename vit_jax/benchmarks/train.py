@@ -168,6 +168,7 @@ def measure(
             except DoesNotFit as error:
                 if work.batch is not None or batch == 1:
                     raise config.ConfigError(f"bench train: batch {batch}: {error}") from None
+                # Every worker starts again: the largest batch is one that all programs can take.
                 batch //= 2
 
 

@@ -158,6 +158,7 @@ def take(
     """
     taken: dict[str, list[Turn]] = {name: [] for name in programs}
     for turn in range(rounds):
+        # Back and forth, so that a device that warms up or a load that grows favors no program.
         for name in reversed(taken) if turn % 2 else taken:
             before(name)
             began, busy = time.perf_counter(), time.process_time()
@@ -179,6 +180,7 @@ def take(
 def ratios(ours: Turns, other: Turns) -> tuple[float, float, float]:
     """How many times faster we are than another program: the median of the turns and its range."""
     pairs = zip(ours.seconds, other.seconds, strict=True)
+    # Within a round: what slows down the machine for a while slows down both.
     found = [peer / own for own, peer in pairs]
     return statistics.median(found), min(found), max(found)
 

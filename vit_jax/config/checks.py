@@ -28,6 +28,7 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
             continue  # an argument of a component in a list
         value = config.get(cfg, key)
         amount = getattr(value, "amount", value)  # a duration's
+        # False is 0 in Python, but is a choice: it turns something off that others would turn on.
         if value is not False and amount in (None, 0, ()):
             continue
         if key == "data.crop_area" and cfg.dino is not None:

@@ -86,6 +86,7 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) ->
     _check_work(kind, height, width, encoded)
     flags = cv2.IMREAD_COLOR_RGB | (cv2.IMREAD_ANYDEPTH if depth == 16 else 0)
     if channels not in (1, 3):
+        # The only flag that keeps alpha or two channels; it gives BGRA, without EXIF's orientation.
         flags = cv2.IMREAD_UNCHANGED
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
@@ -195,9 +196,8 @@ def _check_work(kind: str, height: int, width: int, data: bytes) -> None:
         if pixels > max(most, CHEAP_PIXELS):
             raise BadImage(f"{size}, more than {MOST_WORK:,} pixels a byte")
         return
-    scans = data.count(
-        image_headers.SCAN
-    )  # those of thumbnails, and what looks alike behind the end, included
+    # A fast upper bound: thumbnails and bytes behind the end may contain the marker too.
+    scans = data.count(image_headers.SCAN)
     if scans > MOST_SCANS or pixels * scans > most:
         scans = image_headers.jpeg_scans(data)
     if scans > MOST_SCANS:

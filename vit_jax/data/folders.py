@@ -231,6 +231,7 @@ def walk(
     with storage.errors_as(DataError, f"{key}: cannot read folder {folder}"):
         status = folder.stat()
     here = (status.st_dev, status.st_ino)
+    # Only the parents count: two links to one folder are no cycle.
     if here in above:
         return
     if len(above) == DEEPEST:
@@ -324,7 +325,7 @@ def list_splits(data: config.Data) -> tuple[str, ...]:
 
 
 def _nothing(folder: Path, skipped: Skipped) -> str:
-    """Says that a folder has no image, and what it holds instead."""
+    """The message for a folder without images, with a summary of its contents."""
     held = skipped.describe()
     return (
         f"no image in folder {folder}; images end in {', '.join(SUFFIXES)}"
@@ -431,6 +432,7 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
     for members in by_class.values():
         ranked = sorted(members, key=_hash)
         held = sum(_hash(file) < data.holdout * 2**64 for file in ranked)
+        # In a small class the hash may put every file on one side.
         held = min(max(held, 1), len(ranked) - 1)
         kept += sorted(ranked[:held] if name == evaluation else ranked[held:])
     if not kept:

@@ -1,4 +1,4 @@
-"""What image files say of themselves before their pixels: format, size, orientation, scans."""
+"""Reads format, size, orientation and scans of image files without decoding them."""
 
 import re
 import struct
@@ -59,6 +59,7 @@ def _exif(data: bytes) -> int | None:
         if kind == name:
             return at + 8 + 6 * (data[at + 8 : at + 14] == b"Exif\0\0")
         (length,) = struct.unpack(f"{order}I", size)
+        # A PNG chunk ends in a checksum; RIFF pads chunks to an even length.
         at += length + 12 if png else length + length % 2 + 8
     return None
 
@@ -79,6 +80,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             at += 1
         elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a segment
             at += 2
+        # All are frame headers but tables of codes (C4, CC) and a reserved marker (C8).
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack_from(">HH", data, at + 5)
             return height, width
@@ -106,6 +108,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     chunk = data[12:16]
     if chunk == b"VP8 ":
         width, height = struct.unpack_from("<HH", data, 26)
+        # 14 bits each; the upper two ask for scaling (RFC 6386, section 9.1).
         return height & 0x3FFF, width & 0x3FFF
     if chunk == b"VP8L":
         (bits,) = struct.unpack_from("<I", data, 21)
@@ -123,6 +126,7 @@ def _gif_size(data: bytes) -> tuple[int, int]:
 
 def _bmp_size(data: bytes) -> tuple[int, int]:
     (header,) = struct.unpack_from("<I", data, 14)
+    # The oldest header, of 12 bytes, has sizes of 16 bits.
     width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
     return abs(height), abs(width)  # a negative height means rows from the top
 

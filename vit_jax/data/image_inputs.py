@@ -94,6 +94,7 @@ def _pillow(image: Image.Image, name: str, data: config.Data) -> np.ndarray:
     except DAMAGED as error:
         raise decoding.BadImage(f"{name}: is a truncated or damaged image: {error}") from error
     mode = image.mode
+    # Pillow would clip these to 255 when it converts them to gray or RGB.
     if mode in ("I", "F") or mode.startswith("I;16"):
         return _pixels(np.asarray(image), name, data)
     if mode in ("1", "L"):

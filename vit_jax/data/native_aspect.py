@@ -44,6 +44,7 @@ def shapes(grid: tuple[int, int], patch: tuple[int, int]) -> tuple[Shape, ...]:
 
 def nearest(known: Sequence[Shape], height: int, width: int) -> int:
     """Which shape has the aspect ratio nearest to an image's, in logarithms."""
+    # In logarithms, twice and half the aspect ratio are equally far away.
     away = [abs(math.log(rows * width / (columns * height))) for rows, columns in known]
     return int(np.argmin(away))
 
@@ -132,6 +133,7 @@ def plan(
         inside = found[first : first + part]
         for number in np.unique(inside).tolist():
             images = first + np.flatnonzero(inside == number)
+            # The last batch of a shape is padded, as a smaller one would compile another program.
             padded = np.full(-(-len(images) // rows) * rows, PADDING)
             padded[: len(images)] = images
             batches += list(padded.reshape(-1, rows))

@@ -158,9 +158,8 @@ def _there(data: config.Data) -> tuple[str, ...]:
 
             return tuple(csv_source.list_splits(data.root))
         if data.source == "tfds" and data.name:
-            dataset = availability.known_dataset(
-                data.name
-            )  # which lists only splits that have labels
+            # A known dataset lists only splits that have labels.
+            dataset = availability.known_dataset(data.name)
             return (
                 availability.labeled_splits(data.name, data.root)
                 if dataset is None

@@ -53,6 +53,8 @@ class Tfds:
         self._features = _subset(info.features, (rule.image, *rule.features))
         self._files = _subset(info.features, [FILE_NAME]) if FILE_NAME in info.features else None
         self._max_pixels = data.max_pixels
+        # Raw records: `__getitem__` parses the few features that are needed, and keeps images
+        # encoded.
         raw: Any = builder.as_data_source(
             split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES
         )

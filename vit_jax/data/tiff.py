@@ -131,12 +131,14 @@ def parse_header(data: bytes) -> Header:
     bits, formats = (
         np.unique(found.get(tag, np.array([1]))[:CHANNELS]).tolist() for tag in (BITS, FORMAT)
     )
+    # Format 4, undefined, is read as unsigned whole numbers (TIFF 6.0, SampleFormat).
     if formats not in ([1], [4]) or bits not in ([8], [16]):
         kinds = " and ".join(FORMATS.get(kind, "other") for kind in formats)
         raise TiffError(
             f"is a TIFF of {kinds} numbers of {' and '.join(map(str, bits))} bits; save it with "
             "whole numbers of 8 or 16"
         )
+    # 1 and 2 are alpha, premultiplied or not; 0 is a channel of another meaning.
     extra = found.get(EXTRA, np.array([], int))[-1:].tolist()
     made = Header(
         height=height, width=width, samples=samples, bits=bits[0],
@@ -257,6 +259,7 @@ def _block(packed: memoryview, compression: int, rows: int, across: int) -> byte
         elif compression == PACKBITS:
             plain = Image.frombytes("L", (across, rows), bytes(packed), "packbits", "L").tobytes()
         else:
+            # The limit keeps a small block from unpacking to gigabytes.
             plain = zlib.decompressobj().decompress(packed, rows * across)
     except (zlib.error, ValueError, OSError, SyntaxError):
         plain = b""
@@ -270,6 +273,8 @@ def _from_lzw(blocks: list[tuple[memoryview, int]], across: int) -> Iterator[mem
     rows, total = blocks[0][1], sum(rows for _, rows in blocks)
     if total * across > MOST_LZW:
         raise TiffError(f"is a TIFF with LZW of more than {MOST_LZW:,} bytes in a strip")
+    # Pillow offers libtiff's LZW only as part of a TIFF, so one is written around the blocks. Its
+    # tags must ascend (TIFF 6.0, section 2).
     gray = {
         WIDTH: [across], HEIGHT: [total], BITS: [8], COMPRESSION: [LZW],
         PHOTOMETRIC: [BLACK_IS_0], STRIPS: [0] * len(blocks), SAMPLES: [1], STRIP_ROWS: [rows],

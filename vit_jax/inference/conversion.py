@@ -89,6 +89,8 @@ def _save_adapter(
     base = loading.adapter_base(cfg, record["classes"])
     held = jax.device_get(loading.load_held(directory, number, cfg))
     params = tree_utils.flatten(held["params"])
+    # An adapter is loaded beside its base, so that must still be the one that the run was trained
+    # on.
     frozen = {name: params[name] for name in base.params if name not in base.shapes}
     if adapter_file.digest(frozen) != base.digest:
         raise weights.WeightsError(
@@ -96,6 +98,7 @@ def _save_adapter(
             "set --config.init_from=PATH to that"
         )
     split = trainable.from_config(build.create_model(cfg), cfg).split
+    # What the run evaluates: the moving average, if it keeps one.
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
     arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in base.shapes}
     fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": base.digest}

@@ -105,6 +105,7 @@ def write(
     source = _source(opened, images)
     model = opened.model
     shape = loading.feature_shape(model, features)
+    # Rounded up, so that every device has equally many rows.
     rows = -(-(batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
     rows *= jax.device_count()
     plan = runner.plan_native(model, source, cfg.data, rows, WINDOW)
@@ -176,6 +177,7 @@ def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) 
     data = opened.config.data
     if images is not None:
         return folders.Loose(pathlib.Path(images), opened.classes, "images")
+    # Without labels as in training, so that folders of mere images can be embedded.
     needed = opened.config.needs_labels
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
 
@@ -256,6 +258,7 @@ class _Npz:
         self._facts = facts
         self._names: list[str] = []
         self._labels: list[int | list[int]] = []
+        # zipfile must know before the first byte whether a member may exceed 2 GiB.
         self._member = self._archive.open("features.npy", "w", force_zip64=True)
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
         np.lib.format.write_array_header_1_0(self._member, header)

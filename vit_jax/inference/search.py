@@ -70,6 +70,7 @@ def read_index(path: pathlib.Path) -> Index:
             table = pyarrow.parquet.read_table(path, columns=["name", "features"])
             names = table["name"].to_pylist()
             rows = table["features"].combine_chunks()
+            # Every list has the same size, so the flat values are a matrix.
             features = rows.flatten().to_numpy().reshape(len(names), -1)
         else:
             with zipfile.ZipFile(path) as archive:  # `embed` compresses nothing
@@ -128,6 +129,7 @@ def search(
             f"--output={page}: shows pictures; name their folder with --images=FOLDER"
         )
     try:
+        # Query and table are read before the model, which takes longest.
         encoded = decoding.read_file(photo)
     except (OSError, decoding.BadImage) as error:
         reason = getattr(error, "strerror", None) or error

@@ -89,6 +89,7 @@ class _Schedule:
                 self.visit(_named("to_apply", line), count)
             elif operation.endswith("-done"):
                 started.pop(operand, None)
+            # An asynchronous operation goes on under the label of its latest update.
             elif operation == "async-update":
                 started[label] = started.pop(operand, [])
             else:

@@ -133,6 +133,7 @@ class TestEvaluation:
         Raises Preempted if asked to stop meanwhile.
         """
         step, chosen = self.steps, "the last one"
+        # Process 0 decides: all must evaluate the same parameters.
         best = None if self.metric is None else collectives.broadcast_from_main(manager.best_step)
         if best is not None:
             chosen = f"the best by {self.metric}"

@@ -159,6 +159,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield part
+        # A rename may reach the disk before the contents do; after a crash the file would be empty.
         for one in (*part.rglob("*"), part):
             sync(one)
         part.replace(path)

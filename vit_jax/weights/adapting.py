@@ -53,6 +53,8 @@ def fit(
     Raises WeightsError, in one line with every difference, if the networks differ.
     """
     source, wanted = tree_utils.flatten(params), tree_utils.flatten(target.shapes())
+    # Weights with sine-cosine positions have no table; learned positions then start from those
+    # values instead of at random.
     if "position/table" in wanted and (table := fixed_positions(spec)) is not None:
         source["position/table"] = table
     dropped: dict[str, str] = {}
@@ -60,6 +62,8 @@ def fit(
     resized: dict[str, str] = {}
     kept: dict[str, np.ndarray] = {}
     wrong: list[str] = []
+    # Every difference is collected: they mostly have one cause, such as another width, and it shows
+    # best from all of them.
     for name, leaf in wanted.items():
         array = source.get(name)
         head = name.startswith(HEAD)
@@ -88,6 +92,8 @@ def fit(
             remedy = "; a new head would fit" if head else ""
             remedy = "; offsets between tokens cannot be resized" if "/offsets/" in name else remedy
             wrong.append(f"{name} is {array.shape}, not {leaf.shape}{remedy}")
+    # Whatever the model has no place for is an error unless it is known to be harmless: dropped
+    # without a word, the network would compute something else.
     for name in source:
         if name.startswith(f"{OBJECTIVE}/"):
             dropped[name] = "of the objective it was trained by"
@@ -108,16 +114,17 @@ def fit(
 
 
 def _other_sizes(source: config.Model, target: config.Model) -> str:
-    """The options of the weights that the new model has otherwise."""
+    """The size options in which the new model differs from the weights, as settings to paste."""
     pairs = ((key, getattr(source, key), getattr(target, key)) for key in SIZES)
     return " ".join(f"model.{key}={options.show(had)}" for key, had, has in pairs if had != has)
 
 
 def for_channels(kernel: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """A kernel (h, w, C, D) of gray or RGB for images of other channels; None for others.
+    """Adapts a kernel (h, w, C, D) of gray or RGB images to another number of channels.
 
-    As timm's `in_chans`: for gray, the sum over its channels; else they are repeated, channel c
-    that of c mod C, times C over their number, so that an image of equal channels gives the same.
+    As timm's `in_chans`: for gray, the sum over the channels. Otherwise new channel c is a copy of
+    channel c mod C, scaled by C over the new number of channels, so that an image with equal
+    channels gives the same embedding. None if the shapes differ in more than the channels.
     """
     if kernel.ndim != 4 or len(shape) != 4 or kernel.shape[2] not in (1, 3):
         return None
@@ -248,6 +255,7 @@ def _geometric(old: int, new: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     right = np.searchsorted(known, wanted).clip(max=old - 1)
     left = (right - 1).clip(0)
     before, after = (wanted - known[left]).clip(0), (known[right] - wanted).clip(0)
+    # An offset that is there already is 0 away from both neighbors, which would be 0 / 0 below.
     alone = (before == 0) & (after == 0)
     before, after = (np.where(alone, 1, part) for part in (before, after))
     yield left, after / (before + after)
@@ -266,6 +274,7 @@ def _biases(
     new = models.grid(target.config, target.image_size)
     if old == new:
         return table, ""
+    # Along an axis of n patches, offsets between two of them run from -(n - 1) to n - 1.
     spans = [(2 * rows - 1, 2 * columns - 1) for rows, columns in (old, new)]
     count = spans[0][0] * spans[0][1]
     method = target.config.position_resize
@@ -317,9 +326,9 @@ def positions(
 
 
 def fixed_positions(spec: mapping.ModelSpec) -> np.ndarray | None:
-    """The table (1, N, D) float32 that stands for the fixed positions of a model; None: of others.
+    """A table (1, N, D) float32 equal to the fixed positions of a model; None if it has none.
 
-    Class token and the like are at zero.
+    Rows of the class token and other extra tokens are 0.
     """
     model = spec.model
     table = fixed(model.position, models.grid(model, spec.data.image_size), model.width or 0)

@@ -133,7 +133,7 @@ def find_family(spec: mapping.ModelSpec, kind: str) -> Family:
 
 
 def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:
-    """What a file alone says of its head: the names of its classes, and their loss."""
+    """The class names and the loss, for the metadata of a file without a config.json."""
     said: dict[str, Any] = {"problem_type": json_fields.SEVERAL} if spec.loss == "sigmoid" else {}
     if spec.classes:
         whole = {**said, "label_names": spec.classes}
@@ -173,6 +173,7 @@ def _normalized(
     table = _position_table(params, spec, family)
     if table is not None:
         params, row = dict(params), True
+        # The class token and its position are only ever added, so their sum can be the token.
         if True not in rows and models.has_class_token(model):
             params["cls"] = np.asarray(params["cls"] + table[:, :1], np.float32)
             table, row = table[:, 1:], False
@@ -195,6 +196,8 @@ def _with_biases(
     params: models.Params, spec: mapping.ModelSpec, family: Family
 ) -> tuple[models.Params, mapping.ModelSpec, tuple[str, ...]]:
     """The same function with zeros for biases that a family always has, and what changed."""
+    # A bias of zeros computes the same as none. A family without some biases leaves them out in
+    # groups only, such as those of queries, keys and values.
     lacking = frozenset(spec.model.biasless)
     groups = (group for group in family.bias_groups(spec) if group <= lacking)
     kept = frozenset(part for group in groups for part in group)
@@ -213,7 +216,7 @@ def _with_biases(
 
 
 def normal(model: config.Model) -> config.Model:
-    """An encoder with the options that change nothing in it at their defaults."""
+    """The model with every option that has no effect in it reset to its default, to compare two."""
     default, changed = config.Model(), dict[str, Any]()
     changed["biasless"] = tuple(sorted(set(model.biasless)))
     if models.has_class_token(model) == models.default_class_token(model.pooling):
@@ -251,6 +254,7 @@ def _position_table(
     if model.position in ("learned_1d", "learned_2d"):
         module = mapping.create_classifier(spec).bind(params)
         every = np.asarray(module.position(), np.float32)
+        # Registers follow the class and distillation tokens.
         return np.delete(every, range(token, token + model.registers), axis=1)
     table = np.zeros((rows * columns + token, width), np.float32)
     fixed = positions.fixed(model.position, (rows, columns), width)

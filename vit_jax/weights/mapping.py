@@ -395,6 +395,8 @@ def read_params(
         wanted.setdefault(location.source, []).append(location)
     wrong = {source: _wrong(arrays, source, locations) for source, locations in wanted.items()}
     left -= wanted.keys()
+    # Known from names and shapes alone: a file with a problem is still checked for values that are
+    # not finite, but fills no parameters.
     sound = not any(wrong.values()) and all(reason(name, dropped, arrays.specs) for name in left)
     problems: list[str] = []
     for source, locations in wanted.items():

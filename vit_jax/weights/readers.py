@@ -84,6 +84,8 @@ def open_shards(index: pathlib.Path) -> Arrays:
         raise WeightsError(f"{index}: lists {len(places)} arrays; the limit is {MAX_ARRAYS}")
     shards = {}
     for name in sorted(set(places.values())):
+        # The index may come from anywhere: a name with a / could have any file of this machine
+        # read.
         if not re.fullmatch(r"[\w\-]{1,200}\.(safetensors|bin)", name, re.ASCII):
             raise WeightsError(f"{index}: {name[:80]!r} is not a file next to it")
         shards[name] = open_arrays(index.parent / name)

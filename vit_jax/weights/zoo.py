@@ -116,6 +116,7 @@ def find(name: str) -> PublishedFile:
     if len(same := [other for other in everything if other.lower() == name.lower()]) == 1:
         return everything[same[0]]
     file = name.removeprefix("augreg/").removesuffix(".npz")
+    # The files of How to train your ViT are too many for the table; their names say what they are.
     if name.startswith("augreg/") and (match := AUGREG_FILE.fullmatch(file)):
         short, data, tuned, side = match.groups()
         return PublishedFile(

@@ -213,6 +213,8 @@ def _zip(path: Path, prefix: str) -> Iterator[FileEntry]:
                 parts = [part for part in info.filename.split("/") if part not in ("", ".")]
                 if not parts or info.is_dir() or parts[-1].startswith("."):
                     continue
+                # Zips of Unix programs have the file's mode in the upper half; a link's contents
+                # are a path.
                 link = stat.S_ISLNK(info.external_attr >> 16)
                 name = _safe_path(info.filename, str(path), "a symbolic link" if link else None)
                 if info.flag_bits & 1:

@@ -65,6 +65,7 @@ class Match(NamedTuple):
 
 def fingerprint(image: np.ndarray) -> Print:
     """The fingerprint of uint8 pixels `H W C`."""
+    # Images of different shapes may have the same bytes.
     shape = repr(image.shape).encode()
     exact = hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()[:16]
     plain = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[:, :, 0]
@@ -134,6 +135,7 @@ class Index:
         best: tuple[int, int] | None = None
         for bits, gray in ((mine.bits, mine.gray), (mine.bits ^ MIRROR, mirrored)):
             for distance, at in self.near(bits):
+                # Nearest first, so no later one is nearer.
                 if best is not None and distance >= best[0]:
                     break
                 if float(self._prints["gray"][at].astype(np.float32) @ gray) >= CORRELATION:

@@ -36,7 +36,7 @@ Packed = list[tuple[Shard, Outcome]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a dataset is made of.
+    """The plan of a dataset's files.
 
     Attributes:
       fingerprint: digest of everything that determines its bytes.
@@ -253,6 +253,7 @@ def _in_processes(
             "fewer --workers take less memory"
         ) from None
     finally:
+        # Workers check this at every image; without it, shutdown would wait for whole shards.
         count.stop.set()
         pool.shutdown(cancel_futures=True)
 

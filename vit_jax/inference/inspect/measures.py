@@ -430,6 +430,7 @@ def _predict_masked(
     guess = jnp.round(jnp.clip(masked_patches.predictions(outputs, patch, target, data), 0, 255))
     filled = patches.at[rows, corruption["masked"]].set(guess.astype(jnp.uint8))
     token = jnp.full_like(patches[:, :1], 127)
+    # In `source`, the number after the last patch stands for the mask token.
     pool = jnp.concatenate([patches, token], axis=1)
     where = corruption["source"] == model.patches
     shown = jnp.broadcast_to(where[:, :, None, None, None], (*where.shape, *patch, 1))

@@ -333,6 +333,7 @@ def _write(
 def encode(figure: Figure, form: str) -> bytes:
     """A figure as a PNG or SVG file; deterministic."""
     file = io.BytesIO()
+    # Otherwise matplotlib writes the date into an SVG, its version into a PNG, and random ids.
     dateless = {"Date": None} if form == "svg" else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "vit_jax"}):
         figure.savefig(file, format=form, dpi=DPI, bbox_inches="tight", metadata=dateless)

@@ -308,7 +308,6 @@ def _file(name: str) -> str:
 
 
 def _png(view: np.ndarray) -> str:
-    encoded = cv2.imencode(".png", decoding.for_display(view)[:, :, ::-1])[
-        1
-    ].tobytes()  # OpenCV: BGR
+    # OpenCV writes BGR.
+    encoded = cv2.imencode(".png", decoding.for_display(view)[:, :, ::-1])[1].tobytes()
     return f"data:image/png;base64,{base64.b64encode(encoded).decode()}"

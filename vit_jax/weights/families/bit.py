@@ -255,7 +255,10 @@ class HuggingFaceBit(huggingface.HuggingFace):
             "embedding_dynamic_padding": post,
             "num_groups": 32,
             "hidden_act": "relu",
+            # transformers dilates the stages beyond this stride; at the model's own stride there
+            # are none.
             "output_stride": max(32, 4 * 2 ** (len(units) - 1)),
+            # `hidden_sizes` contain it already.
             "width_factor": 1,
         }
         return f"Bit{'Model' if spec.headless else 'ForImageClassification'}", "bit", made

@@ -59,6 +59,8 @@ class HuggingFaceBeit(huggingface.HuggingFace):
                 f"image_size={height},{width}: transformers mixes up the offsets of images that "
                 "are no square"
             )
+        # transformers gives the pooler a norm only with `use_mean_pooling`, so the arrays answer
+        # this.
         mean = "pooler.layernorm.weight" in has.get("encoder_norm/scale", "")
         initial = json_fields.real(fields, "layer_scale_init_value", 0.1) or 0.1
         return options | {

@@ -64,11 +64,14 @@ class OpenClip(Family):
         given = hints.files.get(CONFIG, {})
         known = json_fields.section(given, "model_cfg")
         tower = json_fields.section(known, "vision_cfg")
+        # An option that is off changes nothing, so only those that are on are refused.
         if odd := sorted(key for key, value in tower.items() if value and key not in SHOWN):
             raise WeightsError(f"{CONFIG}: vision_cfg.{odd[0]}: is not supported")
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", "head"))
         heads, assumed = _heads(tower, options["width"], hints.heads)
+        # Without a config the file is taken for OpenAI's own, all of which were trained with
+        # QuickGELU.
         quick = known.get("quick_gelu", False) is True or not known
         options |= {
             "heads": heads,
@@ -81,6 +84,7 @@ class OpenClip(Family):
         if not known:
             assumed |= dict.fromkeys(("model.activation", "model.gelu"), OPENAI)
         said = json_fields.pair(tower, "image_size") if "image_size" in tower else hints.image_size
+        # CLIP has a position for the class token too.
         patches = array_shape(arrays, "visual.positional_embedding", 2)[0] - 1
         size, guessed = size_of_positions(model, patches, said)
         view = {"pretrained_cfg": timm.open_clip_view(given)}

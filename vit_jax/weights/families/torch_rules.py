@@ -27,6 +27,7 @@ def rules(names: Names, prefix: str = "", without: Collection[str] = ()) -> Iter
         if name in without:
             continue
         source, layout = f"{prefix}{name}", next(iter(layouts), None)
+        # The kind of a layer follows from its name here, so the tables need only pairs of names.
         *path, last = target.split("/")
         parts = last.split("|")
         if last in ARRAYS:

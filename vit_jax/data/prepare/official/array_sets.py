@@ -165,6 +165,7 @@ def find_svhn(files: SourceFiles) -> Contents:
             raise DataError(f"{name}: X and y are not SVHN's images and digits 1 to 10")
         # In MATLAB's order, the last axis is the images, and rows vary fastest.
         pixels = spill_pixels(files, [found[name]], images.T, 32 * 32 * 3)
+        # SVHN labels the digit 0 as 10, MATLAB's arrays starting at 1.
         columns = {"label": labels.astype(np.int64) % 10}
         splits[split] = Rows(pixels, columns, f"{split}_{{:06d}}", named="id")
     return Contents(splits)
@@ -195,6 +196,7 @@ def find_smallnorb(files: SourceFiles) -> Contents:
         if category.shape != shape[:1] or info.shape != (shape[0], 4):
             raise DataError(f"{each[2].path}: has {info.shape} labels for {shape[0]} images")
         columns = {"label_category": category, **dict(zip(NORB_POSE, info.T, strict=True))}
+        # SmallNORB's azimuths are the even numbers from 0 to 34; TFDS stores their halves.
         columns["label_azimuth"] = columns["label_azimuth"] // 2
         first = pixels._replace(size=2 * 96 * 96)
         splits[split] = Rows(first, columns, f"{split}_{{:05d}}")

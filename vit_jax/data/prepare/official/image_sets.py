@@ -223,6 +223,7 @@ def find_flowers(files: SourceFiles) -> Contents:
         found = images[f"{number:05d}"]
         if not 1 <= number <= len(labels):
             raise DataError(f"{found.path}: has no label: {FLOWERS_LABELS} has {len(labels):,}")
+        # MATLAB counts from 1: images as well as classes.
         label = int(labels[number - 1]) - 1
         if not 0 <= label < datasets.FLOWERS.classes:
             raise DataError(f"{found.path}: label {label + 1} of {datasets.FLOWERS.classes}")
