@@ -110,8 +110,7 @@ def test_a_steady_run_renews_the_budget(world):
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", ["run", "create"])
 def test_without_steady_seconds_nothing_renews_the_budget(world, fails):
-    refusals = ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 9
-    failures = {"queued-resources create": refusals if fails == "create" else []}
+    failures = {"queued-resources create": [LATER] * 9 if fails == "create" else []}
     here = world(lives=[{"runs": ["70"] * 9}], failures=failures)
     if fails == "run":
         here.make_ready()
@@ -131,7 +130,7 @@ def noting_sleeps(here):
 
 @pytest.mark.slow
 def test_back_off_doubles(world):
-    failures = {"tpu-vm scp": ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4}
+    failures = {"tpu-vm scp": [LATER] * 4}
     here = world(lives=[{"runs": ["0"]}], failures=failures)
     slept = noting_sleeps(here)
     here.tpu("supervise", *RUN, "digits", VIT_JAX_BACKOFF_SECONDS="30")
@@ -255,27 +254,47 @@ def test_a_slice_that_cannot_be_reached_is_made_again(world):
 
 
 @pytest.mark.slow
-def test_a_slice_taken_just_after_its_run_ended_is_gone(world):
-    here = world(lives=[{"runs": ["75"], "meets": {"status": "taken"}}, {"runs": ["0"]}])
+@pytest.mark.parametrize(
+    ("life", "line"),
+    [
+        ({"runs": ["75"], "meets": {"status": "taken"}}, "slice s is gone (lost, SUSPENDED)"),
+        (
+            {"runs": ["run"], "meets": {"poll": "refused"}},
+            "slice s cannot be reached: [255] Connection refused",
+        ),
+    ],
+)
+def test_a_slice_that_is_gone_or_silent_is_made_again(world, life, line):
+    here = world(lives=[life, {"runs": ["0"]}])
     printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
-    assert "slice s is gone (lost, SUSPENDED); restart 1 of 1 in 0 s" in told(printed)
+    assert f"{line}; restart 1 of 1 in 0 s" in told(printed)
+
+
+LATER = "ERROR: (gcloud.x) UNAVAILABLE: try later"
+STRANGE = [{"prints": "???\n"}] * 15
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_be_followed_says_what_ssh_said(world):
-    here = world(lives=[{"runs": ["run"], "meets": {"poll": "refused"}}, {"runs": ["0"]}])
-    printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
-    expected = "slice s cannot be reached: [255] Connection refused; restart 1 of 1 in 0 s"
-    assert expected in told(printed)
-
-
-@pytest.mark.slow
-def test_google_that_does_not_answer_is_asked_again(world):
-    errors = ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4
-    here = world(failures={"queued-resources describe": errors}, lives=[{"runs": ["0"]}])
+@pytest.mark.parametrize(
+    ("failures", "said"),
+    [
+        ({"queued-resources describe": [LATER] * 4}, "slice s: unknown (UNAVAILABLE: try later)"),
+        ({"queued-resources describe": [*STRANGE, "ERROR: (gcloud.x) gone", *STRANGE]}, ""),
+        (
+            {
+                "queued-resources describe": [{"hang": 600}, ""],
+                "tpu-vm ssh": ["", "", "", "", "", {"hang": 600}],
+            },
+            "gcloud queued-resources describe did not answer within 2 s",
+        ),
+    ],
+    ids=["unavailable", "strange", "hangs"],
+)
+def test_google_that_does_not_answer_is_asked_again(world, failures, said):
+    here = world(failures=failures, lives=[{"runs": ["0"]}])
     here.make_ready()
-    printed = here.tpu("supervise", *RUN, "digits")
-    assert "slice s: unknown (UNAVAILABLE: try later)" in printed
+    printed = here.tpu("supervise", *RUN, "--timeout-seconds=2", "digits")
+    assert said in printed
     assert told(printed)[-2:] == ["done", REMINDER]
 
 
@@ -342,16 +361,6 @@ def test_a_node_in_a_state_that_is_not_known_is_polled_so_often(world):
 
 
 @pytest.mark.slow
-def test_a_state_that_becomes_known_goes_on(world):
-    strange = [{"prints": "???\n"}] * 15
-    failures = {"queued-resources describe": [*strange, "ERROR: (gcloud.x) gone", *strange]}
-    here = world(failures=failures, lives=[{"runs": ["0"]}])
-    here.make_ready()
-    printed = here.tpu("supervise", *RUN, "digits")
-    assert told(printed)[-2:] == ["done", REMINDER]
-
-
-@pytest.mark.slow
 def test_half_an_answer_of_a_worker_decides_nothing(world):
     """An empty one was once the end of the run: exit code 0."""
     here = world(hosts=2, lives=[{"runs": ["0/78"]}])
@@ -386,19 +395,6 @@ def test_garbage_from_a_worker_is_a_miss(world, garbage):
     printed = here.tpu("supervise", *RUN, "digits")
     assert told(printed)[-2:] == ["done", REMINDER]
     assert not here.calls("delete")
-
-
-@pytest.mark.slow
-def test_gcloud_that_hangs_is_asked_again(world):
-    failures = {
-        "queued-resources describe": [{"hang": 600}, ""],
-        "tpu-vm ssh": ["", "", "", "", "", {"hang": 600}],
-    }
-    here = world(failures=failures, lives=[{"runs": ["0"]}])
-    here.make_ready()
-    printed = here.tpu("supervise", *RUN, "--timeout-seconds=2", "digits")
-    assert "gcloud queued-resources describe did not answer within 2 s" in printed
-    assert told(printed)[-2:] == ["done", REMINDER]
 
 
 @pytest.mark.slow
