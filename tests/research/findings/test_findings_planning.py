@@ -24,36 +24,19 @@ def test_rates_are_chosen_on_held_out_images_over_seeds_and_then_all_seeds_run(t
     assert tried == [(0.1, 0), (0.2, 0), (0.1, 1), (0.2, 1), (0.2, 2)]
 
 
-def test_the_mean_over_seeds_decides_not_the_best_run(tmp_path):
-    def result(cell):
-        return 0.9 if (cell.lr, cell.cfg.seed) == (0.1, 0) else {0.1: 0.1, 0.2: 0.6}[cell.lr]
-
+@pytest.mark.parametrize(
+    ("results", "rate"),
+    [
+        # By rate and seed: the mean decides, not the best run; of equal ones the lower rate.
+        ({(0.1, 0): 0.9, (0.1, 1): 0.1, (0.2, 0): 0.6, (0.2, 1): 0.6}, 0.2),
+        ({(0.1, 0): 0.6, (0.1, 1): 0.6, (0.2, 0): 0.7, (0.2, 1): None}, 0.1),  # it diverged
+        ({}, 0.1),
+    ],
+)
+def test_the_rate_with_the_best_mean_is_chosen(tmp_path, results, rate):
     toy = study(tmp_path, finding(*pair()))
-    toy.perform(run=Runner(result))
-    assert toy.rate(pair()[0]) == 0.2
-
-
-def test_a_rate_that_diverged_is_not_chosen(tmp_path):
-    def result(cell):
-        return None if (cell.lr, cell.cfg.seed) == (0.2, 1) else rate_of(cell)
-
-    toy = study(tmp_path, finding(*pair()))
-    toy.perform(run=Runner(result))
-    assert toy.rate(pair()[0]) == 0.1
-
-
-def test_equal_rates_go_to_the_lower(tmp_path):
-    toy = study(tmp_path, finding(*pair()))
-    toy.perform(run=Runner(lambda cell: 0.5))
-    assert toy.rate(pair()[0]) == 0.1
-
-
-def test_recorded_cells_are_not_repeated(tmp_path):
-    toy = finding(*pair())
-    study(tmp_path, toy).perform(run=Runner(rate_of))
-    again = Runner(rate_of)
-    study(tmp_path, toy).perform(run=again)
-    assert not again.ran
+    toy.perform(run=Runner(lambda cell: results.get((cell.lr, cell.cfg.seed), 0.5)))
+    assert toy.rate(pair()[0]) == rate
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path):
