@@ -27,8 +27,8 @@ OUTPUT = (
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
-def weights_that_overflow(monkeypatch, at):
-    """Makes the parameters infinite just before step `at`, as a flipped bit in memory might."""
+def weights_that_overflow(monkeypatch, at, mended=False):
+    """Makes the head infinite just before step `at`, as a flipped bit in memory might."""
     original = train_loop.run_steps
 
     def patched(trainer, start, step, *arguments, **keywords):
@@ -37,10 +37,14 @@ def weights_that_overflow(monkeypatch, at):
         def one(state, *inputs):
             nonlocal count
             count += 1
+            head = state["params"]["head"]
+            kernel, place = np.asarray(head["kernel"]), head["kernel"].sharding
             if count == at:
-                kernel = state["params"]["head"]["kernel"]
-                state["params"]["head"]["kernel"] = kernel * np.float32(np.inf)
-            return step(state, *inputs)
+                head["kernel"] = jax.device_put(kernel * np.float32(np.inf), place)
+            state, metrics = step(state, *inputs)
+            if count == at and mended:
+                state["params"]["head"]["kernel"] = jax.device_put(kernel, place)
+            return state, metrics
 
         return original(trainer, start, one, *arguments, **keywords)
 
@@ -70,35 +74,16 @@ def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypat
 @pytest.mark.slow
 def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypatch, caplog):
     train_loop.train(runs.configure(), tmp_path / "oracle")
-    original = train_loop.run_steps
-
-    def patched(trainer, start, step, *arguments, **keywords):
-        count = start.step
-
-        def one(state, *inputs):
-            nonlocal count
-            count += 1
-            if count != 13:
-                return step(state, *inputs)
-            kernel = np.asarray(state["params"]["head"]["kernel"])
-            place = state["params"]["head"]["kernel"].sharding
-            state["params"]["head"]["kernel"] = jax.device_put(kernel * np.inf, place)
-            state, metrics = step(state, *inputs)
-            state["params"]["head"]["kernel"] = jax.device_put(kernel, place)
-            return state, metrics
-
-        return original(trainer, start, one, *arguments, **keywords)
-
-    monkeypatch.setattr(train_loop, "run_steps", patched)
+    weights_that_overflow(monkeypatch, 13, mended=True)
     logs.log.propagate = True
     train_loop.train(runs.configure(train={"max_bad_steps": 1}), tmp_path / "run")
     assert any("step 13: loss nan" in m and "1 of 1 allowed" in m for m in caplog.messages)
     counts = runs.trace(tmp_path / "run", "train/bad_steps")
     assert (counts[12], counts[13], counts[runs.STEPS]) == (0, 1, 1)
-    ours, theirs = (runs.trace(tmp_path / name) for name in ("run", "oracle"))
-    assert ours[13] is None
-    assert {step for step in ours if step < 13 and ours[step] != theirs[step]} == set()
-    assert all(np.isfinite(ours[step]) for step in ours if step != 13)
+    losses, expected = (runs.trace(tmp_path / name) for name in ("run", "oracle"))
+    assert losses[13] is None
+    assert {step for step in losses if step < 13 and losses[step] != expected[step]} == set()
+    assert all(np.isfinite(losses[step]) for step in losses if step != 13)
 
 
 def broken_folder(tmp_path, bad):

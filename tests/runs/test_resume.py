@@ -103,14 +103,6 @@ def test_loader_and_speed_options_may_change_on_resume(oracle, tmp_path, monkeyp
     runs.assert_equal_runs(workdir, oracle)
 
 
-@pytest.mark.slow
-def test_saves_by_the_clock(tmp_path):
-    cfg = runs.configure(checkpoint={"every": None, "minutes": 1e-6, "keep": 100})
-    train_loop.train(cfg, tmp_path / "run")
-    saved = [int(p.parent.name) for p in (tmp_path / "run").glob("checkpoints/*/commit.json")]
-    assert sorted(saved) == list(range(1, runs.STEPS + 1))
-
-
 def test_another_config_is_refused(finished):
     with pytest.raises(config.ConfigError) as caught:
         directory.reconcile(finished, None, {"optimizer.lr": "0.1", "data.threads": "1"})
@@ -207,15 +199,6 @@ def test_other_data_is_refused(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
     with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
         train_loop.train(directory.reconcile(finished, None, {}), finished)
-
-
-@pytest.mark.slow
-def test_finished_run_only_evaluates(oracle):
-    before = runs.digests(oracle)
-    outcome = train_loop.train(directory.reconcile(oracle, None, {}), oracle)
-    assert outcome.results["test/count"] == 100
-    assert outcome.results["test/top1"] == runs.trace(oracle, "test/top1")[runs.STEPS]
-    assert runs.digests(oracle) == before
 
 
 def test_empty_and_foreign_workdirs(tmp_path):
