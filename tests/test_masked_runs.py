@@ -145,9 +145,9 @@ def test_images_are_filled_in(pretrained):
     opened = loading.load(pretrained)
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
     found = measures.predict_masked(opened, images)
-    chosen = np.zeros((3, 16), bool)
-    np.put_along_axis(chosen, found["indices"], True, axis=1)
-    pixels = chosen.reshape(3, 4, 4).repeat(2, axis=1).repeat(2, axis=2)
+    masked = np.zeros((3, 16), bool)
+    np.put_along_axis(masked, found["indices"], True, axis=1)
+    pixels = masked.reshape(3, 4, 4).repeat(2, axis=1).repeat(2, axis=2)
     for name in ("corrupted", "predicted"):
         np.testing.assert_array_equal(found[name][~pixels], images[~pixels])
     assert found["masked"].sum() == 3 * 6 * 4

@@ -46,15 +46,15 @@ def assert_close(workdir, oracle):
 
     Measured over all cases: losses 2.1e-7 apart, parameters 8.9e-8.
     """
-    ours, theirs = runs.trace(workdir), runs.trace(oracle)
-    assert ours.keys() == theirs.keys()
-    np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=5e-7)
+    found, expected = runs.trace(workdir), runs.trace(oracle)
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=5e-7)
     for key in ("test/top1", "test/count"):
         assert runs.trace(workdir, key) == runs.trace(oracle, key)
-    step, ours = params_of(workdir)
+    step, found = params_of(workdir)
     assert step == runs.STEPS
     for name, value in params_of(oracle)[1].items():
-        np.testing.assert_allclose(ours[name], value, rtol=1e-6, atol=2.4e-7, err_msg=name)
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=2.4e-7, err_msg=name)
 
 
 @pytest.mark.slow

@@ -56,11 +56,11 @@ def test_the_page_has_the_table():
 
 def test_means_and_intervals_by_hand():
     """Means of means, 2.7764 standard errors for five, paired by seed and by nothing else."""
-    ours, theirs = [0.90, 0.91, 0.92, 0.93, 0.94], [0.95, 0.97, 0.96, 0.98, 0.99]
+    vit, resnet = [0.90, 0.91, 0.92, 0.93, 0.94], [0.95, 0.97, 0.96, 0.98, 0.99]
     lines = [
         {"network": name, "share": 100, "seed": seed, "five_shot": 0.5}
         | {"top1": [top1 - 0.01, top1 + 0.01]}
-        for name, values in (("ViT", ours), ("ResNet", theirs))
+        for name, values in (("ViT", vit), ("ResNet", resnet))
         for seed, top1 in enumerate(values)
     ]
     first, _ = home_repetitions.table(lines)

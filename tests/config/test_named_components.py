@@ -55,11 +55,11 @@ def test_a_run_measures_and_logs_by_named_components(tmp_path, monkeypatch):
     WRITTEN.clear()
     said = []
     monkeypatch.setattr(progress.Progress, "say", lambda self, line: said.append(line))
-    chosen = (
+    selected = (
         {"name": "norm_of_parameters", "scale": 2.0},
         {"name": "classification", "split": "test[:100]"},
     )
-    results = train(tmp_path, chosen, ({"name": "into_a_list", "tag": "a"}, "jsonl")).results
+    results = train(tmp_path, selected, ({"name": "into_a_list", "tag": "a"}, "jsonl")).results
     assert results["norm_of_parameters/classes"] == 10
     assert results["classification/top1"] == results["test/top1"]
     (shown,) = (line for line in said if line.startswith("step 4/4"))

@@ -22,18 +22,18 @@ def apply(steps, image):
     return image
 
 
-def assert_within_one_level(ours, theirs):
-    assert ours.shape == theirs.shape
-    difference = ours - theirs.astype(np.float64)
+def assert_within_one_level(found, expected):
+    assert found.shape == expected.shape
+    difference = found - expected.astype(np.float64)
     assert np.abs(difference).max() < 0.8
     assert abs(difference.mean()) < 0.15  # fixed-point weights round down a little
 
 
 @pytest.mark.parametrize("number", range(5))
 def test_bilinear_resizing_is_within_a_level_of_255(number):
-    theirs = STORED[f"resized{number}"]
-    resize = transforms.Resize(*theirs.shape[:2])
-    assert_within_one_level(apply([resize], STORED[f"image{number}"]), theirs)
+    expected = STORED[f"resized{number}"]
+    resize = transforms.Resize(*expected.shape[:2])
+    assert_within_one_level(apply([resize], STORED[f"image{number}"]), expected)
 
 
 def test_a_resized_square_and_a_crop_of_it():
@@ -48,14 +48,14 @@ def test_a_resized_square_and_a_crop_of_it():
 
 def test_a_central_crop_after_resizing_the_short_side():
     data = config.Data(image_size=(16, 16), eval_crop="central", resize_to=20)
-    ours = apply(transforms.eval_transforms(data), STORED["image2"])
-    assert_within_one_level(ours, STORED["central16of20"])
+    found = apply(transforms.eval_transforms(data), STORED["image2"])
+    assert_within_one_level(found, STORED["central16of20"])
 
 
 def test_the_value_range_on_the_device_is_minus_one_to_one():
     images = np.tile(np.arange(256, dtype=np.uint8)[:, None, None, None], (1, 1, 1, 3))
-    ours = np.asarray(normalization.normalize_pixels(images, config.Data()))
-    np.testing.assert_allclose(ours[:, 0, 0, 0], STORED["normalised"], atol=2e-7)
+    found = np.asarray(normalization.normalize_pixels(images, config.Data()))
+    np.testing.assert_allclose(found[:, 0, 0, 0], STORED["normalised"], atol=2e-7)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -65,7 +65,7 @@ def test_inception_crops_are_distributed_as_distorted_bounding_boxes(shape):
     crop, rng = transforms.InceptionCrop(8, 8), np.random.default_rng(0)
     top, left, h, w = np.array([crop.rectangle(H, W, rng) for _ in range(6000)]).T
     below, beside = h < H - 10, w < W - 10
-    ours = {
+    found = {
         "area": h * w / (H * W),
         "aspect": w / h,
         "height": h / H,
@@ -74,10 +74,10 @@ def test_inception_crops_are_distributed_as_distorted_bounding_boxes(shape):
         "left": left[beside] / (W - w[beside]),
     }
     levels = np.arange(0.02, 0.99, 0.02)
-    for name, values in ours.items():
-        theirs = STORED[f"boxes_{shape}_{name}"]
+    for name, values in found.items():
+        expected = STORED[f"boxes_{shape}_{name}"]
         # Shares of our values below their quantiles: five standard deviations at 6,000 draws,
         # which a place of a whole pixel widens.
-        shares = np.searchsorted(np.sort(values), theirs, side="right") / len(values)
+        shares = np.searchsorted(np.sort(values), expected, side="right") / len(values)
         assert np.abs(shares - levels).max() < 0.033, (name, np.abs(shares - levels).max())
     assert abs(((h == H) & (w == W)).mean() - STORED[f"boxes_{shape}_whole"]) < 0.01

@@ -187,8 +187,8 @@ def test_it_is_light():
 
 def test_what_takes_more_packages_says_so(tmp_path):
     """Of the paper's own tasks none takes TensorFlow."""
-    chosen = availability.task_entries(tmp_path)
-    commands = [line for *_, lines in availability.task_groups(chosen) for line in lines]
+    entries = availability.task_entries(tmp_path)
+    commands = [line for *_, lines in availability.task_groups(entries) for line in lines]
     taking = {
         line.split()[2]: line for line in commands if "# takes " in line or "; takes " in line
     }

@@ -236,11 +236,11 @@ def test_other_separators_are_named(tmp_path, caplog):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_have_a_one_for_each_class(tmp_path, workers):
     write(tmp_path, train=TRAIN)
-    chosen = data(tmp_path, workers=workers)
+    options = data(tmp_path, workers=workers)
     with pipeline.batches(
-        sources.open_source(chosen, "train", train=True),
-        transforms.eval_transforms(chosen),
-        chosen,
+        sources.open_source(options, "train", train=True),
+        transforms.eval_transforms(options),
+        options,
         seed=0,
         batch_size=6,
         rows=range(6),

@@ -366,9 +366,9 @@ def test_without_labels_a_split_is_a_folder_of_images(tmp_path):
     with pytest.raises(DataError, match=r"expected train/IMAGE; .* set data.holdout=0.1"):
         open_source(config.Data(source="folder", root=f"{tmp_path}/val/y"), "train", labels=False)
     # Classes that choose the images are read all the same.
-    chosen = dataclasses.replace(data, classes=("x",))
+    by_class = dataclasses.replace(data, classes=("x",))
     with pytest.raises(DataError, match="1 class folder"):
-        open_source(chosen, "train", labels=False)
+        open_source(by_class, "train", labels=False)
 
 
 def test_without_labels_one_image_is_too_few_and_features_need_classes(tmp_path):

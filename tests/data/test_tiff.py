@@ -94,9 +94,9 @@ def test_large_files_take_about_as_long_as_in_opencv(compression, blocks):
         return min(spent)
 
     array = np.frombuffer(data, np.uint8)
-    theirs = seconds(lambda: cv2.imdecode(array, cv2.IMREAD_UNCHANGED))
-    ours = seconds(lambda: tiff.decode(data, tiff.parse_header(data)))
-    assert ours < theirs * (10 if compression == "packbits" else 3) + 0.02
+    in_opencv = seconds(lambda: cv2.imdecode(array, cv2.IMREAD_UNCHANGED))
+    here = seconds(lambda: tiff.decode(data, tiff.parse_header(data)))
+    assert here < in_opencv * (10 if compression == "packbits" else 3) + 0.02
 
 
 def test_orientations_are_pillows():

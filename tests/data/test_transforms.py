@@ -512,8 +512,8 @@ def test_a_transform_of_a_plugin_keeps_shape_and_type():
 
 
 def test_three_augment_is_an_option():
-    chosen = config.build({"data": {"transforms": [{"name": "three_augment", "jitter": 0.1}]}})
-    data = dataclasses.replace(config.Data(image_size=(6, 5)), transforms=chosen.data.transforms)
+    built = config.build({"data": {"transforms": [{"name": "three_augment", "jitter": 0.1}]}})
+    data = dataclasses.replace(config.Data(image_size=(6, 5)), transforms=built.data.transforms)
     last = tf.train_transforms(data)[-1]
     image = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
     ours = last(image, np.random.default_rng(4))

@@ -216,8 +216,8 @@ def test_a_run_with_metrics_from_training_to_predictions(tmp_path, caplog, capsy
     assert "test/auroc" in outcome.results
     assert "test/temperature" not in outcome.results
     model = vit_jax.load(tmp_path / "run")
-    (chosen,) = [line for line in measured if line["step"] == model.step]
-    assert model.temperature == chosen["validation/temperature"]
+    (best,) = [line for line in measured if line["step"] == model.step]
+    assert model.temperature == best["validation/temperature"]
     images = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 1), np.uint8)
     logits, _ = model.apply(model.params, model.preprocess(images))
     chances = np.asarray(jax.nn.softmax(logits / model.temperature))

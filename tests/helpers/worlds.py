@@ -91,13 +91,13 @@ class World:
         assert process.returncode == code, output
         return output
 
-    def calls(self, *chosen):
+    def calls(self, *wanted):
         """Returns the command lines that gcloud was given: those with all these words."""
         path = self.cloud / "calls.jsonl"
         lines = (
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         )
-        return [words for words in lines if set(chosen) <= set(words)]
+        return [words for words in lines if set(wanted) <= set(words)]
 
     def forget(self):
         (self.cloud / "calls.jsonl").unlink(missing_ok=True)

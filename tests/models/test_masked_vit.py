@@ -34,7 +34,7 @@ def params(model):
 @pytest.fixture(scope="module")
 def predict_masked(model, params):
     return quick_jit(
-        lambda images, source, chosen: model.predict_masked(params, images, source, chosen)
+        lambda images, source, indices: model.predict_masked(params, images, source, indices)
     )
 
 
@@ -44,16 +44,16 @@ CHOSEN = np.array([[4, 0, 1], [5, 2, 3]], np.int32)
 
 
 @pytest.mark.parametrize(
-    ("source", "chosen", "error"),
+    ("source", "indices", "error"),
     [
         (OWN[:, 1:], CHOSEN, "has shape (2, 5) but expected (2, 6)"),
         (OWN, CHOSEN[:1], "has shape (1, 3) but expected (2, None)"),
         (OWN, CHOSEN.astype(np.float32), "float32"),
     ],
 )
-def test_indices_of_the_wrong_form(model, params, source, chosen, error):
+def test_indices_of_the_wrong_form(model, params, source, indices, error):
     with pytest.raises(AssertionError) as caught:
-        model.predict_masked(params, IMAGES, source, chosen)
+        model.predict_masked(params, IMAGES, source, indices)
     assert error in str(caught.value)
 
 

@@ -91,14 +91,14 @@ def test_big_transfer_pads_its_pool_with_zeros():
     classifier, params = transferred()
     expected = read("bit_tiny.io.npz")
     images = expected["images"]
-    theirs = resnet_reference.forward(classifier.config, params, images, pool_fill=-np.inf)
-    np.testing.assert_allclose(expected["logits"], theirs[0], rtol=0, atol=1e-5)
-    ours = resnet_reference.forward(classifier.config, params, images, pool_fill=0.0)
-    assert np.abs(ours[0] - theirs[0]).max() > 1e-3, "the fixture tells the paddings apart"
+    reference = resnet_reference.forward(classifier.config, params, images, pool_fill=-np.inf)
+    np.testing.assert_allclose(expected["logits"], reference[0], rtol=0, atol=1e-5)
+    padded = resnet_reference.forward(classifier.config, params, images, pool_fill=0.0)
+    assert np.abs(padded[0] - reference[0]).max() > 1e-3, "the fixture tells the paddings apart"
     with jax.default_matmul_precision("highest"):
         logits, out = quick_jit(classifier.apply)(params, images)
-    np.testing.assert_allclose(logits, ours[0], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(out["pre_logits"], ours[1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits, padded[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(out["pre_logits"], padded[1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

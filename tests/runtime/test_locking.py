@@ -535,18 +535,18 @@ def test_processes_of_one_run_are_let_in_and_those_of_another_are_not(tmp_path):
     )
     workdir = tmp_path / "run"
     command = runs.command(workdir, cfg=cfg)
-    ours = [runs.start(command, env=variables) for variables in runs.environments(2)]
+    first = [runs.start(command, env=variables) for variables in runs.environments(2)]
     while not (workdir / "metrics.jsonl").exists():
-        assert all(process.poll() is None for process in ours), ours[0].communicate()
+        assert all(process.poll() is None for process in first), first[0].communicate()
         time.sleep(0.1)
-    theirs = [runs.start(command, env=variables) for variables in runs.environments(2)]
-    for process in theirs:
+    others = [runs.start(command, env=variables) for variables in runs.environments(2)]
+    for process in others:
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 2, output
-        assert f"in use by process {ours[0].pid} on " in output
-    assert all(process.poll() is None for process in ours)
-    ours[1].send_signal(signal.SIGTERM)
-    for process in ours:
+        assert f"in use by process {first[0].pid} on " in output
+    assert all(process.poll() is None for process in first)
+    first[1].send_signal(signal.SIGTERM)
+    for process in first:
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 75, output
 

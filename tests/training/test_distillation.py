@@ -45,30 +45,32 @@ def test_divergences(target):
     student, cfg = network(16)
     other, _ = network(32)
     teacher = Teacher(other, cfg.data)
-    ours, theirs = random_outputs(student, 1), random_outputs(other, 2)
+    student_out, teacher_out = random_outputs(student, 1), random_outputs(other, 2)
     options = {"teacher": "x", "target": target, "weight": 1.0, "temperature": 2.0}
     cfg = dataclasses.replace(cfg, objective=config.Distillation(**options))
     objective = distillation.Distillation(Setup(cfg, student, None, 1, teacher), **options)
 
-    def distance(ours, theirs):
-        return float(objective.distance(objective.compare(ours, theirs)))
+    def distance(student_out, teacher_out):
+        return float(objective.distance(objective.compare(student_out, teacher_out)))
 
-    found = distance(ours, theirs)
+    found = distance(student_out, teacher_out)
     if target == "logits":
-        p, q = (np.asarray(one["logits"], np.float64) / 2 for one in (theirs, ours))
+        p, q = (np.asarray(one["logits"], np.float64) / 2 for one in (teacher_out, student_out))
         log_p, log_q = special.log_softmax(p, axis=1), special.log_softmax(q, axis=1)
         expected = 4 * (np.exp(log_p) * (log_p - log_q)).sum(axis=1).mean()
     elif target == "features":
-        expected = np.square(cosines(ours["pre_logits"]) - cosines(theirs["pre_logits"])).mean()
+        expected = np.square(
+            cosines(student_out["pre_logits"]) - cosines(teacher_out["pre_logits"])
+        ).mean()
     else:
         before = models.variants.prefix_tokens(student.config)
-        a, b = (cosines(one["tokens"][:, before:]) for one in (ours, theirs))
+        a, b = (cosines(one["tokens"][:, before:]) for one in (student_out, teacher_out))
         expected = np.square(a - b).mean()
     assert expected > 1e-3
     assert found == pytest.approx(expected, rel=2e-5)
     same = dataclasses.replace(teacher, model=student)
     objective = distillation.Distillation(Setup(cfg, student, None, 1, same), **options)
-    assert distance(ours, ours) < 1e-9
+    assert distance(student_out, student_out) < 1e-9
 
 
 def distilled(devices=1, **distill):
@@ -101,14 +103,15 @@ def test_the_loss_of_a_step_by_hand():
     (found,) = one.run(1)
     batch = batch_of(0)
     pixels = batch["image"].astype(np.float32) / 255
-    ours, _ = one.model.apply(params, jnp.asarray((pixels - 0.5) / 0.5))
+    student_out, _ = one.model.apply(params, jnp.asarray((pixels - 0.5) / 0.5))
     seen = jax.image.resize(jnp.asarray((pixels - 0.4) / 0.2), (16, 16, 16, 1), "bilinear")
-    theirs, _ = teacher.model.apply(teacher_params, seen)
+    teacher_out, _ = teacher.model.apply(teacher_params, seen)
     log_p, log_q = (
-        special.log_softmax(np.asarray(x, np.float64) / 2, axis=1) for x in (theirs, ours)
+        special.log_softmax(np.asarray(x, np.float64) / 2, axis=1)
+        for x in (teacher_out, student_out)
     )
     apart = 4 * (np.exp(log_p) * (log_p - log_q)).sum(axis=1).mean()
-    log_own = special.log_softmax(np.asarray(ours, np.float64), axis=1)
+    log_own = special.log_softmax(np.asarray(student_out, np.float64), axis=1)
     labels = -log_own[np.arange(16), batch["label"]].mean()
     assert found["distillation"] == pytest.approx(apart, rel=1e-5)
     assert found["loss"] == pytest.approx(0.3 * labels + 0.7 * apart, rel=1e-5)

@@ -103,12 +103,12 @@ def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
     ],
 )
 def test_every_image_has_the_same_numbers_of_each_kind(cfg, patches, counts):
-    source, chosen = corrupted(64, patches, cfg)
-    assert source.dtype == chosen.dtype == np.int32
+    source, indices = corrupted(64, patches, cfg)
+    assert source.dtype == indices.dtype == np.int32
     token, other, _ = counts
-    assert chosen.shape == (64, sum(counts))
+    assert indices.shape == (64, sum(counts))
     own = np.arange(patches)
-    for stands, predicted in zip(source, chosen, strict=True):
+    for stands, predicted in zip(source, indices, strict=True):
         assert len(set(predicted)) == sum(counts)
         assert (np.delete(stands, predicted) == np.delete(own, predicted)).all()
         drawn = stands[predicted]
@@ -122,11 +122,11 @@ def test_every_image_has_the_same_numbers_of_each_kind(cfg, patches, counts):
 @pytest.mark.slow
 def test_every_patch_is_as_likely_and_so_is_every_other():
     rows, patches = 8192, 10
-    source, chosen = corrupted(rows, patches, dataclasses.replace(PAPER, split=(0.4, 0.6, 0.0)))
-    often = np.bincount(chosen.ravel(), minlength=patches) / rows
+    source, indices = corrupted(rows, patches, dataclasses.replace(PAPER, split=(0.4, 0.6, 0.0)))
+    often = np.bincount(indices.ravel(), minlength=patches) / rows
     spread = math.sqrt(0.25 / rows)
     np.testing.assert_allclose(often, 0.5, rtol=0, atol=4 * spread)
-    replaced = chosen[:, 2:]
+    replaced = indices[:, 2:]
     away = (np.take_along_axis(source, replaced, 1) - replaced) % patches
     often = np.bincount(away.ravel(), minlength=patches) / away.size
     assert often[0] == 0
@@ -145,10 +145,10 @@ def test_corruption_is_a_function_of_seed_step_and_row():
 # Loss
 
 
-def reference(outputs, images, chosen, target):
+def reference(outputs, images, indices, target):
     """Loss and error of each image in float64, patch by patch, of 4 x 4 pixels of RGB."""
     losses, errors = [], []
-    for out, image, numbers in zip(outputs.astype(np.float64), images, chosen, strict=True):
+    for out, image, numbers in zip(outputs.astype(np.float64), images, indices, strict=True):
         loss, error = [], []
         for row, number in zip(out, numbers, strict=True):
             top, left = 4 * (number // 2), 4 * (number % 2)
@@ -180,10 +180,10 @@ def reference(outputs, images, chosen, target):
 def test_losses_against_float64(target, outputs):
     rng = np.random.default_rng(3)
     images = rng.integers(0, 256, (2, 8, 8, 3), np.uint8)
-    chosen = np.array([[3, 0], [1, 2]], np.int32)
+    indices = np.array([[3, 0], [1, 2]], np.int32)
     given = rng.normal(size=(2, 2, outputs)).astype(np.float32)
-    found = masked_patches.measure(*map(jnp.asarray, (given, images, chosen)), (4, 4), target, RGB)
-    loss, error = reference(given, images, chosen, target)
+    found = masked_patches.measure(*map(jnp.asarray, (given, images, indices)), (4, 4), target, RGB)
+    loss, error = reference(given, images, indices, target)
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-6)
     np.testing.assert_allclose(found["error"], error, rtol=1e-6)
     assert set(found) == {"loss", *masked_patches.MEASURES[target]}
@@ -196,9 +196,9 @@ def test_accuracy_counts_the_colors_predicted():
     logits = np.zeros((1, 2, 8), np.float32)
     logits[0, :, 7] = 1  # bright both times
     data = config.Data(image_size=(4, 8), channels=1)
-    chosen = jnp.array([[0, 1]], jnp.int32)
+    indices = jnp.array([[0, 1]], jnp.int32)
     found = masked_patches.measure(
-        jnp.asarray(logits), jnp.asarray(image), chosen, (4, 4), "color", data
+        jnp.asarray(logits), jnp.asarray(image), indices, (4, 4), "color", data
     )
     assert found["accuracy"].tolist() == [[[False], [True]]]
     assert found["error"].tolist() == [(239.5 + 15.5) / 2]

@@ -42,8 +42,8 @@ class Faulty:
                 batch = batch | {"image": bit_flips.flipped(batch["image"], device, element, bit)}
             else:
                 leaves, structure = jax.tree.flatten(state["params"])
-                chosen = self.rng.integers(len(leaves))
-                leaves[chosen] = bit_flips.flipped(leaves[chosen], device, element, bit)
+                index = self.rng.integers(len(leaves))
+                leaves[index] = bit_flips.flipped(leaves[index], device, element, bit)
                 state = state | {"params": jax.tree.unflatten(structure, leaves)}
         result = self.trainer.compiled(state, batch, None)
         self.results.append(bits(result))
@@ -63,11 +63,11 @@ def put(trainer, number=0):
 def test_a_sound_run_is_that_without_replay(trainer):
     lines = []
     checked = replay.Replay(trainer.compiled, trainer.mesh, every=2, first=0, say=lines.append)
-    ours, theirs = (jax.tree.map(jnp.copy, trainer.state) for _ in range(2))
+    replayed, plain = (jax.tree.map(jnp.copy, trainer.state) for _ in range(2))
     for number in range(6):
-        ours, measured = checked(ours, put(trainer, number), None)
-        theirs, metrics = trainer.compiled(theirs, put(trainer, number), None)
-        assert bits((ours, measured)) == bits((theirs, metrics))
+        replayed, measured = checked(replayed, put(trainer, number), None)
+        plain, metrics = trainer.compiled(plain, put(trainer, number), None)
+        assert bits((replayed, measured)) == bits((plain, metrics))
     assert not lines
 
 

@@ -79,10 +79,10 @@ def test_weights_gathered_in_bfloat16_are_those_gathered_whole(unroll, accumulat
     """The forward pass is the same; of a gradient, each device's part is rounded before the sum."""
     model = {"unroll": unroll, "dtype": "bfloat16"}
     options = {"model": model, "train": {"accumulation": accumulation}}
-    (ours,) = Stepper(configure(**options)).run(1)
-    (theirs,) = Stepper(configure(**options, **REPLICATED)).run(1)
-    assert ours["loss"] == theirs["loss"]
-    assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=2**-8)
+    (whole,) = Stepper(configure(**options)).run(1)
+    (replicated,) = Stepper(configure(**options, **REPLICATED)).run(1)
+    assert whole["loss"] == replicated["loss"]
+    assert whole["grad_norm"] == pytest.approx(replicated["grad_norm"], rel=2**-8)
 
 
 def test_accumulation_averages_loss_and_gradient():
@@ -240,8 +240,8 @@ def test_ema_by_hand():
         stepper.run(1, lambda _, n=number: batch_of(n))
         kernel = jax.device_get(stepper.state["params"]["encoder"]["mlp"]["fc1"]["kernel"])
         average = 0.75 * average.astype(np.float64) + 0.25 * kernel
-    ours = stepper.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"]
-    np.testing.assert_allclose(ours, average, rtol=1e-6, atol=1e-8)
+    gathered = stepper.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"]
+    np.testing.assert_allclose(gathered, average, rtol=1e-6, atol=1e-8)
     evaluated = stepper.trainer.eval_params(stepper.state)
     assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(evaluated))
     chex.assert_trees_all_equal(evaluated, stepper.state["ema"])

@@ -349,8 +349,8 @@ def share_of(name, **options):
     texts |= {"model.pooling": "map", "model.unroll": "3"}
     cfg = config.build(config.override({}, texts | options))
     model = models.create(cfg.model, image_size=(8, 8), channels=1)
-    chosen = trainable.from_config(model, cfg)
-    return chosen.specs[name], chosen
+    trained = trainable.from_config(model, cfg)
+    return trained.specs[name], trained
 
 
 def test_what_follows_the_layers_trains_at_the_full_rate():
@@ -384,12 +384,12 @@ def test_the_first_group_that_fits_counts():
 @pytest.mark.parametrize(("layers", "first"), [("[1:]", 1), ("[2]", 2), ("[0]", 0)])
 def test_gradients_pass_the_layers_from_the_first_that_trains(layers, first):
     name = "encoder/mlp/fc1/kernel"
-    share, chosen = share_of(name, **{"optimizer.only": f"encoder{layers}/mlp"})
-    assert chosen._through(name, share) == pytest.approx(1 - first / 3)
+    share, trained = share_of(name, **{"optimizer.only": f"encoder{layers}/mlp"})
+    assert trained._through(name, share) == pytest.approx(1 - first / 3)
     params = tree_utils.map_named(
-        lambda _, leaf: np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape), chosen.shapes
+        lambda _, leaf: np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape), trained.shapes
     )
-    part = tree_utils.flatten(chosen.split(params))[name]
+    part = tree_utils.flatten(trained.split(params))[name]
     whole = tree_utils.flatten(params)[name]
     np.testing.assert_array_equal(part, whole[list(share.layers)])
 

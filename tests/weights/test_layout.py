@@ -48,7 +48,7 @@ def flat():
 
 
 @pytest.fixture
-def theirs(flat):
+def source(flat):
     """What RULES make of the parameters, by hand."""
     query, key = flat["encoder/attention/query/kernel"], flat["encoder/attention/key/kernel"]
     return {
@@ -96,36 +96,36 @@ def equal(given, expected):
         np.testing.assert_array_equal(given[name], array, err_msg=name)
 
 
-def test_in_and_out(flat, theirs):
+def test_in_and_out(flat, source):
     reads = []
-    params, report = mapping.read_params(held(theirs, reads), RULES, (), FACTS)
+    params, report = mapping.read_params(held(source, reads), RULES, (), FACTS)
     equal(mapping.tree_utils.flatten(params), flat)
     assert report == Report(used=9)
-    assert sorted(reads) == sorted(theirs), "an array of several parts is read once"
+    assert sorted(reads) == sorted(source), "an array of several parts is read once"
     out = mapping.write_arrays(params, RULES, FACTS)
-    equal(out, theirs)
+    equal(out, source)
     assert all(array.flags.c_contiguous for array in out.values())
 
 
-def test_arrays_of_several_parts_are_not_kept(theirs):
+def test_arrays_of_several_parts_are_not_kept(source):
     """No more than the last one is: of real models they are a quarter."""
     alive = []
 
     def read(name):
-        array = theirs[name].copy()
+        array = source[name].copy()
         if name.endswith("qk"):
             assert sum(reference() is not None for reference in alive) <= 1
             alive.append(weakref.ref(array))
         return array
 
-    arrays = Arrays(held(theirs).specs, read)
+    arrays = Arrays(held(source).specs, read)
     mapping.read_params(arrays, RULES, (), FACTS)
     assert len(alive) == 3
 
 
-def test_of_several_rules_the_first_that_is_there_holds(flat, theirs):
+def test_of_several_rules_the_first_that_is_there_holds(flat, source):
     rules = [Rule("older", "cls"), *RULES, Rule("newest", "cls")]
-    given = dict(theirs)
+    given = dict(source)
     given["newest"] = given.pop("token")
     equal(read(given, rules)[0], flat)
     # All three: one holds, the others are too many.
@@ -143,12 +143,12 @@ def test_of_several_rules_the_first_that_is_there_holds(flat, theirs):
     assert "older" in mapping.write_arrays(mapping.tree_utils.nest(flat), rules, FACTS)
 
 
-def test_what_is_wrong_with_arrays(theirs):
+def test_what_is_wrong_with_arrays(source):
     given = {
-        **theirs,
-        "token": theirs["token"].astype(np.int32),
-        "layer1.qk": theirs["layer1.qk"].T,
-        "classes": theirs["classes"] * np.inf,
+        **source,
+        "token": source["token"].astype(np.int32),
+        "layer1.qk": source["layer1.qk"].T,
+        "classes": source["classes"] * np.inf,
         "extra": np.zeros(3),
     }
     del given["b2.u02/11"]
@@ -159,14 +159,14 @@ def test_what_is_wrong_with_arrays(theirs):
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e39])
-def test_one_number_that_is_not_finite(theirs, wrong):
-    given = dict(theirs, classes=theirs["classes"].astype(np.float64))
+def test_one_number_that_is_not_finite(source, wrong):
+    given = dict(source, classes=source["classes"].astype(np.float64))
     given["classes"][4, 3] = wrong
     assert refusal(given) == "classes is not finite"
 
 
-def test_names_that_are_dropped(flat, theirs):
-    given = dict(theirs, **{"opt/a": np.zeros(2), "opt/b": np.zeros(2), "step": np.zeros(())})
+def test_names_that_are_dropped(flat, source):
+    given = dict(source, **{"opt/a": np.zeros(2), "opt/b": np.zeros(2), "step": np.zeros(())})
     dropped = (("opt/.*", "of the optimizer"), ("step|opt/b", "counted"))
     params, report = read(given, dropped=dropped)
     equal(params, flat)
@@ -175,32 +175,32 @@ def test_names_that_are_dropped(flat, theirs):
         dropped={"opt/a": "of the optimizer", "opt/b": "of the optimizer", "step": "counted"},
     )
     # A name that the model has is used, whatever the expressions say.
-    assert read(theirs, dropped=((".*", "all"),))[1] == Report(used=9)
+    assert read(source, dropped=((".*", "all"),))[1] == Report(used=9)
     assert refusal(given, dropped=dropped[1:]) == "opt/a is not part of the model"
 
 
-def test_parameters_that_the_source_lacks(flat, theirs):
+def test_parameters_that_the_source_lacks(flat, source):
     facts = dataclasses.replace(FACTS, fresh={"head/kernel": "it has no head"})
-    del theirs["classes"]
-    params, report = read(theirs, facts=facts)
+    del source["classes"]
+    params, report = read(source, facts=facts)
     equal(params, flat | {"head/kernel": np.zeros((4, 5), np.float32)})
     assert report == Report(used=8, fresh={"head/kernel": "it has no head"})
-    equal(mapping.write_arrays(mapping.tree_utils.nest(flat), RULES, facts), theirs)
+    equal(mapping.write_arrays(mapping.tree_utils.nest(flat), RULES, facts), source)
 
 
-def test_parameters_that_the_layout_has_no_place_for(flat, theirs):
+def test_parameters_that_the_layout_has_no_place_for(flat, source):
     message = "^this layout has no place for head/kernel$"
     rules = [rule for rule in RULES if rule.target != "head/kernel"]
     with pytest.raises(weights.WeightsError, match=message):
-        read(theirs, rules)
+        read(source, rules)
     with pytest.raises(weights.WeightsError, match=message):
         mapping.write_arrays(mapping.tree_utils.nest(flat), rules, FACTS)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, "bfloat16"])
-def test_types(flat, theirs, dtype):
+def test_types(flat, source, dtype):
     dtype = mapping.ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-    given = {name: array.astype(dtype) for name, array in theirs.items()}
+    given = {name: array.astype(dtype) for name, array in source.items()}
     params, _ = read(given)
     equal(params, {n: a.astype(dtype).astype(np.float32) for n, a in flat.items()})
 

@@ -235,12 +235,12 @@ def test_tok_trains_as_the_reference_does(tmp_path):
     loaded = weights.load(TOK)
     classifier = mapping.create_classifier(loaded.spec)
     ours = train(lambda p, x: classifier.apply(p, x)[0], loaded.params, images, labels)
-    theirs = train(lambda p, x: big_vision_reference.forward(p, x, "tok"), arrays, images, labels)
+    expected = train(lambda p, x: big_vision_reference.forward(p, x, "tok"), arrays, images, labels)
     given = foreign.exported(ours, loaded.spec, "google")
     assert given.keys() == arrays.keys()
-    for name, array in theirs.items():
+    for name, array in expected.items():
         np.testing.assert_allclose(given[name], array, rtol=0, atol=1e-5, err_msg=name)
-    moved = max(np.abs(array - arrays[name]).max() for name, array in theirs.items())
+    moved = max(np.abs(array - arrays[name]).max() for name, array in expected.items())
     assert moved > 0.01
 
 

@@ -261,8 +261,8 @@ def test_names_by_collection(capsys):
     assert {entry.name for entry in zoo.entries()} <= words
     collections = [line.partition(":")[0] for line in lines if ": in the layout of " in line]
     assert collections == list(dict.fromkeys(entry.collection for entry in zoo.entries()))
-    chosen = next(line for line in lines if line.startswith("augreg/ViT-B_16 "))
-    assert chosen.split()[1:6] == ["ViT-B/16", "224", "391", "85.49", "vision_transformer"]
+    row = next(line for line in lines if line.startswith("augreg/ViT-B_16 "))
+    assert row.split()[1:6] == ["ViT-B/16", "224", "391", "85.49", "vision_transformer"]
 
 
 def test_models_by_pattern(capsys):

@@ -29,7 +29,7 @@ def read(workdir):
 
 
 @pytest.mark.parametrize(
-    ("candidates", "chosen"),
+    ("candidates", "rate"),
     [
         ((0.7, 0.8), 0.03),
         ((0.8, 0.8), 0.003),  # of equal ones the lower rate
@@ -37,12 +37,12 @@ def read(workdir):
         (("not finite", 0.1), 0.03),
     ],
 )
-def test_the_best_finite_rate_is_chosen(candidates, chosen, tmp_path):
+def test_the_best_finite_rate_is_chosen(candidates, rate, tmp_path):
     run = sweeps.pretending(GOOD | dict(zip(CHOOSE, candidates, strict=True)))
     found = transfer.perform(sweeps.plan(), tmp_path, run=run)
-    assert found["selected"] == {"setup": "vit", "lr": chosen}
+    assert found["selected"] == {"setup": "vit", "lr": rate}
     final = [cell for cell in found["cells"] if cell["stage"] == "final"]
-    assert [cell["lr"] for cell in final] == [chosen] * 2
+    assert [cell["lr"] for cell in final] == [rate] * 2
     assert "config" in found
     assert found == read(tmp_path)
 
@@ -51,7 +51,7 @@ SEEDED = [f"choose/vit-lr{lr}-seed{seed}" for seed in (0, 1, 2) for lr in ("0.01
 
 
 @pytest.mark.parametrize(
-    ("lowest", "middle", "highest", "chosen"),
+    ("lowest", "middle", "highest", "rate"),
     [
         # The mean counts, not the best run: 0.80 of which one is 0.95, against 0.85 throughout.
         ((0.70, 0.71, 0.72), (0.85, 0.85, 0.85), (0.95, 0.75, 0.70), 0.03),
@@ -64,16 +64,16 @@ SEEDED = [f"choose/vit-lr{lr}-seed{seed}" for seed in (0, 1, 2) for lr in ("0.01
         ((0.1, 0.2, 0.3), (0.2, 0.2, 0.2), (0.3, 0.2, 0.1), 0.01),
     ],
 )
-def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, chosen, tmp_path):
+def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, rate, tmp_path):
     plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
     each = [value for run in zip(lowest, middle, highest, strict=True) for value in run]
     values = dict(zip(SEEDED, each, strict=True))
     assert [cell.directory for cell in plan.choosing()] == SEEDED
     run = sweeps.pretending(values | dict.fromkeys(FINAL, 0.5))
     found = transfer.perform(plan, tmp_path, run=run)
-    assert found["selected"] == {"setup": "vit", "lr": chosen}
+    assert found["selected"] == {"setup": "vit", "lr": rate}
     assert found["choose_seeds"] == [0, 1, 2]
-    assert [cell["lr"] for cell in found["cells"][9:]] == [chosen] * 2
+    assert [cell["lr"] for cell in found["cells"][9:]] == [rate] * 2
     text = (tmp_path / "transfer.md").read_text()
     assert "Of those within one standard error of the best mean the lowest rate is chosen." in text
 

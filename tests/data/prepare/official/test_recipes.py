@@ -101,20 +101,20 @@ def examples(builder, split):
         yield example
 
 
-def assert_same(ours, theirs, path=()):
-    assert type(ours) is type(theirs), path
-    if isinstance(ours, dict):
-        assert ours.keys() == theirs.keys(), path
-        for name, value in ours.items():
-            assert_same(value, theirs[name], (*path, name))
-    elif isinstance(ours, list):
-        for one, other in zip(ours, theirs, strict=True):
+def assert_same(found, expected, path=()):
+    assert type(found) is type(expected), path
+    if isinstance(found, dict):
+        assert found.keys() == expected.keys(), path
+        for name, value in found.items():
+            assert_same(value, expected[name], (*path, name))
+    elif isinstance(found, list):
+        for one, other in zip(found, expected, strict=True):
             assert_same(one, other, path)
-    elif isinstance(ours, np.ndarray):
-        np.testing.assert_array_equal(ours, theirs, str(path))
-        assert ours.dtype == theirs.dtype, path
+    elif isinstance(found, np.ndarray):
+        np.testing.assert_array_equal(found, expected, str(path))
+        assert found.dtype == expected.dtype, path
     else:
-        assert ours == theirs, path
+        assert found == expected, path
 
 
 @pytest.mark.sampled(4)
@@ -130,32 +130,32 @@ def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path,
             for split, some in official_fakes.dmlab_examples().items()
         }
     full_name = build.RECIPES[name].builder
-    theirs = tfds_reference.build(
+    expected = tfds_reference.build(
         monkeypatch, name, tmp_path / "archives", tmp_path / "reference", by_hand
     )
     if name == "kitti":  # drawn by video
-        splits = {split: info.num_examples for split, info in theirs.info.splits.items()}
+        splits = {split: info.num_examples for split, info in expected.info.splits.items()}
     sized(task, splits)
 
     code, lines, errors = prepare(task, f"--from={tmp_path / 'archives'}")
     assert (code, errors) == (0, [])
-    version = full_name.partition(":")[2] or str(theirs.version)
+    version = full_name.partition(":")[2] or str(expected.version)
     folder = tmp_path / "data" / name / version
     assert f"{task}: prepared, in {folder}" in lines
-    for ours in (
+    for found in (
         tfds.builder(full_name, data_dir=str(tmp_path / "data")),
         tfds.builder_from_directory(folder),
     ):
-        assert ours.info.full_name == f"{name}/{version}"
-        assert ours.info.file_format == theirs.info.file_format
-        assert {n: s.num_examples for n, s in ours.info.splits.items()} == splits
-        assert set(theirs.info.splits) - set(splits) <= UNUSED.get(name, set())
-        assert ours.info.supervised_keys == theirs.info.supervised_keys
-        for feature, one in theirs.info.features.items():
+        assert found.info.full_name == f"{name}/{version}"
+        assert found.info.file_format == expected.info.file_format
+        assert {n: s.num_examples for n, s in found.info.splits.items()} == splits
+        assert set(expected.info.splits) - set(splits) <= UNUSED.get(name, set())
+        assert found.info.supervised_keys == expected.info.supervised_keys
+        for feature, one in expected.info.features.items():
             if isinstance(one, tfds.features.ClassLabel):
-                assert ours.info.features[feature].names == one.names
+                assert found.info.features[feature].names == one.names
         for split in splits:
-            for one, other in zip(examples(ours, split), examples(theirs, split), strict=True):
+            for one, other in zip(examples(found, split), examples(expected, split), strict=True):
                 for feature in LATER.get(name, ()):
                     other.pop(feature)
                 assert_same(one, other)
