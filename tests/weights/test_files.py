@@ -537,3 +537,22 @@ def test_wrong_json(tmp_path, content, message):
     assert refusal(tmp_path / "none.json", readers.read_json) == (
         "cannot be read: No such file or directory"
     )
+
+
+def test_a_changed_value_of_our_files_is_noticed(tmp_path):
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32(1).reshape(())}
+    path = tmp_path / "w.safetensors"
+    writers.write(path, arrays | {"c": np.zeros((0, 3), np.float32)}, {})
+    whole = path.read_bytes()
+    opened = readers.open_arrays(path)
+    assert all(np.array_equal(opened.read(name), array) for name, array in arrays.items())
+    for place, name in ((len(whole) - 28, "a"), (len(whole) - 1, "b")):
+        changed = bytearray(whole)
+        changed[place] ^= 1  # a value that is as finite as before
+        path.write_bytes(changed)
+        with pytest.raises(weights.WeightsError, match=f"{name} is damaged; download it again"):
+            readers.open_arrays(path).read(name)
+    # A digest that is missing is damage of the header, not a reason to trust the values.
+    path.write_bytes(whole.replace(b'\\"a\\"', b'\\"z\\"'))
+    with pytest.raises(weights.WeightsError, match="is not a complete"):
+        readers.open_arrays(path)

@@ -13,7 +13,7 @@ import foreign
 from containers import FIXTURES, read
 from vit_jax import config, models, weights
 from vit_jax.utils import errors
-from vit_jax.weights import mapping
+from vit_jax.weights import mapping, readers
 from vit_jax.weights.families import timm
 
 HEADS = {"model.heads": "3"}
@@ -500,7 +500,8 @@ def test_files_are_what_their_libraries_read(tmp_path):
     params, facts = made(size=(16, 16), classes=("a", "b", "c", "d"))
     weights.save(params, facts, "hf", tmp_path / "w")
     with safetensors.safe_open(tmp_path / "w/model.safetensors", framework="numpy") as file:
-        assert file.metadata() == {"format": "pt"}
+        assert file.metadata().keys() == {"format", readers.DIGESTS}
+        assert file.metadata()["format"] == "pt"
     assert {p.name for p in (tmp_path / "w").iterdir()} == {
         "config.json",
         "preprocessor_config.json",

@@ -4,8 +4,9 @@ Nothing in a file is executed or unpacked to disk. Declared sizes are checked ag
 and against limits before memory is allocated. Files are not memory-mapped: if one were truncated
 while mapped, the process would crash.
 
-Every array in a .npz has a checksum, and in PyTorch's archives, so damage is always detected. Other
-files have none: a corrupted value goes unnoticed if the array is still finite.
+Every array in a .npz has a checksum, and in PyTorch's archives, and in the .safetensors files that
+this project writes, so damage is always detected. Other files have none: a corrupted value goes
+unnoticed if the array is still finite.
 """
 
 import collections
@@ -278,6 +279,7 @@ TYPES = {
     "F64": "f8", "F32": "f4", "F16": "f2", "BF16": ml_dtypes.bfloat16, "I64": "i8", "I32": "i4",
     "U8": "u1", "BOOL": "?",
 }  # fmt: skip
+DIGESTS = "vit_jax.sha256"  # the metadata of our files with the digest of every array, as JSON
 
 
 def _safetensors(file: File) -> Arrays:
@@ -308,13 +310,24 @@ def _safetensors(file: File) -> Arrays:
     if end != file.size:
         raise ValueError(f"{file.size} bytes, but the header describes {end}")
     _check_size(end)
+    digests = json.loads(metadata.get(DIGESTS, "{}"))
+    if DIGESTS in metadata and digests.keys() != specs.keys():
+        raise ValueError("the digests are not those of the arrays")
 
     def read(name: str) -> np.ndarray:
         with _explained(f"{name} is damaged"):
             file.seek(starts[name])
-            return _fill(file, specs[name])
+            array = _fill(file, specs[name])
+            if digests and digest(array) != digests[name]:
+                raise ValueError("does not have its digest")
+        return array
 
     return Arrays(specs, read, metadata)
+
+
+def digest(array: np.ndarray) -> str:
+    """A digest of the values of a contiguous array, as a header of ours keeps it."""
+    return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()[:32]
 
 
 def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.utils import storage, tree_utils
-from vit_jax.weights.readers import WeightsError, comment_digest
+from vit_jax.weights.readers import DIGESTS, WeightsError, comment_digest, digest
 
-Documents = Mapping[str, Mapping[str, Any]]  # fields of JSON files, by the names of the files
+# Fields of JSON files, or the text of others, by the names of the files.
+Documents = Mapping[str, Mapping[str, Any] | str]
 
 DTYPES = {  # numpy's and safetensors' names of them
     "float32": (np.dtype("<f4"), "F32"),
@@ -42,7 +43,7 @@ def write(
     metadata: Mapping[str, str] | None = None,
     folded: str = FOLDED,
 ) -> None:
-    """Writes arrays of one of DTYPES to a .npz or .safetensors file, or a folder with JSON files.
+    """Writes arrays of one of DTYPES to a .npz or .safetensors file, or a folder with documents.
 
     `metadata` is text by name that a file holds beside the arrays; FLAX as `folded` holds none.
 
@@ -65,9 +66,10 @@ def write(
                 _safetensors(draft, arrays, metadata or {})
             else:
                 draft.mkdir()
-                for name, fields in documents.items():
-                    text = json.dumps(fields, indent=2, ensure_ascii=False)
-                    (draft / name).write_bytes(text.encode(errors="backslashreplace"))
+                for name, content in documents.items():
+                    if not isinstance(content, str):
+                        content = json.dumps(content, indent=2, ensure_ascii=False)
+                    (draft / name).write_bytes(content.encode(errors="backslashreplace"))
                 if folded == FLAX:
                     nested = tree_utils.nest(dict(arrays))
                     (draft / FLAX).write_bytes(flax.serialization.msgpack_serialize(nested))
@@ -79,8 +81,9 @@ def write(
 def _safetensors(
     path: pathlib.Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
-    # Transformers insists on the format.
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    digests = {name: digest(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    said = {"format": "pt", DIGESTS: json.dumps(digests), **metadata}  # Transformers needs `format`
+    header: dict[str, Any] = {"__metadata__": said}
     start = 0
     for name, array in arrays.items():
         end = start + array.nbytes
