@@ -34,6 +34,7 @@ COMMANDS = (
     "reproduce",
     "report",
     "convert",
+    "push",
     "average",
     "export",
     "list",
@@ -43,7 +44,7 @@ COMMANDS = (
     "bench",
     "selftest",
 )
-WITHOUT_DEVICES = ("list", "show", "prepare", "preflight", "report")
+WITHOUT_DEVICES = ("list", "show", "prepare", "preflight", "push", "report")
 FAILED = 70  # worth a retry, once there is room on the disk
 OUT_OF_MEMORY = 78  # would fail again
 # Errors of a path that the user gave and nothing has checked yet.

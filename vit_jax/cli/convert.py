@@ -14,7 +14,8 @@ google: the .npz files of vision_transformer and big_transfer; timm: a .safetens
 folder with its config.json; hf: a folder for Hugging Face transformers; flax: the same for its Flax
 classes, with flax_model.msgpack; orbax: a checkpoint of this project, for every command here;
 adapter: a folder with what has trained of a run that froze the rest (LoRA, a new head), which loads
-beside the weights it began with.
+beside the weights it began with. Folders of timm, hf and flax get a model card, README.md, for
+`vit_jax push`.
 """
 
 
@@ -27,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=DTYPES,
         default=DTYPES[0],
         help="of the numbers; half precision rounds them and halves the file (default: float32)",
+    )
+    parser.add_argument(
+        "--license",
+        metavar="ID",
+        help="of the weights, for the model card of a folder, such as apache-2.0",
     )
     parser.add_argument(
         "--output",
@@ -44,7 +50,13 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     logs.setup()
     for line in conversion.convert(
-        args.checkpoint, args.to, args.output, overrides, step=args.step, dtype=args.dtype
+        args.checkpoint,
+        args.to,
+        args.output,
+        overrides,
+        step=args.step,
+        dtype=args.dtype,
+        license_id=args.license,
     ):
         print(line)
     return 0

@@ -1,6 +1,7 @@
 """Any checkpoint written in another form."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from vit_jax import config, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import first_line
 from vit_jax.config import checks
-from vit_jax.inference import loading
+from vit_jax.inference import loading, model_card
 from vit_jax.training import build, run_config, trainable
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.errors import NotWritten
@@ -30,6 +31,7 @@ def convert(
     *,
     step: int | str | None = None,
     dtype: str = "float32",
+    license_id: str | None = None,
 ) -> list[str]:
     """Writes a checkpoint in another format and returns lines about its arrays, for people.
 
@@ -41,6 +43,7 @@ def convert(
       overrides: options, as in `load`.
       step: as in `load`.
       dtype: of the numbers; `float16` and `bfloat16`, for other projects' formats, round them.
+      license_id: of the weights, for the model card of a folder, such as `apache-2.0`.
 
     Raises a UserError, and leaves nothing behind, where the format cannot hold the model.
 
@@ -55,18 +58,33 @@ def convert(
     check_free(output)
     if kind in ("orbax", "adapter") and dtype != "float32":
         raise config.ConfigError(f"--dtype={dtype}: --to={kind} keeps all bits; leave it out")
+    if license_id is not None:
+        if kind not in model_card.LIBRARIES or output.suffix.lower() == ".safetensors":
+            raise config.ConfigError(
+                f"--license={license_id}: goes into the model card of a folder that --to="
+                f"{', '.join(model_card.LIBRARIES)} writes; leave it out"
+            )
+        model_card.check_license(license_id)
     if kind == "adapter":
         return _save_adapter(reference, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
     checks.check_fixed(opened.config, "convert")
     params, unsaid = jax.device_get(opened.params), ()
-    origin = ": ".join(filter(None, (opened.config.name, opened.selection)))
+    origin = ": ".join(filter(None, (model_card.title(opened), opened.selection)))
     if kind == "orbax":
         save(opened, params, output, origin)
     else:
         if opened.config.mae is None:
             opened.require_classes()
-        unsaid = weights.save(params, opened.spec, kind, output, dtype, origin)
+        measured = {}
+        if opened.step is not None:
+            measured = model_card.results(reference, opened.step)
+        card = functools.partial(
+            model_card.text, opened, kind, license_id=license_id, measured=measured
+        )
+        unsaid = weights.save(params, opened.spec, kind, output, dtype, origin, card)
+        if (output / model_card.NAME).is_file() and license_id is None:
+            unsaid += (f"{model_card.NAME}: names no license; --license=ID does",)
         if opened.temperature is not None:
             unsaid += (
                 f"temperature={opened.temperature:.4f}: not stored in this format; divide logits "

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +67,7 @@ def save(
     path: pathlib.Path,
     dtype: str = "float32",
     origin: str = "",
+    card: Callable[[Files], str] | None = None,
 ) -> tuple[str, ...]:
     """Writes weights in another project's format.
 
@@ -81,6 +82,7 @@ def save(
       path: must not exist.
       dtype: written without loss as float32, or rounded to float16 or bfloat16.
       origin: where the weights come from, for the metadata of files.
+      card: makes the README.md of a folder, from its JSON files.
 
     Returns lines on what changes in the export, and on preprocessing that it cannot express.
 
@@ -118,11 +120,12 @@ def save(
     said = {} if folder else _head_metadata(spec, suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
     arrays = writers.rounded(arrays, dtype)
+    documents = {**files, **({"README.md": card(files)} if card and folder else {})}
     if kind == "flax":
-        writers.write(path, flax_names.from_torch(arrays), files, folded=writers.FLAX)
+        writers.write(path, flax_names.from_torch(arrays), documents, folded=writers.FLAX)
     else:
         metadata = said | ({"vit_jax": origin[:400]} if origin else {})
-        writers.write(path, arrays, files, metadata)
+        writers.write(path, arrays, documents, metadata)
     return (*changes, *differences)
 
 

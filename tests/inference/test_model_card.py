@@ -1,0 +1,114 @@
+"""Model cards: what the Hub reads of them, and what they keep to themselves."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+import yaml
+
+import vit_jax
+from vit_jax import cli, config
+from vit_jax.inference import model_card
+
+WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights" / "hf_vit_tiny"
+FILES = {"config.json": {"architectures": ["ViTForImageClassification"]}}
+
+
+@pytest.fixture(scope="module")
+def opened():
+    return vit_jax.load(WEIGHTS)
+
+
+def parts(text):
+    """The fields of a card, and the rest of it."""
+    _, fields, rest = text.split("---\n", 2)
+    return yaml.safe_load(fields), rest
+
+
+@pytest.mark.parametrize(
+    ("kind", "library", "loads"),
+    [
+        ("hf", "transformers", "import AutoImageProcessor, ViTForImageClassification\n"),
+        ("flax", "transformers", "FlaxViTForImageClassification.from_pretrained("),
+        ("timm", "timm", 'timm.create_model("local-dir:FOLDER", pretrained=True)'),
+    ],
+)
+def test_the_hub_finds_it_and_people_load_it(opened, kind, library, loads):
+    fields, rest = parts(model_card.text(opened, kind, FILES, license_id="cc-by-4.0"))
+    assert fields["library_name"] == library
+    assert fields["license"] == "cc-by-4.0"
+    assert fields["pipeline_tag"] == "image-classification"
+    assert "model-index" not in fields
+    assert loads in rest
+    assert 'vit_jax.load("FOLDER")' in rest
+    assert f"{opened.model.num_params:,} parameters" in rest
+    assert f"Its {len(opened.classes)} classes are" in rest
+    assert "license and training are those" in rest  # nobody here has trained it
+
+
+def test_no_license_is_named_unasked_and_none_is_made_up(opened):
+    assert "license" not in parts(model_card.text(opened, "hf", FILES))[0]
+    model_card.check_license("apache-2.0")
+    for wrong in ("my own", "", "MIT\nx", "-mit"):
+        with pytest.raises(config.ConfigError, match="no identifier of a license"):
+            model_card.check_license(wrong)
+
+
+def test_results_are_those_of_the_step_with_their_split(tmp_path):
+    lines = [
+        {"step": 30, "validation/top1": 0.5, "validation/split": "valid"},
+        {"step": 60, "validation/top1": 0.75, "validation/count": 40, "validation/split": "valid"},
+        {"step": 60, "train/loss": 1.0},
+        {"step": 90, "validation/top1": 0.7, "validation/split": "valid"},
+        {"step": 90, "test/top1": 0.625, "test/step": 60, "test/split": "test"},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "checkpoints" / "00000060").mkdir(parents=True)
+    wanted = {"valid": {"top1": 0.75, "count": 40}, "test": {"top1": 0.625, "step": 60}}
+    for place in (".", "checkpoints", "checkpoints/00000060"):
+        assert model_card.results(tmp_path / place, 60) == wanted
+    assert model_card.results(tmp_path, 10) == {}
+
+
+def test_results_stand_in_the_card_and_in_its_index(opened):
+    run = dataclasses.replace(opened, kind="run", step=60, selection="step 60, the best")
+    measured = {"valid": {"top1": 0.75, "count": 40}, "test": {"top1": 0.625, "step": 60}}
+    fields, rest = parts(model_card.text(run, "hf", FILES, measured=measured))
+    (entry,) = fields["model-index"]
+    assert [one["dataset"]["split"] for one in entry["results"]] == ["valid", "test"]
+    assert entry["results"][1]["metrics"] == [{"type": "accuracy", "name": "top1", "value": 0.625}]
+    assert "| test | top1 | 0.6250 |" in rest
+    assert "Measured on 40 images of valid; step 60, the best" in rest
+    assert "license and training" not in rest
+
+
+def test_settings_hold_no_path_of_the_machine(opened):
+    asked = {"data.source": "folder", "data.root": "/home/me/secret", "init_from": "../b.npz"}
+    asked |= {"optimizer.lr": "0.25", "model.variant": "ViT-B/16"}
+    cfg = config.build(config.override(config.to_dict(opened.config), asked))
+    card = model_card.text(dataclasses.replace(opened, config=cfg), "hf", FILES)
+    assert "secret" not in card
+    assert "\n# hf_vit_tiny\n" in card
+    assert str(WEIGHTS.parent) not in card
+    assert "b.npz" not in card
+    assert "| optimizer.lr | 0.25 |" in card
+    assert "| model.variant | ViT-B/16 |" in card
+
+
+def test_names_of_classes_are_text(opened):
+    odd = dataclasses.replace(opened, classes=("a|b", "<script>", "`x`\ny", "d", "e"))
+    rest = parts(model_card.text(odd, "hf", FILES))[1]
+    assert r"Its 5 classes are a\|b, \<script\>, \`x\` y, d, e." in rest
+    many = dataclasses.replace(opened, classes=tuple(f"c{index}" for index in range(100)))
+    assert "Its 100 classes are c0," in (said := model_card.text(many, "hf", FILES))
+    assert "c19, ..." in said
+
+
+@pytest.mark.parametrize(
+    ("to", "output"), [("google", "x.npz"), ("orbax", "x"), ("timm", "x.safetensors")]
+)
+def test_a_license_without_a_card_is_refused(to, output, tmp_path, capsys):
+    argv = ["convert", f"--checkpoint={WEIGHTS}", f"--to={to}", f"--output={tmp_path / output}"]
+    assert cli.main([*argv, "--license=mit"]) == 2
+    assert "--license=mit: goes into the model card of a folder" in capsys.readouterr().err

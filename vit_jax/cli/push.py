@@ -1,0 +1,30 @@
+"""`vit_jax push`."""
+
+import argparse
+
+HELP = "upload a folder of weights to the Hugging Face Hub"
+TAKES_CONFIG = False
+EPILOG = """\
+The folder is one of `vit_jax convert --to=hf`, `--to=timm` or `--to=flax`, with its model card. The
+token is taken from HF_TOKEN or from the login of `hf auth login`, and is never printed. A new
+repository is private unless --public is given.
+
+  vit_jax convert --checkpoint=runs/mine --to=hf --license=cc-by-4.0 --output=mine
+  vit_jax push mine USER/NAME
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="what `vit_jax convert` wrote")
+    parser.add_argument("repository", metavar="USER/NAME", help="on the Hub; made if it is new")
+    parser.add_argument("--public", action="store_true", help="a new repository: for everybody")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Uploads a folder of weights."""
+    from vit_jax.weights import push
+
+    for line in push.push(args.folder, args.repository, public=args.public):
+        print(line)
+    return 0

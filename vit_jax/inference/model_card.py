@@ -1,0 +1,185 @@
+"""The README.md of an exported folder: what the Hugging Face Hub shows of a model."""
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax import __version__, config
+from vit_jax.inference import loading
+from vit_jax.pages import markdown
+from vit_jax.pages.document import Table
+from vit_jax.runtime import logs
+from vit_jax.utils import storage
+
+NAME = "README.md"
+LIBRARIES = {"hf": "transformers", "timm": "timm", "flax": "transformers"}
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]{0,60}", re.ASCII)  # the Hub's identifiers
+METRICS = {"top1": "accuracy", "f1_macro": "f1"}  # the Hub's names of ours
+SHOWN_CLASSES = 20
+
+TIMM = """\
+import timm
+
+model = timm.create_model("local-dir:FOLDER", pretrained=True).eval()  # hf-hub:USER/NAME on the Hub
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"""
+TRANSFORMERS = """\
+from transformers import AutoImageProcessor, {model}
+
+processor = AutoImageProcessor.from_pretrained("FOLDER")  # USER/NAME on the Hub
+model = {model}.from_pretrained("FOLDER")"""
+HERE = """\
+import vit_jax
+
+model = vit_jax.load("FOLDER")
+print(model.{call}(["cat.jpg"]))"""
+
+
+def check_license(text: str) -> None:
+    """Raises ConfigError unless a text is an identifier of a license, such as `apache-2.0`."""
+    if not LICENSE.fullmatch(text):
+        raise config.ConfigError(
+            f"--license={text}: no identifier of a license; the Hub lists them, such as apache-2.0"
+        )
+
+
+def title(opened: loading.LoadedModel) -> str:
+    """The name of a model, without the folders of weights that are a file of this machine."""
+    name = opened.config.name
+    return name if opened.kind == "run" else pathlib.PurePath(name).name
+
+
+def results(reference: str | os.PathLike[str], step: int) -> dict[str, dict[str, float]]:
+    """What a run has measured at a step, by split and metric; {} for other checkpoints."""
+    folder = storage.as_path(reference)  # of the run, of its checkpoints, or of one of them
+    files = (place / "metrics.jsonl" for place in (folder, *folder.parents[:2]))
+    file = next((file for file in files if file.is_file()), None)
+    found: dict[str, dict[str, float]] = {}
+    for line in logs.read_metrics(file) if file else ():
+        for role in (key.removesuffix("/split") for key in line if key.endswith("/split")):
+            if line.get(f"{role}/step", line["step"]) != step:
+                continue
+            numbers = {
+                key.removeprefix(f"{role}/"): value
+                for key, value in line.items()
+                if key.startswith(f"{role}/") and isinstance(value, int | float)
+            }
+            found.setdefault(str(line[f"{role}/split"]), {}).update(numbers)
+    return {split: numbers for split, numbers in found.items() if numbers}
+
+
+def text(
+    opened: loading.LoadedModel,
+    kind: str,
+    documents: Mapping[str, Any],
+    *,
+    license_id: str | None = None,
+    measured: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """The card as Markdown, under the fields by which the Hub finds a model.
+
+    Args:
+      opened: the model.
+      kind: of the export, one of LIBRARIES.
+      documents: the JSON files beside it.
+      license_id: of the weights, as the Hub names it; None: the card has none.
+      measured: numbers by split and metric.
+    """
+    name, measured = title(opened), measured or {}
+    labelled = bool(opened.classes)
+    fields: dict[str, Any] = {
+        "library_name": LIBRARIES[kind],
+        "pipeline_tag": "image-classification" if labelled else "image-feature-extraction",
+        **({"license": license_id} if license_id else {}),
+        "tags": ["vision", "vit_jax"],
+    }
+    if measured:
+        fields["model-index"] = [{"name": name, "results": list(_index(opened, measured))}]
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in fields.items()), "---", ""]
+    lines += [f"# {markdown.escape(name)}", "", *_about(opened), ""]
+    lines += ["## Use", "", *_code(_foreign(kind, documents))]
+    lines += _code(HERE.format(call="predict" if labelled else "embed"))
+    if measured:
+        lines += ["## Results", "", *_results(opened, measured)]
+    lines += ["## Settings", "", *_settings(opened)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _about(opened: loading.LoadedModel) -> Iterator[str]:
+    rows, columns = opened.model.image_size
+    yield (
+        f"A {'Vision Transformer' if opened.config.model.architecture == 'vit' else 'network'} of "
+        f"{opened.model.num_params:,} parameters for images of {rows} x {columns} pixels in "
+        f"{opened.model.channels} channel{'s' * (opened.model.channels > 1)}, "
+        f"written by vit_jax {__version__}."
+    )
+    if opened.classes:
+        names = ", ".join(map(markdown.escape, opened.classes[:SHOWN_CLASSES]))
+        more = ", ..." if len(opened.classes) > SHOWN_CLASSES else ""
+        yield f"Its {len(opened.classes)} classes are {names}{more}."
+    if opened.config.loss.name == "sigmoid":
+        yield "An image may be of several classes: each has a sigmoid of its own."
+    if opened.temperature is not None:
+        yield f"Divide logits by {opened.temperature:.4f} for calibrated probabilities."
+    if opened.kind != "run":
+        yield f"The weights came from {opened.kind}; their license and training are those."
+
+
+def _foreign(kind: str, documents: Mapping[str, Any]) -> str:
+    if kind == "timm":
+        return TIMM
+    model = documents["config.json"]["architectures"][0]
+    return TRANSFORMERS.format(model=f"Flax{model}" if kind == "flax" else model)
+
+
+def _code(program: str) -> list[str]:
+    return ["```python", *program.splitlines(), "```", ""]
+
+
+def _results(
+    opened: loading.LoadedModel, measured: Mapping[str, Mapping[str, float]]
+) -> Iterator[str]:
+    rows = [
+        (split, metric, f"{value:.4f}")
+        for split, numbers in measured.items()
+        for metric, value in numbers.items()
+        if metric not in ("count", "step")
+    ]
+    counts = (
+        f"{int(numbers['count']):,} images of {split}"
+        for split, numbers in measured.items()
+        if "count" in numbers
+    )
+    caption = "; ".join((f"Measured on {', '.join(counts)}", opened.selection))
+    yield from markdown.table(
+        Table(header=("split", "metric", "value"), rows=rows, caption=caption)
+    )
+
+
+def _index(
+    opened: loading.LoadedModel, measured: Mapping[str, Mapping[str, float]]
+) -> Iterator[dict[str, Any]]:
+    data = opened.config.data
+    dataset = data.name or data.source
+    for split, numbers in measured.items():
+        values = [
+            {"type": METRICS.get(metric, metric), "name": metric, "value": value}
+            for metric, value in numbers.items()
+            if metric not in ("count", "step")
+        ]
+        yield {
+            "task": {"type": "image-classification"},
+            "dataset": {"name": dataset, "type": dataset, "split": split},
+            "metrics": values,
+        }
+
+
+def _settings(opened: loading.LoadedModel) -> Iterator[str]:
+    changed = config.changed(opened.config, free=False)
+    rows = [(key, config.show(value)) for key, value in changed.items() if key != "name"]
+    # A path says where files lay on somebody's machine, and often who that was.
+    shown = [(key, value) for key, value in rows if "/" not in value or key.startswith("model.")]
+    caption = "Other options have their defaults, or name files of the machine that trained it."
+    yield from markdown.table(Table(header=("option", "value"), rows=shown, caption=caption))

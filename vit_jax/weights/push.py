@@ -1,0 +1,104 @@
+"""Uploads a folder of weights to the Hugging Face Hub."""
+
+import os
+import pathlib
+import re
+import types
+from collections.abc import Sequence
+
+from vit_jax.utils import storage
+from vit_jax.weights import importing, readers
+from vit_jax.weights.arrays import WeightsError
+
+REPOSITORY = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}", re.ASCII)
+EXTRA = "pip install 'vit_jax[hub]'"
+LOGIN = "set HF_TOKEN, or run `hf auth login`"
+
+
+def push(folder: str | os.PathLike[str], repository: str, *, public: bool = False) -> list[str]:
+    """Uploads a folder that `convert` wrote in one commit; returns lines on what was done.
+
+    The weights are read and verified first. The token is huggingface_hub's own: HF_TOKEN, or that
+    of its login. HF_ENDPOINT names another server.
+
+    Args:
+      folder: of timm or Hugging Face, with its config.json; its files alone are sent.
+      repository: `USER/NAME` on the Hub, made if it does not exist.
+      public: whether everybody sees a repository that is made; one that exists stays as it is.
+
+    Raises WeightsError, in one line; what was there before is kept then.
+    """
+    path = storage.given_path("push", folder, remote=False)
+    if not REPOSITORY.fullmatch(repository) or ".." in repository:
+        raise WeightsError(f"push {repository}: must be USER/NAME, as on the Hub")
+    if os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0"):
+        raise WeightsError(f"push {repository}: VIT_JAX_OFFLINE forbids the network")
+    files = _files(path)
+    importing.load(path)  # damaged weights are not worth an upload
+    hub = _import_hub()
+    api, said = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None), []
+    try:
+        there = api.repo_exists(repository)
+        if there:
+            _check_others(api.list_repo_files(repository), files, repository)
+        else:
+            api.create_repo(repository, private=not public)
+        api.upload_folder(
+            repo_id=repository,
+            folder_path=path,
+            allow_patterns=[file.name for file in files],
+            commit_message="Weights written by vit_jax",
+        )
+    except hub.errors.HfHubHTTPError as error:
+        refused = error.response.status_code in (401, 403)
+        reason = f"no token that may write there; {LOGIN}" if refused else _first_line(error)
+        raise WeightsError(f"push {repository}: {reason}") from error
+    except (hub.errors.HTTPError, OSError, ValueError) as error:  # no connection, an odd answer
+        raise WeightsError(f"push {repository}: {_first_line(error)}") from error
+    if not there:
+        said.append("the repository is public" if public else "the repository is private")
+    if not any(file.name == "README.md" for file in files):
+        said.append("README.md: is missing, so the Hub shows no model card")
+    megabytes = sum(file.stat().st_size for file in files) / 1e6
+    where = f"{api.endpoint}/{repository}"
+    return [*said, f"pushed: {where} ({len(files)} files, {megabytes:.1f} MB)"]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _import_hub() -> types.ModuleType:
+    try:
+        import huggingface_hub  # pyright: ignore[reportMissingImports]
+        import huggingface_hub.errors  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise WeightsError(f"push: huggingface_hub is not installed; {EXTRA}") from None
+    return huggingface_hub
+
+
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files to send; raises WeightsError for a folder that holds anything else."""
+    if not folder.is_dir():
+        raise WeightsError(f"{folder}: no such folder; vit_jax convert --to=hf writes one")
+    if not (folder / "config.json").is_file() or (folder / "checkpoints").exists():
+        raise WeightsError(
+            f"{folder}: is no folder of weights; write one with vit_jax convert --to=hf, or timm"
+        )
+    found = sorted(folder.iterdir())
+    for file in found:
+        # A link could send any file of this machine, a hidden file is often a secret.
+        if file.is_symlink() or not file.is_file() or file.name.startswith("."):
+            raise WeightsError(f"{file}: is no file of the weights; move it away, then push again")
+    return found
+
+
+def _check_others(there: Sequence[str], files: Sequence[pathlib.Path], repository: str) -> None:
+    """Raises WeightsError if the Hub has weights that would stay beside those of the folder."""
+    names = {file.name for file in files}
+    left = (name for name in there if pathlib.PurePosixPath(name).suffix in readers.FORMATS)
+    if other := next((name for name in left if name not in names), None):
+        raise WeightsError(
+            f"push {repository}: has {other}, which this folder lacks, and people would load "
+            "either; delete it there, or push to another name"
+        )
