@@ -46,7 +46,7 @@ CFG = {
 
 @jax.custom_jvp
 def flip_within(x, element, mask):
-    """Returns a float32 array with bits flipped in an element, inside a program."""
+    """A float32 array with bits flipped in one element, inside a program."""
     words, place = jax.lax.bitcast_convert_type(x, jnp.uint32), jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
         place = place * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
@@ -58,7 +58,7 @@ flip_within.defjvps(lambda tangent, *_: tangent, None, None)
 
 
 def faulty_step(trainer):
-    """Returns a compiled step (state, batch, flips), where flips are (element, mask) by site."""
+    """A compiled step (state, batch, flips), where flips are (element, mask) by site."""
     flips = {}
 
     def hooked(site, function):
@@ -109,7 +109,7 @@ def put(trainer, number):
 
 
 def bits(result):
-    """Returns the bytes of every device's part of a step's result."""
+    """The bytes of every device's part of a step's result."""
     leaves = jax.tree.leaves(result)
     return [np.asarray(s.data).tobytes() for leaf in leaves for s in leaf.addressable_shards]
 
@@ -152,7 +152,7 @@ class Faulty:
 
 
 def strike(trainer, compiled, count, rng):
-    """Returns counts by place: flips that changed a result, were found, and got through."""
+    """Counts by place: flips that changed a result, were found, and got through."""
     counts = collections.defaultdict(collections.Counter)
     for number in range(count):
         place = (*WITHIN, *BETWEEN)[rng.integers(len(WITHIN) + len(BETWEEN))]
@@ -180,7 +180,7 @@ def strike(trainer, compiled, count, rng):
 
 
 def clean(trainer, steps, seed):
-    """Returns how many differences replayed steps of a sound device report."""
+    """The number of differences that replaying the steps of a sound device reports."""
     lines = []
     checked = replay.Replay(trainer.compiled, trainer.mesh, every=1, first=0, say=lines.append)
     live = replay._copied(trainer.state)
@@ -202,7 +202,7 @@ def lines_of(path):
 
 
 def totals(lines):
-    """Returns counts by place, and the clean steps with their alarms."""
+    """Counts by place, and the clean steps with their alarms."""
     counts = collections.defaultdict(collections.Counter)
     for line in lines:
         for place, found in line.get("flips", {}).items():
@@ -215,7 +215,7 @@ HEADER = ("struck", "changed", "found", "false alarms", "ended the run", "saved 
 
 
 def markdown(lines):
-    """Returns the lines of the table."""
+    """The lines of the table."""
     counts, steps, alarms = totals(lines)
     together = collections.Counter()
     for found in counts.values():

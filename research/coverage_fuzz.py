@@ -47,7 +47,7 @@ def fuzz(name, arguments):
 
 
 def row(name, seconds):
-    """Returns a reader's line of the table, and what was found."""
+    """A reader's line of the table, and what was found."""
     corpus, artifacts = WORK / "corpus" / name, WORK / "found" / name
     for place in (corpus, artifacts):
         place.mkdir(parents=True, exist_ok=True)

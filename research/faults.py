@@ -125,11 +125,11 @@ def terminate(processes, workdir, rng):
 
 def stop(processes, workdir, rng):
     """Makes one process stand still; the others have to notice, and it is killed then."""
-    chosen = rng.choice(processes)
-    chosen.send_signal(signal.SIGSTOP)
-    others = [process for process in processes if process is not chosen]
+    victim = rng.choice(processes)
+    victim.send_signal(signal.SIGSTOP)
+    others = [process for process in processes if process is not victim]
     hung = end(others)
-    chosen.kill()
+    victim.kill()
     assert not hung, "the others wait for ever"
     return True
 

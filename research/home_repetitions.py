@@ -40,24 +40,24 @@ MEASURES = {"5-shot": "five_shot", "fine-tuned": "top1"}
 
 
 def read(file=RESULTS):
-    """Returns the lines of the file: one for each repetition."""
+    """The lines of the file: one for each repetition."""
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def mean_of(line, measure):
-    """Returns what a repetition came to, in %: of fine-tuning the mean over its final runs."""
+    """The result of a repetition in %; of fine-tuning, the mean over its final runs."""
     value = line[MEASURES[measure]]
     return 100 * (statistics.fmean(value) if isinstance(value, list) else value)
 
 
 def values(lines, network, share, measure):
-    """Returns what the repetitions of a row came to, by pre-training seed."""
+    """The results of a row's repetitions, by pre-training seed."""
     matching = (line for line in lines if (line["network"], line["share"]) == (network, share))
     return {line["seed"]: mean_of(line, measure) for line in matching}
 
 
 def spelled(each):
-    """Returns values as docs/paper.md shows them: mean +- half the 95 % interval, and n."""
+    """Values as docs/paper.md shows them: mean +- half the 95 % interval, and n."""
     half = intervals.half_width(each)
     return (
         f"{statistics.fmean(each):.1f} +- {half:.1f} %" if half is not None else f"{each[0]:.1f} %"
@@ -84,14 +84,14 @@ class PairedDifference(NamedTuple):
 
 
 def paired(first, second):
-    """Returns the paired t-test of two rows."""
+    """The paired t-test of two rows."""
     test = stats.ttest_rel(first, second)
     low, high = test.confidence_interval(0.95)
     return PairedDifference((low + high) / 2, (high - low) / 2, test.pvalue, len(first))
 
 
 def compare(lines, measure, first, second):
-    """Returns the paired difference of two rows, over the seeds that both have."""
+    """The paired difference of two rows, over the seeds that both have."""
     one, two = (values(lines, network, share, measure) for network, share in (first, second))
     seeds = sorted(set(one) & set(two))
     return paired([one[s] for s in seeds], [two[s] for s in seeds])
@@ -109,7 +109,7 @@ def comparisons(lines):
 
 
 def interaction(lines, measure):
-    """Returns how much more than the ResNet the ViT gains from four times the images, paired."""
+    """How much more the ViT gains from four times the images than the ResNet, paired."""
     rows = sorted(INTERACTION, key=lambda row: (row[0] != "ViT", row[1] != 100))
     by_row = [values(lines, *row, measure) for row in rows]
     seeds = sorted(set.intersection(*map(set, by_row)))
@@ -119,7 +119,7 @@ def interaction(lines, measure):
 
 @functools.cache
 def batches(data, seed, size, steps):
-    """Returns the images and labels of all steps of a run."""
+    """The images and labels of all steps of a run."""
     source = sources.open_source(data, data.train_split, num_classes=None, train=True)
     loaded = pipeline.batches(
         source, transforms.train_transforms(data), data,
@@ -132,7 +132,7 @@ def batches(data, seed, size, steps):
 
 @functools.cache
 def compiled(cfg):
-    """Returns model, optimizer and loop of a config, whose seed decides nothing here."""
+    """Model, optimizer and loop of a config; none of them depends on its seed."""
     trainer = build.build(cfg, examples=1, devices=jax.devices()[:1])  # durations are in steps
 
     def step(state, batch):
@@ -142,7 +142,7 @@ def compiled(cfg):
 
 
 def trained(cfg, start=None):
-    """Returns the state of a run at its end.
+    """The state of a run at its end.
 
     Args:
       cfg: of the run, its durations in steps and its classes known.
@@ -161,7 +161,7 @@ def trained(cfg, start=None):
 
 
 def measured(cfg, params):
-    """Returns what evaluation at the end of a run measures."""
+    """The results of the evaluation at the end of a run."""
     results = {}
     for name, evaluator in evaluation.open_evaluation(cfg).evaluators.items():
         prefix = "" if name == "test" else f"{name}/"
@@ -176,7 +176,7 @@ def with_classes(cfg, count):
 
 
 def repeat(network, share, seed):
-    """Returns the line of one repetition."""
+    """The line of one repetition."""
     name = f"home/{network}-half" + ("" if share == 100 else f"-{share}")
     few = {"evaluation.fewshot": "digits", "evaluation.shots": "5"}
     half = with_classes(run_config.resolve(name, few | {"seed": str(seed)}), 5)
@@ -197,7 +197,7 @@ def repeat(network, share, seed):
                 done = {"state": "done", "steps": int(found["step"]), "results": results}
                 ended(cell, 0.0, done | {"machine": machine | {"devices": 1}})
 
-    plan = transfer.create(f"home/{network}-digits", {"init_from": "none"})
+    plan = transfer.create_plan(f"home/{network}-digits", {"init_from": "none"})
     with tempfile.TemporaryDirectory() as folder:
         found = transfer.perform(plan, pathlib.Path(folder), run=run_cells)
     held_out = {}

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax.runtime import locking, logs
-from vit_jax.studies import runner
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import DONE, Records
+from vit_jax.studies.study import Study
 from vit_jax.training import run_config
 from vit_jax.utils import intervals
 
@@ -127,11 +127,13 @@ def _write(
             writer.writerows((one.relative_to(root).as_posix(), name) for one in ones)
 
 
-class ImbalanceStudy:
+class ImbalanceStudy(Study):
     """The cells of all arms and seeds, and the rates that validation chose."""
 
+    lock = None  # `main` holds one, while it unpacks too
+
     def __init__(self, workdir: pathlib.Path, records: Records) -> None:
-        self.records, self._workdir = records, workdir
+        self.records, self.workdir = records, workdir
         self._made: dict[tuple[str, float, int], Cell] = {}
         small = {"checkpoint.every": "500 steps", "optimizer.lr": 1e-3}
         self.origin = self._create("pretraining", "cifar100", "train", PRETRAINING | small)
@@ -139,7 +141,7 @@ class ImbalanceStudy:
     def _create(
         self, name: str, data: str, split: str, options: dict[str, Any], **facts: Any
     ) -> Cell:
-        own = {"data.root": str(self._workdir / data), "data.train_split": split, "name": name}
+        own = {"data.root": str(self.workdir / data), "data.train_split": split, "name": name}
         values: dict[str, Any] = {}
         for key, value in (OPTIONS | own | options).items():
             section, _, leaf = key.rpartition(".")
@@ -180,9 +182,6 @@ class ImbalanceStudy:
             rates = {arm: self.rate(arm) for arm in ARMS}
             wanted += [self.cell(arm, rate, seed) for arm, rate in rates.items() if rate]
         return [cell for cell in wanted if self.records.find(cell) is None]
-
-    def recorded(self, cell: Cell) -> None:
-        """Does nothing: `ready` reads the records."""
 
 
 def cpu_model() -> str:
@@ -238,7 +237,7 @@ def main() -> None:
             prepare(args.images, workdir / "cifar10")
             prepare(args.pretraining, workdir / "cifar100")
             one_core = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
-            runner.perform(ImbalanceStudy(workdir, records), workdir, [one_core])
+            ImbalanceStudy(workdir, records).perform([one_core])
     for row in table(list(records)):
         print(row)
 

@@ -299,11 +299,11 @@ def main():
     elif options.command == "check":
         killed = [row for row in rows if row.killed_by]
         number, source = rotation.number()
-        chosen = killed[number % options.share :: options.share]
-        print(f"{len(chosen)} of {len(killed)} faults, by {source}")
-        lost = [row.fault for row in unnoticed(chosen)]
+        repeated = killed[number % options.share :: options.share]
+        print(f"{len(repeated)} of {len(killed)} faults, by {source}")
+        lost = [row.fault for row in unnoticed(repeated)]
         print(*(f"not noticed by its test: {fault}" for fault in lost), sep="\n")
-        return int(bool(lost) or not chosen)
+        return int(bool(lost) or not repeated)
     else:
         print("\n".join(markdown(rows)))
     return 0

@@ -59,7 +59,7 @@ OPTIONS = {"bit_tiny_legacy.npz": {"model.resnet_pool": "nothing", "data.image_s
 
 
 def opened(name, folder):
-    """Returns where a fixture lies, its overrides, its pictures and what its library answered."""
+    """A fixture: its path, overrides, pictures, and the outputs of its library."""
     if name.endswith(".npz"):
         with np.load(FIXTURES / name.replace("_legacy", "").replace(".npz", ".io.npz")) as file:
             return FIXTURES / name, OPTIONS.get(name, {}), file["images"], file["logits"], "logits"
@@ -75,13 +75,13 @@ def opened(name, folder):
 
 
 def answers(params, facts, pictures, output):
-    """Returns the logits, or what a head would see, at the highest precision."""
-    loaded = weights.Weights(kind="", params=params, spec=facts, report=mapping.Report())
+    """The logits, or the input of a head, at the highest precision."""
+    loaded = weights.Weights(kind="", params=params, spec=facts, report=mapping.MappingReport())
     return getattr(foreign, output)(loaded, pictures)
 
 
 def headed(params, facts):
-    """Returns the parameters with a head of random numbers where there is none."""
+    """The parameters, with a random head where there is none."""
     flat = tree_utils.flatten(params)
     rng = np.random.default_rng(0)
     for name in facts.fresh:
@@ -90,7 +90,7 @@ def headed(params, facts):
 
 
 def trained(params, facts, pictures):
-    """Returns whether a small step of SGD lowers the loss and has a gradient everywhere."""
+    """Whether a small step of SGD lowers the loss and every parameter has a gradient."""
     classifier = mapping.create_classifier(facts)
 
     def loss(params):
@@ -104,7 +104,7 @@ def trained(params, facts, pictures):
 
 
 def exported(path, options, params):
-    """Returns the largest difference of a program from our forward pass."""
+    """The largest difference between a program and our forward pass."""
     predictor = dataclasses.replace(loading.load(path, options), params=params)
     program = export.trace(predictor, export.ExportOptions(platforms=("cpu",), batch=2))
     data = predictor.config.data
@@ -117,7 +117,7 @@ def exported(path, options, params):
 
 
 def measured(name):
-    """Returns the errors of a fixture by column."""
+    """The errors of a fixture by column."""
     with tempfile.TemporaryDirectory() as place:
         folder = pathlib.Path(place)
         path, options, pictures, wanted, output = opened(name, folder)
@@ -139,7 +139,7 @@ def measured(name):
 
 
 def row(kind, found):
-    """Returns a line of the table."""
+    """A line of the table."""
     into, out, program = (max(one[key] for one in found) for key in ("in", "out", "export"))
     equal = " =" if all(one["same"] for one in found) else ""
     steps = "yes" if all(one["train"] for one in found) else "no"

@@ -199,7 +199,9 @@ def _csv(text):
 
 
 def hashes(count):
-    listing = example_lists.Listing("t", "d", "1", "s", tuple(f"{n:016x}" for n in range(count)))
+    listing = example_lists.ExampleList(
+        "t", "d", "1", "s", tuple(f"{n:016x}" for n in range(count))
+    )
     facts = listing._asdict() | {"sha256": listing.sha256}
 
     def read(folder):

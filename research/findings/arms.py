@@ -117,7 +117,7 @@ class Arms:
         return [self.network(family, index) for index in range(len(SIZES))]
 
     def masked(self, label: str, target: str, rate: float) -> Training:
-        """Returns masked patch prediction by the middle ViT on CIFAR-100 without labels."""
+        """Masked patch prediction by the middle ViT on CIFAR-100 without labels."""
         options = dict(self.base.options) | {
             "objective.name": "masked_patches",
             "objective.target": target,
@@ -132,7 +132,7 @@ class Arms:
         )
 
     def finetuned(self, origin: Training) -> Training:
-        """Returns fine-tuning on CIFAR-10 after a pre-training."""
+        """Fine-tuning on CIFAR-10 after a pre-training."""
         model = {key: value for key, value in origin.options if key.startswith("model.")}
         options = model | self._data(self.target, 10, self.size.labels) | {
             "train.duration": f"{self.size.finetune_steps} steps",
@@ -187,7 +187,7 @@ class Arms:
 
 
 def sorted_options(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Returns options as a training holds them."""
+    """Options in the form that a training holds."""
     return tuple(sorted(values.items()))
 
 
@@ -209,7 +209,7 @@ def compute(training: Training) -> float:
 
 
 def at_compute(arms: list[tuple[float, Training]], where: float) -> list[tuple[float, Training]]:
-    """Returns weights of trainings that interpolate linearly in the logarithm of compute.
+    """Weights of trainings that interpolate linearly in the logarithm of compute.
 
     Args:
       arms: compute and training, in ascending order.

@@ -79,7 +79,7 @@ def similarities(similar: np.ndarray) -> dict[str, float]:
         "aligned": (square == APART**2) & straight,
         "diagonal": (square == APART**2) & ~straight,
     }
-    return {f"positions/{name}": float(flat[chosen].mean()) for name, chosen in pairs.items()}
+    return {f"positions/{name}": float(flat[pairing].mean()) for name, pairing in pairs.items()}
 
 
 if __name__ == "__main__":

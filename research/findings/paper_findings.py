@@ -32,15 +32,15 @@ def select(patterns: str | None) -> tuple[str, ...]:
     """The names of findings, all or those of a list; raises ConfigError."""
     if patterns is None:
         return NAMES
-    chosen: dict[str, None] = {}
+    selected: dict[str, None] = {}
     for pattern in patterns.split(","):
         matching = fnmatch.filter(NAMES, pattern)
         if not matching:
             raise config.ConfigError(
                 f"--only={pattern}: no such finding{config.suggest(pattern, NAMES)}"
             )
-        chosen |= dict.fromkeys(matching)
-    return tuple(name for name in NAMES if name in chosen)
+        selected |= dict.fromkeys(matching)
+    return tuple(name for name in NAMES if name in selected)
 
 
 def declare(names: tuple[str, ...], arms: Arms) -> list[Finding]:

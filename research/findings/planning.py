@@ -94,8 +94,8 @@ class FindingsStudy(Study):
         """A cell; None while the rate of its origin is not chosen, or where that failed."""
         origin = None
         if training.origin is not None:
-            chosen = self.rate(training.origin)
-            origin = None if chosen is None else self.cell(training.origin, chosen, seed)
+            best = self.rate(training.origin)
+            origin = None if best is None else self.cell(training.origin, best, seed)
             if origin is None or self.records.failed(origin):
                 return None
         key = training, rate, seed, origin and origin.digest
@@ -191,9 +191,9 @@ class FindingsStudy(Study):
         for training in finding.trainings:
             choose = self.size.choose_seeds if len(training.rates) > 1 else ()
             tried = [(rate, seed) for seed in choose for rate in training.rates]
-            chosen = self.rate(training)
+            best = self.rate(training)
             rest = [seed for seed in self.size.seeds if seed not in choose]
-            for rate, seed in [*tried, *((chosen, seed) for seed in rest)]:
+            for rate, seed in [*tried, *((best, seed) for seed in rest)]:
                 cell = None if rate is None else self.cell(training, rate, seed)
                 yield training, rate, seed, cell
 

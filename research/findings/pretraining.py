@@ -194,7 +194,7 @@ def adam(arms: Arms) -> Finding:
 
 
 def _families(arms: Arms) -> dict[str, list[tuple[float, Training]]]:
-    """Returns compute and fine-tuned network of every family, by size."""
+    """Compute and fine-tuned network of every family, by size."""
     return {
         family: [(compute(one), arms.finetuned(one)) for one in arms.by_family(family)]
         for family in FAMILIES

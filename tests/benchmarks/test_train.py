@@ -11,7 +11,7 @@ import pytest
 from vit_jax import cli, config
 from vit_jax.benchmarks import step_timing, train, train_worker, turns
 
-WORK = train.Work(
+WORK = train.StepWork(
     model="ViT-Ti/16",
     size=32,
     patch=16,

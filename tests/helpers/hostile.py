@@ -325,7 +325,7 @@ def lists():
 
     labels = json.dumps([[1, 2], [], [999]]).encode()
     known = {"task": "t", "dataset": "d", "version": "1", "split": "s", "images": 1}
-    examples = example_lists.Listing("t", "d", "1", "s", ("0" * 16,))
+    examples = example_lists.ExampleList("t", "d", "1", "s", ("0" * 16,))
     listed = json.dumps(known | {"sha256": examples.sha256, "examples": ["0" * 16]}).encode()
     mapping = {"folder": "Label"}, {"Label": "a; b"}, "a\nb\n", {"0": 1, "1": 2}
 
@@ -425,7 +425,7 @@ def official():
         try:
             for split, examples in build.find_examples(job, scratch).splits.items():
                 for position in build.order(split, examples).tolist()[:2]:
-                    encode(examples[position], shards.Outcome())
+                    encode(examples[position], shards.ShardResult())
         finally:
             encode.close()
             path.write_bytes(sound)

@@ -28,7 +28,7 @@ RATES, SEEDS = (0.003, 0.03), (0, 1)
 def plan(reference=NAME, *, rates=RATES, choose_seeds=(0,), seeds=SEEDS, tiny=False, **overrides):
     """A plan; overrides have `__` where options have a dot."""
     options = {key.replace("__", "."): value for key, value in overrides.items()}
-    return transfer.create(
+    return transfer.create_plan(
         reference, TINY | options, rates=rates, choose_seeds=choose_seeds, seeds=seeds, tiny=tiny
     )
 

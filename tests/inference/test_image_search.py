@@ -21,7 +21,7 @@ FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/vit_tiny_token.npz"
 def test_the_nearest_by_cosine_and_the_earlier_of_equals(monkeypatch):
     monkeypatch.setattr(search, "ROWS", 2)
     rows = np.float32([[1, 0], [0, 0], [np.nan, 1], [3, 4], [5, 0], [-1, 0]])
-    index = search.Index.from_features("abcdef", rows)
+    index = search.FeatureIndex.from_features("abcdef", rows)
     found = index.nearest(np.float32([2, 0]), 9)
     assert [one.image for one in found] == ["a", "e", "d", "f"]
     assert [one.similarity for one in found] == pytest.approx([1, 1, 0.6, -1])
@@ -78,7 +78,7 @@ def test_pictures_are_below_the_folder_that_was_named(tmp_path):
         loaded,
         tmp_path / "photos/a.png",
         tmp_path / "photos",
-        [search.Match(n, 1.0) for n in names],
+        [search.SimilarImage(n, 1.0) for n in names],
     )
     assert html.page(document).count("data:image/png") == 2  # the query's, and one more
 

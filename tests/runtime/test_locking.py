@@ -263,10 +263,10 @@ def suspended(monkeypatch):
 
 def test_a_lease_is_checked_where_something_is_saved(folder, suspended):
     with locking.exclusive(folder) as lease:
-        lease.check()
+        lease.ensure_held()
         other = overtake(folder)
         with pytest.raises(errors.LeaseLost, match="taken over by process 7 on far .* saves noth"):
-            lease.check()
+            lease.ensure_held()
     assert errors.LeaseLost.exit_code == 72
     assert other.renew()  # untouched by the release of who was overtaken
 
@@ -277,7 +277,7 @@ def test_a_file_in_the_same_place_with_another_token_is_not_ours(tmp_path, suspe
         holder = dataclasses.replace(Holder.current(), token="other")
         (tmp_path / locking.NAME).write_bytes(holder.dump())
         with pytest.raises(errors.LeaseLost, match=f"taken over by process {os.getpid()}"):
-            lease.check()
+            lease.ensure_held()
 
 
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
@@ -285,9 +285,9 @@ def test_a_clock_that_jumps_changes_nothing(folder, monkeypatch, jump):
     now = time.time
     with locking.exclusive(folder) as lease:
         monkeypatch.setattr(time, "time", lambda: now() + jump)
-        lease.check()
+        lease.ensure_held()
         assert f"process {os.getpid()}" in refused(folder)
-        lease.check()
+        lease.ensure_held()
 
 
 def test_a_copied_directory_is_free(tmp_path):
@@ -297,8 +297,8 @@ def test_a_copied_directory_is_free(tmp_path):
         began = time.monotonic()
         with locking.exclusive(tmp_path / "copy") as other:
             assert time.monotonic() - began < locking.LEASE
-            lease.check()
-            other.check()
+            lease.ensure_held()
+            other.ensure_held()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from vit_jax.runtime import progress
 from vit_jax.utils import storage
 from vit_jax.weights import hub
 from vit_jax.weights.arrays import WeightsError
-from vit_jax.weights.hub import Source, fetch
+from vit_jax.weights.hub import Download, fetch
 
 
 def npz(seed, size=5000):
@@ -246,7 +246,7 @@ def test_sizes_that_cannot_be(get, server, tmp_path):
     for size, shown in ((33 * 2**30, 33), ("9" * 5000, 931322575)):
         server.faults = [("claim", size)]
         assert f"{shown} GiB; the limit is 32 GiB" in refusal(get)
-    source = Source(name="one", urls=(f"{server.url}/a/b.npz",), mib=12.0)
+    source = Download(name="one", urls=(f"{server.url}/a/b.npz",), mib=12.0)
     assert "0.0 MiB instead of the published 12 MiB" in refusal(get, source)
     assert not list(tmp_path.rglob("b.npz*"))
 
@@ -262,13 +262,13 @@ def test_a_disk_without_room(get, monkeypatch):
 def test_a_published_digest(get, server, tmp_path):
     url = f"{server.url}/a/b.npz"
     right, wrong = (hashlib.sha256(body).hexdigest() for body in (BODY, OTHER))
-    text = refusal(get, Source(name="one", urls=(url,), sha256=wrong))
+    text = refusal(get, Download(name="one", urls=(url,), sha256=wrong))
     assert f"its SHA-256 is {right}, not {wrong} as published" in text
     assert leftovers(tmp_path) == []
-    path = get(Source(name="one", urls=(url,), sha256=right))
+    path = get(Download(name="one", urls=(url,), sha256=right))
     assert path.read_bytes() == BODY
     # Nor is a file that is already there believed.
-    assert "as published" in refusal(get, Source(name="one", urls=(url,), sha256=wrong))
+    assert "as published" in refusal(get, Download(name="one", urls=(url,), sha256=wrong))
 
 
 def test_the_first_download_is_binding(get, server, tmp_path):
@@ -490,7 +490,7 @@ def test_a_query_tells_files_apart_and_stays_secret(get, server, tmp_path):
 
 def folder_of(server, **more):
     urls = tuple(f"{server.url}/m/{n}" for n in ("config.json", "more.json", "model.safetensors"))
-    return Source(name="m", urls=urls, **more)
+    return Download(name="m", urls=urls, **more)
 
 
 TENSORS = (2).to_bytes(8, "little") + b"{}"

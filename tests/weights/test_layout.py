@@ -10,7 +10,7 @@ from vit_jax import config, weights
 from vit_jax.utils import messages
 from vit_jax.weights import mapping
 from vit_jax.weights.arrays import Arrays, ArraySpec
-from vit_jax.weights.mapping import Report, Rule, linear
+from vit_jax.weights.mapping import MappingReport, Rule, linear
 
 FACTS = mapping.ModelSpec(model=config.Model(), data=config.Data())
 # A model of three layers and a ResNet of 1 and 3 units, far smaller than there are.
@@ -100,7 +100,7 @@ def test_in_and_out(flat, source):
     reads = []
     params, report = mapping.read_params(held(source, reads), RULES, (), FACTS)
     equal(mapping.tree_utils.flatten(params), flat)
-    assert report == Report(used=9)
+    assert report == MappingReport(used=9)
     assert sorted(reads) == sorted(source), "an array of several parts is read once"
     out = mapping.write_arrays(params, RULES, FACTS)
     equal(out, source)
@@ -170,12 +170,12 @@ def test_names_that_are_dropped(flat, source):
     dropped = (("opt/.*", "of the optimizer"), ("step|opt/b", "counted"))
     params, report = read(given, dropped=dropped)
     equal(params, flat)
-    assert report == Report(
+    assert report == MappingReport(
         used=9,
         dropped={"opt/a": "of the optimizer", "opt/b": "of the optimizer", "step": "counted"},
     )
     # A name that the model has is used, whatever the expressions say.
-    assert read(source, dropped=((".*", "all"),))[1] == Report(used=9)
+    assert read(source, dropped=((".*", "all"),))[1] == MappingReport(used=9)
     assert refusal(given, dropped=dropped[1:]) == "opt/a is not part of the model"
 
 
@@ -184,7 +184,7 @@ def test_parameters_that_the_source_lacks(flat, source):
     del source["classes"]
     params, report = read(source, facts=facts)
     equal(params, flat | {"head/kernel": np.zeros((4, 5), np.float32)})
-    assert report == Report(used=8, fresh={"head/kernel": "it has no head"})
+    assert report == MappingReport(used=8, fresh={"head/kernel": "it has no head"})
     equal(mapping.write_arrays(mapping.tree_utils.nest(flat), RULES, facts), source)
 
 
@@ -226,7 +226,7 @@ def test_forms(form, ours, torch):
 
 
 def test_report():
-    report = Report(
+    report = MappingReport(
         used=3,
         dropped={f"opt/{i}": "of the optimizer" for i in range(6)} | {"step": "a count"},
         fresh={"head/kernel": "new"},
@@ -239,7 +239,7 @@ def test_report():
         "fresh: head/kernel (new)",
         "resized: position/table (from 2 x 2 to 3 x 3 patches)",
     ]
-    assert Report().lines() == ["used: 0 arrays"]
+    assert MappingReport().lines() == ["used: 0 arrays"]
 
 
 def test_summary():
@@ -282,5 +282,5 @@ def test_square():
     ("count", "names"), [(3, "0, 1, 2"), (4, "0, 1, 2, 3"), (5, "0, 1, 2, 3 and 1 more")]
 )
 def test_a_report_names_four_arrays_of_a_kind(count, names):
-    report = Report(used=1, dropped={str(number): "unused" for number in range(count)})
+    report = MappingReport(used=1, dropped={str(number): "unused" for number in range(count)})
     assert report.lines() == ["used: 1 arrays", f"dropped: {names} (unused)"]

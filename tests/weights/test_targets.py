@@ -157,7 +157,7 @@ def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kin
     again = weights.load(path)
     assert again.spec.model.position == "learned_1d"
     pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
-    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.Report())
+    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.MappingReport())
     expected = foreign.logits(ours, pictures)
     np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
 
@@ -187,7 +187,7 @@ def test_biases_that_a_form_has_are_written_as_zeros(tmp_path, biasless, kind, z
     again = weights.load(path)
     assert set(again.spec.model.biasless) == set(biasless) - set(zeros)
     pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
-    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.Report())
+    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.MappingReport())
     expected = foreign.logits(ours, pictures)
     np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
 
@@ -202,7 +202,7 @@ def test_timm_has_registers_without_positions(tmp_path, position, pooling):
     assert any("written as part of the token" in line for line in told) == folded
     again = weights.load(tmp_path / "w", {"data.image_size": "16,16"})
     pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
-    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.Report())
+    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.MappingReport())
     expected = foreign.logits(ours, pictures)
     np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
 

@@ -27,7 +27,7 @@ PACKAGES = {"absl": "absl-py"}  # whose name is not that of the module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Work:
+class StepWork:
     """A step to take: the sizes of a plain ViT, a batch, and how to compute.
 
     Attributes:
@@ -115,7 +115,7 @@ def works(
     dtype: str | None,
     attentions: Sequence[str],
     objective: str = "supervised",
-) -> list[Work]:
+) -> list[StepWork]:
     """Every model at every size with every kind of attention.
 
     The type is bfloat16, on a CPU float32, where none is given. Raises ConfigError for a name that
@@ -136,7 +136,7 @@ def works(
             models.check_model(model, (size, size))
             for attention in attentions:
                 found.append(
-                    Work(
+                    StepWork(
                         model=name,
                         size=size,
                         patch=model.patch_size[0],
@@ -154,8 +154,8 @@ def works(
 
 
 def measure(
-    every: Sequence[Work], peer: Peer, *, rounds: int, say: Callable[[str], None]
-) -> Iterator[tuple[Work, Compared]]:
+    every: Sequence[StepWork], peer: Peer, *, rounds: int, say: Callable[[str], None]
+) -> Iterator[tuple[StepWork, Compared]]:
     """Yields each work and its comparison; halves the batch, if none is set, until it fits."""
     for work in every:
         batch = work.batch or (ON_CPU if backend.is_cpu_only() else LARGEST)
@@ -172,7 +172,7 @@ def measure(
                 batch //= 2
 
 
-def _compare(work: Work, peer: Peer, rounds: int) -> Compared:
+def _compare(work: StepWork, peer: Peer, rounds: int) -> Compared:
     given = json.dumps(dataclasses.asdict(work))
     commands = {OURS: [*WORKER, given]} | peer.commands(given)
     with contextlib.ExitStack() as stack:

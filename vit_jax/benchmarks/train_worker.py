@@ -1,7 +1,7 @@
 """Trains steps on command, in a process of its own: `python -m vit_jax.benchmarks.train_worker`.
 
-Its argument is the work as JSON (`benchmarks.train.Work`). It compiles the step as a run does and
-takes one, prints a line of JSON about that, and then answers every line on standard input, a number
+Its argument is a `benchmarks.train.StepWork` as JSON. It compiles the step as a run does and takes
+one, prints a line of JSON about that, and then answers every line on standard input, a number
 of steps, with their seconds, seconds of CPU time and the most memory used so far.
 """
 

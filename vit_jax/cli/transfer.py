@@ -133,7 +133,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         "seeds": args.seeds,
         "tiny": args.smoke,
     }
-    plans = [(transfer.create(name, overrides, **choices), workdir) for name, workdir in starts]
+    plans = [
+        (transfer.create_plan(name, overrides, **choices), workdir) for name, workdir in starts
+    ]
     if args.dry_run:
         for plan, workdir in plans:
             _preview(transfer.preview(plan, workdir), as_json=args.json)

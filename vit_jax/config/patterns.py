@@ -64,7 +64,7 @@ def parse(text: str, key: str) -> Pattern:
     return Pattern(text, match[1] + match[5], layers)
 
 
-def check(text: str, key: str) -> None:
+def validate_pattern(text: str, key: str) -> None:
     """Raises ConfigError unless `text` is a pattern."""
     parse(text, key)
 

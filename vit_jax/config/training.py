@@ -291,7 +291,9 @@ class Dino(Objective, components=("dino",)):
 class ParamGroup:
     """Parameters with a learning rate or weight decay of their own."""
 
-    pattern: str = option("", "Parameters, by pattern: head, */bias.", check=patterns.check)
+    pattern: str = option(
+        "", "Parameters, by pattern: head, */bias.", check=patterns.validate_pattern
+    )
     lr: float | None = option(None, "Factor on the learning rate; none: 1.", at_least=0, below=1e6)
     decay: float | None = option(
         None,
@@ -321,12 +323,12 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     freeze: tuple[str, ...] = option(
         (),
         "Parameters that stay as they are, by pattern: embedding, encoder[:8], */bias.",
-        check=patterns.check,
+        check=patterns.validate_pattern,
     )
     only: tuple[str, ...] = option(
         (),
         "The parameters that train, by pattern, all others frozen: head; (): all that may.",
-        check=patterns.check,
+        check=patterns.validate_pattern,
     )
     layer_decay: float | None = option(
         None,
@@ -402,7 +404,7 @@ class Lora:
     where: tuple[str, ...] = option(
         (),
         "Matrices with an adapter, by pattern: encoder/attention/query; (): all of the encoder's.",
-        check=patterns.check,
+        check=patterns.validate_pattern,
         when={"lora.rank": GIVEN},
     )
 

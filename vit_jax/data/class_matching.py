@@ -50,7 +50,7 @@ class UnmatchedError(ConfigError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Match:
+class ClassMatch:
     """The outputs of some classes.
 
     Attributes:
@@ -64,7 +64,9 @@ class Match:
     repeated: tuple[str, ...] = ()
 
 
-def find_outputs(head: Sequence[str], classes: Sequence[str], *, in_order: bool = True) -> Match:
+def find_outputs(
+    head: Sequence[str], classes: Sequence[str], *, in_order: bool = True
+) -> ClassMatch:
     """Finds the output of every class that has one.
 
     Args:
@@ -74,7 +76,7 @@ def find_outputs(head: Sequence[str], classes: Sequence[str], *, in_order: bool 
     """
     head, classes = _printable(head), _printable(classes)
     if head == classes:
-        return Match(outputs=tuple(range(len(head))))
+        return ClassMatch(outputs=tuple(range(len(head))))
     times = collections.Counter(head)
     repeated = tuple(dict.fromkeys(name for name in classes if times[name] > 1))
     places = {name: place for place, name in enumerate(head) if times[name] == 1}
@@ -92,8 +94,8 @@ def find_outputs(head: Sequence[str], classes: Sequence[str], *, in_order: bool 
     repeated = tuple(name for name in repeated if outputs[classes.index(name)] is None)
     if in_order and not any(output is not None for output in outputs) and not repeated:
         assumed, note = _without_names(head, classes)
-        return Match(outputs=assumed, notes=(note,) if note else ())
-    return Match(outputs=tuple(outputs), notes=tuple(notes), repeated=repeated)
+        return ClassMatch(outputs=assumed, notes=(note,) if note else ())
+    return ClassMatch(outputs=tuple(outputs), notes=tuple(notes), repeated=repeated)
 
 
 def match(

@@ -26,7 +26,7 @@ BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true"
 log = logging.getLogger("vit_jax")
 
 
-class Row(NamedTuple):
+class CsvRow(NamedTuple):
     """A line of a CSV file: its number, the image's path below root, and the classes."""
 
     line: int
@@ -82,7 +82,7 @@ class CsvImages:
         self._labels = np.array([place for label in found for place in label], "<i4")
         self._label_ends = np.cumsum([0, *map(len, found)], dtype="<i8")
 
-    def _label(self, path: pathlib.Path, row: Row, places: dict[str, int]) -> tuple[int, ...]:
+    def _label(self, path: pathlib.Path, row: CsvRow, places: dict[str, int]) -> tuple[int, ...]:
         for name in row.classes:
             if name not in places:
                 raise DataError(
@@ -145,7 +145,7 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     )
 
 
-def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[Row]]:
+def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[CsvRow]]:
     """Reads header and rows; raises DataError for the first malformed line."""
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
@@ -187,7 +187,7 @@ def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], 
                 _check_name(f"{path}, line 1", name)
             if len(set(header[1:])) < len(header) - 1:
                 raise DataError(f"{path}: two columns have the same name")
-        rows: list[Row] = []
+        rows: list[CsvRow] = []
         seen: dict[str, int] = {}
         for cells in reader:
             if not cells:
@@ -207,7 +207,7 @@ def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], 
                     f"{where}: {shown(image)} is listed in line {earlier} too; an image has one "
                     f"line, with several classes {joined}"
                 )
-            rows.append(Row(reader.line_num, image, _names(where, cells, header, labels=labels)))
+            rows.append(CsvRow(reader.line_num, image, _names(where, cells, header, labels=labels)))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if not rows:
@@ -252,7 +252,7 @@ def _check_name(where: str, name: str) -> None:
         raise DataError(f"{where}: class {shown(name)!r}: is empty, or cannot be shown; rename it")
 
 
-def _warn_of_other_separators(path: pathlib.Path, rows: list[Row]) -> None:
+def _warn_of_other_separators(path: pathlib.Path, rows: list[CsvRow]) -> None:
     if max(len(row.classes) for row in rows) < 2:
         example = next((shown(row.classes[0]) for row in rows if row.classes), "")
         log.warning(
@@ -261,7 +261,7 @@ def _warn_of_other_separators(path: pathlib.Path, rows: list[Row]) -> None:
         )  # fmt: skip
 
 
-def _classes(header: list[str], rows: list[Row]) -> tuple[str, ...]:
+def _classes(header: list[str], rows: list[CsvRow]) -> tuple[str, ...]:
     if len(header) > 2:
         return tuple(header[1:])
     return tuple(sorted({name for row in rows for name in row.classes}))

@@ -31,7 +31,7 @@ HASH = re.compile("[0-9a-f]{16}")
 Path = str | os.PathLike[str]
 
 
-class Listing(NamedTuple):
+class ExampleList(NamedTuple):
     """The contents of a file written by `write_list`.
 
     Attributes:
@@ -67,7 +67,7 @@ def write_list(
     Returns its digest. Raises `decoding.BadImage` or OSError for an image that cannot be read.
     """
     examples = tuple(identity(source[index]) for index in range(len(source)))
-    listing = Listing(task, dataset, version, split, examples)
+    listing = ExampleList(task, dataset, version, split, examples)
     facts = listing._asdict() | {"images": len(examples), "sha256": listing.sha256}
     # The hashes come last, so that the file stays readable.
     facts["examples"] = facts.pop("examples")
@@ -80,7 +80,7 @@ def write_list(
     return listing.sha256
 
 
-def read_list(path: Path) -> Listing:
+def read_list(path: Path) -> ExampleList:
     """Reads a file written by `write_list`; raises DataError for any other or damaged file."""
     key = f"data.examples={path}"
     try:
@@ -91,7 +91,7 @@ def read_list(path: Path) -> Listing:
             data = limits.read_file(epath.Path(path), limits.EXAMPLES)
         facts = limits.load_json(data)
         words = (str(facts[name]) for name in ("task", "dataset", "version", "split"))
-        listing = Listing(*words, examples=tuple(facts["examples"]))
+        listing = ExampleList(*words, examples=tuple(facts["examples"]))
         digest_of_all = facts["sha256"]
         sound = all(HASH.fullmatch(example) for example in listing.examples)
     except limits.LimitError as error:
@@ -157,7 +157,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
 class Listed(Selection):
     """The images of a list, in its order, from anywhere in the source."""
 
-    def __init__(self, source: Source, listing: Listing, positions: Sequence[int]) -> None:
+    def __init__(self, source: Source, listing: ExampleList, positions: Sequence[int]) -> None:
         super().__init__(source, positions)
         self._sha256 = listing.sha256
 

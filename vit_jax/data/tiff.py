@@ -67,7 +67,7 @@ def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Header:
+class TiffHeader:
     """The first directory of a TIFF: of several pages the first counts.
 
     Attributes:
@@ -108,7 +108,7 @@ class Header:
         return self.height * self.width * math.ceil(self.samples / 4)
 
 
-def parse_header(data: bytes) -> Header:
+def parse_header(data: bytes) -> TiffHeader:
     """Parses the header of a TIFF; raises TiffError for damage and unsupported features."""
     try:
         found = fields(data)
@@ -140,7 +140,7 @@ def parse_header(data: bytes) -> Header:
         )
     # 1 and 2 are alpha, premultiplied or not; 0 is a channel of another meaning.
     extra = found.get(EXTRA, np.array([], int))[-1:].tolist()
-    made = Header(
+    made = TiffHeader(
         height=height, width=width, samples=samples, bits=bits[0],
         alpha=samples > 1 and extra in ([1], [2]),
         orientation=one(ORIENTATION, 1) if 1 <= one(ORIENTATION, 1) <= 8 else 1,
@@ -154,7 +154,7 @@ def parse_header(data: bytes) -> Header:
     return made
 
 
-def _check_header(made: Header, fill_order: int) -> None:
+def _check_header(made: TiffHeader, fill_order: int) -> None:
     """Raises TiffError for a form that is not read, and for blocks that do not cover the image."""
     forms = {
         "compression": (made.compression, (NONE, LZW, DEFLATE, OLD_DEFLATE, PACKBITS)),
@@ -180,12 +180,12 @@ def _check_header(made: Header, fill_order: int) -> None:
         raise TiffError("is a truncated or damaged TIFF")
 
 
-def _blocks(made: Header) -> tuple[int, int]:
+def _blocks(made: TiffHeader) -> tuple[int, int]:
     """How many strips or tiles cover the image, down and across."""
     return -(-made.height // made.block[0]), -(-made.width // made.block[1])
 
 
-def decode(data: bytes, made: Header) -> np.ndarray:
+def decode(data: bytes, made: TiffHeader) -> np.ndarray:
     """All samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
 
     Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises TiffError.
@@ -209,7 +209,7 @@ def decode(data: bytes, made: Header) -> np.ndarray:
     return _upright(image, made.orientation)
 
 
-def _block_places(made: Header) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
+def _block_places(made: TiffHeader) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
     """Yields the top row, the left column, the first channel and the shape of each block."""
     down, across = _blocks(made)
     rows, columns = made.block
@@ -222,7 +222,7 @@ def _block_places(made: Header) -> Iterator[tuple[int, int, int, tuple[int, int,
                 yield top, left, first, shape
 
 
-def _unpacked(data: bytes, made: Header) -> Iterator[bytes | memoryview]:
+def _unpacked(data: bytes, made: TiffHeader) -> Iterator[bytes | memoryview]:
     """Yields the samples of each strip or tile as stored; raises TiffError if some are missing.
 
     Blocks are views of the file: a copy of the rest for each would take time with their square.

@@ -25,7 +25,7 @@ ROWS = 2**16  # of a table that are compared at a time
 SIDE = 192  # of a picture on the page
 
 
-class Match(NamedTuple):
+class SimilarImage(NamedTuple):
     """An image of the index, and the cosine of its features with the query's."""
 
     image: str
@@ -33,20 +33,20 @@ class Match(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Index:
+class FeatureIndex:
     """Features of images: unit rows (N, D) float32, or NaN for an image that was not readable."""
 
     names: tuple[str, ...]
     features: np.ndarray
 
     @classmethod
-    def from_features(cls, names: Any, features: np.ndarray) -> "Index":
+    def from_features(cls, names: Any, features: np.ndarray) -> "FeatureIndex":
         """Divides rows by their length; a row of zeros is like nothing."""
         lengths = np.linalg.norm(features, axis=1, keepdims=True)
         with np.errstate(invalid="ignore", divide="ignore"):
             return cls(names=tuple(map(str, names)), features=(features / lengths))
 
-    def nearest(self, query: np.ndarray, top: int) -> list[Match]:
+    def nearest(self, query: np.ndarray, top: int) -> list[SimilarImage]:
         """The images with the largest cosines, all of them compared; of equals the earlier.
 
         Args:
@@ -57,10 +57,14 @@ class Index:
         parts = range(0, len(self.names), ROWS)
         cosines = np.concatenate([self.features[first : first + ROWS] @ query for first in parts])
         order = np.argsort(-cosines, kind="stable")[:top]  # NaN last
-        return [Match(self.names[i], float(cosines[i])) for i in order if not np.isnan(cosines[i])]
+        return [
+            SimilarImage(self.names[i], float(cosines[i]))
+            for i in order
+            if not np.isnan(cosines[i])
+        ]
 
 
-def read_index(path: pathlib.Path) -> Index:
+def read_index(path: pathlib.Path) -> FeatureIndex:
     """Reads a table that `embed` wrote; raises ConfigError for another file."""
     where = f"--index={path}"
     if not path.is_file():
@@ -88,7 +92,7 @@ def read_index(path: pathlib.Path) -> Index:
         raise config.ConfigError(
             f"{where}: must have one row of features for each image; embed with pre_logits"
         )
-    return Index.from_features(names, features)
+    return FeatureIndex.from_features(names, features)
 
 
 def search(
@@ -101,7 +105,7 @@ def search(
     top: int = 9,
     images: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
-) -> list[Match]:
+) -> list[SimilarImage]:
     """The `top` images most like `query`, by the cosine of their features, best first.
 
     Args:
@@ -154,7 +158,10 @@ def search(
 
 
 def create_document(
-    opened: loading.LoadedModel, query: pathlib.Path, folder: pathlib.Path, found: list[Match]
+    opened: loading.LoadedModel,
+    query: pathlib.Path,
+    folder: pathlib.Path,
+    found: list[SimilarImage],
 ) -> Document:
     """The query and what was found, with pictures."""
     blocks: list[Picture | Paragraph] = []

@@ -50,7 +50,7 @@ class ViTFamily(Family):
     droppable: bool = True
     weights: str | None = "vit"
 
-    def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
+    def validate_model(self, model: config.Model, image_size: tuple[int, int]) -> None:
         """Raises ConfigError for options that do not fit each other or the images."""
         sizes = ("patch_size", "width", "depth", "mlp_dim", "heads")
         missing = [name for name in sizes if getattr(model, name) is None]
@@ -248,7 +248,7 @@ class ResNetFamily(Family):
         "norm_place", "attention",
     )  # fmt: skip
 
-    def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
+    def validate_model(self, model: config.Model, image_size: tuple[int, int]) -> None:
         """Raises ConfigError for missing units and for regularization of encoders."""
         if not model.resnet_units:
             raise config.ConfigError(

@@ -38,7 +38,7 @@ class Family:
         """Fills in sizes left at None."""
         return model
 
-    def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
+    def validate_model(self, model: config.Model, image_size: tuple[int, int]) -> None:
         """Raises ConfigError for options that do not fit each other or the images."""
 
     def multiple(self, model: config.Model) -> tuple[int, int]:

@@ -213,7 +213,7 @@ def has_class_position(model: config.Model) -> bool:
 
 def check_model(model: config.Model, image_size: tuple[int, int]) -> None:
     """Raises ConfigError for a complete `model` whose parts do not fit each other or the images."""
-    family(model).check(model, image_size)
+    family(model).validate_model(model, image_size)
 
 
 def check_masked(model: config.Model, objective: config.Objective) -> None:

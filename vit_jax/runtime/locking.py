@@ -131,7 +131,7 @@ class Lease:
         self._done.set()
         self._thread.join()
 
-    def check(self) -> None:
+    def ensure_held(self) -> None:
         """Renews the lock; raises LeaseLost if another process has taken it over.
 
         Call it before anything is committed: a process that was suspended cannot tell how long.
@@ -147,7 +147,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._done.wait(RENEW):
             try:
-                self.check()
+                self.ensure_held()
             except OSError:
                 continue  # the bucket or server is temporarily unreachable
             except errors.LeaseLost as lost:
@@ -186,13 +186,14 @@ def attempt(
     """Holds the lock if available; otherwise reports the reason instead of raising.
 
     In a multi-process run the first process takes the lock for all (`wanted`), and tells the
-    others once they have joined. Yields the reason, and `Lease.check`, which passes in the others.
+    others once they have joined. Yields the reason, and `Lease.ensure_held`, which passes in the
+    others.
     """
     with contextlib.ExitStack() as held:
         refusal, check = None, lambda: None
         if wanted:
             try:
-                check = held.enter_context(exclusive(workdir)).check
+                check = held.enter_context(exclusive(workdir)).ensure_held
             except InUse as error:
                 refusal = str(error)
         yield refusal, check

@@ -16,7 +16,7 @@ FIELDS = re.compile(
 )
 
 
-class Header(NamedTuple):
+class NpyHeader(NamedTuple):
     """What precedes the values of an array: its own length in bytes, and their layout."""
 
     length: int
@@ -25,7 +25,7 @@ class Header(NamedTuple):
     fortran: bool
 
 
-def read_header(name: str, source: IO[bytes]) -> Header:
+def read_header(name: str, source: IO[bytes]) -> NpyHeader:
     """Reads the header of the array `name`; raises ValueError, of which LimitError is one."""
     magic = source.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
@@ -42,4 +42,4 @@ def read_header(name: str, source: IO[bytes]) -> Header:
     shape = tuple(int(n) for n in match[3].split(",") if n.strip())
     if len(shape) > limits.AXES:
         raise limits.LimitError(f"{name} has {len(shape)} axes; the limit is {limits.AXES}")
-    return Header(len(magic) + len(size) + length, shape, dtype, match[2] == "True")
+    return NpyHeader(len(magic) + len(size) + length, shape, dtype, match[2] == "True")

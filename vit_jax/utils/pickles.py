@@ -27,7 +27,7 @@ class Inert:
     """An object of an allowed class, of which nothing is known or needed."""
 
 
-class Source(Protocol):
+class Readable(Protocol):
     """What a pickle is read from."""
 
     def read(self, size: int, /) -> bytes:
@@ -59,7 +59,7 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, EOF
 
 
 def load(
-    source: bytes | Source,
+    source: bytes | Readable,
     allowed: Globals = types.MappingProxyType({}),
     persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
@@ -87,7 +87,7 @@ class _Machine:
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
 
-    def run(self, source: bytes | Source) -> Any:
+    def run(self, source: bytes | Readable) -> Any:
         for number, (operation, argument, _) in enumerate(
             pickletools.genops(cast(IO[bytes], source))
         ):

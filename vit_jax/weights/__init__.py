@@ -5,14 +5,14 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.exporting import KINDS, save
 from vit_jax.weights.family import Family, register
 from vit_jax.weights.importing import Weights, assumptions, load, read_spec
-from vit_jax.weights.mapping import ModelSpec, Report
+from vit_jax.weights.mapping import MappingReport, ModelSpec
 from vit_jax.weights.zoo import find, resolve
 
 __all__ = [
     "KINDS",
     "Family",
+    "MappingReport",
     "ModelSpec",
-    "Report",
     "Weights",
     "WeightsError",
     "assumptions",

@@ -37,7 +37,7 @@ def fit(
     target: models.Classifier,
     *,
     keep_head: bool,
-) -> tuple[models.Params, mapping.Report]:
+) -> tuple[models.Params, mapping.MappingReport]:
     """The initial parameters of `target`, and a report on every array.
 
     Omits fresh parameters, which keep their initial values; those of a head are zero. Position
@@ -108,7 +108,7 @@ def fit(
         remedy = differing and f"; set {differing}"
         text = mapping.summary(wrong, 300)
         raise WeightsError(f"the weights do not fit the model: {text}{remedy}")
-    return tree_utils.nest(kept), mapping.Report(
+    return tree_utils.nest(kept), mapping.MappingReport(
         used=len(kept), dropped=dropped, fresh=fresh, resized=resized
     )
 
@@ -172,7 +172,7 @@ def _each(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 def resized(
     spec: mapping.ModelSpec, params: models.Params, size: tuple[int, int]
-) -> tuple[models.Params, mapping.Report]:
+) -> tuple[models.Params, mapping.MappingReport]:
     """The parameters of the same model for images of another height and width."""
     target = mapping.create_classifier(
         dataclasses.replace(spec, data=dataclasses.replace(spec.data, image_size=size))

@@ -111,7 +111,7 @@ def save(
         spec = dataclasses.replace(spec, mae=None)
         changes += (f"the decoder is left out, as {project.title} has none",)
     _check_encoder(spec.model, project.title)
-    family.check(spec)
+    family.validate_spec(spec)
     files = family.files(spec) if folder else {}
     if kind == "flax":
         flax_names.check_architecture(files["config.json"]["architectures"][0])

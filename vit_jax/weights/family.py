@@ -102,11 +102,11 @@ class Family:
     def expresses(self, spec: ModelSpec) -> bool:
         """Whether exports to `project` write this model as one of the family.
 
-        The first family that does is taken. The model may have parts that `check` refuses.
+        The first family that does is taken. The model may have parts that `validate_spec` refuses.
         """
         return False
 
-    def check(self, spec: ModelSpec) -> None:
+    def validate_spec(self, spec: ModelSpec) -> None:
         """Raises WeightsError for a model that `expresses` but that the family cannot hold."""
 
     def files(self, spec: ModelSpec) -> Files:

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredArray:
+class MsgpackArray:
     """An array and where its values are: (start, bytes) of each part."""
 
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class StoredArray:
         return data.view(self.dtype).reshape(self.shape)
 
 
-def open_arrays(file: File) -> dict[str, StoredArray]:
+def open_arrays(file: File) -> dict[str, MsgpackArray]:
     """The arrays by their names on the way through the dictionaries, joined by slashes.
 
     Raises WeightsError for other contents, ValueError for a damaged file.
@@ -69,7 +69,7 @@ class _Walker:
         self.size = file.seek(0, io.SEEK_END)
         file.seek(0)
 
-    def arrays(self, path: str, depth: int) -> Iterator[tuple[str, StoredArray]]:
+    def arrays(self, path: str, depth: int) -> Iterator[tuple[str, MsgpackArray]]:
         """The arrays of the value that comes next, whose name is `path`."""
         kind, value = self._next()
         if kind in ("map", "array") and depth == MAX_DEPTH:
@@ -101,7 +101,7 @@ class _Walker:
         elif kind in ("bytes", "text"):
             self._skip(value)
 
-    def _array(self, end: int) -> StoredArray:
+    def _array(self, end: int) -> MsgpackArray:
         """The array of an extension that ends at `end`."""
         if self._next() != ("array", 3):
             raise ValueError("an array that is not shape, type and values")
@@ -117,9 +117,9 @@ class _Walker:
         if kind != "bytes" or start + size != end or size != math.prod(shape) * dtype.itemsize:
             raise ValueError("an array of another size than its shape and type")
         self._skip(size)
-        return StoredArray(shape, dtype, ((start, size),))
+        return MsgpackArray(shape, dtype, ((start, size),))
 
-    def _chunked(self, entries: int) -> StoredArray:
+    def _chunked(self, entries: int) -> MsgpackArray:
         """An array in chunks: a map of a mark, the shape and the chunks, each by its number."""
         if entries != 3 or self._next() != ("value", True) or self._text() != "shape":
             raise ValueError("a chunked array without a shape")
@@ -130,9 +130,9 @@ class _Walker:
         dtypes = {chunk.dtype for chunk in chunks}
         if len(dtypes) != 1 or sum(math.prod(one.shape) for one in chunks) != math.prod(shape):
             raise ValueError("chunks that do not make the array")
-        return StoredArray(shape, dtypes.pop(), tuple(p for one in chunks for p in one.parts))
+        return MsgpackArray(shape, dtypes.pop(), tuple(p for one in chunks for p in one.parts))
 
-    def _chunk(self) -> StoredArray:
+    def _chunk(self) -> MsgpackArray:
         kind, value = self._next()
         if kind != "extension" or value[0] != 1:
             raise ValueError("a chunk that is no array")

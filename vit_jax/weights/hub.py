@@ -54,7 +54,7 @@ BY_HAND = "download it elsewhere and give its path"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
+class Download:
     """Files that belong together: one, or several of one folder, of which the last is largest.
 
     Attributes:
@@ -73,7 +73,7 @@ class Source:
 
 
 def fetch(
-    source: Source | str,
+    source: Download | str,
     *,
     cache: pathlib.Path | None = None,
     offline: bool = False,
@@ -90,11 +90,11 @@ def fetch(
     Raises WeightsError, in one line.
     """
     if isinstance(source, str):
-        source = Source(name=source, urls=(parse_address(source),))
+        source = Download(name=source, urls=(parse_address(source),))
     folder = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
     root = (cache or pathlib.Path(folder)).expanduser().absolute()
     offline = offline or os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0")
-    wanted = [_File(url, root, root / cache_path(url)) for url in source.urls]
+    wanted = [_CachedFile(url, root, root / cache_path(url)) for url in source.urls]
     wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
         # Where all that is needed is here, what is optional was not there before.
@@ -114,7 +114,7 @@ def fetch(
 
 
 @dataclasses.dataclass(frozen=True)
-class _File:
+class _CachedFile:
     url: str
     root: pathlib.Path
     path: pathlib.Path
@@ -154,7 +154,9 @@ class _Missing(WeightsError):
     """The server has no such file."""
 
 
-def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float], object]) -> None:
+def _bring(
+    one: _CachedFile, source: Download, *, offline: bool, wait: Callable[[float], object]
+) -> None:
     """Puts a file of a source in place, unless it is optional and does not exist."""
     if offline:
         raise WeightsError(
@@ -187,7 +189,7 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
                 one.state.unlink(missing_ok=True)
 
 
-def _complete(one: _File, bar: Bar, wait: Callable[[float], object]) -> None:
+def _complete(one: _CachedFile, bar: Bar, wait: Callable[[float], object]) -> None:
     """Brings the part of a file to its full length, in several tries if need be."""
     reason = ""
     for attempt in range(TRIES):
@@ -202,7 +204,7 @@ def _complete(one: _File, bar: Bar, wait: Callable[[float], object]) -> None:
     raise WeightsError(f"{one.shown}: {reason}, {TRIES} times; {resume}, or {BY_HAND}")
 
 
-def _receive(one: _File, bar: Bar) -> None:
+def _receive(one: _CachedFile, bar: Bar) -> None:
     """Receives what a part lacks; raises WeightsError or _BrokenOff."""
     here, state = one.known()
     if here and here == state.get("total"):
@@ -249,7 +251,7 @@ def _read(response: Any) -> bytes:
         raise _BrokenOff(f"broke off: {error or type(error).__name__}") from error
 
 
-def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
+def _open(one: _CachedFile, here: int, state: dict[str, Any]) -> Any:
     """The answer of the server, asked for what comes after the bytes that are here."""
     url = mirrored(one.url)
     headers = {"User-Agent": f"vit_jax/{__version__}"}
@@ -325,7 +327,7 @@ def _length(response: Any) -> int | None:
     return int(text) if len(text) <= 18 else 10**18  # int() refuses thousands of digits
 
 
-def _check_size(one: _File, total: int | None, start: int) -> None:
+def _check_size(one: _CachedFile, total: int | None, start: int) -> None:
     """Raises WeightsError for a file that is too large, has no room, or is not of its size."""
     if total is None:
         return
@@ -345,7 +347,7 @@ def _check_size(one: _File, total: int | None, start: int) -> None:
         )
 
 
-def _is_whole(one: _File) -> bool:
+def _is_whole(one: _CachedFile) -> bool:
     """Whether a part is a file of its kind to its last byte, and not, say, the page of a proxy.
 
     A table does not tell its last byte.

@@ -66,7 +66,7 @@ class Weights:
     kind: str  # the project it came from
     params: models.Params
     spec: mapping.ModelSpec
-    report: mapping.Report
+    report: mapping.MappingReport
     assumed: tuple[str, ...] = ()  # a line for each reason
 
 

@@ -102,7 +102,7 @@ class Location(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
+class MappingReport:
     """The arrays used, dropped, fresh and resized, the latter three with a reason."""
 
     used: int = 0
@@ -369,7 +369,7 @@ def parameters(spec: ModelSpec) -> models.Params:
 
 def read_params(
     arrays: Arrays, rules: Iterable[Rule], dropped: Sequence[tuple[str, str]], spec: ModelSpec
-) -> tuple[models.Params, Report]:
+) -> tuple[models.Params, MappingReport]:
     """Reads float32 parameters, nested by name, and reports on every array.
 
     Args:
@@ -422,7 +422,7 @@ def read_params(
     flat |= {name: np.zeros(shapes[name].shape, np.float32) for name in spec.fresh}
     params = tree_utils.nest({name: flat[name] for name in shapes})
     used = len(arrays.specs) - len(left)
-    return params, Report(used=used, dropped=reasons, fresh=spec.fresh)
+    return params, MappingReport(used=used, dropped=reasons, fresh=spec.fresh)
 
 
 def write_arrays(

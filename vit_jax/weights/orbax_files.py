@@ -21,7 +21,7 @@ STORE = "manifest.ocdbt"
 DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}  # by the file that describes an array
 
 
-class StoredArray:
+class OrbaxArray:
     """An array in a checkpoint."""
 
     def __init__(self, store: Any) -> None:
@@ -44,12 +44,12 @@ def recognizes(path: pathlib.Path) -> bool:
     return bool(_items(path))
 
 
-def open_arrays(path: pathlib.Path) -> dict[str, StoredArray]:
+def open_arrays(path: pathlib.Path) -> dict[str, OrbaxArray]:
     """The arrays by their names, joined by slashes, that of an item first.
 
     Raises WeightsError for other contents, ValueError for damage.
     """
-    found: dict[str, StoredArray] = {}
+    found: dict[str, OrbaxArray] = {}
     for item, folder in _items(path).items():
         for name, spec in _specs(folder):
             store = tensorstore.open(spec, read=True, open=True).result()
@@ -57,7 +57,7 @@ def open_arrays(path: pathlib.Path) -> dict[str, StoredArray]:
             full = f"{item}/{short}" if item else short
             if full in found:
                 raise ValueError(f"{full[:80]!r} occurs twice")
-            found[full] = StoredArray(store)
+            found[full] = OrbaxArray(store)
     return found
 
 

@@ -227,7 +227,7 @@ def _npz(file: File) -> Arrays:
     _check_size(size)
     check_ratio(size, file.size)
     specs: dict[str, ArraySpec] = {}
-    headers: dict[str, npy.Header] = {}
+    headers: dict[str, npy.NpyHeader] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name == member.filename:

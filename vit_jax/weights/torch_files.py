@@ -233,7 +233,7 @@ def _start(file: File, member: zipfile.ZipInfo) -> int:
 
 def _sequence(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]]:
     """Five pickles, then each storage: its number of values in 8 bytes, and the values."""
-    source = _Bounded(file)
+    source = _BoundedFile(file)
     if pickles.load(source) != MAGIC or pickles.load(source) != VERSION:
         raise Refused("other contents than torch.save writes")
     system = expect(pickles.load(source), dict)
@@ -265,7 +265,7 @@ def _sequence(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray
     return tensors, read
 
 
-class _Bounded:
+class _BoundedFile:
     """A file of which no more than MAX_PICKLE bytes are read, whatever the pickles declare."""
 
     def __init__(self, file: File) -> None:

@@ -46,7 +46,7 @@ REPORTS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PublishedFile(hub.Source):
+class PublishedFile(hub.Download):
     """A published checkpoint.
 
     Attributes:
@@ -148,7 +148,7 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
         # transformers 5 writes the processor of some models into the last of these.
         beside = ("config.json", "preprocessor_config.json", "processor_config.json")
         urls = _hub(page[1], *beside)
-        source = hub.Source(name=page[1], urls=urls, optional=urls[1:3])
+        source = hub.Download(name=page[1], urls=urls, optional=urls[1:3])
         return hub.fetch(source, offline=offline)
     return hub.fetch(reference, offline=offline)
 

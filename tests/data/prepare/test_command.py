@@ -309,7 +309,7 @@ def test_vtab_lists_its_images_once_and_finds_them_again(prepare, data_dir):
     assert path.read_bytes() == before
     listing = json.loads(before)
     listing["examples"][5] = "0" * 16
-    listing["sha256"] = example_lists.Listing("", "", "", "", tuple(listing["examples"])).sha256
+    listing["sha256"] = example_lists.ExampleList("", "", "", "", tuple(listing["examples"])).sha256
     path.write_text(json.dumps(listing))
     code, _, errors = prepare("vtab/dtd")
     assert code == 2

@@ -6,7 +6,7 @@ import pytest
 import scipy.fft
 
 from vit_jax.data.prepare import dedup
-from vit_jax.data.prepare.dedup import Index
+from vit_jax.data.prepare.dedup import FingerprintIndex
 
 COUNT = 60
 
@@ -19,7 +19,7 @@ def originals(picture):
 @pytest.fixture(scope="module")
 def index(originals):
     names = [f"test {number}" for number in range(COUNT)]
-    return Index(dedup.stack([dedup.fingerprint(image) for image in originals], names))
+    return FingerprintIndex(dedup.stack([dedup.fingerprint(image) for image in originals], names))
 
 
 def through_jpeg(encode, quality):
@@ -61,13 +61,13 @@ def test_the_nearest_of_several_duplicates_is_named(originals):
     near = dedup.fingerprint(originals[0])._replace(exact=bytes(16))
     far = dedup.fingerprint(np.ascontiguousarray(originals[0][:, ::-1]))
     far = far._replace(exact=bytes([1] * 16), bits=far.bits ^ np.uint64(1))
-    index = Index(dedup.stack([far, near], ["far", "near"]))
+    index = FingerprintIndex(dedup.stack([far, near], ["far", "near"]))
     assert index.find(originals[0]) == ("near", 0)
 
 
 def test_images_without_contrast_match_only_exactly():
     flat = [np.full((30, 30, 3), level, np.uint8) for level in (0, 100, 200)]
-    index = Index(dedup.stack([dedup.fingerprint(image) for image in flat], list("abc")))
+    index = FingerprintIndex(dedup.stack([dedup.fingerprint(image) for image in flat], list("abc")))
     assert index.find(flat[1]) == ("b", -1)
     nearly = flat[1].copy()
     nearly[3, 4] += 1
@@ -100,7 +100,7 @@ def test_the_search_finds_every_hash_within_the_threshold(threshold):
     prints = np.zeros(500, [*dedup.RECORD, ("name", "S1")])
     prints["exact"] = np.array([bytes([n % 256, n // 256] * 8) for n in range(500)], "V16")
     prints["bits"], prints["contrast"] = bits, True
-    found = Index(prints, threshold).near(query)
+    found = FingerprintIndex(prints, threshold).near(query)
     expected = [(bin(int(b ^ query)).count("1"), n) for n, b in enumerate(bits)]
     assert found == sorted(pair for pair in expected if pair[0] <= threshold)
     assert len(found) >= 20 * (threshold + 1)
@@ -111,4 +111,4 @@ def test_prints_travel_through_a_file(index, originals, tmp_path):
     dedup.save(prints, tmp_path / "prints.npy")
     again = dedup.load(tmp_path / "prints.npy")
     assert again.tobytes() == prints.tobytes()
-    assert Index(again).find(originals[0]) == ("n", -1)
+    assert FingerprintIndex(again).find(originals[0]) == ("n", -1)

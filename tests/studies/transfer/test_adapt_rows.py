@@ -76,7 +76,7 @@ def base(tmp_path_factory):
 @pytest.mark.parametrize("method", ["lora", "probe"])
 def test_a_folder_of_images_from_the_choice_to_the_test(method, folder, base, tmp_path):
     options = TINY | {"init_from": str(base), "data.root": str(folder)}
-    plan = transfer.create(f"adapt/ViT-S_16-{method}", options, rates=(0.05, 1e38), seeds=(0,))
+    plan = transfer.create_plan(f"adapt/ViT-S_16-{method}", options, rates=(0.05, 1e38), seeds=(0,))
     found = transfer.perform(plan, tmp_path, run=sweeps.here)
     states = {cell["lr"]: cell["state"] for cell in found["cells"] if cell["stage"] == "choose"}
     assert states == {0.05: "done", 1e38: "failed"}

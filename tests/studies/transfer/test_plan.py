@@ -36,7 +36,7 @@ def test_cells_of_the_choosing_stage_see_no_test_image():
 
 def test_rates_are_tried_with_every_seed_of_the_choice():
     options = {"init_from": "none", "train.duration": "12 steps", "schedule.warmup": "2 steps"}
-    plan = transfer.create("home/ResNet-digits", options, seeds=sweeps.SEEDS)
+    plan = transfer.create_plan("home/ResNet-digits", options, seeds=sweeps.SEEDS)
     assert plan.choose_seeds == (0, 1)  # of the config, whose dataset is small
     assert [cell.directory for cell in plan.choosing()] == [
         "choose/vit-lr0.06-seed0", "choose/vit-lr0.12-seed0",
@@ -51,15 +51,17 @@ def test_rates_are_tried_with_every_seed_of_the_choice():
 
 @pytest.mark.parametrize("name", ["finetune/R50x1-jft7ep-cifar100", "vtab/ViT-L_16-i21k-dtd"])
 def test_the_papers_rows_are_one_run_a_rate_unless_the_user_asks(name):
-    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03))
+    plan = transfer.create_plan(name, {"init_from": "none"}, rates=(0.01, 0.03))
     assert plan.choose_seeds == (0,)
     assert [cell.lr for cell in plan.choosing()] == [one.lr for one in plan.candidates]
-    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03), choose_seeds=(3, 4))
+    plan = transfer.create_plan(
+        name, {"init_from": "none"}, rates=(0.01, 0.03), choose_seeds=(3, 4)
+    )
     assert len(plan.choosing()) == 2 * len(plan.candidates)
 
 
 def test_a_resnet_tries_the_setup_of_big_transfer():
-    plan = transfer.create("finetune/R50x1-jft7ep-cifar100", {})
+    plan = transfer.create_plan("finetune/R50x1-jft7ep-cifar100", {})
     *ours, bit = plan.candidates
     assert [one.lr for one in ours] == [0.001, 0.003, 0.01, 0.03]
     assert plan.choosing_cell(bit, 0).directory == "choose/bit-lr0.003"
@@ -76,7 +78,7 @@ def test_a_resnet_tries_the_setup_of_big_transfer():
 
 
 def test_one_rate_is_not_chosen():
-    plan = transfer.create("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
+    plan = transfer.create_plan("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
     assert plan.choosing() == ()
     assert [one.lr for one in plan.candidates] == [0.01]
     assert plan.task == "vtab/dtd"
@@ -101,18 +103,18 @@ def test_a_folder_with_a_validation_split_is_chosen_on_it(validation, tmp_path):
         place.mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(place / "0.png")
     name, options = "adapt/ViT-S_16-probe", {"init_from": "none", "data.root": str(tmp_path)}
-    plan = transfer.create(name, options)
+    plan = transfer.create_plan(name, options)
     expected = ("train", "val") if validation else ("train[:90%]", "train[90%:]")
     for cell in plan.choosing():
         assert (cell.cfg.data.train_split, cell.cfg.data.eval_split) == expected
     (final,) = plan.final(plan.candidates[0])
     assert (final.cfg.data.train_split, final.cfg.data.eval_split) == ("train", "test")
-    several = transfer.create(name, options, seeds=(3, 4))
+    several = transfer.create_plan(name, options, seeds=(3, 4))
     assert [cell.cfg.seed for cell in several.final(several.candidates[0])] == [3, 4]
 
 
 def test_a_tiny_copy_has_every_cell():
-    plan = transfer.create("finetune/R50x1-jft7ep-cifar10", {}, tiny=True)
+    plan = transfer.create_plan("finetune/R50x1-jft7ep-cifar10", {}, tiny=True)
     assert len(plan.candidates) == 5
     for cell in plan.candidates:
         assert str(cell.cfg.train.duration) == "2 steps"
@@ -131,7 +133,7 @@ def test_a_tiny_copy_has_every_cell():
 )
 def test_what_the_protocol_decides_cannot_be_set(key, says):
     with pytest.raises(config.ConfigError, match=rf"^{key}=1: {says}"):
-        transfer.create(sweeps.NAME, {key: "1"})
+        transfer.create_plan(sweeps.NAME, {key: "1"})
 
 
 @pytest.mark.slow
@@ -139,7 +141,7 @@ def test_planning_leaves_the_devices_alone():
     """A TPU has one owner, and the first process to touch a GPU takes most of its memory."""
     code = (
         "from vit_jax.studies import transfer; from jax._src import xla_bridge;"
-        "transfer.create('finetune/ViT-B_16-jft-pets', {}); assert not xla_bridge._backends"
+        "transfer.create_plan('finetune/ViT-B_16-jft-pets', {}); assert not xla_bridge._backends"
     )
     subprocess.run([sys.executable, "-c", code], cwd=runs.ROOT, check=True)
 
@@ -171,7 +173,7 @@ TOY = {"init_from": "none", "train.duration": "12 steps", "schedule.warmup": "2 
 
 def search(**options):
     given = {"rates": (0.06,), "search": SEARCH, "choose_seeds": (0,)} | options
-    return transfer.create("home/ResNet-digits", TOY, **given)
+    return transfer.create_plan("home/ResNet-digits", TOY, **given)
 
 
 def test_a_search_tries_every_combination_and_trains_the_chosen_one():

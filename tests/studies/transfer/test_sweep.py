@@ -143,7 +143,7 @@ def test_results_are_those_of_the_cells_not_of_the_summary(tmp_path):
 
 
 def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
-    plan = transfer.create("finetune/R50x1-jft7ep-pets", {}, rates=(0.003,))
+    plan = transfer.create_plan("finetune/R50x1-jft7ep-pets", {}, rates=(0.003,))
     for number, (ours, bit, setup) in enumerate(((0.5, 0.6, "bit"), (0.6, 0.6, "vit"))):
         top1 = {"choose/vit-lr0.003": ours, "choose/bit-lr0.003": bit}
         run = sweeps.pretending(top1 | {f"final/seed{seed}": 0.5 for seed in range(3)})
@@ -184,7 +184,7 @@ def test_mean_and_deviation(tmp_path):
 
 
 def test_the_papers_number_is_beside_ours(tmp_path):
-    plan = transfer.create("finetune/ViT-L_16-jft-cifar10", {}, rates=(0.01,), seeds=(0,))
+    plan = transfer.create_plan("finetune/ViT-L_16-jft-cifar10", {}, rates=(0.01,), seeds=(0,))
     transfer.perform(plan, tmp_path, run=sweeps.pretending({"final/seed0": 0.9}))
     mean, std = paper.TABLE_2["ViT-L/16", "jft"].cifar10
     text = (tmp_path / "transfer.md").read_text()
@@ -318,7 +318,7 @@ def test_vtab_means():
 def test_a_tiny_copy_of_a_whole_transfer(tmp_path, monkeypatch):
     create = sharding.create_mesh
     monkeypatch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:1]))
-    plan = transfer.create(
+    plan = transfer.create_plan(
         "finetune/ViT-H_14-jft-imagenet-518", {}, rates=(0.003, 0.06), seeds=(0,), tiny=True
     )
     found = transfer.perform(plan, tmp_path, run=sweeps.here)

@@ -56,7 +56,7 @@ class Print(NamedTuple):
     gray: np.ndarray
 
 
-class Match(NamedTuple):
+class Duplicate(NamedTuple):
     """A duplicate: the other image, and the distance of the hashes in bits; -1: equal pixels."""
 
     name: str
@@ -103,7 +103,7 @@ def load(path: pathlib.Path) -> np.ndarray:
     return np.load(path, mmap_mode="r")
 
 
-class Index:
+class FingerprintIndex:
     """Finds the duplicate of an image among fingerprints, much faster than decoding it.
 
     Hashes that differ in at most `threshold` bits agree in one of `threshold` + 1 groups of bits,
@@ -123,12 +123,12 @@ class Index:
             order = np.argsort(keys, kind="stable")
             self._bands.append((mask, keys[order], rows[order]))
 
-    def find(self, image: np.ndarray) -> Match | None:
+    def find(self, image: np.ndarray) -> Duplicate | None:
         """The nearest duplicate of uint8 pixels `H W C`, or None."""
         mine = fingerprint(image)
         at = self._by_pixels.get(mine.exact)
         if at is not None:
-            return Match(self._name(at), -1)
+            return Duplicate(self._name(at), -1)
         if mine.bits is None:
             return None
         mirrored = np.ascontiguousarray(mine.gray.reshape(SMALL, SMALL)[:, ::-1]).ravel()
@@ -140,7 +140,7 @@ class Index:
                     break
                 if float(self._prints["gray"][at].astype(np.float32) @ gray) >= CORRELATION:
                     best = distance, at
-        return best and Match(self._name(best[1]), best[0])
+        return best and Duplicate(self._name(best[1]), best[0])
 
     def near(self, bits: np.uint64) -> list[tuple[int, int]]:
         """(distance, position) of all hashes within the threshold, nearest first."""

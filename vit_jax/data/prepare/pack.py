@@ -27,7 +27,7 @@ from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare.assignment import Assignment
 from vit_jax.data.prepare.image_listing import Listing
 from vit_jax.data.prepare.request import Request
-from vit_jax.data.prepare.shards import MAX_PIXELS, SHARD_BYTES, Outcome, Shard
+from vit_jax.data.prepare.shards import MAX_PIXELS, SHARD_BYTES, Shard, ShardResult
 from vit_jax.data.source import DataError
 from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
@@ -194,7 +194,7 @@ def pack(packing: Packing) -> dict[str, Any]:
     return staging.write_dataset(packing.name, packing.folder, plan, packing.workers)
 
 
-def _plan(packing: Packing, part: Path) -> staging.Work:
+def _plan(packing: Packing, part: Path) -> staging.PackingWork:
     with shards.disk_errors(part):
         listing, assigned = list_images(packing, part / ROWS)
     prints, saved = packing.prints, part / PRINTS
@@ -208,7 +208,7 @@ def _plan(packing: Packing, part: Path) -> staging.Work:
         ]
 
     remedy = "free some space, choose another --data-dir, or shrink images with --max-side=512"
-    return staging.Work(
+    return staging.PackingWork(
         fingerprint=_fingerprint(packing, listing, assigned),
         shards=plan_shards(packing, listing, assigned),
         entries=entries,
@@ -325,10 +325,12 @@ class ImageEncoder:
     ) -> None:
         self.features = features(classes)
         self._below, self._max_side = below, max_side
-        self._index = dedup.Index(dedup.load(prints), distance) if prints else None
+        self._index = dedup.FingerprintIndex(dedup.load(prints), distance) if prints else None
         self._read = archives.Reader()
 
-    def __call__(self, entry: ImageEntry, outcome: Outcome) -> tuple[str, dict[str, Any]] | None:
+    def __call__(
+        self, entry: ImageEntry, outcome: ShardResult
+    ) -> tuple[str, dict[str, Any]] | None:
         """The example of an image; raises DataError if its source has changed."""
         found, label, is_test = entry
         raw = os.fsencode(found.path)[self._below :]

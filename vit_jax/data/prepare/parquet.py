@@ -29,7 +29,7 @@ STARTS = {
 }
 
 
-class Row(NamedTuple):
+class ParquetRow(NamedTuple):
     """One image: a path `SPLIT/CLASS/FILE-ROW.SUFFIX`, and its encoded bytes.
 
     A row without a label, or without bytes, has no suffix: it is counted as no image.
@@ -47,7 +47,7 @@ class Columns(NamedTuple):
     names: tuple[str, ...] | None
 
 
-def rows(path: Path, label: str | None = None) -> Iterator[Row]:
+def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
     """Yields the rows of a file in order; `label` names the column where several could be meant.
 
     Raises DataError for a damaged file, and for one without columns of images and labels.
@@ -76,10 +76,10 @@ def rows(path: Path, label: str | None = None) -> Iterator[Row]:
                     data = image["bytes"] if isinstance(image, dict) else image
                     kind = class_name(value.as_py(), columns, str(path))
                     if kind is None or not data:
-                        yield Row(f"{parents}{name}", b"")
+                        yield ParquetRow(f"{parents}{name}", b"")
                         continue
                     suffix = next((s for start, s in STARTS.items() if data.startswith(start)), "")
-                    yield Row(f"{parents}{kind}/{name}{suffix}", data)
+                    yield ParquetRow(f"{parents}{kind}/{name}{suffix}", data)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: is damaged, or no Parquet file: {reason(error)}") from None
 

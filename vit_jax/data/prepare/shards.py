@@ -43,7 +43,7 @@ class Shard(NamedTuple):
 
 
 @dataclasses.dataclass
-class Outcome:
+class ShardResult:
     """The result of writing a shard, stored next to it until all shards are done."""
 
     examples: int = 0
@@ -62,7 +62,7 @@ class Encoder(Protocol):
         """TFDS's features of the dataset."""
         ...
 
-    def __call__(self, entry: Any, outcome: Outcome, /) -> tuple[str, dict[str, Any]] | None:
+    def __call__(self, entry: Any, outcome: ShardResult, /) -> tuple[str, dict[str, Any]] | None:
         """The name and the values of an example; None if it is left out, as noted in `outcome`."""
         ...
 
@@ -90,12 +90,12 @@ def divide(
 
 def write_shard(
     path: Path, entries: Sequence[Any], encode: Encoder, count: Callable[[], None]
-) -> Outcome:
+) -> ShardResult:
     """Writes a shard, the names of its examples, and its outcome; calls `count` for every entry.
 
     Raises PrepareError if the disk is full.
     """
-    outcome, names = Outcome(), []
+    outcome, names = ShardResult(), []
     serializer = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
         encode.features.get_serialized_info()
     )
@@ -124,16 +124,16 @@ def write_shard(
     return outcome
 
 
-def find_outcome(path: Path) -> Outcome | None:
+def find_outcome(path: Path) -> ShardResult | None:
     """The outcome of a shard, or None if it is unfinished."""
     try:
         values = json.loads(_beside(path, "json").read_text())
-        return Outcome(**values) if path.is_file() else None
+        return ShardResult(**values) if path.is_file() else None
     except (OSError, ValueError, TypeError):
         return None
 
 
-def join_names(file: Path, packed: Sequence[tuple[Shard, Outcome]]) -> dict[str, Any]:
+def join_names(file: Path, packed: Sequence[tuple[Shard, ShardResult]]) -> dict[str, Any]:
     """Writes the names of a split's examples to a file; returns their number and the digest."""
     with storage.naming(file), file.open("wb") as names:
         for shard, _ in packed:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.data.prepare import shards
-from vit_jax.data.prepare.shards import Encoder, Outcome, PrepareError, Shard
+from vit_jax.data.prepare.shards import Encoder, PrepareError, Shard, ShardResult
 from vit_jax.data.source import DataError
 from vit_jax.runtime import logs, signals
 from vit_jax.runtime.progress import Bar
@@ -31,11 +31,11 @@ PLAN, WHOLE = "plan", "whole"
 FACTS = "vit_jax.json"
 TEMPORARY = re.compile(r"\..+\.\d+")  # of `storage.replacing`
 
-Packed = list[tuple[Shard, Outcome]]
+Packed = list[tuple[Shard, ShardResult]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Work:
+class PackingWork:
     """The plan of a dataset's files.
 
     Attributes:
@@ -58,7 +58,7 @@ class Work:
 
 
 def write_dataset(
-    name: str, folder: Path, plan: Callable[[Path], Work], workers: int
+    name: str, folder: Path, plan: Callable[[Path], PackingWork], workers: int
 ) -> dict[str, Any]:
     """Writes the dataset `folder` and returns its facts.
 
@@ -125,7 +125,7 @@ def _nothing_left(part: Path) -> Iterator[None]:
         raise
 
 
-def _begin(part: Path, work: Work) -> None:
+def _begin(part: Path, work: PackingWork) -> None:
     """Resumes an earlier attempt; raises DataError if it had other images or settings."""
     plan = part / PLAN
     for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
@@ -193,7 +193,7 @@ class Count:
             raise futures.CancelledError
 
 
-def _write_shards(name: str, part: Path, work: Work, workers: int) -> Packed:
+def _write_shards(name: str, part: Path, work: PackingWork, workers: int) -> Packed:
     """Writes the shards that no earlier attempt has finished; returns all with their outcomes."""
     done = {s.path: known for s in work.shards if (known := shards.find_outcome(s.path))}
     missing = [shard for shard in work.shards if shard.path not in done]
@@ -229,15 +229,15 @@ def _in_processes(
     workers: int,
     count: Count,
     show: Callable[[], None],
-) -> dict[Path, Outcome]:
+) -> dict[Path, ShardResult]:
     """Writes shards in several processes, at most two queued for each.
 
     Raises PrepareError if a process is killed.
     """
     context = multiprocessing.get_context("spawn")
     pool = futures.ProcessPoolExecutor(workers, context, _start, (encoder, count))
-    done: dict[Path, Outcome] = {}
-    running = dict[futures.Future[Outcome], Path]()
+    done: dict[Path, ShardResult] = {}
+    running = dict[futures.Future[ShardResult], Path]()
     try:
         while True:
             for path, entries in itertools.islice(waiting, 2 * workers - len(running)):
@@ -258,7 +258,7 @@ def _in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-_write: Callable[[Path, list[Any]], Outcome]  # of a worker process
+_write: Callable[[Path, list[Any]], ShardResult]  # of a worker process
 
 
 def _start(encoder: Callable[[], Encoder], count: Count) -> None:
@@ -268,5 +268,5 @@ def _start(encoder: Callable[[], Encoder], count: Count) -> None:
     _write = functools.partial(shards.write_shard, encode=encoder(), count=count)
 
 
-def _work(path: Path, entries: list[Any]) -> Outcome:
+def _work(path: Path, entries: list[Any]) -> ShardResult:
     return _write(path, entries)

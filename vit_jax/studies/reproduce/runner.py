@@ -98,10 +98,10 @@ def _transfer(
     directory = workdir / step.directory
     if not smoke:
         run_config.start(step.name, options, directory)  # raises where data are missing
-        plan = transfer.create(step.name, options)
+        plan = transfer.create_plan(step.name, options)
     else:
         protocol = catalog.about(step.name).transfer or catalog.TransferSettings()
-        plan = transfer.create(
+        plan = transfer.create_plan(
             step.name, _tiny_options(options), rates=protocol.rates[:2], seeds=(0, 1), tiny=True
         )
     transfer.perform(plan, directory, run=run)

@@ -105,7 +105,7 @@ def _cell(stage: str, candidate: Candidate, cfg: config.Config, directory: str) 
     return Cell(directory=directory, cfg=cfg, facts=facts)
 
 
-def create(
+def create_plan(
     reference: str,
     overrides: Mapping[str, str],
     *,

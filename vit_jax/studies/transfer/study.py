@@ -19,7 +19,7 @@ from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment, shares
 from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
 from vit_jax.studies.study import Study
-from vit_jax.studies.transfer.plan import FINAL, SELECTED_BY, Candidate, TransferPlan, create
+from vit_jax.studies.transfer.plan import FINAL, SELECTED_BY, Candidate, TransferPlan, create_plan
 from vit_jax.utils import intervals, limits, storage
 
 FILE, CELLS, PAGE = "transfer.json", "cells.jsonl", "transfer.html"
@@ -73,7 +73,7 @@ def transfer(
     """
     plan = name_or_plan
     if isinstance(plan, str):
-        plan = create(
+        plan = create_plan(
             plan,
             overrides or {},
             rates=rates,

@@ -36,7 +36,7 @@ FAMILIES += [
     hf_dinov2.HuggingFaceDinoV2(),
     hf_ijepa.HuggingFaceIJepa(),
     hf_vit.HuggingFaceViT(),
-    huggingface.Unknown(),
+    huggingface.UnknownHuggingFace(),
     open_clip.OpenClip(),
     torchvision.Torchvision(),
 ]

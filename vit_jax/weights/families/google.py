@@ -113,7 +113,7 @@ class Google(Family):
     def expresses(self, spec: ModelSpec) -> bool:
         return True
 
-    def check(self, spec: ModelSpec) -> None:
+    def validate_spec(self, spec: ModelSpec) -> None:
         for key in FOREIGN:
             if (value := getattr(spec.model, key)) != getattr(config.Model(), key):
                 said = str(value).lower() if isinstance(value, bool) else config.show(value)

@@ -81,8 +81,8 @@ class HuggingFaceBeit(huggingface.HuggingFace):
         same = model.pooling in ("gap", "token") and models.has_class_token(model)
         return model.relative_bias != "none" or (keyless and same and not other)
 
-    def check(self, spec: ModelSpec) -> None:
-        super().check(spec)
+    def validate_spec(self, spec: ModelSpec) -> None:
+        super().validate_spec(spec)
         model, (height, width) = spec.model, spec.data.image_size
         mean = model.pooling == "gap" and model.norm_place == "pooled"
         wrong = {

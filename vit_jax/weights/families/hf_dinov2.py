@@ -67,8 +67,8 @@ class HuggingFaceDinoV2(huggingface.HuggingFace):
         model = spec.model
         return model.layer_scale is not None or model.mlp != "plain" or model.registers > 0
 
-    def check(self, spec: ModelSpec) -> None:
-        super().check(spec)
+    def validate_spec(self, spec: ModelSpec) -> None:
+        super().validate_spec(spec)
         model = spec.model
         if model.layer_scale is None:
             has = "registers" if model.registers else "SwiGLU"

@@ -66,8 +66,8 @@ class HuggingFaceDinoV3(huggingface.HuggingFace):
     def expresses(self, spec: ModelSpec) -> bool:
         return spec.model.rotary is not None
 
-    def check(self, spec: ModelSpec) -> None:
-        super().check(spec)
+    def validate_spec(self, spec: ModelSpec) -> None:
+        super().validate_spec(spec)
         if not spec.headless:
             raise WeightsError(
                 f"model.rotary={spec.model.rotary:g}: Hugging Face has DINOv3 without a head; "

@@ -105,8 +105,8 @@ class HuggingFaceTower(huggingface.HuggingFace):
         dinov2 = model.layer_scale is not None or model.mlp != "plain" or model.registers > 0
         return model.stem_norm or (bare and not dinov2)
 
-    def check(self, spec: ModelSpec) -> None:
-        super().check(spec)
+    def validate_spec(self, spec: ModelSpec) -> None:
+        super().validate_spec(spec)
         height, width = spec.data.image_size
         if spec.model.pooling == "map" and not spec.headless:
             raise WeightsError(

@@ -129,8 +129,8 @@ class HuggingFaceViT(huggingface.HuggingFace):
     def expresses(self, spec: ModelSpec) -> bool:
         return True
 
-    def check(self, spec: ModelSpec) -> None:
-        super().check(spec)
+    def validate_spec(self, spec: ModelSpec) -> None:
+        super().validate_spec(spec)
         if spec.model.pooling not in ("token", "distilled"):
             raise WeightsError(
                 f"model.pooling={spec.model.pooling}: in Hugging Face transformers the head reads "

@@ -182,7 +182,7 @@ class HuggingFace(Family):
         """The prefix in an export."""
         return "" if spec.headless else f"{self.fields(spec)[1]}."
 
-    def check(self, spec: ModelSpec) -> None:
+    def validate_spec(self, spec: ModelSpec) -> None:
         model = spec.model
         if model.representation_size is not None and not spec.headless:
             raise WeightsError(
@@ -233,7 +233,7 @@ class HuggingFace(Family):
         return (True,)
 
 
-class Unknown(HuggingFace):
+class UnknownHuggingFace(HuggingFace):
     """A model of transformers of no known type, or whose config.json names another."""
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:

@@ -76,7 +76,7 @@ class Timm(Family):
     )
     pooled_norm = True
 
-    def check(self, spec: ModelSpec) -> None:
+    def validate_spec(self, spec: ModelSpec) -> None:
         if (size := spec.model.representation_size) is not None:
             raise WeightsError(
                 f"model.representation_size={size}: timm has no layer before the head"

@@ -130,9 +130,9 @@ class TimmEva(TimmViT):
             return names if packed else SWIGLU.items()
         return names
 
-    def check(self, spec: ModelSpec) -> None:
+    def validate_spec(self, spec: ModelSpec) -> None:
         refuse_options(spec.model, self.wrong(spec.model), f"timm's {self.title}")
-        super().check(spec)
+        super().validate_spec(spec)
 
     def wrong(self, model: config.Model) -> dict[str, bool]:
         """Options, each with whether the model has there what none of this kind can have."""

@@ -358,8 +358,8 @@ class TimmViT(timm.Timm):
     def expresses(self, spec: ModelSpec) -> bool:
         return self.expressed(spec.model)
 
-    def check(self, spec: ModelSpec) -> None:
-        super().check(spec)
+    def validate_spec(self, spec: ModelSpec) -> None:
+        super().validate_spec(spec)
         model = spec.model
         if model.pooling not in (*POOLING.values(), "distilled"):
             raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
@@ -622,7 +622,7 @@ def _is_clip(model: config.Model) -> bool:
     return model.norm_epsilon == 1e-5 and model.mlp == "plain" and model.resnet_units is None
 
 
-class Unknown(timm.Timm):
+class UnknownTimm(timm.Timm):
     """A Vision Transformer of timm whose architecture is none of the known ones."""
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
@@ -703,5 +703,5 @@ FAMILIES = (
         written=PLAIN,
         expressed=lambda model: True,
     ),
-    Unknown(),
+    UnknownTimm(),
 )

@@ -281,10 +281,10 @@ def test_values_that_are_no_features_are_named(change, tmp_path):
     for objects in ([scene], [scene | change], [None]):
         example = Example("a.png", (entry,), {"file_name": "a.png", "objects": objects})
         if objects == [scene]:
-            encode(example, shards.Outcome())
+            encode(example, shards.ShardResult())
             continue
         with pytest.raises(DataError, match=r"^a\.png: .*; download it again$"):
-            encode(example, shards.Outcome())
+            encode(example, shards.ShardResult())
 
 
 def test_a_recipe_for_every_dataset_of_the_paper():

@@ -22,7 +22,7 @@ from vit_jax.data.prepare.official import array_sets, image_sets, imagenet, scen
 from vit_jax.data.prepare.official.recipe import Contents, Example, Recipe
 from vit_jax.data.prepare.official.source_files import NeedsUnpackingError, SourceFiles
 from vit_jax.data.prepare.request import Request
-from vit_jax.data.prepare.shards import SHARD_BYTES, Outcome, Shard
+from vit_jax.data.prepare.shards import SHARD_BYTES, Shard, ShardResult
 from vit_jax.data.source import DataError
 from vit_jax.data.tasks import Task
 from vit_jax.utils.messages import size_text
@@ -146,7 +146,7 @@ def build(job: Job) -> dict[str, Any]:
     return staging.write_dataset(job.name, folder, functools.partial(_plan, job), job.workers)
 
 
-def _plan(job: Job, part: Path) -> staging.Work:
+def _plan(job: Job, part: Path) -> staging.PackingWork:
     contents = find_examples(job, part / UNPACKED)
     path = part / staging.WHOLE / job.builder.name
     total = hashlib.sha256()  # of everything that determines the contents of the shards
@@ -160,7 +160,7 @@ def _plan(job: Job, part: Path) -> staging.Work:
             total.update(repr((split, name, features, key)).encode())
         total.update(sizes[positions].astype("<i8").tobytes())
         planned += shards.divide(path, split, positions, sizes, job.shard_bytes)
-    return staging.Work(
+    return staging.PackingWork(
         fingerprint=total.hexdigest(),
         shards=planned,
         entries=functools.partial(_entries, contents),
@@ -273,7 +273,7 @@ class ExampleEncoder:
         self.features: Any = tfds.builder(self._recipe.builder).info.features
         self._read = archives.Reader()
 
-    def __call__(self, example: Example, outcome: Outcome) -> tuple[str, dict[str, Any]]:
+    def __call__(self, example: Example, outcome: ShardResult) -> tuple[str, dict[str, Any]]:
         """The encoded example; raises DataError if its files are missing or invalid."""
         try:
             data = [self._read(file) for file in example.files]
