@@ -4,6 +4,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
@@ -205,3 +206,37 @@ def random_parameters(shapes, seed=0):
     """Returns float32 parameters, none of them zero, so that every term of the model matters."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda s: (0.3 * rng.normal(size=s.shape)).astype(np.float32), shapes)
+
+
+def inputs(classifier, batch=3):
+    """Images for a classifier, in [-1, 1]."""
+    shape = (batch, *classifier.image_size, classifier.channels)
+    return np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float32)
+
+
+def loss_and_grad(classifier, params, images, key=None):
+    """A loss in which no output cancels, the squares of the logits, and its gradient."""
+
+    def loss(params):
+        return jnp.sum(classifier.apply(params, images, key=key)[0] ** 2)
+
+    return quick_jit(jax.value_and_grad(loss))(params)
+
+
+def backward(classifier):
+    """The gradient of a sum of logits, as a function of the parameters."""
+    images = inputs(classifier, batch=1)
+    return jax.grad(lambda params: jnp.sum(classifier.apply(params, images)[0]))
+
+
+def assert_grads_close(given, expected, tolerance=1e-5):
+    """Compares leaf by leaf, relative to the largest element of each.
+
+    The key's bias shifts all logits of a query alike, so its true gradient is zero and what is
+    computed is rounding: only its size is checked.
+    """
+    given, expected = tree_utils.flatten(given), tree_utils.flatten(expected)
+    assert given.keys() == expected.keys()
+    for name, leaf in expected.items():
+        scale = np.abs(expected[name.replace("key/bias", "key/kernel")]).max()
+        assert np.abs(given[name] - leaf).max() <= tolerance * scale, name

@@ -10,7 +10,7 @@ import pytest
 import vit_reference
 from vit_jax import config, models
 from vit_jax.utils import tree_utils
-from vit_reference import quick_jit
+from vit_reference import assert_grads_close, backward, inputs, loss_and_grad, quick_jit
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, num_classes=5)
 
@@ -18,33 +18,6 @@ TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, n
 def tiny(image_size=(8, 8), channels=3, dtype="float32", **changes):
     model = dataclasses.replace(TINY, **changes)
     return models.create(model, image_size=image_size, channels=channels, dtype=dtype)
-
-
-def inputs(classifier, batch=3, seed=1):
-    shape = (batch, *classifier.image_size, classifier.channels)
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
-
-
-def loss_and_grad(classifier, params, images, key=None):
-    """A loss in which no output cancels: the squares of the logits."""
-
-    def loss(params):
-        return jnp.sum(classifier.apply(params, images, key=key)[0] ** 2)
-
-    return quick_jit(jax.value_and_grad(loss))(params)
-
-
-def assert_grads_close(given, expected, tolerance=1e-5):
-    """Compares leaf by leaf, relative to the largest element of each.
-
-    The key's bias shifts all logits of a query alike, so its true gradient is zero and what is
-    computed is rounding: only its size is checked.
-    """
-    given, expected = tree_utils.flatten(given), tree_utils.flatten(expected)
-    assert given.keys() == expected.keys()
-    for name, leaf in expected.items():
-        scale = np.abs(expected[name.replace("key/bias", "key/kernel")]).max()
-        assert np.abs(given[name] - leaf).max() <= tolerance * scale, name
 
 
 # Values
@@ -296,11 +269,6 @@ def test_unroll_and_remat_change_nothing(shared, remat, unroll):
     given_loss, given_grad = loss_and_grad(classifier, params, images, key)
     np.testing.assert_allclose(given_loss, loss, rtol=2e-6)
     assert_grads_close(given_grad, grad)
-
-
-def backward(classifier):
-    images = inputs(classifier, batch=1)
-    return jax.grad(lambda params: jnp.sum(classifier.apply(params, images)[0]))
 
 
 @pytest.mark.sampled(3)
