@@ -50,14 +50,6 @@ LINE = "comes from a plug-in; give --plugins=my_project, or import it first in P
 
 
 @pytest.mark.slow
-def test_the_run_records_its_modules(workdir):
-    stored = json.loads((workdir / "config.json").read_text())
-    assert stored["plugins"] == ["my_project"]
-    _, facts = record.find(workdir / "checkpoints")
-    assert facts["config"]["plugins"] == ["my_project"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_without_them_names_them(name, workdir, tmp_path, forgotten, capsys):
     assert cli.main([name, *commands(workdir, tmp_path)[name]]) == 2
@@ -96,11 +88,6 @@ def test_what_is_overridden_is_not_needed(workdir, forgotten):
     stored = json.loads((workdir / "config.json").read_text())
     cfg = config.build(config.override(stored, other))
     assert "plugins" not in config.to_dict(cfg)
-
-
-def test_a_run_without_components_of_the_plug_in_does_not_need_it(forgotten):
-    with plugins.loaded():
-        assert "plugins" not in config.to_dict(config.Config())
 
 
 RECORDED = (["evil"], ["evil.part"], "evil", {"evil": 1}, [["evil"], 7])

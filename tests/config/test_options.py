@@ -69,6 +69,11 @@ def test_a_bad_value_is_one_line_and_exit_2(argument, tmp_path, capsys):
             {"data": {"image_sise": 8}},
             "data.image_sise: unknown key; did you mean data.image_size?",
         ),
+        ({"optimizer": {"momentum": 0.3}}, "optimizer.momentum=0.3: adam does not take it"),
+        ({"optimizer": {"name": 3}}, "optimizer.name=3: must be text"),
+        ({"logging": {"loggers": [{"name": "wandb", "a": 2}]}}, "logging.loggers.wandb.a=2: wandb"),
+        ({"logging": {"loggers": [{"project": 2}]}}, "logging.loggers={'project': 2}: must be a n"),
+        ({"logging": {"loggers": 3}}, "logging.loggers=3: must be a list of names"),
     ],
 )
 def test_values_of_a_file_have_their_type(values, line):
@@ -282,19 +287,3 @@ def test_what_a_component_does_not_take_is_one_line(texts, line):
         build(texts)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
-        ({"optimizer": {"momentum": 0.3}}, "optimizer.momentum=0.3: adam does not take it"),
-        ({"optimizer": {"name": 3}}, "optimizer.name=3: must be text"),
-        ({"logging": {"loggers": [{"name": "wandb", "a": 2}]}}, "logging.loggers.wandb.a=2: wandb"),
-        ({"logging": {"loggers": [{"project": 2}]}}, "logging.loggers={'project': 2}: must be a n"),
-        ({"logging": {"loggers": 3}}, "logging.loggers=3: must be a list of names"),
-    ],
-)
-def test_sections_of_a_file_are_checked_alike(values, line):
-    with pytest.raises(config.ConfigError) as caught:
-        config.build(values)
-    assert str(caught.value).startswith(line)

@@ -167,13 +167,14 @@ def test_another_command_goes_on_too(get, server):
     assert server.requests[-1][1] == "bytes=1000-"
 
 
-def test_a_part_that_was_complete_is_not_asked_for_again(get, server, tmp_path):
+@pytest.mark.parametrize(("more", "requests"), [(b"", 3), (b"more", 5)])
+def test_a_whole_part_is_taken_and_a_longer_one_starts_over(get, server, tmp_path, more, requests):
     server.faults = [("cut", 1000), ("cut", 0), ("cut", 0)]
     refusal(get)
     (part,) = tmp_path.rglob("*.part")
-    part.write_bytes(BODY)
+    part.write_bytes(BODY + more)
     assert get().read_bytes() == BODY
-    assert len(server.requests) == 3
+    assert len(server.requests) == requests
 
 
 @pytest.mark.parametrize("what", ["ranges", "validators"])
@@ -193,14 +194,6 @@ def test_a_file_that_changes_meanwhile_starts_over(get, server, fault):
     server.files["/a/b.npz"] = OTHER
     server.faults = [fault]
     assert get().read_bytes() == OTHER
-
-
-def test_a_part_longer_than_the_file_starts_over(get, server, tmp_path):
-    server.faults = [("cut", 1000), ("cut", 0), ("cut", 0)]
-    refusal(get)
-    (part,) = tmp_path.rglob("*.part")
-    part.write_bytes(BODY + b"more")
-    assert get().read_bytes() == BODY
 
 
 def test_a_file_of_no_stated_length(get, server):

@@ -82,15 +82,23 @@ def test_prefixes_of_google(tmp_path, prefix):
 
 @pytest.mark.parametrize(
     ("better", "worse"),
-    [("ema_model.", "model."), ("model_ema.module.", "model."), ("target_encoder.", "encoder.")],
+    [
+        ("ema_model.", "model."),
+        ("model_ema.module.", "model."),
+        ("target_encoder.", "encoder."),
+        ("teacher.backbone.", "student.backbone."),
+    ],
 )
-def test_of_an_average_and_what_it_is_of_the_average_is_taken(tmp_path, better, worse):
+def test_the_average_or_the_teacher_is_taken_and_that_is_said(tmp_path, better, worse):
     arrays = safetensors.load_file(PLAIN)
     both = {f"{worse}{name}": array + 1 for name, array in arrays.items()}
     # Chunks of one model do not depend on those of the other.
     both |= {f"{better}{n.replace('blocks.', 'blocks.0.')}": a for n, a in arrays.items()}
     loaded = weights.load(write(tmp_path / "w.safetensors", both), HEADS)
     foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
+    line = f"assumed the model under {better}, not that under {worse}: the file holds several"
+    assert line in loaded.assumed
+    assert set(loaded.report.dropped.values()) == {f"not under {better}"}
 
 
 def test_a_tower_of_timm_in_open_clip_tells_its_name_and_pixels(tmp_path):
@@ -109,17 +117,6 @@ def test_a_tower_of_timm_in_open_clip_tells_its_name_and_pixels(tmp_path):
     (tmp_path / "open_clip_config.json").write_text(json.dumps(fields))
     data = weights.read_spec(tmp_path).data
     assert (data.eval_crop, data.fill) == ("border", (0.0,))  # of open_clip; in timm the mean
-
-
-def test_of_teacher_and_student_the_teacher_is_taken_and_that_is_said(tmp_path):
-    arrays = safetensors.load_file(PLAIN)
-    both = {f"student.backbone.{name}": array + 1 for name, array in arrays.items()}
-    both |= {f"teacher.backbone.{name}": array for name, array in arrays.items()}
-    loaded = weights.load(write(tmp_path / "w.safetensors", both), HEADS)
-    foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
-    line = "assumed the model under teacher.backbone., not that under student.backbone.: "
-    assert f"{line}the file holds several" in loaded.assumed
-    assert set(loaded.report.dropped.values()) == {"not under teacher.backbone."}
 
 
 def test_two_names_for_one_array_are_refused(tmp_path):
