@@ -9,7 +9,7 @@ from vit_jax import api, cli, config, train_loop, weights
 from vit_jax.config import catalog
 from vit_jax.runs import directory, evaluating
 from vit_jax.runtime import preemption
-from vit_jax.training import durations, run_config
+from vit_jax.training import run_config
 
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 
@@ -166,15 +166,3 @@ def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
             published = run_config.resolve("baseline/ViT-S_16-imagenet-90ep", change).data
             assert (published.eval_split, published.test_split) == expected
         assert run_config.config_from_values(stored, change).data.eval_split == "test"
-
-
-@pytest.mark.parametrize(
-    ("steps", "every", "lines"),
-    [(6, None, 6), (97, None, 97), (150, None, 50), (2500, None, 50), (10_000, None, 200),
-     (97, 50, 2), (97, 1, 97)],
-)  # fmt: skip
-def test_a_short_run_has_a_curve(steps, every, lines):
-    """Of 97 steps, two lines showed a rising loss and no warm-up."""
-    made = durations.Durations(steps=steps, warmup=0, cooldown=0, evaluate=None, save=None)
-    logged = [step for step in range(1, steps + 1) if made.logs(step, every)]
-    assert (len(logged), logged[-1]) == (lines, steps)

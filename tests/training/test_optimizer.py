@@ -86,12 +86,10 @@ def orthogonalized(matrix):
     return (x.T if turned else x) * np.sqrt(max(1.0, outputs / inputs))
 
 
-@pytest.mark.slow
 def test_muon_takes_the_matrices_of_each_layer_and_adam_the_rest():
     shapes = {
         "encoder/attention/query/kernel": ((2, 6, 2, 4), (6, 8)),
         "encoder/attention/out/kernel": ((2, 2, 4, 6), (8, 6)),
-        "encoder/mlp/fc1/kernel": ((2, 6, 12), (6, 12)),
         "encoder/mlp/fc1/bias": ((2, 12), None),
         "head/kernel": ((6, 3), None),
     }
@@ -99,7 +97,7 @@ def test_muon_takes_the_matrices_of_each_layer_and_adam_the_rest():
     grads = {name: rng.normal(size=shape) for name, (shape, _) in shapes.items()}
     tree = tree_utils.nest({k: jnp.asarray(v, jnp.float32) for k, v in grads.items()})
     tx = optimizers.create(config.Optimizer(name="muon", nesterov=False), clip_norm=None)
-    updates, _ = tx.update(tree, tx.init(tree), tree)
+    updates, _ = jax.jit(lambda grads: tx.update(grads, tx.init(grads), grads))(tree)
     for name, update in tree_utils.flatten(updates).items():
         grad, form = grads[name], shapes[name][1]
         if form is None:
