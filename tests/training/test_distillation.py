@@ -14,7 +14,7 @@ from stepping import BATCH, Stepper, batch_of
 from vit_jax import config, models, preflight, train_loop
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
-from vit_jax.training import build
+from vit_jax.training import build, mixup
 from vit_jax.training.objectives import Setup, distillation
 from vit_jax.training.teacher import Teacher
 
@@ -26,11 +26,10 @@ def network(width=16, *, classes=10, depth=1, **options):
 
 def random_outputs(model, seed, batch=6):
     rng = np.random.default_rng(seed)
-    images = jnp.asarray(rng.normal(size=(batch, *model.image_size, model.channels)), jnp.float32)
-    params = model.init(jax.random.key(seed))
-    params["head"]["kernel"] = jax.random.normal(jax.random.key(9), params["head"]["kernel"].shape)
-    logits, out = model.apply(params, images)
-    return {**out, "logits": logits}
+    width = model.config.width
+    tokens = models.variants.prefix_tokens(model.config) + model.patches
+    shapes = {"logits": (10,), "pre_logits": (width,), "tokens": (tokens, width)}
+    return {name: jnp.float32(rng.normal(size=(batch, *own))) for name, own in shapes.items()}
 
 
 def cosines(x):
@@ -39,7 +38,6 @@ def cosines(x):
     return x @ np.swapaxes(x, -1, -2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["logits", "features", "tokens"])
 def test_divergences(target):
     student, cfg = network(16)
@@ -71,6 +69,48 @@ def test_divergences(target):
     same = dataclasses.replace(teacher, model=student)
     objective = distillation.Distillation(Setup(cfg, student, None, 1, same), **options)
     assert distance(student_out, student_out) < 1e-9
+
+
+@pytest.mark.parametrize("target", ["logits", "features", "tokens"])
+def test_both_losses_are_weighed(target):
+    student, cfg = network()
+    options = {"teacher": "x", "target": target, "weight": 0.25, "temperature": 2.0}
+    cfg = dataclasses.replace(cfg, objective=config.Distillation(**options))
+    objective = distillation.Distillation(Setup(cfg, student, None, 1), **options)
+    assert objective.whole_batch == (target == "features")
+    ours, theirs = random_outputs(student, 1), random_outputs(student, 2)
+    each = {"loss": jnp.arange(6.0), "correct": jnp.array([1.0, 1, 0, 0, 0, 0])}
+    if target != "tokens":
+        outputs = each | objective.compare(ours, theirs)
+        apart = float(objective.distance(outputs))
+        loss, measures = objective.loss(outputs, None)
+        assert loss == pytest.approx(0.75 * 2.5 + 0.25 * apart, rel=1e-6)
+        assert measures == {"top1": pytest.approx(1 / 3), "distillation": apart}
+    assert objective.flops(3.0) == 3 * student.flops
+    objective.teacher = Teacher(student, cfg.data)
+    assert objective.flops(3.0) == 4 * student.flops
+
+
+class Seen:
+    """A network that returns the pixels it is given."""
+
+    image_size = (4, 6)
+
+    def apply(self, params, pixels):
+        return params, {"pixels": pixels}
+
+
+def test_a_teacher_sees_the_students_blend_at_its_own_size_and_scale():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (4, 8, 6, 1), np.uint8)
+    data = dataclasses.replace(runs.configure().data, mean=(0.4,), std=(0.2,))
+    mix = mixup.Mix(jnp.float32(0.75), jnp.float32(0.75))
+    found = Teacher(Seen(), data).apply(jnp.float32(3), jnp.asarray(images), mix, config.Mesh())
+    pixels = (images / 255 - 0.4) / 0.2
+    pixels = 0.75 * pixels + 0.25 * pixels[[1, 0, 3, 2]]
+    expected = jax.image.resize(jnp.float32(pixels), (4, 4, 6, 1), "bilinear")
+    np.testing.assert_allclose(found["pixels"], expected, rtol=1e-5, atol=1e-5)
+    assert found["logits"] == 3
 
 
 def distilled(devices=1, **distill):

@@ -10,6 +10,7 @@ import pytest
 
 from stepping import Stepper, assert_same_training, configure, losses_of
 from vit_jax import config, models
+from vit_jax.training import objectives
 from vit_jax.training.objectives import masked_patches
 from vit_jax.utils import tree_utils
 
@@ -84,13 +85,15 @@ PAPER = config.MaskedPatches()
 
 
 def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
-    found = masked_patches.corrupt(
-        masked_patches.keys(seed, jnp.asarray(number), rows), patches, cfg
-    )
+    @jax.jit
+    def draw(number):
+        return masked_patches.corrupt(masked_patches.keys(seed, number, rows), patches, cfg)
+
+    found = draw(number)
     return np.asarray(found["source"]), np.asarray(found["masked"])
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("cfg", "patches", "counts"),
     [
@@ -145,6 +148,42 @@ def test_corruption_is_a_function_of_seed_step_and_row():
 # Loss
 
 
+class Blind:
+    """A model of patches of 4 x 4 that predicts zeros; it keeps what it was given."""
+
+    patches = 16
+
+    def predict_masked(self, params, pixels, source, masked, *, key):
+        self.given = pixels, source, masked, key
+        return jnp.zeros((*masked.shape, 48))
+
+
+def test_a_step_corrupts_by_its_number_and_shows_normalized_pixels():
+    cfg = configure(
+        model={"num_classes": None}, data={"image_size": 16, "channels": 3},
+        objective={"name": "masked_patches", "target": "pixels"},
+    )  # fmt: skip
+    made = objectives.create(objectives.Setup(cfg, Blind(), None, 160))
+    assert not made.needs_labels
+    images = np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3), np.uint8)
+    key = jax.random.key(7)
+
+    @jax.jit
+    def step(images, number):
+        batch = made.prepare({"image": images}, number)
+        outputs = made.forward({}, batch, objectives.Inputs(number, key))
+        drawn = masked_patches.corrupt(masked_patches.keys(cfg.seed, number, 16), 16, cfg.masked)
+        return made.model.given[:3], drawn, outputs, made.loss(outputs, None)
+
+    (pixels, source, masked), drawn, outputs, (loss, measures) = step(images, 3)
+    np.testing.assert_allclose(pixels, images / 127.5 - 1, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(source, drawn["source"])
+    np.testing.assert_array_equal(masked, drawn["masked"])
+    assert made.model.given[3] is key
+    np.testing.assert_allclose(loss, np.mean(outputs["loss"]), rtol=1e-6)
+    assert measures.keys() == {"error"}
+
+
 def reference(outputs, images, indices, target):
     """Loss and error of each image in float64, patch by patch, of 4 x 4 pixels of RGB."""
     losses, errors = [], []
@@ -174,7 +213,6 @@ def reference(outputs, images, indices, target):
     return losses, errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("target", "outputs"), [("color", 512), ("color_4x4", 8192),
                                                   ("pixels", 48)])  # fmt: skip
 def test_losses_against_float64(target, outputs):
@@ -182,7 +220,8 @@ def test_losses_against_float64(target, outputs):
     images = rng.integers(0, 256, (2, 8, 8, 3), np.uint8)
     indices = np.array([[3, 0], [1, 2]], np.int32)
     given = rng.normal(size=(2, 2, outputs)).astype(np.float32)
-    found = masked_patches.measure(*map(jnp.asarray, (given, images, indices)), (4, 4), target, RGB)
+    measure = jax.jit(lambda *arrays: masked_patches.measure(*arrays, (4, 4), target, RGB))
+    found = measure(given, images, indices)
     loss, error = reference(given, images, indices, target)
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-6)
     np.testing.assert_allclose(found["error"], error, rtol=1e-6)

@@ -11,7 +11,7 @@ import scipy.stats
 
 from stepping import BATCH, CLASSES, SIZE, Stepper, batch_of, configure, losses_of
 from vit_jax import config
-from vit_jax.training import mixup
+from vit_jax.training import build, mixup, objectives
 
 
 class TwoLayers:
@@ -109,6 +109,13 @@ def test_loss_and_top1_against_float64(kind):
         assert metrics["loss"] == pytest.approx(each.sum(-1).mean(), rel=1e-6)
         assert metrics["top1"] == np.mean(x.argmax(-1) == batch["label"])
     assert len(drawn - {0.5, 1.0}) == 2
+
+
+@pytest.mark.parametrize(("options", "rows"), [({}, 1), ({"mixup": 0.2}, 2), ({"cutmix": 1.0}, 2)])
+def test_pairs_stay_together_in_a_microbatch(options, rows):
+    cfg = configure(train=options)
+    setup = objectives.Setup(cfg, build.create_model(cfg), None, 160)
+    assert objectives.create(setup).rows_together == rows
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ class Teacher:
     def apply(
         self, params: models.Params, images: jax.Array, mix: mixup.Mix | None, mesh: config.Mesh
     ) -> dict[str, jax.Array]:
-        """`logits` and what lies before them, without gradients.
+        """`logits` and what lies before them; nothing differentiates by `params`.
 
         Args:
           params: as from `put`, in a step.
@@ -62,4 +62,4 @@ class Teacher:
             shape = (pixels.shape[0], *size, pixels.shape[3])
             pixels = jax.image.resize(pixels, shape, "bilinear")
         logits, out = self.model.apply(params, pixels)
-        return jax.lax.stop_gradient({**out, "logits": logits})
+        return {**out, "logits": logits}

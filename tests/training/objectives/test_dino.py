@@ -131,6 +131,88 @@ def test_views_have_sizes_areas_and_augmentations_of_their_own():
     assert len(objective(local_views=0).views) == 2
 
 
+class Sums:
+    """A network whose features are the columns of an image, added up; it notes dropout's keys."""
+
+    def __init__(self):
+        self.keys = []
+
+    def apply(self, params, pixels, *, key=None):
+        self.keys.append(key)
+        return None, {"pre_logits": params["scale"] * pixels.sum((1, 3))}
+
+
+def test_the_student_sees_all_views_and_the_teacher_the_large_ones():
+    made = objective(local_views=1, local_size=8)
+    made.network = network = Sums()
+    rng = np.random.default_rng(5)
+    views = {name: rng.integers(0, 256, (3, 8, 8, 1), np.uint8) for name in (*dino.GLOBAL, "local")}
+    kernel = rng.normal(size=(8, 24)).astype(np.float32)
+    student, teacher = (
+        {"scale": scale, "objective": {"prototypes": {"kernel": sign * kernel}}}
+        for scale, sign in ((2.0, 1.0), (3.0, -1.0))
+    )
+    inputs = objectives.Inputs(jnp.int32(0), jax.random.key(1), average=teacher)
+    found = jax.jit(lambda batch: made.forward(student, batch, inputs))(views)
+    large, small, none = network.keys
+    assert none is None  # the teacher drops nothing
+    assert None not in (large, small)
+    assert large is not small
+    sums = np.stack([(view / 127.5 - 1).sum((1, 3)) for view in views.values()], axis=1)
+    units = sums / np.linalg.norm(sums, axis=-1, keepdims=True)
+    logits = units @ (kernel / np.linalg.norm(kernel, axis=0))
+    expected = {
+        "student": logits, "teacher": -logits[:, :2], "own": 2 * sums[:, :2],
+        "features": 3 * sums[:, :2],
+    }  # fmt: skip
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_the_loss_is_of_centered_or_shared_answers_and_spreads_the_students_features():
+    rng = np.random.default_rng(6)
+    shapes = {"student": (5, 5, 24), "teacher": (5, 2, 24), "own": (5, 2, 16)}
+    shapes["features"] = shapes["own"]
+    outputs = {name: np.float32(rng.normal(size=shape)) for name, shape in shapes.items()}
+    inputs = objectives.Inputs(np.int32(4), state={"center": np.float32(rng.normal(size=24))})
+    options = {
+        "teacher_temperature_start": 0.1, "teacher_temperature": 0.2, "student_temperature": 0.5,
+        "teacher_temperature_warmup": "9 steps",
+    }  # fmt: skip
+    mean = objective(**options)
+    shared = objective(**options, centering="sinkhorn", koleo=0.1)
+
+    @jax.jit
+    def both(outputs, inputs):
+        warm = outputs["teacher"] / 0.15  # half of the ramp, as step 4 is of 0 to 8
+        student = outputs["student"] / 0.5
+        targets = jax.nn.softmax(warm - inputs.state["center"][None, None] / 0.15)
+        even = dino.sinkhorn(warm.reshape(10, 24)).reshape(5, 2, 24)
+        apart = sum(dino.koleo(outputs["own"][:, view]) for view in range(2))
+        expected = dino.cross_entropy(targets, student)
+        others = dino.cross_entropy(even, student) + 0.1 * apart
+        return mean.loss(outputs, inputs), expected, shared.loss(outputs, inputs)[0], others
+
+    (found, measures), expected, loss, others = both(outputs, inputs)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(loss, others, rtol=1e-5)
+    center = np.mean(outputs["teacher"], (0, 1))
+    np.testing.assert_allclose(measures["center"], center, rtol=1e-5, atol=1e-6)
+
+
+def test_the_teacher_and_its_center_follow_slowly():
+    made = objective(momentum=0.9, momentum_end=1.0, center_momentum=0.75)
+    np.testing.assert_allclose([made.decay(jnp.int32(n)) for n in (0, 5)], [0.9, 0.95], rtol=1e-6)
+    measures = {"collapsed": jnp.float32(2), "center": jnp.float32([4.0])}
+    kept = made.update({"center": jnp.float32([8.0])}, {}, measures, jnp.int32(0))
+    assert (kept["center"].item(), kept["collapsed"].item()) == (7.0, 2)
+    assert objective(freeze_last_layer="3 steps").waits == {"objective/prototypes": 3}
+    whole = [objective(**one).whole_batch for one in (
+        {}, {"koleo": 0.1}, {"centering": "sinkhorn"},
+    )]  # fmt: skip
+    assert whole == [False, True, True]
+
+
 def measured(made, answers, features):
     """The summary of a batch of teacher's answers (N, K) and features (N, D)."""
     units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)

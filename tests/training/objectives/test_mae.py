@@ -16,6 +16,7 @@ from vit_jax import config, models, weights
 from vit_jax.inference import loading
 from vit_jax.models import initializers, variants
 from vit_jax.models import mae as decoders
+from vit_jax.training import objectives
 from vit_jax.training.objectives import mae
 from vit_jax.training.objectives.masked_patches import keys
 from vit_jax.utils import tree_utils
@@ -105,6 +106,39 @@ def test_losses_equal_float64(norm_pix):
     wanted, mean, std = mae.targets(jnp.asarray(pixels), (4, 4), norm_pix=norm_pix)
     again = np.asarray(wanted * std + mean)[0, 4].reshape(4, 4, 3)
     np.testing.assert_allclose(again, pixels[0, 4:, 4:8], rtol=0, atol=1e-6)
+
+
+def test_a_step_masks_by_its_number_and_compares_what_the_model_sees(monkeypatch):
+    """All but the networks: orders, normalized pixels, dropout's key, mean and cost."""
+    cfg = autoencoder(data={"mean": (0.25,), "std": (0.5,)}, objective={"norm_pix": False})
+    model = models.create(cfg.model, image_size=(8, 8), headless=True)
+    made = objectives.create(objectives.Setup(cfg, model, None, 160))
+    assert not made.needs_labels
+    images = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
+    key, given = jax.random.key(7), []
+
+    def reconstruct(*arguments, key):
+        given[:] = *arguments, key
+        return jnp.zeros((16, 16, 12))
+
+    @jax.jit
+    def step(images, number):
+        batch = made.prepare({"image": images}, number)
+        found = made.forward({}, batch, objectives.Inputs(number, key))
+        order = mae.ranks(keys(cfg.seed, number, 16), 16)
+        return batch["rank"], order, made.loss(found, None)
+
+    monkeypatch.setattr(mae, "reconstruct", reconstruct)
+    rank, order, (loss, measures) = step(images, 3)
+    assert given[:2] == [model, cfg.mae]
+    assert given[5] is key
+    np.testing.assert_array_equal(rank, order)
+    pixels, nothing = (images / 255 - 0.25) / 0.5, np.zeros((16, 16, 12))
+    expected = losses64(pixels, nothing, np.asarray(rank), 4, 2, norm_pix=False)
+    np.testing.assert_allclose(loss, expected.mean(), rtol=1e-5)
+    assert measures == {}
+    forward = variants.flops(cfg.model, (8, 8), 3, cfg.mae)
+    assert made.flops(3.0) == 3 * forward < 3 * variants.flops(cfg.model, (8, 8), 3)
 
 
 # Against transformers
@@ -248,27 +282,73 @@ def test_tokens_of_kept_patches_do_not_depend_on_others():
     np.testing.assert_allclose(given, whole, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_the_decoder_begins_as_the_papers():
+def test_the_decoder_puts_tokens_and_mask_tokens_in_their_places(monkeypatch):
+    """In float64, with layers that add the first token to all."""
+    stub = lambda self, x, key, capture: (x + x[:, :1], None)  # noqa: E731
+    monkeypatch.setattr(decoders.DecoderNetwork, "encode", stub)
+    encoder = autoencoder(model={"registers": 1, "norm_epsilon": 1e-3}).model
+    encoder = models.create(encoder, image_size=(8, 12), headless=True)
+    decoder, random = decoders.create(encoder, autoencoder().mae), np.random.default_rng(0)
+    flat = {
+        name: random.normal(size=leaf.shape).astype(np.float32)
+        for name, leaf in tree_utils.flatten(decoder.shapes()).items()
+    }
+    tokens, rank = random.normal(size=(2, 2 + 6, 16)), orders(0, 0, 2, 24)
+    found = jax.jit(decoder.decode)(tree_utils.nest(flat), np.float32(tokens), rank)
+    wide = tokens @ flat["embed/kernel"] + flat["embed/bias"]
+    for image, order, predicted in zip(wide, rank, found, strict=True):
+        table = positions64(4, 6, 8)
+        x = np.stack([
+            (image[2 + place] if place < 6 else flat["mask_token"][0, 0]) + table[patch]
+            for patch, place in enumerate(order)
+        ])  # fmt: skip
+        x = x + image[0]
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
+        x = x * flat["norm/scale"] + flat["norm/bias"]
+        expected = x @ flat["pixels/kernel"] + flat["pixels/bias"]
+        np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("unroll", "layers"), [(None, 1), (1, 1), (2, 3)])
+def test_a_decoder_is_unrolled_as_its_encoder(unroll, layers):
+    cfg = autoencoder(model={"unroll": unroll}, objective={"decoder_depth": 3})
+    encoder = models.create(cfg.model, image_size=(8, 8), headless=True)
+    assert decoders.create(encoder, cfg.mae).config.unroll == layers
+
+
+@pytest.mark.parametrize(
+    "fans",
+    [
+        {"embed/kernel": (16, 64), "pixels/kernel": (64, 12)},
+        pytest.param(
+            {
+                "encoder/attention/query/kernel": (64, 192),
+                "encoder/attention/out/kernel": (64, 64),
+                "encoder/mlp/fc1/kernel": (64, 256), "encoder/mlp/fc2/kernel": (256, 64),
+            },
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_the_decoder_begins_as_the_papers(fans):
     decoder = decoders.create(
         models.create(autoencoder().model, image_size=(8, 8), headless=True),
         config.Mae(decoder_width=64, decoder_depth=1, decoder_heads=4),
     )
-    flat = {
-        n: np.asarray(a) for n, a in tree_utils.flatten(decoder.init(jax.random.key(0))).items()
-    }
-    fans = {
-        "embed/kernel": (16, 64), "pixels/kernel": (64, 12),
-        "encoder/attention/query/kernel": (64, 192), "encoder/attention/out/kernel": (64, 64),
-        "encoder/mlp/fc1/kernel": (64, 256), "encoder/mlp/fc2/kernel": (256, 64),
-    }  # fmt: skip
+    biases = [f"{name.removesuffix('kernel')}bias" for name in fans]
+
+    @jax.jit
+    def initial(key):
+        flat = tree_utils.flatten(decoder.init(key))
+        return {name: flat[name] for name in (*fans, *biases, "mask_token")}
+
+    flat = jax.device_get(initial(jax.random.key(0)))
     for name, pair in fans.items():
         bound = np.sqrt(6 / sum(pair))
         assert 0.97 * bound < np.abs(flat[name]).max() <= bound, name
     assert 0.012 < flat["mask_token"].std() < 0.028  # of 0.02, by 64 numbers
-    for name, array in flat.items():
-        if name.endswith("bias"):
-            assert not array.any(), name
+    for name in biases:
+        assert not flat[name].any(), name
     assert initializers.STYLES["mae"].tokens == 0.02
 
 

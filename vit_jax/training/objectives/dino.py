@@ -145,8 +145,7 @@ class Dino(Objective):
             small = small if small.ndim == 5 else small[:, None]  # of a group of one
             student.append(self._assign(params, small, keys[1])[1])
         # No key: in the authors' code, drop path is for the student alone.
-        answers = self._assign(inputs.average, large, None)
-        features, teacher = jax.lax.stop_gradient(answers)
+        features, teacher = self._assign(inputs.average, large, None)
         return {
             "student": jnp.concatenate(student, axis=1),
             "teacher": teacher,
