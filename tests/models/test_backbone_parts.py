@@ -5,6 +5,7 @@ import importlib.util
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,7 +13,7 @@ from flax import nnx
 from vit_jax import cli, config, models, preflight, weights
 from vit_jax.config import catalog
 from vit_jax.inference import loading
-from vit_jax.models import layers, positions, variants
+from vit_jax.models import initializers, layers, positions, variants
 from vit_jax.utils import tree_utils
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
@@ -375,6 +376,7 @@ INITIAL = {
              "head/kernel": ("normal", 0.02),
              "embedding/kernel": ("uniform", INPUTS**-0.5)},
     "deit": {"out/kernel": ("normal", 0.02), "cls": ("normal", 0.02),
+             "pooling/probe": ("normal", D**-0.5),
              "head/kernel": ("normal", 0.02), "embedding/bias": ("uniform", INPUTS**-0.5)},
     "mae": {"query/kernel": xavier(D, 3 * D), "out/kernel": xavier(D, D),
             "mlp/fc1/kernel": xavier(D, M), "mlp/fc2/kernel": xavier(M, D),
@@ -385,16 +387,33 @@ INITIAL = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+def redrawn(style, *parts):
+    """Sixty draws of the parameters whose names have these parts, which were 1."""
+    classifier = tiny(init=style, registers=2)
+    shapes = tree_utils.flatten(classifier.shapes()) | {"pooling/probe": jnp.ones((1, 1, D))}
+    parts = ("embedding/kernel", *parts)  # whose inputs count for its bias
+    ones = {
+        name: jnp.ones(leaf.shape)
+        for name, leaf in shapes.items()
+        if any(part in name for part in parts)
+    }
+
+    def draw(key):
+        return initializers.redraw(classifier.config, tree_utils.nest(ones), key)
+
+    keys = jax.random.split(jax.random.key(0), 60)
+    return tree_utils.flatten(jax.device_get(jax.jit(jax.vmap(draw))(keys)))
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", INITIAL)
 def test_initial_values_are_those_of_their_authors(style):
     """Deviation, range and quantiles over many draws."""
-    classifier = tiny(init=style, registers=2)
-    keys = jax.random.split(jax.random.key(0), 60)
-    flat = tree_utils.flatten(jax.jit(jax.vmap(classifier.init))(keys))
+    kept = ("norm1/bias", "norm1/scale")
+    flat = redrawn(style, *INITIAL[style], "query/kernel", "query/bias", "fc1/bias", *kept)
     for part, (kind, size) in INITIAL[style].items():
         name = next(name for name in flat if part in name)
-        values = np.asarray(flat[name]).ravel()
+        values = flat[name].ravel()
         wanted = size if kind == "normal" else size / np.sqrt(3)
         slack = 4 / np.sqrt(values.size)
         assert values.std() == pytest.approx(wanted, rel=slack), name
@@ -404,21 +423,26 @@ def test_initial_values_are_those_of_their_authors(style):
         assert share == pytest.approx(0.6827 if kind == "normal" else 0.5774, abs=slack)
         if kind == "uniform":
             assert np.abs(values).max() <= size
-    for name in ("encoder/attention/query/bias", "encoder/mlp/fc1/bias", "encoder/norm1/bias"):
+    for name in ("encoder/attention/query/bias", "encoder/mlp/fc1/bias"):
         assert not flat[name].any()
-    np.testing.assert_array_equal(flat["encoder/norm1/scale"], 1)
-    assert not np.array_equal(*np.asarray(flat["encoder/attention/query/kernel"])[:2])
+    for part in kept:
+        np.testing.assert_array_equal(flat[f"encoder/{part}"], 1)
+    assert not np.array_equal(*flat["encoder/attention/query/kernel"][:2])
 
 
-@pytest.mark.slow
+def test_equal_arrays_are_drawn_apart():
+    flat = redrawn("timm", "query/kernel", "key/kernel")
+    query, key = (flat[f"encoder/attention/{name}/kernel"] for name in ("query", "key"))
+    assert (query != key).all()
+
+
 def test_what_layers_of_beit_add_falls_with_their_number():
-    classifier = tiny(init="beit")
-    keys = jax.random.split(jax.random.key(0), 60)
-    flat = tree_utils.flatten(jax.jit(jax.vmap(classifier.init))(keys))
-    for name in ("encoder/attention/out/kernel", "encoder/mlp/fc2/kernel"):
-        kernels = np.asarray(flat[name]).swapaxes(0, 1).reshape(3, -1)
-        wanted = 0.02 / np.sqrt(2 * np.arange(1, 4))
-        np.testing.assert_allclose(kernels.std(axis=1), wanted, rtol=0.05)
+    names = ("attention/out/kernel", "mlp/fc2/kernel")
+    for name, drawn in redrawn("beit", *names).items():
+        if name.startswith("encoder"):
+            kernels = drawn.swapaxes(0, 1).reshape(3, -1)
+            wanted = 0.02 / np.sqrt(2 * np.arange(1, 4))
+            np.testing.assert_allclose(kernels.std(axis=1), wanted, rtol=0.05)
 
 
 MODERN = {
