@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import vit_jax
-from vit_jax import cli
+from vit_jax import cli, config
 from vit_jax.config import ConfigError
-from vit_jax.inference import averaging
+from vit_jax.inference import averaging, loading
 from vit_jax.utils import tree_utils
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
@@ -30,6 +30,73 @@ def members(tmp_path_factory):
         files.append(folder / f"{number}.npz")
         np.savez(files[-1], **changed)
     return files
+
+
+def opened(*numbers, classes=("cat", "dog"), **sections):
+    """A loaded model of an array or two."""
+    return loading.LoadedModel(
+        config=config.build(sections),
+        params={f"a{i}": np.float32([number]) for i, number in enumerate(numbers)},
+        classes=classes,
+        kind="run",
+        temperature=1.5,
+    )
+
+
+@pytest.fixture
+def soup(monkeypatch):
+    """Averages loaded models by name; returns what would be written, and what was loaded how."""
+
+    def cook(models, references=None, **options):
+        written, asked = [], []
+        monkeypatch.setattr(
+            averaging.loading, "load", lambda *given: asked.append(given) or models[given[0]]
+        )
+        monkeypatch.setattr(averaging.conversion, "check_free", lambda output: None)
+        monkeypatch.setattr(averaging.conversion, "save", lambda *given: written.append(given))
+        averaging.average(references or list(models), "out", {"data.crop_pct": "0.9"}, **options)
+        ((whole, params, _, _),) = written
+        assert whole.params is params
+        return whole, asked
+
+    return cook
+
+
+def test_a_mean_is_rounded_once_and_has_no_temperature(soup):
+    """In float32, 2^24 + 1 + 1 stays 2^24."""
+    whole, asked = soup({"a": opened(2.0**24), "b": opened(1.0), "c": opened(1.0)})
+    assert whole.params["a0"] == np.float32((2.0**24 + 2) / 3)
+    assert whole.params["a0"].dtype == np.float32
+    assert whole.temperature is None
+    assert asked == [(name, {"data.crop_pct": "0.9"}, None) for name in "abc"]
+
+
+def test_the_newest_checkpoints_of_a_run_are_its_last(soup, monkeypatch):
+    monkeypatch.setattr(averaging.loading, "is_run", lambda reference: True)
+    monkeypatch.setattr(averaging.loading, "find_checkpoint", lambda path: (path, 30, {}))
+    monkeypatch.setattr(averaging.records, "readable", lambda folder: {10: {}, 30: {}, 20: {}})
+    whole, asked = soup({"run": opened(4.0)}, last=2)
+    assert [step for _, _, step in asked] == [20, 30]
+    assert whole.params["a0"] == 4
+    with pytest.raises(ConfigError, match="--last=4: run has 3 checkpoints"):
+        soup({"run": opened(4.0)}, last=4)
+    with pytest.raises(ConfigError, match="--last=2: is for the checkpoints of one run"):
+        soup({"run": opened(4.0), "other": opened(4.0)}, last=2)
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        (opened(1.0, data={"std": (0.25,)}), "data.std 0.5 and 0.25"),
+        (opened(1.0, model={"pooling": "gap"}), "model.pooling token and gap"),
+        (opened(1.0, loss={"name": "sigmoid"}), "loss.name softmax and sigmoid"),
+        (opened(1.0, classes=("dog", "cat")), "other classes, or in another order"),
+        (opened(1.0, 2.0), "other parameters"),
+    ],
+)
+def test_unlike_models_are_named(soup, other, line):
+    with pytest.raises(ConfigError, match=f"^b: is unlike a \\({line}\\); average"):
+        soup({"a": opened(1.0), "b": other})
 
 
 def flat(reference):
@@ -78,3 +145,5 @@ def test_mistakes(members, tmp_path):
         averaging.average(members[:1], tmp_path / "x")
     with pytest.raises(ConfigError, match="--last=2: is for the checkpoints of one run"):
         averaging.average(members, tmp_path / "x", last=2)
+    with pytest.raises(ConfigError, match="exists already"):
+        averaging.average(members, tmp_path)

@@ -31,6 +31,9 @@ def test_it_ends_after_so_many_evaluations_without_a_better_one():
     losses = [{"test/loss": value} for value in (3.0, 2.0, 2.5, float("nan"))]
     assert observed(create(best="loss"), losses) == [False] * 3 + [True]
     assert not any(observed(create(patience=None), [0.2, 0.1, 0.1, 0.1]))
+    # What follows the best is compared with it, and what was not measured is never better.
+    assert observed(create(), [0.5, 0.3, 0.4]) == [False, False, True]
+    assert observed(create(), [{}, {}]) == [False, True]
     # Of equal accuracies, a lower loss is better.
     same = [{"test/top1": 0.5, "test/loss": loss} for loss in (2.0, 1.0, 1.0, 1.5)]
     assert observed(create(), same) == [False] * 3 + [True]
@@ -53,6 +56,7 @@ def test_what_is_recorded_goes_on():
 def test_it_needs_a_metric():
     with pytest.raises(ConfigError, match="checkpoint.patience=2: no metric chooses"):
         create(best=None)
+    assert create(best=None, patience=None).metric is None
     with pytest.raises(ConfigError, match="checkpoint.patience=0"):
         create(patience=0)
 
