@@ -99,6 +99,11 @@ def test_what_has_no_value_is_nan():
     assert metrics.measure(empty, ("f1", "intervals")) == {}
 
 
+def test_large_logits_do_not_overflow():
+    found = metrics.scores(np.float32([[2000, 0], [-2000, 0]]), several=False)
+    assert found.tolist() == [[1, 0], [0, 1]]
+
+
 def test_the_temperature_is_where_the_loss_is_least():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 400)
@@ -143,6 +148,30 @@ def test_intervals_cover_as_often_as_they_say():
     assert first != found
     again = metrics.measure(metrics.Outputs(logits, labels, labels), ("f1", "intervals"), seed=39)
     assert again == found
+
+
+def test_intervals_are_of_draws_alone_and_the_value_of_the_split():
+    rng = np.random.default_rng(3)
+    logits, labels = rng.normal(size=(30, 3)).astype(np.float32), rng.integers(0, 3, 30)
+    given = metrics.Outputs(logits, labels, labels)
+    found = metrics.measure(given, ("calibration", "intervals"), seed=4)
+    drawn = np.random.default_rng(4).integers(0, 30, (1000, 30))
+    often = (drawn[:, :, None] == np.arange(30)).sum(axis=1)
+    values = metrics.calibration_error(logits, labels, often)
+    bounds = np.percentile(values, (2.5, 97.5))
+    assert [found["ece/low"], found["ece/high"]] == pytest.approx(bounds, rel=1e-12)
+    assert found["ece"] == metrics.measure(given, ("calibration",))["ece"]
+    # A draw of one class has no area, and does not count.
+    few = metrics.Outputs(np.eye(2, dtype=np.float32)[[0, 1, 1]], np.array([0, 1, 1]), labels[:3])
+    found = metrics.measure(few, ("auroc", "intervals"))
+    assert found["auroc/low"] == found["auroc/high"] == 1
+
+
+def test_every_positive_label_is_one(reference):
+    logits, labels, index = outputs(reference["several"])
+    half = metrics.Outputs(logits, labels / 2, index)
+    expected = metrics.measure(metrics.Outputs(logits, labels, index), ("f1", "auroc"))
+    assert metrics.measure(half, ("f1", "auroc")) == expected
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import re
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +29,9 @@ TINY = {
 }  # fmt: skip
 
 
-def objective(**options):
+def objective(sections=MappingProxyType({}), **options):
     """The objective of a tiny run, without a compiled step."""
-    cfg = configure(objective=TINY | options)
+    cfg = configure(objective=TINY | options, **sections)
     length = Durations(steps=10, warmup=0, cooldown=0, evaluate=None, save=None)
     return objectives.create(objectives.Setup(cfg, create_model(cfg), length, 160))
 
@@ -129,6 +130,8 @@ def test_views_have_sizes_areas_and_augmentations_of_their_own():
     student = 3 * (forward + 2 * 5 * matrices)
     assert made.flops(3.0) == student + 2 * (whole + 2 * matrices)
     assert len(objective(local_views=0).views) == 2
+    more = objective({"data": {"transforms": [{"name": "three_augment"}]}})
+    assert [t.name for t in more.views[1].data.transforms][-2:] == ["solarize", "three_augment"]
 
 
 class Sums:

@@ -98,6 +98,7 @@ def test_losses_equal_float64(norm_pix):
         image_size=(8, 12), headless=True,
     )  # fmt: skip
     pixels = random.normal(size=(3, 8, 12, 3)).astype(np.float32)
+    pixels[2] *= 1e-3  # whose variance is that of epsilon
     guess = random.normal(size=(3, 6, 48)).astype(np.float32)
     options, rank = config.Mae(mask_ratio=0.6, norm_pix=norm_pix), orders(0, 0, 3, 6)
     found = mae.losses(model, options, jnp.asarray(guess), jnp.asarray(pixels), jnp.asarray(rank))
@@ -139,6 +140,27 @@ def test_a_step_masks_by_its_number_and_compares_what_the_model_sees(monkeypatch
     assert measures == {}
     forward = variants.flops(cfg.model, (8, 8), 3, cfg.mae)
     assert made.flops(3.0) == 3 * forward < 3 * variants.flops(cfg.model, (8, 8), 3)
+
+
+def test_the_kept_patches_are_encoded_in_their_order(monkeypatch):
+    class Encoder:
+        patches = 8
+
+        def encode_kept(self, params, pixels, kept, *, key):
+            return params, pixels, kept, key
+
+    class Decoder:
+        def decode(self, params, tokens, rank):
+            return params, tokens, rank
+
+    monkeypatch.setattr(decoders, "create", lambda model, options: Decoder())
+    rank = np.array([[4, 0, 3, 1, 7, 6, 2, 5], [0, 1, 2, 3, 4, 5, 6, 7]])
+    params, options = {"objective": "decoder"}, config.Mae(mask_ratio=0.5)
+    given = Encoder(), options, params, "pixels", rank
+    own, (encoder, pixels, kept, key), places = mae.reconstruct(*given, key="key")
+    assert (own, encoder, pixels, key) == ("decoder", params, "pixels", "key")
+    assert kept.tolist() == [[1, 3, 6, 2], [0, 1, 2, 3]]
+    assert places is rank
 
 
 # Against transformers
