@@ -80,6 +80,23 @@ def test_one_channel_is_changed_as_three_equal_ones(operation):
 
 
 @each_image
+def test_translate(channels):
+    image = photo(channels)  # 40 x 56; at magnitude 10: 17.9 rows, 25 columns
+    expected = np.full_like(image, 128)
+    expected[18:] = image[:-18]
+    np.testing.assert_array_equal(run(randaugment.translate_y, image, 10, PLUS), expected)
+    expected = np.full_like(image, 128)
+    expected[:, :-25] = image[:, 25:]
+    np.testing.assert_array_equal(run(randaugment.translate_x, image, 10, MINUS), expected)
+    expected = np.full_like(image, 128)
+    expected[:, 38:] = image[:, :-38]  # 37.5, to even
+    np.testing.assert_array_equal(run(randaugment.translate_x, image, 15, PLUS), expected)
+    for operation in (randaugment.translate_x, randaugment.translate_y):
+        for draw in (PLUS, MINUS):
+            assert (run(operation, image, 30, draw) == 128).all()
+
+
+@each_image
 def test_cutout(channels):
     image = photo(channels)  # at magnitude 15: int(10.7) = 10 rows, 15 columns each way
     expected = image.copy()
