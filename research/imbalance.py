@@ -166,11 +166,9 @@ class ImbalanceStudy(Study):
     def rate(self, arm: str) -> float | None:
         """The rate that validation chose for the images of an answer; None while it is open."""
         control = BALANCED if arm == BALANCED else PLAIN
-        found = {rate: self.records.find(self.cell(control, rate, 0)) for rate in RATES}
-        if None in found.values():
-            return None
-        top1 = {rate: one["measures"].get("top1", 0.0) for rate, one in found.items() if one}
-        return max(RATES, key=lambda rate: top1[rate])
+        tried = {rate: [self.cell(control, rate, 0)] for rate in RATES}
+        scores = self.records.scores(tried, "top1") or {}
+        return max(scores, key=lambda rate: scores[rate], default=None)
 
     def ready(self) -> list[Cell]:
         """The cells without a record: pre-training, then rates, then answers seed by seed."""

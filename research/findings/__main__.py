@@ -108,10 +108,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.json:
         print(json.dumps(findings.as_dict(study)))
         return 0
-    for title, block in findings.blocks(study, planned=args.dry_run):
-        print(title)
-        tables.table(block.header, block.rows)
-        print(f"{block.caption}\n" if block.caption else "")
+    tables.titled(findings.blocks(study, planned=args.dry_run))
     return 0
 
 

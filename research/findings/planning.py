@@ -145,20 +145,17 @@ class FindingsStudy(Study):
         """
         if len(training.rates) == 1:
             return training.rates[0]
-        means: dict[float, float] = {}
+        tried: dict[float, list[Cell]] = {}
         for rate in sorted(training.rates):
-            values = []
-            for seed in self.size.choose_seeds:
-                cell = self.cell(training, rate, seed)
-                record = cell and self.records.find(cell)
-                if record is None:
-                    return None
-                values.append(
-                    record["measures"].get(VALIDATION) if record["state"] == DONE else None
-                )
-            if None not in values:
-                means[rate] = statistics.fmean(values)
-        return max(means, key=lambda rate: means[rate]) if means else min(training.rates)
+            cells = [self.cell(training, rate, seed) for seed in self.size.choose_seeds]
+            tried[rate] = [cell for cell in cells if cell is not None]
+            if len(tried[rate]) < len(cells):
+                return None
+        scores = self.records.scores(tried, VALIDATION)
+        if scores is None:
+            return None
+        lowest = min(training.rates)
+        return max(scores, key=lambda rate: statistics.fmean(scores[rate]), default=lowest)
 
     def cells(self, training: Training) -> list[Cell]:
         """The cells of the measurements: each seed at the chosen rate, as far as known."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from research.findings.declaration import Claim, Finding, Training
 from research.findings.planning import FindingsStudy
-from vit_jax.studies.records import DONE
 from vit_jax.utils import intervals
 
 SUPPORTED, REFUTED, UNDECIDED, NOT_RUN = "supported", "refuted", "undecided", "not run"
@@ -39,12 +38,8 @@ def measured(study: FindingsStudy, training: Training, measure: str) -> dict[int
 
 def finished(study: FindingsStudy, training: Training) -> dict[int, Mapping[str, float]]:
     """All measures of the finished runs at the chosen rate, by seed."""
-    found = {}
-    for cell in study.cells(training):
-        record = study.records.find(cell)
-        if record is not None and record["state"] == DONE:
-            found[cell.cfg.seed] = record["measures"]
-    return found
+    cells = {cell.cfg.seed: study.records.measures(cell) for cell in study.cells(training)}
+    return {seed: found for seed, found in cells.items() if found is not None}
 
 
 def judge(study: FindingsStudy, claim: Claim) -> Judged:

@@ -4,8 +4,7 @@ import dataclasses
 import math
 import random
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from research.findings.declaration import FEW_SHOT, TEST, VALIDATION
 from research.findings.planning import FindingsStudy
@@ -14,7 +13,7 @@ from vit_jax.runtime import locking
 from vit_jax.studies import processes
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment
-from vit_jax.studies.records import DONE, Record
+from vit_jax.studies.records import Record
 from vit_jax.studies.study import GivenCells
 from vit_jax.utils import intervals
 
@@ -104,16 +103,16 @@ def comparable_cells(study: FindingsStudy) -> list[Cell]:
     return list(found.values())
 
 
-def _measure(measures: dict[str, Any]) -> str | None:
+def _measure(measures: Mapping[str, float]) -> str | None:
     return next((key for key in (FEW_SHOT, TEST, VALIDATION) if key in measures), None)
 
 
 def _values(study: FindingsStudy, cells: Sequence[Cell]) -> list[tuple[str, float]]:
     found = []
     for cell in cells:
-        record = study.records.find(cell)
-        if record is not None and record["state"] == DONE and (key := _measure(record["measures"])):
-            found.append((key, float(record["measures"][key])))
+        measures = study.records.measures(cell) or {}
+        if key := _measure(measures):
+            found.append((key, float(measures[key])))
     return found
 
 

@@ -41,6 +41,21 @@ def test_a_cell_has_one_record_and_failed_or_not(path):
     assert len(list(Records(path))) == 2
 
 
+def test_candidates_are_scored_once_all_of_their_cells_have_ended(path):
+    records = Records(path)
+    cells = [Cell(directory=f"{n}", cfg=config.Config(seed=n)) for n in range(10, 14)]
+    tried = {"good": cells[:2], "failing": cells[2:]}
+    for cell in cells:
+        assert records.scores(tried, "top1") is None
+        value = {"results": {"top1": cell.cfg.seed / 20}} if cell is not cells[3] else {}
+        state = {"state": "failed", "why": "loss nan"} if cell is cells[3] else {"state": "done"}
+        records.add(cell, 1.0, state | value | {"machine": sweeps.MACHINE})
+    assert records.scores(tried, "top1") == {"good": [0.5, 0.55]}
+    assert records.measures(cells[1]) == {"top1": 0.55}
+    assert records.measures(cells[3]) is None  # failed
+    assert records.measures(Cell(directory="other", cfg=config.Config(seed=9))) is None
+
+
 def test_what_another_process_has_recorded_is_read_once(path):
     records, other = Records(path), Cell(directory="b", cfg=config.Config(seed=4))
     Records(path).add(other, 1.0, ANSWER | {"machine": sweeps.MACHINE})

@@ -72,8 +72,5 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.json:
         print(json.dumps(reproduce.as_dict(plan)))
         return code
-    for title, block in reproduce.blocks(plan):
-        print(title)
-        tables.table(block.header, block.rows)
-        print(f"{block.caption}\n" if block.caption else "")
+    tables.titled(reproduce.blocks(plan))
     return code

@@ -1,11 +1,13 @@
 """Tables printed on a terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from vit_jax.pages import document
 
 
 def metric(key: str, value: float | str) -> str:
@@ -30,6 +32,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             console.print(joined)
             return
     console.print(_table(header, rows))
+
+
+def titled(tables: "Iterable[tuple[str, document.Table]]") -> None:
+    """Prints tables under their titles, each with its caption."""
+    for title, one in tables:
+        print(title)
+        table(one.header, one.rows)
+        print(f"{one.caption}\n" if one.caption else "")
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":

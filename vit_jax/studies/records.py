@@ -3,8 +3,8 @@
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from vit_jax import config
 from vit_jax.runtime import logs
@@ -15,6 +15,7 @@ DONE, FAILED = "done", "failed"
 LARGEST = 1e39  # of a number: beyond any float32
 SEAL = "sha256"
 Record = dict[str, Any]
+T = TypeVar("T")
 
 # What every record has, by type.
 KEYS: Mapping[str, Any] = {
@@ -76,6 +77,27 @@ class Records:
         """Whether a cell has ended without a result."""
         record = self.find(cell)
         return record is not None and record["state"] == FAILED
+
+    def measures(self, cell: Cell) -> Mapping[str, float] | None:
+        """The results of a cell; None for one that has not ended, or failed."""
+        record = self.find(cell)
+        return record["measures"] if record is not None and record["state"] == DONE else None
+
+    def scores(
+        self, candidates: Mapping[T, Sequence[Cell]], measure: str
+    ) -> dict[T, list[float]] | None:
+        """A measure of every cell of the candidates to choose among.
+
+        A candidate is left out if one of its cells failed. None while one has not ended.
+        """
+        if any(self.find(cell) is None for cells in candidates.values() for cell in cells):
+            return None
+        found = {key: [self.measures(cell) for cell in cells] for key, cells in candidates.items()}
+        return {
+            key: [one[measure] for one in each if one is not None]
+            for key, each in found.items()
+            if None not in each
+        }
 
     def check_writable(self) -> None:
         """Raises ConfigError if records cannot be added, before hours are spent on one."""

@@ -15,7 +15,7 @@ from vit_jax.studies.cells import Cell
 from vit_jax.studies.reproduce import planning
 from vit_jax.studies.reproduce.exhibit import FEW_SHOT, Exhibit, TableRun
 from vit_jax.studies.reproduce.planning import Planned, TablePlan
-from vit_jax.studies.study import GivenCells
+from vit_jax.studies.study import GivenCells, Study
 from vit_jax.training import run_config
 
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
@@ -56,10 +56,7 @@ def perform(
             options = plan.options(step)
             logs.log.info("%s", one.command or step.directory)
             try:
-                if step.kind == "transfer":
-                    _transfer(step, workdir, options, smoke=smoke, run=run)
-                else:
-                    _train(step, workdir, options, smoke=smoke, run=run)
+                _study(step, workdir, options, smoke=smoke).perform(run=run)
             except Preempted:
                 raise
             except config.UserError as error:
@@ -68,43 +65,33 @@ def perform(
     return code
 
 
-def _train(
-    step: TableRun,
-    workdir: pathlib.Path,
-    options: Mapping[str, str],
-    *,
-    smoke: bool,
-    run: processes.RunCells,
-) -> None:
+class _Training(GivenCells):
+    """One training run, which has to succeed."""
+
+    def finish(self) -> None:
+        """Raises Failed if the run diverged."""
+        for record in self.records:
+            if "why" in record:
+                raise transfer.Failed(record["why"])
+
+
+def _study(
+    step: TableRun, workdir: pathlib.Path, options: Mapping[str, str], *, smoke: bool
+) -> Study:
+    """A step as a study; raises ConfigError where data are missing."""
     options = _tiny_options(options) if smoke else options
     directory = workdir / step.directory
-    cfg, _ = run_config.start(step.name, options, directory, tiny=smoke)
-    cfg = reconcile(directory, cfg, options)
-    study = GivenCells([Cell(directory=step.directory, cfg=cfg)], workdir)
-    study.perform(run=run)
-    for record in study.records:
-        if "why" in record:
-            raise transfer.Failed(record["why"])
-
-
-def _transfer(
-    step: TableRun,
-    workdir: pathlib.Path,
-    options: Mapping[str, str],
-    *,
-    smoke: bool,
-    run: processes.RunCells,
-) -> None:
-    directory = workdir / step.directory
+    if step.kind != "transfer":
+        cfg, _ = run_config.start(step.name, options, directory, tiny=smoke)
+        cfg = reconcile(directory, cfg, options)
+        return _Training([Cell(directory=step.directory, cfg=cfg)], workdir)
     if not smoke:
         run_config.start(step.name, options, directory)  # raises where data are missing
-        plan = transfer.create_plan(step.name, options)
-    else:
-        protocol = catalog.about(step.name).transfer or catalog.TransferSettings()
-        plan = transfer.create_plan(
-            step.name, _tiny_options(options), rates=protocol.rates[:2], seeds=(0, 1), tiny=True
-        )
-    transfer.perform(plan, directory, run=run)
+        return transfer.TransferStudy(transfer.create_plan(step.name, options), directory)
+    protocol = catalog.about(step.name).transfer or catalog.TransferSettings()
+    rates, seeds = protocol.rates[:2], (0, 1)
+    plan = transfer.create_plan(step.name, options, rates=rates, seeds=seeds, tiny=True)
+    return transfer.TransferStudy(plan, directory)
 
 
 def tiny(table: Exhibit) -> Exhibit:

@@ -6,12 +6,13 @@ stage repeat the best one on the whole training set, each with a different seed.
 """
 
 from vit_jax.studies.transfer.plan import TransferPlan, create_plan
-from vit_jax.studies.transfer.study import Failed, perform, preview, transfer
+from vit_jax.studies.transfer.study import Failed, TransferStudy, perform, preview, transfer
 from vit_jax.studies.transfer.tables import preview_table, spreads, table, time_left, vtab_means
 
 __all__ = [
     "Failed",
     "TransferPlan",
+    "TransferStudy",
     "create_plan",
     "perform",
     "preview",

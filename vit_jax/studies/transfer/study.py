@@ -19,7 +19,7 @@ from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment, shares
 from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
 from vit_jax.studies.study import Study
-from vit_jax.studies.transfer.plan import FINAL, SELECTED_BY, Candidate, TransferPlan, create_plan
+from vit_jax.studies.transfer.plan import SELECTED_BY, Candidate, TransferPlan, create_plan
 from vit_jax.utils import intervals, limits, storage
 
 FILE, CELLS, PAGE = "transfer.json", "cells.jsonl", "transfer.html"
@@ -107,11 +107,7 @@ def perform(
     """
     study = TransferStudy(plan, workdir)
     study.perform(shares, run=run)
-    found = study.as_dict()
-    if found["results"] is None:
-        why = next(entry["why"] for entry in found["cells"] if entry["stage"] == FINAL)
-        raise Failed(f"transfer: every final run failed; {why}")
-    return found
+    return study.as_dict()
 
 
 def preview(plan: TransferPlan, workdir: pathlib.Path) -> dict[str, Any]:
@@ -163,9 +159,12 @@ class TransferStudy(Study):
         self.write()
 
     def finish(self) -> None:
-        """Writes the page."""
+        """Writes the page; raises Failed if no final cell has a result."""
         self.write()
         report.write([self.workdir], self.workdir / PAGE, images=0)
+        if self._summary() is None:
+            why = next(record["why"] for record in map(self.records.find, self.final) if record)
+            raise Failed(f"transfer: every final run failed; {why}")
 
     @property
     def final(self) -> tuple[Cell, ...]:
@@ -183,24 +182,25 @@ class TransferStudy(Study):
         the lower learning rate, then to the config's own setup. A candidate that failed with any
         seed is excluded. Raises Failed if none is left.
         """
-        plan, why = self._plan, ""
+        plan = self._plan
         if len(plan.candidates) == 1:
             (self.selected,) = plan.candidates
             return
-        scores: list[tuple[Candidate, list[float]]] = []
-        for candidate in plan.candidates:
-            cells = [plan.choosing_cell(candidate, seed) for seed in plan.choose_seeds]
-            ended = [record for cell in cells if (record := self.records.find(cell))]
-            if failed := [record for record in ended if record["state"] == FAILED]:
-                why = why or f"{failed[0]['cell']}: {failed[0]['why']}"
-            else:
-                scores.append((candidate, [record["measures"][SELECTED_BY] for record in ended]))
+        tried = {
+            number: [plan.choosing_cell(candidate, seed) for seed in plan.choose_seeds]
+            for number, candidate in enumerate(plan.candidates)
+        }
+        scores = self.records.scores(tried, SELECTED_BY)
         if not scores:
-            raise Failed(f"transfer: every candidate failed, so none is chosen: {why}")
-        best = max((values for _, values in scores), key=statistics.fmean)
+            failed = next(record for record in self.records if record["state"] == FAILED)
+            raise Failed(
+                "transfer: every candidate failed, so none is chosen: "
+                f"{failed['cell']}: {failed['why']}"
+            )
+        best = max(scores.values(), key=statistics.fmean)
         error = intervals.standard_error(best) if len(best) > 1 else 0.0
         least = statistics.fmean(best) - error - ROUNDING
-        equal = [candidate for candidate, values in scores if statistics.fmean(values) >= least]
+        equal = [plan.candidates[n] for n in scores if statistics.fmean(scores[n]) >= least]
         self.selected = min(equal, key=lambda candidate: candidate.lr)
 
     def entry(self, cell: Cell) -> CellEntry:
