@@ -259,6 +259,6 @@ def test_labels_of_a_plug_in_are_numbers_of_its_classes(label):
     data = types.SimpleNamespace(source="mine", multilabel=isinstance(label, tuple))
     for good in (0, 1):
         image = np.zeros((8, 8, 1), np.uint8)
-        sources._check_plugged_in(Source([Record(image, good)]), data, labels=True)
+        sources.check_plugged_in(Source([Record(image, good)]), data, labels=True)
     with pytest.raises(DataError, match="^data.source=mine: its first label is .*; must be a numb"):
-        sources._check_plugged_in(Source([Record(image, label)]), data, labels=True)
+        sources.check_plugged_in(Source([Record(image, label)]), data, labels=True)

@@ -145,7 +145,9 @@ def written(batches, count, plan=None):
     """Returns features, names and labels in the order in which they are written."""
     rows = []
     source = type("Source", (), {"__len__": lambda _: count, "name": lambda _, i: f"image {i}"})()
-    pending = embedding._Pending(lambda *parts: rows.extend(zip(*parts, strict=True)), source, plan)
+    pending = embedding.PendingRows(
+        lambda *parts: rows.extend(zip(*parts, strict=True)), source, plan
+    )
     for number, batch in enumerate(batches):
         pending({key: jax.numpy.asarray(value) for key, value in batch.items()})
         assert len(rows) < count or number == len(batches)  # the devices are ahead by a batch
@@ -182,10 +184,10 @@ def test_rows_grouped_by_shape_are_written_in_order():
 
 def test_an_unreadable_image_has_no_label():
     mask, label = np.array([True, False]), np.array([3.0, 4.0], np.float32)
-    found = embedding._inputs({"image": None, "mask": mask, "label": label})["label"]
+    found = embedding.row_inputs({"image": None, "mask": mask, "label": label})["label"]
     assert (found.tolist(), found.dtype) == ([3, -1], np.int32)
     many = np.array([[0, 1], [1, 1]], np.float32)
-    found = embedding._inputs({"image": None, "mask": mask, "label": many})["label"]
+    found = embedding.row_inputs({"image": None, "mask": mask, "label": many})["label"]
     assert found.tolist() == [[0, 1], [-1, -1]]
 
 

@@ -205,20 +205,20 @@ def test_a_view_of_the_older_form_begins_within_its_storage():
 
 def test_a_tensor_lies_within_its_storage():
     for offset, shape, strides in ((0, (10,), (1,)), (0, (3, 2), (4, 1)), (9, (5,), (0,))):
-        torch_files._tensor(FLOATS, offset, shape, strides)
+        torch_files.rebuilt_tensor(FLOATS, offset, shape, strides)
     for offset, shape, strides in (
         (1, (10,), (1,)), (1, (3, 2), (4, 1)), (10, (), ()), (-1, (1,), (1,)),
         (5, (2,), (-1,)), (0, (True,), (1,)), (0, (2,), ()), (0, (0,) * 33, (1,) * 33),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="^a tensor "):
-            torch_files._tensor(FLOATS, offset, shape, strides)
+            torch_files.rebuilt_tensor(FLOATS, offset, shape, strides)
     part = torch_files.Tensor(torch_files.Storage("0", FLOATS.dtype, 6, 2), 1, (2, 2), (1, 2))
     found = part.read(io.BytesIO(b"head" + VALUES), 4)
     assert found.tolist() == [[3, 5], [4, 6]]
 
 
 def test_names_are_paths_that_differ_in_dictionaries_not_too_deep(monkeypatch):
-    one = torch_files._tensor(FLOATS, 0, (2,), (1,))
+    one = torch_files.rebuilt_tensor(FLOATS, 0, (2,), (1,))
     assert torch_files.named_tensors({"a": {"b": one}, "c": one, "n": 3}).keys() == {"a.b", "c"}
     with pytest.raises(ValueError, match="'a.b' occurs twice"):
         torch_files.named_tensors({"a": {"b": one}, "a.b": one})

@@ -61,7 +61,7 @@ def open_source(
             return CsvImages(data, split, key, labels=labels)
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
-            _check_plugged_in(made, data, labels=labels)
+            check_plugged_in(made, data, labels=labels)
             return made
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
@@ -168,7 +168,7 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     return Tfds(data, split, task.name)
 
 
-def _check_plugged_in(source: Source, data: config.Data, *, labels: bool) -> None:
+def check_plugged_in(source: Source, data: config.Data, *, labels: bool) -> None:
     """Raises DataError for a source of a plug-in whose first example is none."""
     text = data.source
     if not len(source):

@@ -119,14 +119,17 @@ def write(
     if jax.process_index() == 0:
         file = create_file(pathlib.Path(output), len(source), shape, facts)
     with device.memory_errors(), file as write_rows:
-        pending = _Pending(write_rows, source, plan)
-        split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=_inputs)
+        pending = PendingRows(write_rows, source, plan)
+        split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=row_inputs)
         pending.write()
     return len(source)
 
 
-class _Pending:
-    """Writes batches with a delay of one, so that the devices always have work."""
+class PendingRows:
+    """Writes batches with a delay of one, so that the devices always have work.
+
+    Rows go out in the order of the source, those of images that cannot be read as NaN.
+    """
 
     def __init__(
         self, write_rows: WriteRows, source: sources.Source, plan: native_aspect.BatchPlan | None
@@ -182,7 +185,8 @@ def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) 
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
 
 
-def _inputs(batch: runner.Batch) -> runner.Inputs:
+def row_inputs(batch: runner.Batch) -> runner.Inputs:
+    """The inputs of a batch; an image that cannot be read has no known label."""
     mask, label = batch["mask"], batch["label"].astype(np.int32)
     label = np.where(_wide(mask, label), label, np.int32(folders.UNKNOWN))
     return {"image": batch["image"], "mask": mask, "label": label}

@@ -73,7 +73,7 @@ class Tensor:
 # --- What a pickle of weights may name ----------------------------------------------------------
 
 
-def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
+def rebuilt_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
     """`torch._utils._rebuild_tensor`, checked: a part outside of its storage is refused."""
     numbers = (offset, *expect(shape, tuple), *expect(strides, tuple))
     if not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
@@ -117,8 +117,8 @@ INERT = [
 ]  # fmt: skip
 GLOBALS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(INERT, _inert),
-    "torch._utils _rebuild_tensor": _tensor,
-    "torch._utils _rebuild_tensor_v2": _tensor,
+    "torch._utils _rebuild_tensor": rebuilt_tensor,
+    "torch._utils _rebuild_tensor_v2": rebuilt_tensor,
     "torch._utils _rebuild_parameter": _parameter,
     "torch._utils _rebuild_parameter_with_state": _parameter,
     "torch.nn.parameter Parameter": _parameter,

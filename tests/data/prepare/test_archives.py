@@ -119,6 +119,10 @@ def test_class_tars_count_as_folders_wherever_they_are(tmp_path):
     assert contents(whole) == expected
     whole.write_bytes(official_fakes.tar({f"w/{name}": data for name, data in tars.items()}))
     assert contents(whole) == {f"w/{path}": data for path, data in expected.items()}
+    whole.write_bytes(official_fakes.tar({"cat/1.jpg": b"one"}))  # whose folders are the classes
+    assert contents(folder / "n1.tar", whole).keys() == {
+        "n1/n1_7.JPEG", "n1/n1_8.JPEG", "cat/1.jpg"
+    }  # fmt: skip
 
 
 def test_few_tars_are_open_at_a_time(tmp_path, monkeypatch):
