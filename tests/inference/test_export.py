@@ -265,6 +265,30 @@ def test_a_view_of_any_size_is_that_of_evaluation(fields):
         assert np.concatenate(off).mean() < 0.15
 
 
+@pytest.mark.parametrize(
+    ("size", "fields"),
+    [
+        ((37, 61), {"image_size": (32, 48)}),
+        ((16, 700), {"eval_crop": "central", "resize_to": 37}),
+        ((36, 61), {"eval_crop": "central", "resize_to": 37, "resampling": "antialiased_bicubic"}),
+        ((64, 50), {"eval_crop": "central", "resize_to": 37, "eval_resampling": "area"}),
+        ((64, 50), {"eval_crop": "border", "resampling": "antialiased_bilinear", **EVEN,
+                    "fill": (0.2,)}),
+        ((47, 64), {"eval_crop": "central", "resampling": "lanczos", **EVEN}),
+    ],
+)  # fmt: skip
+def test_a_view_of_one_size_is_that_of_evaluation(size, fields):
+    data = config.Data(**{"image_size": (32, 32), **fields})
+    image = rng().integers(0, 256, (*size, 3), np.uint8)
+    expected = image
+    for transform in transforms.eval_transforms(data):
+        expected = transform(expected, rng())
+    seen = np.asarray(jax.jit(lambda images: export_resizing.view(images, data))(image[None]))[0]
+    off = np.abs(seen.astype(int) - expected)
+    assert off.max() <= 1
+    assert off.mean() < 0.15
+
+
 def test_sides_are_rounded_as_python_rounds():
     pairs = [(n, d) for d in (1, 2, 3, 4, 6, 40) for n in range(300)]
     numerators, denominators = (np.array(values, np.int32) for values in zip(*pairs, strict=True))

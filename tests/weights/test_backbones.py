@@ -93,13 +93,13 @@ def test_it_comes_out_as_it_went_in(tmp_path, name):
         np.testing.assert_array_equal(written[array], numbers, strict=True)
 
 
-def read(described, files):
+def read(described, files, **hints):
     """Returns the family and the facts of a fixture, by shapes and files alone."""
     specs = {
         name: ArraySpec(tuple(shape), np.dtype(np.float32))
         for name, shape in described["arrays"].items()
     }
-    hints = family.Hints(files=files)
+    hints = family.Hints(files=files, **hints)
     found = importing.find(Arrays(specs, lambda name: None), files)
     return found.family, found.family.read_spec(
         found.family.prepared(found.arrays, hints).specs, hints
@@ -155,6 +155,108 @@ def test_config_of_transformers_comes_out_as_it_went_in():
         *("beit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit"),
         *("clip_vision_model", "siglip", "siglip_vision_model"),
     }
+
+
+def edited(name, drop=(), **shapes):
+    """Returns a fixture with some arrays left out, or of other shapes."""
+    described = foreign.record(f"backbones/{name}")
+    return foreign.changed(described, drop, **shapes)
+
+
+@pytest.mark.parametrize(
+    ("name", "crop", "loss"),
+    [("deit3_jax", 1.0, "sigmoid"), ("deit3_jax_deit", 0.875, "softmax")],
+)
+def test_files_of_deit3_jax_are_of_its_recipes(name, crop, loss):
+    """DeiT III trains by a sigmoid for each class, and evaluates whole images; DeiT does not."""
+    facts = read(edited(name), {})[1]
+    data, model = facts.data, facts.model
+    assert (data.eval_crop, data.crop_pct, data.resampling) == (
+        "central", crop, "antialiased_bicubic"
+    )  # fmt: skip
+    assert ((data.mean, data.std), facts.loss) == (family.IMAGENET, loss)
+    assert (model.layer_scale is None) == (loss == "softmax")
+    assert (model.position_resize, model.class_position) == ("antialiased_bicubic", False)
+    assert facts.assumed.keys() == {"data.crop_pct", f"loss.name={loss}"}
+    heads = ("model/head/kernel", "model/head/bias")
+    bare = read(edited(name, heads), {})[1]
+    assert (bare.assumed.keys(), bare.fresh) == ({"data.crop_pct"}, family.NO_HEAD)
+
+
+def test_positions_of_deit3_jax_are_squares_or_need_a_size():
+    wide = {"model/embed/wte/kernel": (7, 14, 3, 24)}
+    assert read(edited("deit3_jax", **wide), {})[1].data.image_size == (28, 56)
+    for rows, columns in ((4, 5), (5, 4)):
+        table = {"model/embed/wpe": (rows, columns, 24)}
+        with pytest.raises(weights.WeightsError, match=f"wpe is {rows} x {columns}: deit3-jax"):
+            read(edited("deit3_jax", **table), {})
+    with pytest.raises(weights.WeightsError, match="contains no position embeddings; give the im"):
+        read(edited("deit3_jax_gap"), {})
+    gap = read(edited("deit3_jax_gap"), {}, image_size=(28, 14))[1]
+    assert (gap.model.pooling, gap.model.position, gap.data.image_size) == (
+        "gap", "sincos_2d", (28, 14)
+    )  # fmt: skip
+    alone = {"arrays": {"embed/wte/kernel": [7, 7, 3, 24]}}
+    with pytest.raises(weights.WeightsError, match="not one of the supported model layouts"):
+        read(alone, {})
+
+
+@pytest.mark.parametrize(
+    ("side", "crop", "resampling"), [(32, 0.875, "bilinear"), (31, 1.0, "bicubic")]
+)
+def test_files_of_torchvision_at_224_are_of_its_recipe_larger_ones_of_swag(side, crop, resampling):
+    table = {"encoder__pos_embedding": (1, 1 + side**2, 24)}
+    facts = read(edited("torchvision", **table), {}, heads=6)[1]
+    data, model = facts.data, facts.model
+    assert data.image_size == (7 * side, 7 * side)
+    assert (data.eval_crop, data.crop_pct) == ("central", crop)
+    assert data.resampling == f"antialiased_{resampling}"
+    assert ((data.mean, data.std), model.heads) == (family.IMAGENET, 6)
+    assert (model.position_resize, model.pooling) == ("bicubic", "token")
+    assert facts.assumed.keys() == {"data.image_size", "data.resampling", "data.crop_pct"}
+    bare = read(edited("torchvision", ("heads.head.weight", "heads.head.bias"), **table), {})[1]
+    assert bare.fresh == family.NO_HEAD
+    with pytest.raises(weights.WeightsError, match="contains no class_token, which torchvision"):
+        read(edited("torchvision", ("class_token",)), {})
+
+
+def test_files_of_open_clip_without_a_config_are_openais():
+    described = edited("open_clip")
+    wide = {
+        name: [64 * side // 24 if side % 24 == 0 else side for side in shape]
+        for name, shape in described["arrays"].items()
+    }
+    facts = read({"arrays": wide}, {})[1]
+    model = facts.model
+    assert (model.heads, model.gelu, model.stem_norm, model.norm_epsilon) == (
+        1,
+        "quick",
+        True,
+        1e-5,
+    )
+    openai = {"model.activation", "model.gelu", *(f"data.{key}" for key in ("mean", "std"))}
+    openai |= {"data.resampling", "data.eval_crop"}
+    assert facts.assumed.keys() == {*openai, "model.heads", "data.image_size"}
+    given = read({"arrays": wide}, {}, heads=2, image_size=facts.data.image_size)[1]
+    assert (given.model.heads, given.assumed.keys()) == (2, openai)
+    tower = {"vision_cfg": {"head_width": 32, "image_size": 28}}
+    said = read({"arrays": wide}, {"open_clip_config.json": {"model_cfg": tower}}, heads=4)[1]
+    assert (said.model.heads, said.model.gelu, dict(said.assumed)) == (2, "erf", {})
+
+
+def test_files_of_tips_have_two_tokens_and_pixels_from_0_to_1():
+    table = {"encoder/ToTokenSequence_0/posembed_input": (1, 2, 4, 24)}
+    kind, facts = read(edited("tips_scenic", **table), {})
+    assert facts.data.image_size == (14, 28)
+    assert (facts.data.mean, facts.data.std) == ((0.0,), (1.0,))
+    assert kind.expresses(facts)
+    for wrong in ({"registers": 2}, {"class_position": True}, {"layer_scale": 1.0}):
+        model = dataclasses.replace(facts.model, **wrong)
+        assert not kind.expresses(dataclasses.replace(facts, model=model))
+    for count in (1, 3):
+        tokens = {"encoder/ToTokenSequence_0/cls": (1, count, 24)}
+        with pytest.raises(weights.WeightsError, match=f"contains {count} class tokens; TIPS has"):
+            read(edited("tips_scenic", **tokens), {})
 
 
 def test_config_of_timm_comes_out_as_it_went_in():

@@ -273,6 +273,7 @@ def test_a_view_of_the_size_that_the_user_sets_is_the_same_part_of_an_image(tmp_
     [
         ("vit", ("resize", (0.5,), "antialiased_bilinear")),
         ("vit_mae", ("resize", huggingface.IMAGENET, "antialiased_bilinear")),
+        ("ijepa", ("resize", huggingface.IMAGENET, "antialiased_bilinear")),
         ("deit", ("squash", huggingface.IMAGENET, "antialiased_bicubic")),
         ("dinov2", ("central", huggingface.IMAGENET, "antialiased_bicubic")),
         ("dinov3_vit", ("resize", huggingface.IMAGENET, "antialiased_bilinear")),
