@@ -244,6 +244,30 @@ def test_files_of_open_clip_without_a_config_are_openais():
     assert (said.model.heads, said.model.gelu, dict(said.assumed)) == (2, "erf", {})
 
 
+@pytest.mark.parametrize(
+    ("view", "written"),
+    [
+        ({"resampling": "antialiased_bicubic", "eval_resampling": "antialiased_bilinear"},
+         {"interpolation": "bilinear"}),
+        ({"eval_crop": "resize", "crop_pct": None}, {"crop_pct": 1.0, "crop_mode": "squash"}),
+        ({"resize_to": 35, "crop_pct": None}, {"crop_pct": 0.9, "crop_mode": "center"}),
+        ({"resize_to": 37, "crop_pct": None}, {"crop_pct": 0.86, "crop_mode": "center"}),
+    ],
+)  # fmt: skip
+def test_views_of_our_own_are_written_as_timm_says_them(view, written):
+    described = foreign.record("timm_folder")
+    kind, facts = read(described, described["files"])
+    data = dataclasses.replace(facts.data, **{"resize_to": None, "crop_rounding": "down"} | view)
+    files = kind.files(dataclasses.replace(facts, data=data))["config.json"]
+    said = files["pretrained_cfg"]
+    assert {key: said[key] for key in written} == written
+    for loss in ("softmax", "sigmoid"):
+        said = kind.files(dataclasses.replace(facts, loss=loss))["config.json"]
+        assert said.get("problem_type") == (
+            "multi_label_classification" if loss == "sigmoid" else None
+        )
+
+
 def test_files_of_tips_have_two_tokens_and_pixels_from_0_to_1():
     table = {"encoder/ToTokenSequence_0/posembed_input": (1, 2, 4, 24)}
     kind, facts = read(edited("tips_scenic", **table), {})

@@ -117,6 +117,9 @@ def test_a_tower_of_timm_in_open_clip_tells_its_name_and_pixels(tmp_path):
     (tmp_path / "open_clip_config.json").write_text(json.dumps(fields))
     data = weights.read_spec(tmp_path).data
     assert (data.eval_crop, data.fill) == ("border", (0.0,))  # of open_clip; in timm the mean
+    fields["preprocess_cfg"] |= {"fill_color": 51}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(fields))
+    assert weights.read_spec(tmp_path).data.fill == (0.2,)
 
 
 def test_two_names_for_one_array_are_refused(tmp_path):

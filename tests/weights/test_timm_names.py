@@ -108,6 +108,13 @@ def test_pixels_that_a_config_leaves_out_are_those_of_timm_itself():
         data, assumed = timm.data(given, (224, 224), 3)
         assert (data.crop_pct, data.std, assumed) == (0.875, (0.4, 0.5, 0.6), {})
         assert (data.mean, data.resampling) == ((0.485, 0.456, 0.406), "antialiased_bilinear")
+    size = {"pretrained_cfg": {"input_size": [3, 224, 224]}}
+    data = timm.data(timm.read_fields({"config.json": name | size}), (224, 224), 3)[0]
+    assert (data.std, data.resampling) == ((0.229, 0.224, 0.225), "antialiased_bicubic")
+    assert timm.data({}, (224, 224), 3, family.IMAGENET)[0].mean == family.IMAGENET[0]
+    assert timm.data({}, (224, 224), 1, family.IMAGENET)[0].mean == (0.5,)
+    old = name | {"labels": ["ant"], "crop_pct": 0.9}
+    assert timm.classes(timm.read_fields({"config.json": old}), 1) == ("ant",)
 
 
 def test_a_name_decides_what_arrays_leave_open():
