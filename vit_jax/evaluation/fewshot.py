@@ -110,6 +110,7 @@ def solutions(
         return np.concatenate([part, np.full((len(part), 1), BIAS)], axis=1)
 
     columns = x.shape[1] + 1
+    # The matrix to solve is N x N here, D x D otherwise: the smaller one.
     if len(x) < columns:
         found = _dual(inputs(slice(None)), y, classes, strengths)
     else:

@@ -70,7 +70,9 @@ def _hits(
     def closer(
         best: tuple[jax.Array, jax.Array], part: tuple[jax.Array, jax.Array]
     ) -> tuple[tuple[jax.Array, jax.Array], None]:
+        # Gathers this batch of training features on every device; all of them at once may not fit.
         rows, kinds = jax.lax.with_sharding_constraint(part, P())
+        # By default, TPUs multiply float32 matrices in bfloat16.
         cosines = jnp.dot(queries, _unit(rows).T, precision=jax.lax.Precision.HIGHEST)
         cosines = jnp.where(kinds[None] == PADDING, -jnp.inf, cosines)
         cosines = jnp.concatenate([best[0], cosines], axis=1)

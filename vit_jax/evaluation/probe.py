@@ -98,6 +98,7 @@ def _blocks(array: np.ndarray, mesh: Mesh, fill: int) -> list[jax.Array]:
 def _linear(head: Head) -> Linear:
     weights, bias = (np.asarray(head[key].addressable_data(0)) for key in ("weights", "bias"))
     width = len(weights)
+    # The features are standardized already.
     return Linear(np.zeros(width), np.ones(width), weights, bias)
 
 
@@ -111,6 +112,7 @@ def minimize(
 
     def objective(head: Head) -> jax.Array:
         def add(total: jax.Array, block: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            # By default, TPUs multiply float32 matrices in bfloat16.
             scores = jnp.dot(block[0], head["weights"], precision=jax.lax.Precision.HIGHEST)
             each = optax.softmax_cross_entropy_with_integer_labels(
                 scores + head["bias"][None], jnp.maximum(block[1], 0)
@@ -122,10 +124,12 @@ def minimize(
         return total / count + l2 / 2 * jnp.sum(jnp.square(head["weights"]))
 
     solver = optax.lbfgs()
+    # The line search has evaluated the point that it ends at; this takes both from there.
     value_and_grad = optax.value_and_grad_from_state(objective)
 
     def going(carry: tuple[Head, Any]) -> jax.Array:
         step, norm = (optax.tree.get(carry[1], name) for name in ("count", "grad"))
+        # Before the first step the state holds a gradient of zeros.
         return (step == 0) | ((step < STEPS) & (optax.tree.norm(norm) > TOLERANCE))
 
     def move(carry: tuple[Head, Any]) -> tuple[Head, Any]:

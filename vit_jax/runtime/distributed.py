@@ -206,6 +206,7 @@ def failures(heartbeat: int) -> Iterator[None]:
             raise
         first = str(error).strip().partition("\n")[0]
         logs.log.error("%s; waiting %d s to learn whether a process is lost", first, heartbeat)
+        # If a process is lost, jax ends this one meanwhile.
         time.sleep(2 * heartbeat)
         raise PeerLost(f"no process is lost, but this one cannot go on: {first}") from error
 

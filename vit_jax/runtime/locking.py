@@ -328,6 +328,7 @@ class DiskLock:
         """Releases the lock and deletes the folders created only for it."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
+                # After a takeover the name is another process's file.
                 if self._inode() == os.fstat(self._descriptor).st_ino:
                     self._path.unlink()
             os.close(self._descriptor)

@@ -92,6 +92,7 @@ class Watchdog:
                     self._say(phase, idle, limit)
                     self._end(EXIT_CODE)
                     return
+                # Set anew at every look, so it fires only if this thread cannot run.
                 left = limit - idle + GRACE + self._poll
                 faulthandler.dump_traceback_later(left, exit=True, file=STDERR)
 

@@ -57,6 +57,7 @@ def draw(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int])
 def _cut(key: jax.Array, p: float, size: tuple[int, int]) -> Mix:
     """The row's own part around a random box."""
     first, second = jax.random.split(jax.random.fold_in(key, 1))
+    # The box has the share 1 - lambda of the area, lambda ~ Beta(p, p).
     side = jnp.sqrt(1 - jax.random.beta(first, p, p, dtype=jnp.float32))
     inside = jnp.ones((), bool)
     for axis, (length, one) in enumerate(zip(size, jax.random.split(second), strict=True)):

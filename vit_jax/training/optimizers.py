@@ -171,6 +171,7 @@ def _trust_ratio(optimizer: config.Optimizer) -> optax.GradientTransformation:
         axes = tuple(range(1 if patterns.STACKED.fullmatch(name) else 0, param.ndim))
         lengths = (jnp.sqrt(jnp.sum(x * x, axes, keepdims=True)) for x in (param, update))
         wanted, found = lengths
+        # A parameter of zeros, such as a new head, would be scaled by 0 for ever.
         usable = (wanted > 0) & (found > 0)
         return update * jnp.where(usable, wanted / jnp.where(usable, found, 1.0), 1.0)
 

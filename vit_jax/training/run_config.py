@@ -138,6 +138,7 @@ def shrink(cfg: config.Config) -> config.Config:
         workers=0,
     )
     accumulation = cfg.train.accumulation
+    # Accumulation is kept, so this is BATCH images a microbatch.
     train = dataclasses.replace(cfg.train, batch_size=BATCH * accumulation, duration=STEPS)
     lengths = {
         name: config.Duration(1 if getattr(cfg.schedule, name).amount else 0, "steps")

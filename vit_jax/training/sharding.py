@@ -163,9 +163,12 @@ def put_batch(
         def part(index: tuple[slice, ...] | None) -> np.ndarray:
             assert index is not None
             start, stop, _ = index[0].indices(batch_size)
+            # A device's rows are neighbors in the batch, so they are neighbors in what was loaded
+            # too.
             begin = int(np.searchsorted(rows, start))
             return local[begin : begin + stop - start]
 
+        # Not device_put, which wants the whole array: no process has all rows.
         return jax.make_array_from_callback((batch_size, *local.shape[1:]), sharding, part)
 
     return {name: put(array) for name, array in batch.items()}
