@@ -216,7 +216,7 @@ def compare(
 
 
 def forget(path: pathlib.Path) -> None:
-    """Takes the files of a path out of the page cache; they are on the disk."""
+    """Drops the files of a path from the page cache; they stay on the disk."""
     for file in _files(path):
         with file.open("rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

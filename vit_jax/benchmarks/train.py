@@ -52,7 +52,7 @@ class StepWork:
 
     @property
     def name(self) -> str:
-        """What a line about it begins with."""
+        """The start of a line about it."""
         what = "" if self.objective == "supervised" else f"{self.objective} of "
         return (
             f"{what}{self.model} at {self.size}, batch {self.batch}, {self.dtype}, {self.attention}"
@@ -98,7 +98,7 @@ class Peer:
 
 
 def output(python: str, code: str) -> str:
-    """What a program prints in a peer's interpreter; raises ConfigError where that does not run."""
+    """The output of a program in a peer's interpreter; raises ConfigError if that does not run."""
     try:
         return subprocess.run(
             [python, "-c", code], capture_output=True, text=True, check=True

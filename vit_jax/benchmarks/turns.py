@@ -21,7 +21,7 @@ OURS = "vit_jax"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What one turn took.
+    """The cost of one turn.
 
     Attributes:
       cpu: CPU seconds of the process, which other programs disturb less than `seconds`.
@@ -148,7 +148,7 @@ def take(
     before: Callable[[str], object] = lambda name: None,
     after: Callable[[str], object] = lambda name: None,
 ) -> list[Turns]:
-    """Takes turns with programs, each of which has run once before, so that it is compiled.
+    """Times programs in turns; each has run once before, so it is compiled.
 
     Args:
       programs: by name; a program ends once its work is done, or times itself and returns a Turn.
@@ -178,7 +178,7 @@ def take(
 
 
 def ratios(ours: Turns, other: Turns) -> tuple[float, float, float]:
-    """How many times faster we are than another program: the median of the turns and its range."""
+    """Our speed over another program's: the median of the rounds, the lowest and the highest."""
     pairs = zip(ours.seconds, other.seconds, strict=True)
     # Within a round: what slows down the machine for a while slows down both.
     found = [peer / own for own, peer in pairs]

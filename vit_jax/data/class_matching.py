@@ -203,7 +203,7 @@ def relabel(
 
 
 def differences(before: Sequence[str], now: Sequence[str]) -> str:
-    """How the classes of data have changed, in words; empty if they have not."""
+    """The changes of a dataset's classes, in words; empty for none."""
     before, now = _printable(before), _printable(now)
     if before == now:
         return ""

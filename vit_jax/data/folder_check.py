@@ -117,7 +117,7 @@ def _unreadable_among(files: Folder | CsvImages, numbers: list[int]) -> Iterator
 
 
 def foreign_format(path: str) -> str | None:
-    """What a file is that no decoder here reads, from its first bytes; None for an image."""
+    """The format of an unsupported file, by its first bytes; None for an image."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (a Path takes ten times as long)
             start = file.read(32)

@@ -40,7 +40,7 @@ def orientation(data: bytes) -> int:
 
 
 def _exif(data: bytes) -> int | None:
-    """Where the EXIF data begin, which are a TIFF; None if there are none."""
+    """The offset of the EXIF data, themselves a TIFF; None if there are none."""
     if data.startswith(b"\xff\xd8"):
         at = 2
         while data[at] == 0xFF and data[at + 1] not in (0xD9, 0xDA):  # the end, or pixels

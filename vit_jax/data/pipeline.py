@@ -95,7 +95,7 @@ class View:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the views of one image."""
+        """The shape of the views of one image."""
         shape = (*self.data.image_size, self.data.channels)
         return shape if self.number == 1 else (self.number, *shape)
 

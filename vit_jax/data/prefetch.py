@@ -28,7 +28,7 @@ class BatchIterator(Iterator[Batch], Protocol):
 
 
 class Prefetcher(Iterator[Batch]):
-    """Takes batches in a separate thread, each on request.
+    """Fetches batches in a separate thread, one per request.
 
     The main thread, where Python runs signal handlers, waits in short intervals: a signal just
     before a long wait would be handled only after it, and an exception raised in a handler would
@@ -36,7 +36,7 @@ class Prefetcher(Iterator[Batch]):
     """
 
     def __init__(self, batches: BatchIterator, stop: Callable[[], bool]) -> None:
-        """Takes an iterator, which `close` closes, and a function that requests a stop."""
+        """Wraps an iterator, which `close` closes; `stop` tells whether to stop waiting."""
         self._batches, self._stop = batches, stop
         self._asked: queue.SimpleQueue[futures.Future[Batch] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=THREADS[0], daemon=True).start()

@@ -1,4 +1,4 @@
-"""What every source of labeled images is: the protocol, its records, labels and errors."""
+"""The protocol of a source of labeled images, its records, labels and errors."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

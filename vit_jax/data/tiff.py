@@ -181,7 +181,7 @@ def _check_header(made: TiffHeader, fill_order: int) -> None:
 
 
 def _blocks(made: TiffHeader) -> tuple[int, int]:
-    """How many strips or tiles cover the image, down and across."""
+    """The numbers of strips or tiles down and across the image."""
     return -(-made.height // made.block[0]), -(-made.width // made.block[1])
 
 

@@ -167,7 +167,7 @@ class Evaluation:
         return sources.open_split(self.cfg, split, self._head)
 
     def runner(self, source: Source) -> SplitRunner:
-        """What runs a function over every batch of a source."""
+        """A runner, which applies a function to every batch of a source."""
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
         plan = plan_native(self.model, source, data, rows)
         return create_runner(source, self.cfg, self.mesh, rows, plan=plan, stop=self._stop)

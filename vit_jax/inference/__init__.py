@@ -1,1 +1,1 @@
-"""What a trained model is used for: loading, predictions, features, conversion, export, figures."""
+"""Uses of a trained model: loading, predictions, features, conversion, export, figures."""

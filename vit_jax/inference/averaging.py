@@ -87,7 +87,7 @@ def _newest(
 
 
 def _difference(one: loading.LoadedModel, other: loading.LoadedModel) -> str | None:
-    """How two models are unlike, or None."""
+    """The first difference between two models, in words; None if there is none."""
     described = [
         config.Config(
             model=opened.config.model,

@@ -200,7 +200,7 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
 def _about(
     loaded: loading.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
-    """What users of a program need to know, as JSON-able values."""
+    """A description of a program for its users, as JSON-able values."""
     loss = loaded.config.loss.name
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
     about = describe_inputs(loaded, options)
@@ -223,7 +223,7 @@ def _about(
 
 
 def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict[str, Any]:
-    """What the pixels of a program mean, its classes and its origin, as JSON-able values."""
+    """The preprocessing, classes and origin of a program, as JSON-able values."""
     data = loaded.config.data
     most, last = np.iinfo(data.pixel_type).max, transforms.eval_transforms(data)[-1]
     sizes = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"

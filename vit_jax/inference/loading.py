@@ -267,7 +267,7 @@ def _decoder(model: models.Classifier, options: config.Mae) -> models.Params:
 
 
 class AdapterBase(NamedTuple):
-    """What an adapter is added to.
+    """The base of an adapter.
 
     Attributes:
       params: the base's parameters in the run's model, by name.
@@ -551,7 +551,7 @@ class LoadedModel:
         return logits if self.temperature is None else logits / self.temperature
 
     def view(self, image: bytes | np.ndarray) -> np.ndarray:
-        """What the model sees of an image, (H, W, C) uint8 or uint16; raises BadImage."""
+        """The preprocessed pixels of an image, (H, W, C) uint8 or uint16; raises BadImage."""
         data = self.config.data
         view = decoding.load(
             image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth

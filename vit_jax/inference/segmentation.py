@@ -33,7 +33,7 @@ SHOWN = 8  # test images in the figure
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segmentation:
-    """What was measured.
+    """The results of a segmentation.
 
     Attributes:
       train, test: numbers of images.
@@ -225,7 +225,7 @@ def pixel_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """How many pixels of each class (rows) were taken for each (columns), (K, K) int64.
+    """The confusion matrix: pixels of each class (rows) predicted as each (columns), (K, K) int64.
 
     K is `classes`, or more where `truth` has a class that was never learned.
     """

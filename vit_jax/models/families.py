@@ -459,21 +459,21 @@ def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
 
 
 def _dense_macs(model: config.Model, tokens: int) -> int:
-    """Of the four projections of attention and an MLP."""
+    """Multiply-accumulates of the four projections of attention and an MLP."""
     d, m = required(model.width), required(model.mlp_dim)
     products = 3 if model.mlp == "swiglu" else 2
     return 4 * tokens * d * d + products * tokens * d * m
 
 
 def _layer_macs(model: config.Model, tokens: int) -> int:
-    """Of an encoder layer on tokens that all attend to each other."""
+    """Multiply-accumulates of an encoder layer on tokens that all attend to each other."""
     # Attention multiplies with keys, values and, if relative, position keys.
     products = 3 if model.position == "relative" else 2
     return _dense_macs(model, tokens) + products * tokens * tokens * required(model.width)
 
 
 def _autoencoder_macs(model: config.Model, mae: config.Mae, patches: int, pixels: int) -> int:
-    """Of the layers of a masked autoencoder, encoder and decoder, after the patch embedding."""
+    """Multiply-accumulates of a masked autoencoder's layers, after the patch embedding."""
     kept, prefix = variants.kept_patches(mae, patches), prefix_tokens(model)
     width, narrow = required(model.width), mae.decoder_width
     # `take_rows` is a product with one-hot rows, of kept patches and of all in the decoder.
@@ -496,7 +496,7 @@ def _head_macs(model: config.Model, features: int) -> int:
 
 
 def _convolution_macs(size: Map, features: int, stride: int) -> int:
-    """Of a 3 x 3 convolution that keeps the number of features."""
+    """Multiply-accumulates of a 3 x 3 convolution that keeps the number of features."""
     return features * features * _taps(size, size=3, stride=stride)
 
 
@@ -506,7 +506,7 @@ def _backbone_macs(
     channels: int,
     middle: Callable[[Map, int, int], int],
 ) -> tuple[int, int]:
-    """Of a ResNet up to its last map; and the channels of that map.
+    """Multiply-accumulates of a ResNet up to its last map, and the channels of that map.
 
     Args:
       model: with units and width.
@@ -537,7 +537,7 @@ def _strided(place: Map, stride: int) -> Map:
 
 @functools.cache
 def _taps(place: Map, *, size: int, stride: int) -> int:
-    """How often a square kernel's elements meet a position of the map, over all outputs."""
+    """The number of positions inside the map that a square kernel reads, over all outputs."""
     # Where v1 and v2 pad differently, one is the mirror image of the other.
     starts = [range(-(size // 2), length - size // 2, stride) for length in place]
     rows, columns = (

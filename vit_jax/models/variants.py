@@ -119,7 +119,7 @@ def _nearest(name: str) -> str:
 
 
 def complete(model: config.Model) -> config.Model:
-    """Takes sizes left at None from the variant; raises ConfigError for a wrong name."""
+    """Fills in sizes left at None from the variant; raises ConfigError for a wrong name."""
     variant = model.variant
     named: dict[str, Any] = {"architecture": "vit"} if variant is None else parse(variant)
     if named.get("resnet_width") is None and model.resnet_units is not None:
@@ -197,7 +197,7 @@ def prefix_tokens(model: config.Model) -> int:
 
 
 def placed_tokens(model: config.Model) -> int:
-    """How many tokens before the patches, counted from the first, have a learned position."""
+    """The number of tokens before the patches that have a learned position."""
     return (1 + model.distillation) * has_class_position(model)
 
 
@@ -253,7 +253,7 @@ COLOR_BITS = 3  # per channel
 
 
 def masked_patches(masked: config.MaskedPatches, patches: int) -> int:
-    """How many patches of an image are corrupted and predicted."""
+    """The number of patches of an image that are corrupted and predicted."""
     return round(masked.rate * patches)
 
 
@@ -263,7 +263,7 @@ def color_count(channels: int) -> int:
 
 
 def masked_outputs(masked: config.MaskedPatches, patch: tuple[int, int], channels: int) -> int:
-    """How many numbers are predicted per patch: logits of its colors, or its pixels."""
+    """The size of a patch's prediction: logits of its colors, or its pixels."""
     if masked.target not in COLOR_SIDES:
         return patch[0] * patch[1] * channels
     return COLOR_SIDES[masked.target] ** 2 * color_count(channels)
@@ -273,7 +273,7 @@ def masked_outputs(masked: config.MaskedPatches, patch: tuple[int, int], channel
 
 
 def kept_patches(mae: config.Mae, patches: int) -> int:
-    """How many patches of an image the encoder sees, rounded down as in MAE's code."""
+    """The number of patches of an image that the encoder sees, rounded down as in MAE's code."""
     return int(patches * (1 - mae.mask_ratio))
 
 

@@ -1,1 +1,1 @@
-"""What surrounds the steps of a training run: its process, directory, checkpoints and log."""
+"""A training run around its steps: process, directory, checkpoints and log."""

@@ -85,7 +85,7 @@ class RunEvaluation:
         return results
 
     def recorded_test(self, files: RunFiles, end: int) -> dict[str, float] | None:
-        """What an earlier process that ended there wrote of the test split; None without one."""
+        """The test results that an earlier process wrote at this end; None without a test split."""
         return self.at_end and self.at_end.ending(end).recorded(files)
 
     def test(self, live: State, end: int, manager: Manager, files: RunFiles) -> dict[str, float]:

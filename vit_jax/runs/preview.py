@@ -85,7 +85,7 @@ def _of_machine(trainer: Trainer) -> list[str]:
 
 
 def _start(trainer: Trainer, splits: RunSplits, *, begun: bool) -> str:
-    """What a run starts from; raises WeightsError for weights that do not fit."""
+    """The starting point of a run, in words; raises WeightsError for weights that do not fit."""
     cfg = trainer.cfg
     if cfg.init_from is None:
         return f"random weights, seed {cfg.seed}"

@@ -1,4 +1,4 @@
-"""Where a run starts: at its newest sound checkpoint, or with new parameters.
+"""Starts a run at its newest sound checkpoint, or with new parameters.
 
 Every commit record holds the facts that decide how the run goes on: config, data, classes, teacher,
 plug-ins. Resuming compares all of them, here alone.
@@ -27,7 +27,7 @@ from vit_jax.training.state import State
 
 
 class Start(NamedTuple):
-    """Where a run starts or goes on.
+    """The starting point of a process of a run.
 
     Attributes:
       state: the training state.
@@ -141,7 +141,7 @@ def begin(
 
 
 def facts(trainer: Trainer, splits: RunSplits, teacher: LoadedTeacher | None) -> dict[str, Any]:
-    """What every commit record holds, besides its step and the digests of its arrays."""
+    """The facts that every commit record holds, besides its step and the digests of its arrays."""
     cfg = trainer.cfg
     values, final = config.to_dict(cfg), split_roles.final(cfg.data)
     evaluated = {split_roles.evaluation(cfg.data).name: splits.evaluation.fingerprint()}

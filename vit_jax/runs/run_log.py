@@ -1,4 +1,4 @@
-"""What a run shows and writes: metrics of its steps, results of its evaluations, a profile."""
+"""Shows and writes the metrics of steps, the results of evaluations, and a profile."""
 
 import contextlib
 import time
@@ -153,7 +153,7 @@ class RunLog:
         logs.log.warning("%s; update skipped (%d of %d allowed)", where, bad, allowed)
 
     def _warn(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
-        """Says once what the objective finds wrong, or raises Collapsed where it ends the run."""
+        """Logs the objective's warning once; raises Collapsed if it ends the run."""
         objective = self._trainer.objective
         found = objective.warning({name: float(metrics[name]) for name in objective.measures})
         if found is None:

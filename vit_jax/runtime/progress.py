@@ -104,7 +104,7 @@ class Progress:
 
     @property
     def activity(self) -> str:
-        """What `doing` shows; empty while training."""
+        """The activity that `doing` shows; empty while training."""
         return self._doing
 
     def begin(self, total: int, step: int = 0) -> None:

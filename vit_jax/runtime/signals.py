@@ -48,7 +48,7 @@ class Stop:
     """
 
     def __init__(self, *, holding: bool = True, says: str = "saving and stopping") -> None:
-        """Takes what to say when a signal is noted."""
+        """`says` is logged when a signal is noted."""
         self.signal: int | None = None
         self.holding = holding
         self.says = says
@@ -129,7 +129,7 @@ class _Listener(threading.Thread):
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def handled(self, number: int, error: BaseException | None) -> None:
-        """Takes the interrupt that the handler raises. An event loop may have taken the pipe."""
+        """Notes the interrupt that the handler raises; an event loop may have taken the pipe."""
         self._number = number or self._number
         if error is not None:
             self.raised, self._again = weakref.ref(error), time.monotonic()
@@ -138,7 +138,7 @@ class _Listener(threading.Thread):
             os.write(self._write, b"\0")
 
     def forget(self) -> None:
-        """Takes the signals so far as dealt with, also those not yet heard."""
+        """Marks all signals so far as dealt with, also those not yet heard."""
         with self._lock:
             self._take()
             self.heard, self.raised = [], None

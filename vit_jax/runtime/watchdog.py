@@ -66,7 +66,7 @@ class Watchdog:
         poll: float = 1.0,
         end: Callable[[int], None] = os._exit,
     ) -> None:
-        """Takes the limits in seconds by phase; phases without one may take any time."""
+        """`limits` are seconds by phase; a phase without one may take any time."""
         self._phases, self._limits, self._poll, self._end = phases, limits, poll, end
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)

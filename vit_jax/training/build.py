@@ -1,4 +1,4 @@
-"""What a config makes: its model, and everything that trains it, as one object."""
+"""Builds the model of a config, and everything that trains it, as one object."""
 
 import dataclasses
 import functools
@@ -178,7 +178,7 @@ def build(
 
 
 def describe(cfg: config.Config) -> list[tuple[str, str]]:
-    """What the objective of a complete config sees of an image and keeps, each with a label."""
+    """The views and the state of a complete config's objective, each with a label."""
     # A description reads no schedule, so any length will do.
     length = Durations(steps=1, warmup=0, cooldown=0, evaluate=None, save=None)
     setup = objectives.Setup(cfg, create_model(cfg), length, cfg.train.batch_size)

@@ -91,7 +91,7 @@ def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False
 
 
 def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """How many classes are predicted before the true one, (B,) int32; 0 is correct.
+    """The rank of the true class among the logits, (B,) int32; 0 is correct.
 
     Ties go to the lower class index, as in argmax, so that top-1 of a constant output is that of
     class 0 and no more. An output with a NaN ranks last.

@@ -22,7 +22,7 @@ from vit_jax.training import streams
 
 
 class Mix(NamedTuple):
-    """What rows keep of their own in a step; the rest is their neighbor's.
+    """The share of itself that each row keeps in a step; the rest is its neighbor's.
 
     Attributes:
       labels: share of the label, float32.

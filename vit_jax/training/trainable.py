@@ -30,7 +30,7 @@ AFTER = (*HEAD, "encoder_norm/", "pooling/", f"{OBJECTIVE}/")
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-    """How one parameter trains.
+    """The training of one parameter.
 
     Attributes:
       layers: the stacked layers that train; None: the whole array.
@@ -178,7 +178,7 @@ class Trainable:
         return 1.0
 
     def describe(self) -> str:
-        """How many of the parameters train, for people; empty if all do alike."""
+        """The number of parameters that train, in words; empty if all train alike."""
         if self.specs is None:
             return ""
         count = tree_utils.count(jax.eval_shape(self.split, self.shapes))
@@ -213,7 +213,7 @@ def from_config(
     waits: Mapping[str, int] = MappingProxyType({}),
     steps: int = 0,
 ) -> Trainable:
-    """What trains in a run; raises ConfigError for patterns that match nothing.
+    """The trainable parameters of a run; raises ConfigError for patterns that match nothing.
 
     Args:
       model: the network.

@@ -41,7 +41,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 @functools.cache
 def quantile(freedom: int) -> float:
-    """How many standard errors half of a 95 % interval is, by degrees of freedom."""
+    """Half of a 95 % interval in standard errors, by degrees of freedom."""
     from scipy import special  # jax brings it; a report without intervals need not wait for it
 
     return float(special.stdtrit(freedom, (1 + LEVEL) / 2))

@@ -83,7 +83,7 @@ def size_text(number: int) -> str:
 
 
 def more(found: Sequence[object]) -> str:
-    """How many follow the first, for a message that shows only that one; empty for none."""
+    """` (and N more)` for a message that names only the first; empty for none."""
     return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
 
 

@@ -17,7 +17,7 @@ FIELDS = re.compile(
 
 
 class NpyHeader(NamedTuple):
-    """What precedes the values of an array: its own length in bytes, and their layout."""
+    """The header of an array: its length in bytes, and the layout of the values after it."""
 
     length: int
     shape: tuple[int, ...]

@@ -28,7 +28,7 @@ class Inert:
 
 
 class Readable(Protocol):
-    """What a pickle is read from."""
+    """A stream to read a pickle from."""
 
     def read(self, size: int, /) -> bytes:
         """The next `size` bytes."""

@@ -39,7 +39,7 @@ PIXELS = ("image_size", "mean", "std", "eval_crop")
 
 
 class Project(NamedTuple):
-    """What exports to a project have in common."""
+    """The properties that all exports to a project share."""
 
     title: str
     suffix: str  # of the file without others beside it; empty: always a folder

@@ -91,7 +91,7 @@ class Family:
         raise NotImplementedError
 
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterable[Rule]:
-        """Where a file with these arrays, or (None) one to write, stores each parameter.
+        """The rules by which a file with these arrays, or (None) an export, stores each parameter.
 
         Without a model, which is read with them (`Shapes`), the rules of all that it may have.
         """
@@ -122,7 +122,7 @@ class Family:
         return ()
 
     def class_rows(self, model: config.Model) -> tuple[bool, ...]:
-        """Of a table of positions: with a row for the class token (True), without, or either."""
+        """Whether a position table has a row for the class token: (True,), (False,), or both."""
         return (True, False)
 
 

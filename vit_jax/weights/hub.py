@@ -131,7 +131,7 @@ class _CachedFile:
 
     @property
     def state(self) -> pathlib.Path:
-        """What the server said of the file that the part is of."""
+        """The server's description of the file that the part belongs to."""
         return self.path.with_name(f"{self.path.name}.part.json")
 
     def known(self) -> tuple[int, dict[str, Any]]:
@@ -399,7 +399,7 @@ def check_address(url: str) -> None:
 
 
 def cache_path(url: str) -> pathlib.PurePosixPath:
-    """Where in the cache the file of an address is kept."""
+    """The path in the cache for the file of an address."""
     parts = urllib.parse.urlsplit(url)
     segments = [
         parts.netloc.lower(),

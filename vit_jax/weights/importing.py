@@ -131,7 +131,7 @@ def assumptions(
     *,
     wanted: config.Config | None = None,
 ) -> tuple[str, ...]:
-    """What a source leaves open and `load` assumes, one line per reason; arguments as in `load`."""
+    """The assumptions of `load` about a source, one line per reason; arguments as in `load`."""
     settled = _settled(inferred, overrides or {}, wanted)
     reasons: dict[str, list[str]] = {}
     for key, why in inferred.assumed.items():

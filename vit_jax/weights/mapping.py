@@ -31,7 +31,7 @@ LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # the number of a layer in the name
 
 
 class ArrayLayout(NamedTuple):
-    """How a file stores a parameter."""
+    """The layout of a parameter in a file."""
 
     shape: Callable[[Shape], Shape]  # shape in the file, from that of the parameter
     read: Callable[[np.ndarray, Shape], np.ndarray]  # from the file, to a parameter of this shape
@@ -126,7 +126,7 @@ class MappingReport:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """What a source says of its model beside the parameters.
+    """A source's description of its model, besides the parameters.
 
     `data` describes the preprocessing of its training, image size to resampling, not its dataset.
     """
@@ -176,7 +176,7 @@ UNIT = re.compile(r"(.*)\{stage(1?)\}(.*)\{unit(1?)(?::02d)?\}")
 
 
 class Shapes:
-    """What names and shapes of the arrays in a file tell of their model.
+    """The facts about a model that follow from the names and shapes of its arrays.
 
     Attributes:
       arrays: those of the file.

@@ -224,7 +224,7 @@ def _archive(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]
 
 
 def _start(file: File, member: zipfile.ZipInfo) -> int:
-    """Where the bytes of an uncompressed member begin: behind its local header."""
+    """The offset of an uncompressed member's bytes, which follow its local header."""
     file.seek(member.header_offset + 26)
     lengths = file.read(4)
     name, extra = (int.from_bytes(lengths[k : k + 2], "little") for k in (0, 2))

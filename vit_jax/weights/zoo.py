@@ -217,7 +217,7 @@ class Upstream(NamedTuple):
 
 
 def best_of_augreg(index: pathlib.Path, data: str = "i21k") -> dict[str, Upstream]:
-    """Of every variant the model with the best upstream validation accuracy at its end.
+    """For every variant, the model with the best final upstream validation accuracy.
 
     How to train your ViT has 759 pre-trained models, and one line per fine-tuning run.
 

@@ -121,7 +121,7 @@ def _counted(what: str, found: list[str], schema: pa.Schema) -> str:
 
 
 def _described(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """What Hugging Face's metadata say of columns; empty for other files."""
+    """Hugging Face's description of each column, by name; empty for other files."""
     try:
         found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         return {name: one for name, one in found.items() if isinstance(one, dict)}

@@ -1,4 +1,4 @@
-"""What the user asked of `vit_jax prepare`, and the lines that `--dry-run` prints."""
+"""The arguments of `vit_jax prepare`, and the lines that `--dry-run` prints."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ Path = pathlib.Path
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to do with a name; the fields are the flags of the command."""
+    """The arguments for one name; the fields are the flags of the command."""
 
     data_dir: str | None = None  # TFDS's default
     sources: Sequence[str] = ()  # --from; none: it is downloaded

@@ -1,4 +1,4 @@
-"""What a model attends to, encodes and predicts, as arrays; `figures` draws them.
+"""Attention, features and predictions of a model as arrays; `figures` draws them.
 
 Letters as in `models.layers`. Views are (B, H, W, C) uint8, preprocessed for the model (see
 `inputs`) and not yet normalized.
@@ -382,7 +382,7 @@ def unit_rows(image: np.ndarray) -> np.ndarray:
 
 
 def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
-    """What a model trained on masked patches predicts of images, by name.
+    """Predictions of a model trained on masked patches, by name.
 
     `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, cropped to whole patches. For
     patches with the mask token, `corrupted` is 127 and `masked` (B, H, W) is True. `predicted`

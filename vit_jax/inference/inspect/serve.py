@@ -87,7 +87,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class _Arriving(io.RawIOBase):
-    """What a client sends until a deadline, after which reading raises TimeoutError.
+    """The bytes that a client sends before a deadline; reading after it raises TimeoutError.
 
     A timeout of the socket alone begins again with every byte.
     """

@@ -191,7 +191,7 @@ class Dino(Objective):
         }
 
     def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
-        """How far images differ in the teacher's answers and features.
+        """Measures of how much images differ in the teacher's outputs and features.
 
         `mean_entropy` is that of its mean answer, `teacher_entropy` the mean of its answers'; their
         difference, what an answer tells of the image, is shown as `information`, relative to the
@@ -232,7 +232,7 @@ class Dino(Objective):
         return kept
 
     def warning(self, metrics: Mapping[str, float]) -> tuple[str, bool] | None:
-        """What a collapse of `collapse_steps` steps means and what to try."""
+        """Describes a collapse of `collapse_steps` steps and its remedies."""
         own, count = self.options, int(metrics["collapsed"])
         if count < own.collapse_steps:
             return None
@@ -258,7 +258,7 @@ class Dino(Objective):
         return text, own.stop_on_collapse
 
     def flops(self, passes: float) -> float | None:
-        """Those of the student, and a forward pass of the teacher on the large views."""
+        """FLOPs of the student, and of the teacher's forward pass on the large views."""
         own = super().flops(passes)
         teacher = [self.forward_flops(view) for view in self.views[:2]]
         if own is None or None in teacher:

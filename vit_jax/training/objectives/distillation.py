@@ -50,7 +50,7 @@ class Distillation(Supervised):
         return outputs | self.compare(out, wanted)
 
     def compare(self, out: dict[str, jax.Array], wanted: dict[str, jax.Array]) -> dict[str, Any]:
-        """What the student's outputs are compared with the teacher's by, for each image.
+        """The distance of the student's outputs from the teacher's, for each image.
 
         `distance` (B,) float32; or `own` and `wanted`, the features (B, D) of both.
         """
@@ -80,7 +80,7 @@ class Distillation(Supervised):
         return loss, measured | {MEASURE: distance}
 
     def flops(self, passes: float) -> float | None:
-        """Those of the student, and a forward pass of the teacher."""
+        """FLOPs of the student, and of a forward pass of the teacher."""
         own = super().flops(passes)
         teacher = 0 if self.teacher is None else self.teacher.model.flops
         return None if own is None or teacher is None else own + teacher

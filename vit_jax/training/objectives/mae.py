@@ -67,7 +67,7 @@ class MaskedAutoencoder(Objective):
         return jnp.mean(outputs), {}
 
     def flops(self, passes: float) -> float | None:
-        """Those of the encoder on kept patches, and of the decoder."""
+        """FLOPs of the encoder on kept patches, and of the decoder."""
         model = self.model
         forward = variants.flops(model.config, model.image_size, model.channels, self.options)
         return None if forward is None else passes * forward

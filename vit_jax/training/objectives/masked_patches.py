@@ -210,7 +210,7 @@ def _places(channels: int) -> np.ndarray:
 
 
 def _shares(side: int, length: int) -> np.ndarray:
-    """How many `side`ths of each of `length` pixels lie in each part, (side, length)."""
+    """Overlaps of `side` equal parts with `length` pixels, (side, length), in pixels / side."""
     part, pixel = np.arange(side)[:, None], np.arange(length)[None]
     begin = np.maximum(part * length, pixel * side)
     return np.maximum(np.minimum((part + 1) * length, (pixel + 1) * side) - begin, 0)

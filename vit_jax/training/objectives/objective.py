@@ -25,7 +25,7 @@ Batch = dict[str, jax.Array]
 
 
 class Setup(NamedTuple):
-    """What an objective is made from.
+    """The arguments of an objective's factory.
 
     Attributes:
       cfg: the run.
@@ -49,7 +49,7 @@ class Setup(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a step passes to an objective besides parameters and images.
+    """The inputs of an objective in a step besides parameters and images.
 
     Attributes:
       step: the number of steps taken, () int32; schedules are functions of it.
@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
 
 
 class Objective:
-    """What a run minimizes; `loss` and `forward` are required, all else has a default.
+    """An objective that a run minimizes; only `loss` and `forward` are required.
 
     Everything random is a function of (seed, step): `training.streams` has the keys.
 
@@ -113,7 +113,7 @@ class Objective:
         return {}
 
     def init_state(self, params: models.Params) -> Mapping[str, Any]:
-        """What the training state keeps besides parameters: a teacher's average, centers, queues.
+        """The objective's part of the training state: a teacher's average, centers, queues.
 
         It is sharded by the rules of parameters, saved and resumed.
         """
@@ -156,13 +156,13 @@ class Objective:
         return self.cfg.train.ema or 0.0
 
     def warning(self, metrics: Mapping[str, float]) -> tuple[str, bool] | None:
-        """What is wrong by the metrics of a step and what to try, and whether the run ends."""
+        """A problem that the metrics of a step show, with a remedy, and whether it ends the run."""
         return None
 
     def update(
         self, state: Any, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
     ) -> Any:
-        """What is kept after a step, from its new parameters and the measures of its batch.
+        """The objective's state after a step, from new parameters and the measures of the batch.
 
         A step that is not finite changes nothing.
         """
@@ -194,7 +194,7 @@ class Objective:
         return sum(leaf.size for name, leaf in own.items() if name.endswith("/kernel"))
 
     def describe(self) -> list[tuple[str, str]]:
-        """What it sees of an image and keeps beside parameters, each with a label, for people."""
+        """Its views of an image and its state, each with a label, for people."""
         groups = [
             f"{view.name}: {view.number} of {config.show(view.data.image_size)} pixels"
             for view in self.views

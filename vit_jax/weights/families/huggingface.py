@@ -1,4 +1,4 @@
-"""What transformers' models share: config.json and preprocessor_config.json, read and written.
+"""The shared parts of transformers' models: config.json and preprocessor_config.json.
 
 Folders hold these beside safetensors. config.json names the type of a model, by which its family is
 found: their arrays alone look alike.
@@ -309,7 +309,7 @@ def read_classes(given: Fields, count: int) -> tuple[str, ...]:
 
 
 def read_loss(given: Fields, count: int | None) -> str | None:
-    """How transformers' pipeline makes probabilities of the outputs; None: by softmax.
+    """The loss by which transformers' pipeline makes probabilities; None: softmax.
 
     Args:
       given: the fields of config.json.

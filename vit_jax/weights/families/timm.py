@@ -1,4 +1,4 @@
-"""What timm's models share: the config.json of its folders, read and written."""
+"""The shared part of timm's models: the config.json of its folders, read and written."""
 
 import math
 import re
@@ -128,7 +128,7 @@ def read_fields(files: Files) -> Fields:
 
 
 def _from_open_clip(given: Fields) -> Fields:
-    """What open_clip says of its image tower as timm's config.json would; {}: nothing."""
+    """The image tower of an open_clip config in the form of timm's config.json; {} for none."""
     tower = json_fields.section(json_fields.section(given, "model_cfg"), "vision_cfg")
     name = json_fields.text(tower, "timm_model_name", "")
     if not name:
@@ -188,7 +188,7 @@ def classes(given: Fields, count: int) -> tuple[str, ...]:
 
 
 def loss(given: Fields) -> str | None:
-    """How outputs become probabilities, as this project's exports say; None: not said."""
+    """The loss that this project's exports record; None if there is none."""
     return "sigmoid" if given.get("problem_type") == json_fields.SEVERAL else None
 
 

@@ -104,7 +104,7 @@ def encode_pixels(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to turn the archives of a dataset into the same examples as its TFDS builder.
+    """Turns the archives of a dataset into the same examples as its TFDS builder.
 
     Attributes:
       dataset: the dataset, with the official number of images by split.
