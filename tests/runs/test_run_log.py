@@ -2,14 +2,17 @@
 
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 
 import runs
-from vit_jax import train_loop
+from vit_jax import config, train_loop
 from vit_jax.data import sources
 from vit_jax.runs import run_log
+from vit_jax.runtime import progress
+from vit_jax.training import durations
 from vit_jax.training.build import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -69,3 +72,87 @@ def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path
     assert events == ["step", "step", "look 1", "step", "look 2", "step", "look 3", "step",
                       "look 4", "look 5"]  # fmt: skip
     assert kinds == {("image", "uint8"), ("label", "int32")}
+
+
+class Files:
+    """Keeps what is written."""
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, step, values):
+        self.lines.append(values)
+
+    def sync(self):
+        pass
+
+    def spent(self, step):
+        return None
+
+
+def test_throughput_is_of_training_alone(monkeypatch):
+    """Two steps in 10 s: 4 of them an evaluation, 3 a wait for data; an earlier wait is no part."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    cfg = runs.configure(train={"batch_size": 30}, logging={"every": 3})
+    phases = types.SimpleNamespace(seconds={"data": 7.0})
+    session = runs.session(None, phases=phases, progress=progress.Progress(active=False))
+    trainer = types.SimpleNamespace(
+        cfg=cfg, examples=200, flops_per_image=1.0,
+        durations=durations.Durations(steps=3, warmup=0, cooldown=0, evaluate=None, save=None),
+        objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
+    )  # fmt: skip
+    log = run_log.RunLog(trainer, session, files := Files())
+    metrics = {"loss": np.float32(0.5), "finite": True, "bad_steps": 0}
+    for number in (1, 2, 3):
+        phases.seconds["data"] += 1.0
+        now[0] += 2.0
+        log.dispatched(number, metrics, np.arange(3))
+    with log.paused():
+        (line,) = files.lines
+        now[0] += 4.0
+    assert line["train/epoch"] == pytest.approx(0.45)
+    assert line["speed/images_per_second"] == pytest.approx(3 * 30 / 6)
+    assert line["data/wait_share"] == pytest.approx(0.5)
+    now[0] += 5.0
+    rate, waiting = log._timer.now()
+    assert (rate, waiting) == (0, 0)
+    log._timer.steps = 1
+    assert log._timer.now()[0] == pytest.approx(1 / 5)
+
+
+def test_speed_is_shared_by_devices(monkeypatch):
+    monkeypatch.setattr(run_log.logs, "peak_flops", lambda kind: 1000.0)
+    monkeypatch.setattr(run_log.jax, "device_count", lambda: 4)
+    speed = run_log.Speed.measured(20.0, 0.25, 60.0)
+    assert speed.metrics() == {
+        "data/wait_share": 0.25, "speed/images_per_second": 20.0,
+        "speed/images_per_second_per_device": 5.0, "speed/mfu": 0.3,
+    }  # fmt: skip
+    assert run_log.Speed.measured(20.0, 0.25, None).mfu is None
+
+
+@pytest.mark.parametrize(("steps", "fits"), [((1, 9), True), ((0, 3), False), ((4, 3), False),
+                                             ((3, 10), False)])  # fmt: skip
+def test_a_profile_is_of_steps_of_the_run(steps, fits, tmp_path):
+    session = runs.session(tmp_path)
+    if fits:
+        run_log.Profiler(steps, 9, session)
+        return
+    with pytest.raises(config.ConfigError, match="must be FIRST:LAST within steps 1 to 9"):
+        run_log.Profiler(steps, 9, session)
+
+
+def test_counts_are_written_but_not_shown():
+    said, phases = [], types.SimpleNamespace(seconds={"data": 0.0})
+    shown = types.SimpleNamespace(say=said.append)
+    session = runs.session(None, phases=phases, progress=shown)
+    trainer = types.SimpleNamespace(
+        cfg=runs.configure(), flops_per_image=1.0, durations=types.SimpleNamespace(steps=9)
+    )
+    log = run_log.RunLog(trainer, session, files := Files())
+    role = types.SimpleNamespace(name="test", split="test[:9]")
+    results = {"test/top1": 0.5, "test/count": 9.0}
+    log.results(3, results, types.SimpleNamespace(role=role, brief=()))
+    assert said == ["step 3/9  test/top1 0.5000"]
+    assert files.lines == [{**results, "test/split": "test[:9]"}]
