@@ -192,6 +192,46 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     assert restored(older, facts)[0] == ["resuming from step 20"]
 
 
+def test_a_checkpoint_that_today_would_be_measured_otherwise_is_measured_again():
+    values = config.to_dict(runs.configure())
+    facts = {"config": values, "data": "a", "classes": ["0"], "versions": {}, "measured": {}}
+    session, files = mock.Mock(), mock.Mock(suspects=list)
+
+    def evaluated(**record):
+        kept = facts | {"step": 20, "metrics": {"test/top1": 0.5}, "examples": 200} | record
+        saver = mock.Mock(restore=lambda target, avoid: ({}, kept))
+        return resume.restore(saver, {}, facts, session, files).evaluated
+
+    assert evaluated()
+    assert not evaluated(metrics={})
+    other = config.to_dict(runs.configure(evaluation={"metrics": ("f1",)}))
+    assert not evaluated(config=other)
+    with pytest.raises(config.ConfigError, match="^data.train_split: the classes are not those"):
+        evaluated(classes=["1"])
+
+
+def test_a_plug_in_that_changed_or_is_new_is_named():
+    values = config.to_dict(runs.configure())
+    facts = {"config": values, "data": "a", "classes": ["0"], "versions": {}, "measured": {}}
+    record = facts | {"step": 20, "metrics": {}, "examples": 200, "plugins": {"a": "1", "b": "1"}}
+    now = facts | {"plugins": {"a": "2", "b": "1", "c": "1"}}
+    with pytest.raises(config.ConfigError, match="^--plugins: a, c changed since step 20; restore"):
+        restored(record, now)
+
+
+def test_a_new_run_begins_with_the_weights_it_names(monkeypatch):
+    given = ({"params": 1}, ["a note"], None)
+    monkeypatch.setattr(resume.loading, "initial_params", lambda *arguments: given)
+    begins = lambda live, params, trainable: (live, params, trainable)  # noqa: E731
+    monkeypatch.setattr(resume.state, "begin_with", begins)
+    said, cfg = [], runs.configure(init_from="there.npz")
+    trainer = mock.Mock(cfg=cfg, init_state=lambda: "new", trainable="all")
+    session = mock.Mock(progress=mock.Mock(say=said.append))
+    start = resume.begin(trainer, ("0",), {}, session)
+    assert (start.state, start.step, start.restored) == (("new", {"params": 1}, "all"), 0, False)
+    assert said == ["begins with there.npz", "  a note"]
+
+
 @pytest.mark.usefixtures("one_device")
 def test_other_data_is_refused(finished, tmp_path, monkeypatch):
     from vit_jax.data import sources

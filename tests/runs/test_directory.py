@@ -1,0 +1,45 @@
+"""What a run may change between its parts, without a run."""
+
+import pytest
+
+import runs
+from vit_jax import config
+from vit_jax.runs import directory
+
+
+def cooled(steps, cooldown=4, **sections):
+    return runs.configure(
+        train={"duration": f"{steps} steps"},
+        schedule={"name": "constant", "cooldown": f"{cooldown} steps"},
+        **sections,
+    )
+
+
+def changes(step, old, new):
+    record = {"step": step, "examples": 200, "config": config.to_dict(old)}
+    return directory.changes(record, new)
+
+
+@pytest.mark.parametrize(
+    ("step", "old", "new", "fits"),
+    [
+        (6, (10, 4), (20, 4), True),
+        (7, (10, 4), (20, 4), False),  # the old run cools down
+        (6, (20, 4), (10, 4), True),
+        (7, (20, 4), (10, 4), False),  # so would the new one
+        (10, (20, 10), (20, 4), True),
+        (11, (20, 10), (20, 4), False),
+    ],
+)
+def test_a_length_changes_until_a_cooldown_begins(step, old, new, fits):
+    found = changes(step, cooled(*old), cooled(*new))
+    assert (found == "") == fits
+    other = changes(step, cooled(*old), cooled(*new, optimizer={"lr": 0.5}))
+    assert "optimizer.lr: 0.001 -> 0.5" in other
+
+
+def test_options_that_the_user_set_stay():
+    cfg, given = runs.configure(), {"model.gelu": "tanh", "data.mean": (0.1,)}
+    found = directory._with_options(cfg, given, {"data.mean": "0.5"})
+    assert found.model.gelu == "tanh"
+    assert found.data.mean == cfg.data.mean
