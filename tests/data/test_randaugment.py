@@ -107,6 +107,15 @@ def test_cutout(channels):
     np.testing.assert_array_equal(run(randaugment.cutout, image, 15, 3, 50), expected)
 
 
+def test_images_move_by_a_share_of_their_own_side():
+    image = np.arange(8 * 16, dtype=np.uint8).reshape(8, 16, 1)
+    by = round(100 * 0.5 * 16 / 224), round(100 * 0.5 * 8 / 224)
+    right = randaugment.translate_x(image, 0.5, Fixed(0.6))
+    down = randaugment.translate_y(image, 0.5, Fixed(0.6))
+    np.testing.assert_array_equal(right[:, by[0] :], image[:, : -by[0]])
+    np.testing.assert_array_equal(down[by[1] :], image[: -by[1]])
+
+
 @each_image
 def test_nothing_to_stretch(channels):
     flat = np.full((40, 40, channels), 77, np.uint8)
