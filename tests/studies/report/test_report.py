@@ -226,14 +226,14 @@ def trained(tmp_path_factory):
 def test_predictions_are_those_of_the_checkpoint_that_is_reported(trained):
     workdir, outcome = trained
     few = report_page.predict_some(workdir, 60)
-    assert (few.seen, few.of, len(few.samples)) == (60, 100, report_page.SHOWN)
+    assert (few.seen, few.total, len(few.samples)) == (60, 100, report_page.SHOWN)
     # Drawn by seed, not the first ones, which are 0 5 0 5 0 5 0 5.
     names = [sample.name for sample in few.samples]
     assert names == [sample.name for sample in report_page.predict_some(workdir, 30).samples]
     assert names != [sample.name for sample in report_page.predict_some(workdir, 60, 1).samples]
     assert len({sample.truth for sample in few.samples[:16]}) > 2
     every = report_page.predict_some(workdir, 512)
-    assert (every.seen, every.of) == (100, 100)
+    assert (every.seen, every.total) == (100, 100)
     assert 100 - every.wrong == round(100 * outcome.results["test/top1"])
     probabilities = [sample.top[0][1] for sample in every.mistakes]
     assert probabilities == sorted(probabilities, reverse=True)

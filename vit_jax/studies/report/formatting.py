@@ -1,4 +1,4 @@
-"""Numbers and configs in words, the same in every report."""
+"""Formats numbers and configs for reports."""
 
 import math
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from vit_jax import config
 from vit_jax.config import catalog, components
 from vit_jax.utils import intervals
 
-INTERVAL = "95 % interval"  # the heading of what stands after ± for numbers of ours
+INTERVAL = "95 % interval"  # column heading for the ± of measured numbers
 PLUS_MINUS = "± is half the 95 % confidence interval of the mean over n seeds (Student's t)"
-NOTHING = "\u2013"  # what stands where there is no number
-# What the paper calls a number, and what an evaluation does.
+NOTHING = "\u2013"  # shown where there is no number
+# Results by their name in the paper, and their name in an evaluation.
 MEASURES = {
     "top-1": "top1",
     "top-1, 3 runs": "top1",
@@ -19,21 +19,21 @@ MEASURES = {
     "ReaL, 3 runs": "real/top1",
     "5-shot ImageNet": "fewshot/imagenet/5shot",
 }
-# The last parts of names of numbers that are no shares.
+# Last parts of the names of results that are not fractions.
 COUNTED = ("loss", "error", "count", "mce", "step")
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "resnet_units", "resnet_width")
 
 
 def percent(value: float | None) -> str:
-    """A share as `80.56 %`."""
+    """A fraction as `80.56 %`."""
     return NOTHING if value is None else f"{100 * value:.2f} %"
 
 
 def spread(mean: float, half: float | None) -> str:
     """Percent points as `80.56`, or `80.56 ± 0.12`.
 
-    What stands after ± is half a confidence interval for our numbers, the standard deviation for
-    those that the paper prints; whoever shows it says which.
+    The ± is half a confidence interval for measured numbers and a standard deviation for the
+    paper's; the caption of the table says which.
     """
     return f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}"
 
@@ -47,10 +47,7 @@ def half_interval(result: Mapping[str, Any]) -> float | None:
 
 
 def mean_of(result: Mapping[str, Any]) -> str:
-    """The mean of a result that is a share as `80.56 ± 0.12 %, n = 3`.
-
-    Of a single run it is `80.56 %`.
-    """
+    """The mean of a fraction as `80.56 ± 0.12 %, n = 3`, of a single run as `80.56 %`."""
     half = half_interval(result)
     if half is None:
         return percent(result["mean"])
@@ -60,13 +57,13 @@ def mean_of(result: Mapping[str, Any]) -> str:
 def measured(key: str, value: float) -> str:
     """The value of a result such as `real/top1` or `loss`."""
     last = key.rpartition("/")[2]
-    if last not in COUNTED and not abs(value) > 1:  # no share: of a plug-in, in its own units
+    if last not in COUNTED and not abs(value) > 1:  # not a fraction: a plug-in's, in its own units
         return percent(value)
     return f"{value:,.0f}" if last in ("count", "step") else f"{value:.4f}"
 
 
 def title(key: str) -> str:
-    """A result's name for people: `real/top1` is `real top-1`."""
+    """A result's name in prose: `real/top1` becomes `real top-1`."""
     return key.replace("top1", "top-1").replace("top5", "top-5").replace("/", " ")
 
 
@@ -92,7 +89,7 @@ def model(cfg: config.Config) -> str:
 def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
     """(option, value, default, meaning) of options that differ from the schema's defaults.
 
-    Sizes that its variant says are left out.
+    Sizes implied by the variant are left out.
     """
     rows = []
     for key, field, _ in config.fields(cfg):
@@ -104,7 +101,7 @@ def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
 
 
 def printed(name: str) -> list[tuple[catalog.Result, str]]:
-    """The paper's numbers for a name of the catalog, each with what measures it here."""
+    """The paper's results for a config, each with the name of the same result here."""
     if name not in catalog.names():
         return []
     results = catalog.about(name).results
@@ -122,14 +119,14 @@ def in_percent(value: float) -> float:
 
 
 def machine(record: Mapping[str, Any]) -> str:
-    """`8 x TPU v3, host`, as far as the record of a run or a transfer says."""
+    """Devices and host of a run or transfer: `8 x TPU v3, host`; unknown parts are left out."""
     device = record.get("device")
     device = f"{devices(record)} \u00d7 {device}" if device else ""
     return ", ".join(str(part) for part in (device, record.get("host")) if part)
 
 
 def devices(record: Mapping[str, Any]) -> int:
-    """The number of devices: a transfer's record says it, a run's has a mesh."""
+    """The number of devices, from a transfer's record or from the mesh in a run's."""
     return record.get("devices") or math.prod(record.get("mesh", {}).values())
 
 

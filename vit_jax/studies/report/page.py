@@ -1,4 +1,4 @@
-"""The report of a directory, or of several side by side, as HTML and Markdown."""
+"""A report on one run or transfer, or a comparison of several, as HTML and Markdown."""
 
 import collections
 import contextlib
@@ -32,9 +32,9 @@ def write(
     Args:
       directories: run and transfer directories.
       output: the HTML file, or a folder for both; None: the first of the directories.
-      images: images of the evaluation split to show to each model, at most; 0 opens none, and
-        needs no jax.
-      seed: what these are drawn by.
+      images: the most evaluation images to classify with each model; 0 loads no model and needs
+        no jax.
+      seed: seed that draws these images.
 
     Raises ConfigError for directories that hold nothing, or an output that cannot be written.
     """
@@ -61,21 +61,21 @@ def document(
     """The report.
 
     Args:
-      items: what was read; there is at least one.
-      predictions: by position in `items`; none where no model was opened.
+      items: runs and transfers, at least one.
+      predictions: by position in `items`; missing where no model was loaded.
     """
     if len(items) == 1:
         (item,) = items
         return Document(
             title=item.name,
-            lead=_room(item).lead(item),
-            sections=list(_room(item).sections(item, predictions.get(0), level=2)),
+            lead=_sections_module(item).lead(item),
+            sections=list(_sections_module(item).sections(item, predictions.get(0), level=2)),
         )
     labels = _labels(items)
-    sections = list(_together(items, labels))
+    sections = list(_comparison(items, labels))
     for index, item in enumerate(items):
         sections.append(PageSection(title=labels[index], blocks=[]))
-        sections += _room(item).sections(item, predictions.get(index), level=3)
+        sections += _sections_module(item).sections(item, predictions.get(index), level=3)
     return Document(
         title=f"{len(items)} runs side by side",
         lead=", ".join(labels) + ".",
@@ -83,13 +83,13 @@ def document(
     )
 
 
-def _room(item: StoredRun | StoredTransfer) -> Any:
+def _sections_module(item: StoredRun | StoredTransfer) -> Any:
     """The module with `lead` and `sections` for a run or a transfer."""
     return run_section if isinstance(item, StoredRun) else transfer_section
 
 
 def _labels(items: Sequence[StoredRun | StoredTransfer]) -> list[str]:
-    """A name for each: that of its config, or where two share it, its directory."""
+    """A unique label for each: its config's name, or its directory where two share a name."""
     names = [item.name for item in items]
     return [
         name if names.count(name) == 1 else str(item.directory)
@@ -97,7 +97,7 @@ def _labels(items: Sequence[StoredRun | StoredTransfer]) -> list[str]:
     ]
 
 
-def _together(
+def _comparison(
     items: Sequence[StoredRun | StoredTransfer], labels: Sequence[str]
 ) -> Iterator[PageSection]:
     rows = [_row(label, item) for label, item in zip(labels, items, strict=True)]
@@ -191,9 +191,9 @@ def _predictions(
 
 
 def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_section.Predictions:
-    """Classifies at most `images` images with the checkpoint that stands for a run.
+    """Classifies images, drawn from the evaluation split by seed, with a run's reported checkpoint.
 
-    They are drawn from the evaluation split by seed. Raises UserError.
+    Raises UserError.
     """
     import cv2
     import numpy as np
@@ -245,7 +245,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         split=split_roles.evaluation(data).name,
         selection=predictor.selection,
         seen=len(seen),
-        of=len(source),
+        total=len(source),
         seed=seed,
         samples=[sample(p) for p in seen[:SHOWN]],
         mistakes=[sample(p) for p in wrong[:MISTAKES]],

@@ -23,9 +23,17 @@ WHILE_TRAINING = ("train/", "data/", "speed/")  # all other numbers are results
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run directory: its config, its numbers, and its checkpoints.
+    """A run directory.
 
-    `record` is that of the newest one, `saved` the step of the best one; None without one.
+    Attributes:
+      directory: the directory.
+      cfg: the config; None if it cannot be read.
+      lines: the metrics, a mapping for each logged line.
+      record: the commit record of the newest checkpoint; empty without one.
+      saved: the step of the best checkpoint; None without one.
+      parameters: number of parameters; None without a checkpoint.
+      date: of the newest checkpoint, as YYYY-MM-DD; empty without one.
+      problems: missing and damaged files, a line each.
     """
 
     directory: pathlib.Path
@@ -94,17 +102,17 @@ class StoredRun:
 
     @property
     def reported(self) -> Role:
-        """The split whose numbers stand for the run: the test split once it is measured."""
+        """The split to report: the test split once it is measured."""
         return self.tested or self.evaluated
 
     @property
     def metric(self) -> str | None:
-        """The metric that chooses the best checkpoint."""
+        """The metric that selects the best checkpoint."""
         return None if self.cfg is None else split_roles.best_metric(self.cfg)
 
     @property
     def reported_at(self) -> int | None:
-        """The step whose numbers stand for the run: the best one where a metric chooses it."""
+        """The step to report: the best by the metric that selects checkpoints, else the last."""
         if self.tested is not None:
             return round(self.points(f"{self.tested.name}/step")[-1][1])
         if self.metric is None:
@@ -116,10 +124,9 @@ class StoredRun:
 
     @property
     def results(self) -> dict[str, float]:
-        """The numbers that stand for the run: `top1` and so on of the split that is reported.
+        """The results to report, all of one checkpoint: `top1` and so on of the reported split.
 
-        Those of other splits and sets have their names before them, such as `validation/top1`.
-        All of them are of one checkpoint.
+        Results of other splits and tasks are prefixed with their name: `validation/top1`.
         """
         found = self._merged(self.reported_at)
         if self.tested is not None:  # whose numbers were written after the last step
@@ -129,12 +136,12 @@ class StoredRun:
 
     @property
     def last(self) -> dict[str, float]:
-        """The numbers after the last evaluation, named as those of `results`."""
+        """The results of the last evaluation, named as in `results`."""
         return self.results_of(self.results_at, self.reported)
 
     @property
     def best(self) -> dict[str, float]:
-        """The numbers of the best evaluation by top-1, whether or not it was to choose."""
+        """The results of the evaluation with the best top-1, whatever selects checkpoints."""
         best = self._best_at(f"{self.evaluated.name}/top1")
         return {} if best is None else self.results_of(best)
 
@@ -146,7 +153,7 @@ class StoredRun:
     def results_of(self, step: float | None, split: Role | None = None) -> dict[str, float]:
         """Results of the evaluation at a step; empty without one.
 
-        Those of `split`, by default the one measured while training, have no name before them.
+        Results of `split`, by default the one measured while training, have no prefix.
         """
         return _without(split or self.evaluated, self._merged(step))
 
@@ -176,7 +183,7 @@ class StoredRun:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredTransfer:
-    """A transfer directory: what its transfer.json says, and the runs of its cells."""
+    """A transfer directory: the contents of its transfer.json, and the runs of its cells."""
 
     directory: pathlib.Path
     values: Mapping[str, Any]
@@ -194,11 +201,11 @@ class StoredTransfer:
 
     @property
     def measure(self) -> str:
-        """The measure that chooses."""
+        """The result that selects the learning rate."""
         return str(self.values.get("measure", "top1"))
 
     def is_chosen(self, cell: Mapping[str, Any]) -> bool:
-        """Whether a cell has the setup and the learning rate that were chosen."""
+        """Whether a cell has the selected setup and learning rate."""
         return {"setup": cell.get("setup"), "lr": cell["lr"]} == self.values.get("selected")
 
     @property

@@ -29,21 +29,21 @@ class Predictions:
 
     Attributes:
       split: the split, by the name of its metrics.
-      selection: which checkpoint they were shown to, and why.
-      seen: images it was shown, drawn from the split.
-      of: images in the split.
-      seed: what they were drawn by.
-      samples: some of them as they come.
-      mistakes: those it was most sure of and wrong about.
-      wrong: how many of all that were seen are mistakes.
-      confusion: counts of all that were seen; None for images of several classes.
-      problem: why there are none, in one line.
+      selection: the checkpoint that made them, and why that one.
+      seen: number of images classified, drawn from the split.
+      total: number of images in the split.
+      seed: seed that drew them.
+      samples: the first of them.
+      mistakes: the most confident mistakes.
+      wrong: number of mistakes among the images seen.
+      confusion: counts over the images seen; None for images of several classes.
+      problem: why there are no predictions, in one line.
     """
 
     split: str = "test"
     selection: str = ""
     seen: int = 0
-    of: int = 0
+    total: int = 0
     seed: int = 0
     samples: Sequence[Sample] = ()
     mistakes: Sequence[Sample] = ()
@@ -114,11 +114,11 @@ def shown(predictions: Predictions) -> Iterator[Block]:
     if predictions.problem:
         yield Paragraph(text=f"No predictions: {predictions.problem}", note=True)
         return
-    every = "All" if predictions.seen == predictions.of else f"{predictions.seen:,} of"
+    every = "All" if predictions.seen == predictions.total else f"{predictions.seen:,} of"
     confusion = predictions.confusion
     yield Paragraph(
-        text=f"{every} {predictions.of:,} {predictions.split} images were shown to the checkpoint "
-        f"of {predictions.selection}. {predictions.wrong:,} of them were named wrongly."
+        text=f"{every} {predictions.total:,} {predictions.split} images were shown to the "
+        f"checkpoint of {predictions.selection}. {predictions.wrong:,} of them were named wrongly."
     )
     caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
     yield Gallery(samples=predictions.samples, caption=caption)

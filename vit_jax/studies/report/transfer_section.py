@@ -1,4 +1,4 @@
-"""One transfer as sections of a report: the choice, the final runs, the paper's number beside."""
+"""One transfer as sections of a report: selection, final runs, comparison with the paper."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
