@@ -403,7 +403,7 @@ def test_a_program_says_what_its_outputs_mean(heads):
         loading.load(heads / "sigmoid"),
         export.ExportOptions(batch=1, platforms=("cpu",)),
     )
-    about = export._about(opened, form, export.trace(opened, form))
+    about = export.describe_program(opened, form, export.trace(opened, form))
     assert about["outputs"]["probabilities"]["meaning"] == "sigmoid of the logits"
     assert about["classes"] == NAMES
 

@@ -160,7 +160,7 @@ def write(
     check_output(path)
     exported = trace(loaded, options)
     content = exported.serialize()
-    about = _about(loaded, options, exported)
+    about = describe_program(loaded, options, exported)
     about["file"] = {
         "name": path.name,
         "bytes": len(content),
@@ -197,7 +197,7 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _about(
+def describe_program(
     loaded: loading.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
     """A description of a program for its users, as JSON-able values."""

@@ -73,12 +73,13 @@ def page(document: Document) -> str:
 
 
 def _section(section: PageSection) -> Markup:
-    blocks = [_block(block) for block in section.blocks]
+    blocks = [render_block(block) for block in section.blocks]
     title = element(f"h{section.level}", section.title) if section.title else None
     return element("section", title, *blocks)
 
 
-def _block(block: Block) -> Markup:
+def render_block(block: Block) -> Markup:
+    """A block of a page as HTML."""
     match block:
         case Numbers():
             return _numbers(block)

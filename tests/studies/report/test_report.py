@@ -202,11 +202,11 @@ def test_a_confusion_of_many_classes_is_a_table():
     )
     many = confusion(classes, pairs)
     assert [row[2] for row in many.commonest().rows] == ["9", "5"]
-    page = pages.Page(html._block(many))
+    page = pages.Page(html.render_block(many))
     assert page.count("svg") == 0
     assert page.words == ["true class", "taken for", "images", "class 3", "class 0", "9",
                           "class 1", "class 2", "5"]  # fmt: skip
-    few = pages.Page(html._block(confusion(classes[:50], pairs)))
+    few = pages.Page(html.render_block(confusion(classes[:50], pairs)))
     assert few.count("td", "hit") == 1
     assert few.count("td", "miss") == 2
     assert "class 3 taken for class 0: 9" in [attrs.get("title") for _, attrs in few.elements]
