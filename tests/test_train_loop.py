@@ -241,17 +241,16 @@ def test_the_last_save_of_a_run_is_waited_for():
         made.run(0, 0)
 
 
-def test_a_stop_while_an_evaluation_ends_keeps_its_numbers():
-    stop = preemption.Stop()
-
+@pytest.mark.parametrize(("begun", "saved"), [(0, 2), (8, 8)], ids=["trained", "restored"])
+def test_a_stop_while_an_evaluation_ends_keeps_its_numbers(begun, saved):
     def evaluator(params, *, stop):
         made.stop.signal = signal.SIGTERM  # comes after its last batch
         return {"top1": 0.75}
 
-    made = make(evaluators={"test": evaluator}, stop=stop)
-    with pytest.raises(preemption.Preempted, match="stopped and saved at step 2;"):
-        made.run(0, 0)
-    assert saves(made) == [(2, 0.75)]
+    made = make(evaluators={"test": evaluator}, stop=preemption.Stop())
+    with pytest.raises(preemption.Preempted, match=f"stopped and saved at step {saved};"):
+        made.run(begun, begun, evaluated=not begun)
+    assert saves(made) == [(saved, 0.75)]
 
 
 def test_an_evaluation_cut_short_by_a_stop_has_no_numbers():
@@ -413,17 +412,6 @@ def test_a_stop_before_the_first_step():
     with pytest.raises(preemption.Preempted, match="stopped and saved at step 8;"):
         made.run(8, 8)
     assert saves(made) == []
-
-
-def test_a_stop_while_a_restored_state_is_evaluated():
-    def evaluator(params, *, stop):
-        made.stop.signal = signal.SIGTERM
-        return {"top1": 0.75}
-
-    made = make(evaluators={"test": evaluator})
-    with pytest.raises(preemption.Preempted, match="stopped and saved at step 8;"):
-        made.run(8, 8, evaluated=False)
-    assert saves(made) == [(8, 0.75)]
 
 
 def test_an_evaluation_that_gets_on_is_not_stuck():
