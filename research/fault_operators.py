@@ -55,10 +55,11 @@ class Fault:
         indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
         first = self.before[: len(self.before) - len(self.before.lstrip())]
         new = textwrap.indent(self.after, indent.removesuffix(first)).splitlines()
-        changed = "\n".join(lines[:start] + new + lines[start + count :]) + "\n"
-        if ast.dump(ast.parse(changed)) == _dumped(text):
+        changed = lines[:start] + new + lines[start + count :]
+        first, end = _statement(_parsed(text), start, start + count, len(lines))
+        if _dumped(changed[first : end + len(new) - count]) == _dumped(lines[first:end]):
             raise ValueError(f"{self.file}: {self.function}: {self.after!r} changes nothing")
-        return changed
+        return "\n".join(changed) + "\n"
 
 
 @functools.lru_cache(4)
@@ -66,11 +67,22 @@ def _parsed(text):
     return ast.parse(text)
 
 
+def _statement(tree, start, stop, length):
+    """The lines of the statement of a module, or of a class, around some lines; else all."""
+    found, body = (0, length), tree.body
+    while body:
+        around = [one for one in body if one.lineno <= start + 1 and stop <= one.end_lineno]
+        found = (around[0].lineno - 1, around[0].end_lineno) if around else found
+        body = around[0].body if around and isinstance(around[0], ast.ClassDef) else []
+    return found
+
+
+def _dumped(lines):
+    head = "if True:\n" if lines[0][:1] == " " else ""
+    return ast.dump(ast.parse(head + "\n".join(lines)))
+
+
 @functools.lru_cache(4)
-def _dumped(text):
-    return ast.dump(_parsed(text))
-
-
 def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     """The functions of a module by qualified name, without `<locals>`."""
     found = {}

@@ -99,6 +99,22 @@ def test_what_has_no_value_is_nan():
     assert metrics.measure(empty, ("f1", "intervals")) == {}
 
 
+def test_an_output_with_a_nan_is_of_no_class_and_has_no_temperature():
+    best = metrics.predicted(np.float32([[np.nan, 1], [0, 1]]), several=False)
+    assert metrics.confusion(np.array([1, 1]), best, 2).tolist() == [[0, 0], [0, 1]]
+    assert metrics.fit_temperature(np.float32([[np.nan, 1], [0, 1]]), np.array([1, 1])) is None
+
+
+def test_calibration_by_hand():
+    """A probability of 5/15 is the last of its bin, where 0.3 is too."""
+    logits = np.log([[1 / 3, 1 / 3, 1 / 3, 1e-300], [0.3, 0.25, 0.25, 0.2]])
+    labels, weights = np.array([0, 1]), np.array([[1, 1], [2, 2], [1, 3]])
+    found = metrics.calibration_error(logits, labels, weights)
+    gap, other = 1 - 1 / 3, -0.3
+    expected = [(gap + other) / 2, (gap + other) / 2, abs(gap + 3 * other) / 4]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_large_logits_do_not_overflow():
     found = metrics.scores(np.float32([[2000, 0], [-2000, 0]]), several=False)
     assert found.tolist() == [[1, 0], [0, 1]]
