@@ -1,4 +1,4 @@
-"""Steps so small that the loop shows: a run of digits as it is, against its step alone."""
+"""The cost of the loop around a step: a run of digits, against its step alone."""
 
 import contextlib
 import functools
@@ -53,7 +53,7 @@ class HeldBatches:
 
 
 def create_config(steps: int) -> config.Config:
-    """The config `digits` with so many steps, which saves and evaluates after the last."""
+    """The config `digits` with a number of steps; it saves and evaluates after the last."""
     overrides = {"train.duration": f"{steps} steps", "schedule.warmup": "0 steps"}
     overrides |= dict.fromkeys(
         ("evaluation.every", "checkpoint.every", "checkpoint.minutes"), "none"

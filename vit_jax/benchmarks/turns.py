@@ -223,7 +223,7 @@ def record(
     command: str,
     versions: Mapping[str, str] | Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A measurement as it is kept: what, by which code, when and where.
+    """A measurement for the records: what, by which code, when and where.
 
     Args:
       compared: what was measured.

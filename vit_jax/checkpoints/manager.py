@@ -165,7 +165,7 @@ class Manager:
         self._pending = self._background.submit(self._finish, step, commit)
 
     def poll(self) -> None:
-        """Raises SaveFailed if a background save has failed; otherwise free."""
+        """Raises SaveFailed if a background save has failed; cheap, so call it at every step."""
         if self._pending is not None and self._pending.done():
             error = self._pending.exception()
             if error is not None:

@@ -107,7 +107,7 @@ class _ByComponent(type):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Section(metaclass=_ByComponent):
-    """Options of which one names a component, whose arguments are options of the section too.
+    """A section of which one option names a component and the others are its arguments.
 
     `Optimizer(name="lion", b1=0.9)` is of a subclass of `Optimizer` that has lion's arguments:
     declared in the schema, or made of the signature where the component is not of this package.

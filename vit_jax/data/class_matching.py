@@ -46,7 +46,7 @@ Outputs = tuple[int | None, ...]  # of each class of the data; None: no output h
 
 
 class UnmatchedError(ConfigError):
-    """Classes of data that are not those of a head."""
+    """Some classes of the data have no output in the head."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def match(
 
 
 class Relabeled:
-    """A source whose labels count the outputs of a head.
+    """A source whose labels are indices of a head's outputs.
 
     Attributes:
       classes: names of the outputs.

@@ -169,7 +169,7 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
 
 
 def check_plugged_in(source: Source, data: config.Data, *, labels: bool) -> None:
-    """Raises DataError for a source of a plug-in whose first example is none."""
+    """Raises DataError for a plug-in's source whose first example is invalid."""
     text = data.source
     if not len(source):
         raise DataError(f"data.source={text}: has no examples")

@@ -77,7 +77,7 @@ def best_metric(cfg: config.Config) -> str | None:
 
 
 def notes(cfg: config.Config, evaluations: int) -> list[str]:
-    """Lines for the start of a run of so many evaluations: what chooses, what judges."""
+    """Lines for the start of a run: which split chooses the checkpoint, and which one tests it."""
     if not cfg.measured:
         return []
     measured, test, metric = evaluation(cfg.data), final(cfg.data), best_metric(cfg)

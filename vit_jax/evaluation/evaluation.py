@@ -86,7 +86,7 @@ class Evaluation:
 
     @property
     def brief(self) -> list[str]:
-        """Evaluators beside the evaluation split, of whose results only the main ones are shown.
+        """Evaluators besides that of the evaluation split; only their main results are shown.
 
         Those that the config names in `evaluation.evaluators` are shown whole.
         """

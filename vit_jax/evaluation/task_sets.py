@@ -1,4 +1,4 @@
-"""Datasets besides the run's own: those of `evaluation.tasks`, and pairs for frozen features."""
+"""Further datasets to evaluate: `evaluation.tasks`, and pairs for frozen features."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence

@@ -211,7 +211,7 @@ def _features(
 def create_file(
     path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
 ) -> Iterator[WriteRows]:
-    """A feature file, whose suffix names its format, which appears once it is complete.
+    """Creates a feature file, in the format of its suffix, that appears once it is complete.
 
     Yields a function that appends features (b, ...) float32, names and labels, (b,) or (b, K)
     int32. Raises ConfigError if the disk cannot be written.

@@ -283,7 +283,7 @@ class AdapterBase(NamedTuple):
 
 
 def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
-    """Splits the parameters of a LoRA run, whose classes have these names, into base and adapter.
+    """Splits the parameters of a LoRA run with these classes into base and adapter.
 
     Raises ConfigError for a run without a base, or in which everything trains.
     """

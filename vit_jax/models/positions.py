@@ -184,7 +184,7 @@ def sincos_2d(
 
 
 def fixed(position: str, grid: tuple[int, int], features: int) -> jax.Array | None:
-    """The table of a `model.position` without parameters, (P, features) float32; None: of others.
+    """The table of a parameter-free `model.position`, (P, features) float32, else None.
 
     Args:
       position: sincos_1d, sincos_2d or sincos_2d_mae.

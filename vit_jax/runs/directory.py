@@ -40,7 +40,7 @@ def reconcile(
     overrides: Mapping[str, Any],
     accept: Collection[str] = (),
 ) -> config.Config:
-    """The config to run in `workdir`: `cfg`, or that of the run that it contains.
+    """The config to run in `workdir`: `cfg`, or the config of the run in it.
 
     The newest commit record says what the run is, and config.json where it has none yet.
 

@@ -114,7 +114,7 @@ class TestEvaluation:
     load: Callable[[int], models.Params]
 
     def ending(self, step: int) -> Self:
-        """The same for a run whose last step is this one."""
+        """A copy for a run that ends at this step."""
         return dataclasses.replace(self, steps=step)
 
     def __call__(

@@ -205,7 +205,7 @@ class Speed(NamedTuple):
 
     @classmethod
     def measured(cls, images: float, waiting: float, flops_per_image: float | None) -> "Speed":
-        """The speed of so many images a second on this run's devices."""
+        """The speed on this run's devices, for a rate in images per second."""
         devices, peak = jax.device_count(), logs.peak_flops(jax.devices()[0].device_kind)
         mfu = images * flops_per_image / (peak * devices) if peak and flops_per_image else None
         return cls(images, devices, waiting, mfu)

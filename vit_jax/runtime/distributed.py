@@ -45,7 +45,7 @@ class PeerLost(config.UserError):
 
 
 class ProcessInfo(NamedTuple):
-    """This process among those of its run, by the environment."""
+    """The place of this process in its run, as the environment defines it."""
 
     number: int
     count: int

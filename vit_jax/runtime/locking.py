@@ -183,7 +183,7 @@ def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[Lease]:
 def attempt(
     workdir: pathlib.Path, *, wanted: bool
 ) -> Iterator[tuple[str | None, Callable[[], None]]]:
-    """Holds the lock if available; otherwise reports the reason instead of raising.
+    """Holds the lock if it is free; reports why not instead of raising.
 
     In a multi-process run the first process takes the lock for all (`wanted`), and tells the
     others once they have joined. Yields the reason, and `Lease.ensure_held`, which passes in the

@@ -69,7 +69,7 @@ def initial(options: config.Lora, model: models.Classifier, seed: int) -> models
 
 
 def scaled(options: config.Lora, params: models.Params) -> models.Params:
-    """Folds alpha / rank into B, so that the forward pass adds A B as it is."""
+    """Folds alpha / rank into B, so that the forward pass only adds A B."""
 
     def one(name: str, leaf: jax.Array) -> jax.Array:
         return leaf * _scale(options) if name.endswith("/b") else leaf

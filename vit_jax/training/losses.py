@@ -77,7 +77,7 @@ def probabilities(logits: jax.Array, loss: config.Loss) -> jax.Array:
 
 
 def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False) -> jax.Array:
-    """Whether the highest score is that of the example's class, (B,) bool.
+    """Whether the example's class has the highest score, (B,) bool.
 
     Args:
       logits: (B, K) float32.

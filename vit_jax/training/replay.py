@@ -44,7 +44,7 @@ class Corrupted(config.UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """An array whose bits differ, on a device.
+    """An array that has different bits on a device.
 
     Attributes:
       device: the device's place in the mesh.

@@ -104,7 +104,7 @@ def errors_as(kind: type[UserError], what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
-    """Gives an OSError the name of the file, which those of writes and flushes lack."""
+    """Adds the file's name to an OSError: writes and flushes raise it without one."""
     try:
         yield
     except OSError as error:

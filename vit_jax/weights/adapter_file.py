@@ -55,7 +55,7 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
 def read_arrays(
     path: pathlib.Path, shapes: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Reads the arrays by name; raises WeightsError unless they are those of `shapes`.
+    """Reads the arrays by name; raises WeightsError unless they match `shapes`.
 
     Also raises where arrays or `fields` are not as they were written. Warns of a folder that an
     older version wrote, which cannot tell.

@@ -118,7 +118,7 @@ class Family:
         return {}
 
     def bias_groups(self, spec: ModelSpec) -> Iterable[frozenset[str]]:
-        """Parts whose biases a file can lack together; those of other parts become zeros."""
+        """Groups of parts whose biases a file can leave out; others are written as zeros."""
         return ()
 
     def class_rows(self, model: config.Model) -> tuple[bool, ...]:
@@ -144,7 +144,7 @@ def refuse_options(model: config.Model, wrong: Mapping[str, bool], who: str) -> 
 
 
 def refuse_other_model(fields: Fields, model: Mapping[str, Any]) -> None:
-    """Raises WeightsError for fields of config.json that say otherwise than the arrays.
+    """Raises WeightsError for fields of config.json that contradict the arrays.
 
     Such a file describes another model, and its heads, which no array shows, are of that.
     """

@@ -20,7 +20,7 @@ CLASSES = ("ViTModel", "ViTForImageClassification", "BeitModel", "BeitForImageCl
 
 
 def as_torch(arrays: Arrays) -> Arrays:
-    """The arrays of one of these classes as PyTorch's has them; those of others unchanged."""
+    """Renames and transposes the arrays of a Flax class to PyTorch's; leaves others unchanged."""
     if not any(map(LAYER.search, arrays.specs)):
         return arrays
     origins: dict[str, tuple[str, tuple[int, ...] | None]] = {}
@@ -42,7 +42,7 @@ def as_torch(arrays: Arrays) -> Arrays:
 
 
 def from_torch(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of a PyTorch class as the Flax one has them."""
+    """Renames and transposes the arrays of a PyTorch class to those of its Flax class."""
     found = {}
     for name, values in arrays.items():
         *path, end = name.split(".")

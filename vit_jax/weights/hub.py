@@ -135,7 +135,7 @@ class _CachedFile:
         return self.path.with_name(f"{self.path.name}.part.json")
 
     def known(self) -> tuple[int, dict[str, Any]]:
-        """The bytes that are here, and what the server said of their file."""
+        """The bytes downloaded so far, and the server's description of their file."""
         if not (self.part.is_file() and self.state.is_file()):
             return 0, {}
         try:

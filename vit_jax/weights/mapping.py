@@ -217,7 +217,7 @@ class Shapes:
         return self.shape(first if first in self._rules else root, 4)[2]
 
     def shape(self, target: str, axes: int) -> Shape:
-        """The shape of a parameter with so many axes, those of heads in one where a file has so.
+        """The shape of a parameter with `axes` axes; those of heads are merged if the file's are.
 
         Raises WeightsError without it.
         """
@@ -280,7 +280,7 @@ class Shapes:
         }  # fmt: skip
 
     def depth(self, targets: str) -> int:
-        """The number of layers whose parameters begin so."""
+        """The number of layers with parameters of this prefix."""
         blocks = {
             re.escape(rule.source.partition("{layer}")[0])
             for rule in self._all

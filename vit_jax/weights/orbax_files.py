@@ -40,7 +40,7 @@ class OrbaxArray:
 
 
 def recognizes(path: pathlib.Path) -> bool:
-    """Whether a folder is such a checkpoint."""
+    """Whether a folder is an Orbax checkpoint."""
     return bool(_items(path))
 
 

@@ -272,7 +272,7 @@ class _Part:
         self.allow(MOST_HEADERS)
 
     def allow(self, size: int) -> None:
-        """Allows so many bytes to be read from now on."""
+        """Sets the number of bytes that may be read from now on."""
         self._allowed = size
 
     def read(self, size: int) -> bytes:

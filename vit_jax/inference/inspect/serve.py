@@ -56,7 +56,7 @@ class Server(http.server.ThreadingHTTPServer):
         self._connections = threading.BoundedSemaphore(CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers a connection in a thread of its own, of which there are only so many."""
+        """Answers a connection in a thread of its own; their number is limited."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:

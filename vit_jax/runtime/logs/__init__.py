@@ -71,7 +71,7 @@ def warn_of_assumptions(reference: str | os.PathLike[str], lines: Sequence[str])
 
 @contextlib.contextmanager
 def assumptions_logged() -> Iterator[None]:
-    """Logs each AssumptionWarning as lines: for commands, whose users see no Python."""
+    """Logs each AssumptionWarning as lines, for users of commands."""
     with warnings.catch_warnings():
         ignore_full_cache()
         warnings.simplefilter("default", AssumptionWarning)

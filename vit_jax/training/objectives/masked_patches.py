@@ -74,7 +74,7 @@ def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
 
 
 def keys_of_examples(index: jax.Array) -> jax.Array:
-    """Keys of examples by their number (B,): those of evaluation, always the same."""
+    """The keys of examples by their number (B,) in evaluation, the same every time."""
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(streams.MASKED_PATCHES), index)
 
 

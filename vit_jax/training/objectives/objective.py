@@ -145,7 +145,7 @@ class Objective:
         raise NotImplementedError
 
     def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
-        """The measures of a step, from those of the global batch: () float32 ones are logged.
+        """The measures of a step, from the global batch's; scalars, () float32, are logged.
 
         What is no mean over images, such as the entropy of a mean, is computed here.
         """

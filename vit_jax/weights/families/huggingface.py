@@ -529,5 +529,5 @@ def encoder_fields(spec: ModelSpec) -> dict[str, Any]:
 
 
 def without_dropout(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of models that have no such dropout, and whose biases are fields of their own."""
+    """The fields for model types without fields of dropout and of `qkv_bias`."""
     return {k: v for k, v in fields.items() if k != "qkv_bias" and "dropout_prob" not in k}

@@ -46,7 +46,7 @@ SHOWN = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio
 
 
 class OpenClip(Family):
-    """The image tower beside or without that of texts."""
+    """The image tower of a CLIP model, with or without its text tower in the file."""
 
     project = "open_clip"
     anchors = ("visual.conv1.weight",)

@@ -165,7 +165,7 @@ NAMES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TimmViT(timm.Timm):
-    """Models that differ in sizes, tokens and parts that arrays show, and in what is said here.
+    """A kind of ViT: what arrays do not show of it is in the attributes.
 
     Attributes:
       title: its name in messages.
@@ -430,7 +430,7 @@ class TimmViT(timm.Timm):
         return timm.resnet_architecture(model, HYBRIDS)
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
-        """The arguments from which timm builds a model, besides those of Eva too."""
+        """The arguments from which timm builds a model, besides those that Eva shares."""
         gated = model.mlp == "swiglu"
         gelu = model.activation == "gelu"
         activation = {"gelu": model.gelu} if gelu else {"activation": model.activation}
@@ -623,7 +623,7 @@ def _is_clip(model: config.Model) -> bool:
 
 
 class UnknownTimm(timm.Timm):
-    """A Vision Transformer of timm whose architecture is none of the known ones."""
+    """A Vision Transformer of timm whose architecture is unknown here."""
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
         return timm.is_transformer(arrays)

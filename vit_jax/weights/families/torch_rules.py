@@ -52,7 +52,7 @@ def _kernel(layer: str) -> Any:
 
 
 def resnet_units(unit: str) -> Iterator[tuple[str, str]]:
-    """Yields the names of a ResNet's units below that of a unit."""
+    """Yields the names of the layers in a ResNet's unit, given the unit's."""
     for number in (1, 2, 3):
         yield f"{unit}.conv{number}", f"resnet/unit/conv{number}"
         yield f"{unit}.norm{number}", f"resnet/unit/gn{number}"

@@ -63,7 +63,7 @@ class _Array:
         self._encode = encode
 
     def build(self, state: Any) -> None:
-        """Sets the values: shape, type, order and bytes; those of Python 2 come as text."""
+        """Sets the values from shape, type, order and bytes, which Python 2 wrote as text."""
         _, shape, kind, fortran, raw = expect(state, tuple)
         if isinstance(raw, str):
             raw = self._encode(raw)

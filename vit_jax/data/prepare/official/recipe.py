@@ -90,14 +90,14 @@ class Contents(NamedTuple):
 
 
 def encode_file(data: Sequence[bytes], features: Features) -> Features:
-    """An image file as it is."""
+    """The unchanged bytes of an image file."""
     return {"image": checked(data[0])}
 
 
 def encode_pixels(
     shape: tuple[int, ...], axes: tuple[int, ...], data: Sequence[bytes], features: Features
 ) -> Features:
-    """The PNG of pixels that are stored in a `shape` whose `axes` are height, width, channels."""
+    """A PNG of pixels stored in `shape`, whose `axes` are height, width and channels."""
     pixels = np.frombuffer(data[0], np.uint8).reshape(shape)
     return {"image": as_png(pixels.transpose(axes))}
 

@@ -141,7 +141,7 @@ class SourceFiles:
             yield plain, file
 
     def spill(self, named: str, make: Callable[[], Iterator[bytes]], inside: str = "data") -> Path:
-        """A file in `scratch` with the chunks of `make`, or that of an earlier attempt.
+        """Writes the chunks of `make` to a file in `scratch`, unless an earlier attempt did.
 
         `named` identifies the contents. The path of the file ends in `inside`. Raises DataError for
         too many bytes.
