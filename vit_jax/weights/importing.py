@@ -17,7 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import config, models
-from vit_jax.weights import adapting, flax_names, json_fields, mapping, orbax_files, readers
+from vit_jax.weights import (
+    adapting,
+    flax_names,
+    json_fields,
+    mapping,
+    orbax_files,
+    peft_files,
+    readers,
+)
 from vit_jax.weights.arrays import Arrays, WeightsError
 from vit_jax.weights.families import google, huggingface, timm
 from vit_jax.weights.family import FAMILIES, NOT_OFFERED, Family, Files, Hints
@@ -223,7 +231,10 @@ def _recognize(
     path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
 ) -> tuple[Found, mapping.ModelSpec]:
     """The arrays with their family, and the model at its stored image size."""
-    arrays, files = _open(path)
+    if peft_files.recognizes(path):
+        arrays, files = _with_adapter(path, overrides.get("init_from"))
+    else:
+        arrays, files = _open(path)
     found = find(arrays, files)
     size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
     given = config.build(config.override({}, overrides))
@@ -261,6 +272,22 @@ def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
     files = {}
     if path.suffix.lower() != ".npz":  # which needs no other file
         files = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
+    return arrays, files
+
+
+def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, Files]:
+    """The weights below an adapter folder of PEFT, with the adapter added."""
+    below = peft_files.base(folder, given)
+    if peft_files.recognizes(below):
+        raise WeightsError(f"{below}: is an adapter too; name the weights below it")
+    plain, files = _open(below)
+    arrays = peft_files.merged(folder, plain)
+    fields = dict(files.get("config.json", {}))
+    if fields and (count := peft_files.outputs(arrays, plain)) is not None:
+        # The names are those of the base's head; a folder of PEFT has none of its own.
+        for key in ("id2label", "label2id", "problem_type"):
+            fields.pop(key, None)
+        files = {**files, "config.json": {**fields, "num_labels": count}}
     return arrays, files
 
 

@@ -1,0 +1,141 @@
+"""Adapter folders of PEFT: its own logits, and one line for what is none of LoRA."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import vit_jax
+from vit_jax.weights.arrays import WeightsError
+
+WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights"
+BASE = {"init_from": str(WEIGHTS / "hf_vit_tiny")}
+CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def by_peft():
+    with np.load(WEIGHTS / "peft" / "logits.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copytree(WEIGHTS / "peft" / "head", tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def settings(folder, **changed):
+    fields = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(fields | changed))
+
+
+def arrays(folder, change):
+    found = safetensors.load_file(folder / FILE)
+    change(found)
+    safetensors.save_file(found, folder / FILE)
+
+
+# Rank and alpha of one layer other than of the rest, a convolution; biases and a new head; by rank.
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["scaled", "head", "plain"])
+def test_logits_are_those_of_peft(name, by_peft):
+    model = vit_jax.load(WEIGHTS / "peft" / name, BASE)
+    logits = np.asarray(model.apply(model.params, by_peft["images"])[0])
+    np.testing.assert_allclose(logits, by_peft[name], rtol=0, atol=1e-6)
+
+
+def test_a_new_head_has_no_names_of_the_old_one():
+    assert vit_jax.load(WEIGHTS / "peft" / "head", BASE).classes == (
+        "class 0",
+        "class 1",
+        "class 2",
+    )
+    base = vit_jax.load(BASE["init_from"])
+    assert vit_jax.load(WEIGHTS / "peft" / "plain", BASE).classes == base.classes
+
+
+def test_the_names_of_a_saved_model_are_taken_too(folder, by_peft):
+    """Version 4 of transformers trains under the names that it saves."""
+
+    def older(found):
+        pairs = {"layers": "encoder.layer", "attention.q_proj": "attention.attention.query",
+                 "mlp.fc2": "output.dense"}  # fmt: skip
+        for name in list(found):
+            new = name
+            for one, other in pairs.items():
+                new = new.replace(f".{one}.", f".{other}.")
+            found[new] = found.pop(name)
+
+    arrays(folder, older)
+    model = vit_jax.load(folder, BASE)
+    logits = np.asarray(model.apply(model.params, by_peft["images"])[0])
+    np.testing.assert_allclose(logits, by_peft["head"], rtol=0, atol=1e-6)
+
+
+def test_a_path_in_the_folder_is_not_followed(folder):
+    for name in ("me/my-vit", BASE["init_from"], None, 3):
+        settings(folder, base_model_name_or_path=name)
+        with pytest.raises(WeightsError, match="no published name; set --config.init_from=PATH"):
+            vit_jax.load(folder)
+    with pytest.raises(WeightsError, match="is an adapter too; name the weights below it"):
+        vit_jax.load(folder, {"init_from": str(folder)})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("peft_type", "IA3"), ("use_dora", True), ("fan_in_fan_out", True), ("lora_bias", True),
+     ("use_qalora", True), ("some_new_variant", {"k": 1}), ("init_lora_weights", "pissa"),
+     ("layer_replication", [[0, 2]])],
+)  # fmt: skip
+def test_other_arithmetic_is_refused_by_name(folder, field, value):
+    settings(folder, **{field: value})
+    with pytest.raises(WeightsError, match=rf"{field}=.*: is not supported; merge it with PEFT"):
+        vit_jax.load(folder, BASE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"lora_alpha": None}, "lora_alpha=None: must be a number"),
+        ({"lora_alpha": float("inf")}, "lora_alpha=inf: must be a number"),
+        ({"alpha_pattern": {".*q": 2}}, "alpha_pattern: is not numbers by name"),
+        ({"alpha_pattern": {"q_proj": "2"}}, "lora_alpha='2': must be a number"),
+    ],
+)
+def test_a_scale_is_a_number(folder, changed, said):
+    settings(folder, **changed)
+    with pytest.raises(WeightsError, match=said):
+        vit_jax.load(folder, BASE)
+
+
+LAYER = "base_model.model.vit.layers.0.attention.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda found: found.pop(f"{LAYER}.lora_B.weight"), "has lora_A alone"),
+        (lambda found: found.update({f"{LAYER}.lora_magnitude_vector": np.ones(4, "f4")}),
+         "lora_magnitude_vector: is not supported"),
+        (lambda found: found.update({f"{LAYER}.lora_B.weight": np.ones((24, 5), "f4")}),
+         r"lora_B \(24, 5\) times lora_A"),
+        (lambda found: found.update({f"{LAYER}x.lora_B.weight": np.ones((24, 3), "f4")}),
+         "q_projx.lora_B.weight: the base has no such layer"),
+        (lambda found: [found.pop(name) for name in list(found) if "lora" in name],
+         "has no layers of LoRA"),
+    ],
+)  # fmt: skip
+def test_arrays_that_make_no_layer_are_refused(folder, change, said):
+    arrays(folder, change)
+    with pytest.raises(WeightsError, match=said):
+        vit_jax.load(folder, BASE)
+
+
+def test_a_folder_without_its_arrays_is_one_line(folder):
+    (folder / FILE).unlink()
+    with pytest.raises(WeightsError, match=f"has no {FILE}"):
+        vit_jax.load(folder, BASE)

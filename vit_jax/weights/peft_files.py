@@ -1,0 +1,187 @@
+"""Adapter folders of PEFT: LoRA and replaced layers, added to the weights they were trained on.
+
+A folder has adapter_config.json and adapter_model.safetensors (or .bin). With r = rank, a layer of
+weight W becomes W + s B A, s = alpha / r, or alpha / sqrt(r) with `use_rslora` (Hu et al. 2021;
+Kalajdzievski 2023). Layers of `modules_to_save`, such as a new classifier, are there whole.
+"""
+
+import math
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from vit_jax.weights import json_fields, readers, zoo
+from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
+from vit_jax.weights.families import hf_vit
+
+CONFIG = "adapter_config.json"
+FILES = ("adapter_model.safetensors", "adapter_model.bin")
+PREFIX = "base_model.model."
+MERGE = "merge it with PEFT (merge_and_unload, save_pretrained)"
+LORA = re.compile(r"(?P<layer>.+)\.lora_(?P<side>[AB])(?:\.[\w-]+)?\.weight")
+PARTS = re.compile(r"\.(?:modules_to_save\.[\w-]+|base_layer)(?=\.)")  # of PEFT's modules
+# Version 5 of transformers trains a ViT under other names than those it saves.
+NEWER = re.compile(rf"(^|\.)layers\.(\d+)\.({'|'.join(map(re.escape, hf_vit.NEWER_DENSE))})(?=\.)")
+OLDER = dict(zip(hf_vit.NEWER_DENSE, hf_vit.DENSE, strict=True))
+# Fields of LoRA as it is here. Any other that is set belongs to a variant with other arithmetic.
+READ = {
+    *("alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "ensure_weight_tying"),
+    *("exclude_modules", "inference_mode", "init_lora_weights", "layers_pattern"),
+    *("layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout", "megatron_core"),
+    *("modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern"),
+    *("revision", "runtime_config", "target_modules", "task_type", "use_rslora"),
+}
+# How A and B began; of the other ways, most change the base too.
+INITIAL = (None, True, False, "gaussian", "orthogonal")
+OTHER = re.compile(r"(?:^|\.)(?:lora|ia3|vera|hada|lokr|oft|boft|prompt)_\w+(?:\.|$)")
+NAME = re.compile(r"[\w.]{1,200}", re.ASCII)
+HEAD = re.compile(r"(?:classifier|head|fc)\.weight")
+
+
+def recognizes(folder: pathlib.Path) -> bool:
+    """Whether a folder holds an adapter of PEFT."""
+    return (folder / CONFIG).is_file()
+
+
+def base(folder: pathlib.Path, given: str | None) -> pathlib.Path:
+    """The file or folder of the weights that an adapter adds to; raises WeightsError.
+
+    Args:
+      folder: the adapter's.
+      given: a path or name that the user gives. Else the one in the folder is taken, if it is a
+        published name: a path in somebody's file is not followed.
+    """
+    if given is not None:
+        return zoo.resolve(given)
+    name = readers.read_json(folder / CONFIG).get("base_model_name_or_path")
+    try:
+        published = zoo.find(str(name)).name
+    except WeightsError as error:
+        raise WeightsError(
+            f"{CONFIG}: base_model_name_or_path={json_fields.shown(name)}: is no published name; "
+            "set --config.init_from=PATH to those weights"
+        ) from error
+    return zoo.resolve(published)
+
+
+def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
+    """The arrays of the base with an adapter added, each as it is read; raises WeightsError.
+
+    Args:
+      folder: the adapter's.
+      arrays: those of the base, (out, in) or (out, in, rows, columns) where LoRA adapts them.
+    """
+    settings = readers.read_json(folder / CONFIG)
+    initial = settings.get("init_lora_weights")
+    odd = {key for key, value in settings.items() if value and key not in READ}
+    odd |= {"peft_type"} if settings.get("peft_type") != "LORA" else set()
+    odd |= {"init_lora_weights"} if initial not in INITIAL else set()
+    if odd:
+        key = min(odd)
+        shown = json_fields.shown(settings.get(key))
+        raise WeightsError(f"{CONFIG}: {key}={shown}: is not supported; {MERGE}")
+    file = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise WeightsError(f"{folder}: has no {FILES[0]}")
+    adapter = readers.open_arrays(file)
+    short = {name: PARTS.sub("", name.removeprefix(PREFIX)) for name in adapter.specs}
+    layers = {name: match for name, one in short.items() if (match := LORA.fullmatch(one))}
+    if not layers:
+        raise WeightsError(f"{file.name}: has no layers of LoRA")
+    located = _Located.by(f"{next(iter(layers.values()))['layer']}.weight", arrays.specs)
+    pairs: dict[str, dict[str, str]] = {}
+    replaced: dict[str, str] = {}
+    for name, one in short.items():
+        if match := layers.get(name):
+            target = located(f"{match['layer']}.weight")
+            if target is None:
+                raise WeightsError(f"{file.name}: {one[:80]}: the base has no such layer")
+            pairs.setdefault(target, {})[match["side"]] = name
+        elif OTHER.search(one):
+            raise WeightsError(f"{file.name}: {one[:80]}: is not supported; {MERGE}")
+        else:
+            replaced[located(one) or one] = name
+    scales = {}
+    for target, sides in pairs.items():
+        if sides.keys() != {"A", "B"}:
+            raise WeightsError(f"{file.name}: {target}: has lora_{min(sides)} alone")
+        shapes = [adapter.specs[sides[side]].shape for side in "BA"]
+        _check_shapes(target, arrays.specs[target].shape, *shapes)
+        layer = LORA.fullmatch(short[sides["A"]])
+        assert layer is not None
+        scales[target] = _scale(settings, layer["layer"], shapes[1][0])
+    specs = dict(arrays.specs) | {name: adapter.specs[one] for name, one in replaced.items()}
+
+    def read(name: str) -> np.ndarray:
+        if name in replaced:
+            return adapter.read(replaced[name])
+        values = arrays.read(name)
+        if name in pairs:
+            a, b = (adapter.read(pairs[name][side]).astype(np.float32) for side in "AB")
+            product = b.reshape(len(b), -1) @ a.reshape(len(a), -1)
+            values = values.astype(np.float32) + scales[name] * product.reshape(values.shape)
+        return values
+
+    single = {name: ArraySpec(specs[name].shape, np.dtype("<f4")) for name in pairs}
+    return Arrays(specs | single, read)
+
+
+def outputs(arrays: Arrays, before: Arrays) -> int | None:
+    """The outputs of a head that an adapter brings; None if it keeps that of its base."""
+    for name, spec in arrays.specs.items():
+        if HEAD.fullmatch(name) and before.specs.get(name) != spec:
+            return spec.shape[0]
+    return None
+
+
+class _Located(NamedTuple):
+    """How a base calls the layers of an adapter: `more` before a name, or without `less`."""
+
+    there: Mapping[str, ArraySpec]
+    more: str
+    less: str
+
+    @classmethod
+    def by(cls, name: str, there: Mapping[str, ArraySpec]) -> Self:
+        """Found by one layer: its model may be nested in another, or that of the base."""
+        name = name if name in there else _older(name)
+        more = [one.removesuffix(name) for one in there if one.endswith(f".{name}")]
+        less = [name.removesuffix(one) for one in there if name.endswith(f".{one}")]
+        return cls(there, *(part[0] if len(part) == 1 else "" for part in (more, less)))
+
+    def __call__(self, name: str) -> str | None:
+        """The array of the base, if it has one."""
+        saved = _older(name)
+        names = (name, saved, f"{self.more}{saved}", saved.removeprefix(self.less))
+        return next((one for one in names if one in self.there), None)
+
+
+def _older(name: str) -> str:
+    return NEWER.sub(lambda match: f"{match[1]}encoder.layer.{match[2]}.{OLDER[match[3]]}", name)
+
+
+def _check_shapes(
+    name: str, shape: tuple[int, ...], b: tuple[int, ...], a: tuple[int, ...]
+) -> None:
+    fits = len(b) == len(a) == len(shape) in (2, 4)
+    if not fits or (b[0], *a[1:]) != shape or b[1:] != (a[0],) + (1,) * (len(shape) - 2):
+        raise WeightsError(f"{name}: lora_B {b} times lora_A {a} is not {shape}")
+
+
+def _scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
+    """What multiplies B A of a layer, by its name in the adapter."""
+    alpha = settings.get("lora_alpha")
+    patterns = settings.get("alpha_pattern") or {}
+    if patterns:
+        # PEFT takes keys as regular expressions; what people write are ends of names.
+        if not isinstance(patterns, dict) or not all(NAME.fullmatch(str(key)) for key in patterns):
+            raise WeightsError(f"{CONFIG}: alpha_pattern: is not numbers by name; {MERGE}")
+        parts = layer.split(".")
+        ends = (".".join(parts[first:]) for first in range(len(parts)))
+        alpha = next((patterns[end] for end in ends if end in patterns), alpha)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise WeightsError(f"{CONFIG}: lora_alpha={json_fields.shown(alpha)}: must be a number")
+    return alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank
