@@ -56,7 +56,7 @@ def test_ticks_are_round(values, log, most, ticks):
 @pytest.mark.parametrize(
     ("value", "percent", "text"),
     [(0.5, True, "50 %"), (0.875, True, "87.5 %"), (15000, False, "15k"), (450, False, "450"),
-     (0.0003, False, "0.0003"), (3e-5, False, "3e-5"), (2.5e6, False, "2.5e6")],
+     (0, False, "0"), (0.0003, False, "0.0003"), (3e-5, False, "3e-5"), (2.5e6, False, "2.5e6")],
 )  # fmt: skip
 def test_numbers_are_short(value, percent, text):
     assert charts.number(value, percent=percent) == text
@@ -68,6 +68,31 @@ def test_what_is_not_finite_or_off_the_axis_is_left_out():
     assert len(line) == 2
     empty = drawn(Chart(title="t", series=[Series(name="a", points=[(1, float("nan"))])]))
     assert empty.text == "nothing measured yet"
+
+
+def test_an_error_stays_with_its_point_and_labels_go_with_the_first_lost_one():
+    points, labels = [(0, 1.0), (1, 0.0), (2, 3.0)], ["a", "b", "c"]
+    series = Series(name="", points=points, errors=[0.1, 0.2, 0.3], labels=labels)
+    (both,) = Chart(title="t", series=[series], log_x=True, log_y=True).drawn
+    assert (both.points, both.errors, both.labels) == ([(2, 3.0)], [0.3], ())
+    (whole,) = Chart(title="t", series=[series]).drawn
+    assert (whole.errors, whole.labels) == ([0.1, 0.2, 0.3], labels)
+
+
+def test_colors_begin_again_dashed():
+    series = [Series(name="a", points=[(0, 1.0), (1, 2.0)], color=color) for color in (1, 9)]
+    page = drawn(Chart(title="t", series=series))
+    kinds = [attrs["class"] for tag, attrs in page.elements if tag == "polyline"]
+    assert len(kinds) == 2
+    assert all("c1" in kind.split() for kind in kinds)
+    assert ["dashed" in kind for kind in kinds] == [False, True]
+
+
+def test_the_charts_of_a_run():
+    loss, *others = charts.run_charts(lambda key: [(1, 0.5)], ["validation"])
+    assert (loss.title, loss.log_y) == ("Loss", True)
+    assert [one.name for one in loss.series] == ["train (augmented)", "validation"]
+    assert not any(one.log_y for one in others)
 
 
 def test_named_ticks_are_inside_the_frame():
