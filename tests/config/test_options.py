@@ -125,10 +125,18 @@ def test_a_value_and_its_text_are_equal():
         ("1e3 examples", 8, 100, 125),
         ("7 epochs", 4096, 303_000_000, 517_823),
         ("0.1 epochs", 10, 100, 1),
+        ("1.1 epochs", 10, 100, 11),  # 11 steps and 2e-15
     ],
 )
 def test_a_duration_is_rounded_up_to_whole_steps(text, batch, examples, steps):
-    assert config.Duration.parse(text).steps(batch, examples) == steps
+    duration = config.Duration.parse(text)
+    assert duration.steps(batch, examples) == steps
+    assert config.Duration.parse(str(duration)) == duration
+
+
+def test_the_text_of_a_duration_loses_no_digit():
+    third = config.Duration(1 / 3, "epochs")
+    assert config.Duration.parse(str(third)) == third
 
 
 def test_a_config_survives_json_and_pickle():

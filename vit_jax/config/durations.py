@@ -25,7 +25,7 @@ class Duration:
         words = str(value).split()
         amount, unit = [*words, "steps"][:2]
         unit = unit if unit.endswith("s") else unit + "s"
-        if isinstance(value, bool) or len(words) not in (1, 2) or unit not in cls.UNITS:
+        if len(words) not in (1, 2) or unit not in cls.UNITS:
             raise ValueError
         number = float(amount)
         if not math.isfinite(number):
