@@ -169,7 +169,7 @@ def test_numbers_of_training_runs(tmp_path):
     # 25 steps of 32 images at 64/s on 8 cores.
     origin = "pretrain/ViT-L_16-i21k-90ep"
     pages.write_run(tmp_path / origin, name=origin, results=few)
-    cell = next(c for c in tables.table("table2").cells
+    cell = next(c for c in tables.table("table2").scores
                 if c.measure == tables.CORE_DAYS and c.steps[0].name == origin)  # fmt: skip
     found = {origin: run_data.read_run(tmp_path / origin)}
     assert measurements.number(cell, found, None).mean == pytest.approx(12.5 * 8 / 86400)

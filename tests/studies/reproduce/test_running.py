@@ -16,9 +16,9 @@ from vit_jax.training import sharding
 
 
 def cut(name, keep):
-    """Returns a table with some of its cells."""
+    """A table with some of its scores."""
     table = tables.table(name)
-    return dataclasses.replace(table, cells=tuple(c for c in table.cells if keep(c)))
+    return dataclasses.replace(table, scores=tuple(c for c in table.scores if keep(c)))
 
 
 @pytest.fixture

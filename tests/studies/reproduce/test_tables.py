@@ -32,7 +32,7 @@ def printed(name):
 def cells(name):
     """Returns the cells of a table by row and column, each once."""
     found = {}
-    for cell in tables.table(name).cells:
+    for cell in tables.table(name).scores:
         assert (cell.row, cell.column) not in found
         found[cell.row, cell.column] = cell
     return found
@@ -221,21 +221,21 @@ FIVE = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
 def test_figures_8_9_and_13_measure_5_shot_imagenet():
     """What the paper only draws has no printed number; compute is Table 6's, where that has it."""
     eight = tables.table("figure8")
-    assert {c.steps[0].name for c in eight.cells} == {
+    assert {c.steps[0].name for c in eight.scores} == {
         n for n in catalog.names() if n.startswith("scaling/")
     }
     nine = tables.table("D.3")
-    assert [c.epoch for c in nine.cells] == [1, 2, 3, 4, 5, 6, 7] * 3
-    assert {c.steps[0].name for c in nine.cells} == {
+    assert [c.epoch for c in nine.scores] == [1, 2, 3, 4, 5, 6, 7] * 3
+    assert {c.steps[0].name for c in nine.scores} == {
         "pooling/token-8e-4", "pooling/gap-8e-4", "pooling/gap-3e-4",
     }  # fmt: skip
     thirteen = tables.table("fig. 13")
-    assert [c.row for c in thirteen.cells if c.column == "exaFLOPs"] == [
+    assert [c.row for c in thirteen.scores if c.column == "exaFLOPs"] == [
         "AxialViT-B/16", "AxialViT-B/32", "AxialResNet50", "ViT-B/16", "ViT-B/32", "R50x1",
     ]  # fmt: skip
     compute = {spelled(r["model"]): r["exaflops"] for r in printed("Table 6")}
     for table in (eight, nine, thirteen):
-        for cell in table.cells:
+        for cell in table.scores:
             if cell.measure == "exaFLOPs":
                 assert cell.printed == compute.get(cell.row)
                 continue
@@ -243,7 +243,7 @@ def test_figures_8_9_and_13_measure_5_shot_imagenet():
             options = dict(cell.steps[0].measured)
             every = {"evaluation.every": "1 epochs"} if cell.epoch else {}
             assert options == FIVE | every
-    relative = {c.row: c.x for c in eight.cells}
+    relative = {c.row: c.x for c in eight.scores}
     assert relative["base"] == 1
     # A layer is 4 d^2 + 2 d m products for each of 50 tokens, and 2 x 50 d for attention.
     d, m, tokens = 1024, 2048, 50
@@ -253,11 +253,11 @@ def test_figures_8_9_and_13_measure_5_shot_imagenet():
 
 
 def test_figures():
-    three = {(c.row, c.column): c.printed for c in tables.table("fig3").cells}
+    three = {(c.row, c.column): c.printed for c in tables.table("fig3").scores}
     five = {(r["model"], SETS[r["pretrain"]]): r["top1"] for r in printed("Table 5")
             if r["dataset"] == "ImageNet"}  # fmt: skip
     assert three == five
-    four = tables.table("fig4").cells
+    four = tables.table("fig4").scores
     assert len(four) == 24
     assert all(c.printed is None and c.best for c in four)  # its points are only drawn
     assert {c.x for c in four} == {9e6, 30e6, 90e6, 303e6}
@@ -284,11 +284,11 @@ def test_every_run_is_in_the_catalog_and_follows_what_it_begins_with(name):
             assert catalog.about(step.name).transfer is not None
         seen.append(step.directory)
     # No two cells are the same measure of the same runs, but for what two names of a table share.
-    used = collections.Counter((c.steps, c.measure, c.epoch) for c in table.cells if c.steps)
+    used = collections.Counter((c.steps, c.measure, c.epoch) for c in table.scores if c.steps)
     assert set(used.values()) == {1}
     assert table.name == name
     number = name.replace("table", "").replace("figure", "figure ")
-    for cell in table.cells:
+    for cell in table.scores:
         for step in cell.steps:
             if step.name.startswith(("finetune/", "vtab/")) and name not in ("table7", "figure5"):
                 assert number in catalog.about(step.name).tables, (step.name, number)
@@ -305,7 +305,7 @@ def test_list_and_reproduce_know_the_same_names(name):
             tables.table(name)
         return
     taken = {step.name for step in tables.table(name).steps}
-    measured = {step.name for cell in tables.table(name).cells for step in cell.steps}
+    measured = {step.name for cell in tables.table(name).scores for step in cell.steps}
     if name == "table7":  # the four pre-trainings; their transfers are those of Table 6
         measured = taken - measured
     if name == "table4":  # its grid is that of every fine-tuning; reproduced for Table 5's

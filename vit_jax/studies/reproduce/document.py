@@ -21,13 +21,13 @@ OTHERS = "others' model"  # with no run in the catalog
 def grid(plan: TablePlan) -> Table:
     """The table: for each row the paper's line, if printed, and ours."""
     table, known = plan.table, plan.numbers
-    cells = {(cell.row, cell.column): cell for cell in table.cells}
-    columns = list(dict.fromkeys(cell.column for cell in table.cells))
+    scores = {(score.row, score.column): score for score in table.scores}
+    columns = list(dict.fromkeys(score.column for score in table.scores))
     rows = []
-    for row in dict.fromkeys(cell.row for cell in table.cells):
-        here = [cells.get((row, column)) for column in columns]
+    for row in dict.fromkeys(score.row for score in table.scores):
+        here = [scores.get((row, column)) for column in columns]
         title = row
-        if any(cell and cell.printed is not None for cell in here):
+        if any(score and score.printed is not None for score in here):
             rows.append((title, "paper", *("" if c is None else _printed(c) for c in here)))
             title = ""
         shown = ("" if c is None else _here(c, known.get(c)) for c in here)
@@ -37,9 +37,9 @@ def grid(plan: TablePlan) -> Table:
 
 def _caption(table: Exhibit, known: Mapping[Score, Number]) -> str:
     caption = "Shares are in %"
-    if any(cell.printed is not None for cell in table.cells):
+    if any(score.printed is not None for score in table.scores):
         caption += "; in brackets: ours - paper"
-    if any(cell.std is not None for cell in table.cells):
+    if any(score.std is not None for score in table.scores):
         caption += "; the paper's ± is a standard deviation"
     if any(number.ci95 is not None for number in known.values()):
         caption += f"; here {formatting.PLUS_MINUS}, each from one pre-training"
@@ -49,9 +49,9 @@ def _caption(table: Exhibit, known: Mapping[Score, Number]) -> str:
 def costs(plan: TablePlan) -> Table:
     """The runs in order, with measures, cost and state."""
     measures: dict[str, dict[str, None]] = {}
-    for cell in plan.table.cells:
-        for step in cell.steps:
-            measures.setdefault(step.directory, {})[cell.measure] = None
+    for score in plan.table.scores:
+        for step in score.steps:
+            measures.setdefault(step.directory, {})[score.measure] = None
     header = ("run", "measures", "runs", "steps", "exaFLOPs", "core-days", "fits on", "state", "")
     rows = [
         (
@@ -101,10 +101,10 @@ def charts(plan: TablePlan) -> list[Chart]:
     if not table.x:
         return []
     if not table.apart:
-        return [_chart(table, table.cells, known, table.y)]
-    columns = dict.fromkeys(cell.column for cell in table.cells)
+        return [_chart(table, table.scores, known, table.y)]
+    columns = dict.fromkeys(score.column for score in table.scores)
     return [
-        _chart(table, [c for c in table.cells if c.column == column], known, column)
+        _chart(table, [c for c in table.scores if c.column == column], known, column)
         for column in columns
     ]
 
@@ -120,7 +120,7 @@ def document(plan: TablePlan) -> Document:
         PageSection(title="The runs, in order", blocks=[costs(plan)]),
         PageSection(title="What is left", blocks=[left] if left.rows else []),
     ]
-    own = len([cell for cell in table.cells if cell.steps])
+    own = len([score for score in table.scores if score.steps])
     return Document(
         title=table.name.replace("table", "Table ").replace("figure", "Figure "),
         lead=f"{table.title}: {len(plan.numbers)} of {own} cells have been run.",
@@ -146,17 +146,17 @@ def write(plan: TablePlan, output: pathlib.Path) -> tuple[pathlib.Path, pathlib.
 
 def as_dict(plan: TablePlan) -> dict[str, Any]:
     """Everything as values for JSON."""
-    cells = []
-    for cell in plan.table.cells:
-        number = plan.numbers.get(cell)
-        cells.append(
+    scores = []
+    for score in plan.table.scores:
+        number = plan.numbers.get(score)
+        scores.append(
             {
-                "row": cell.row,
-                "column": cell.column,
-                "measure": cell.measure,
-                "runs": [step.directory for step in cell.steps],
-                "paper": cell.printed,
-                "paper_std": cell.std,
+                "row": score.row,
+                "column": score.column,
+                "measure": score.measure,
+                "runs": [step.directory for step in score.steps],
+                "paper": score.printed,
+                "paper_std": score.std,
                 "ours": None if number is None else number._asdict(),
             }
         )
@@ -174,7 +174,7 @@ def as_dict(plan: TablePlan) -> dict[str, Any]:
     ]
     where = [one._asdict() for one in _ran(plan)]
     return {"name": plan.table.name, "title": plan.table.title, "workdir": str(plan.workdir),
-            "cells": cells, "steps": steps, "ran": where}  # fmt: skip
+            "cells": scores, "steps": steps, "ran": where}  # fmt: skip
 
 
 def _ran(plan: TablePlan) -> Iterator[measurements.Where]:
@@ -190,34 +190,34 @@ def _amount(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _printed(cell: Score) -> str:
-    return formatting.NOTHING if cell.printed is None else _value(cell, cell.printed, cell.std)
+def _printed(score: Score) -> str:
+    return formatting.NOTHING if score.printed is None else _value(score, score.printed, score.std)
 
 
-def _here(cell: Score, number: Number | None) -> str:
+def _here(score: Score, number: Number | None) -> str:
     if number is None:
-        return NOT_RUN if cell.steps else OTHERS
+        return NOT_RUN if score.steps else OTHERS
     difference = ""
-    if cell.printed is not None:
-        off = number.mean - cell.printed
-        difference = f" ({off:+.2f})" if cell.share else f" ({off:+,.0f})"
-    seeds = f", n = {number.seeds}" if cell.share and number.seeds > 1 else ""
-    return _value(cell, number.mean, number.ci95) + seeds + difference
+    if score.printed is not None:
+        off = number.mean - score.printed
+        difference = f" ({off:+.2f})" if score.share else f" ({off:+,.0f})"
+    seeds = f", n = {number.seeds}" if score.share and number.seeds > 1 else ""
+    return _value(score, number.mean, number.ci95) + seeds + difference
 
 
-def _value(cell: Score, mean: float, half: float | None) -> str:
-    if cell.share:
+def _value(score: Score, mean: float, half: float | None) -> str:
+    if score.share:
         return formatting.spread(mean, half)
     return f"{mean:,.0f}" if mean >= 10 else f"{mean:.2g}"
 
 
 def _chart(
-    table: Exhibit, cells: Sequence[Score], known: Mapping[Score, Number], what: str
+    table: Exhibit, scores: Sequence[Score], known: Mapping[Score, Number], what: str
 ) -> Chart:
     series = []
-    groups = dict.fromkeys(_group(table, cell) for cell in cells)
+    groups = dict.fromkeys(_group(table, score) for score in scores)
     for color, group in enumerate(groups):
-        members = [c for c in cells if _group(table, c) == group and c.x is not None]
+        members = [c for c in scores if _group(table, c) == group and c.x is not None]
         printed = [(c.x or 0.0, c.printed) for c in members if c.printed is not None]
         ours = [c for c in members if c in known]
         measured = [(c.x or 0.0, known[c].mean) for c in ours]
@@ -232,8 +232,8 @@ def _chart(
     return Chart(title=f"{what}, %", series=series, x=table.x, log_x=table.log_x, ticks=table.ticks)
 
 
-def _group(table: Exhibit, cell: Score) -> str:
-    """The series of a cell's points: its network, or the type of network."""
+def _group(table: Exhibit, score: Score) -> str:
+    """The series of a score's point: its network, or the type of network."""
     if not table.apart:
-        return cell.series or cell.row
-    return "hybrid" if "+ViT" in cell.row else "ViT" if cell.row.startswith("ViT") else "ResNet"
+        return score.series or score.row
+    return "hybrid" if "+ViT" in score.row else "ViT" if score.row.startswith("ViT") else "ResNet"

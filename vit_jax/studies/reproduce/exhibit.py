@@ -82,7 +82,7 @@ class Exhibit:
     Attributes:
       name: its name on the command line, such as `table5`.
       title: caption.
-      cells: in the order of rows, then columns.
+      scores: in the order of rows, then columns.
       x: label of the x axis of a figure; empty for tables.
       ticks: labels at positions of that axis.
       apart: whether each column has its own chart.
@@ -94,7 +94,7 @@ class Exhibit:
 
     name: str
     title: str
-    cells: tuple[Score, ...]
+    scores: tuple[Score, ...]
     x: str = ""
     ticks: tuple[tuple[float, str], ...] = ()
     apart: bool = False
@@ -106,7 +106,7 @@ class Exhibit:
     @property
     def steps(self) -> list[TableRun]:
         """Every run once, pre-training before the runs that depend on it."""
-        used = [step for cell in self.cells for step in cell.steps]
+        used = [step for score in self.scores for step in score.steps]
         origins = [step.origin for step in used if step.origin is not None]
         needed = {step.directory: step for step in (*origins, *used)}
         return sorted(needed.values(), key=lambda step: step.kind == "transfer")

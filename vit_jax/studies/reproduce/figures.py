@@ -28,27 +28,27 @@ FIVE_SHOT = "5-shot ImageNet"
 def figure2() -> Exhibit:
     """VTAB scores by task group for ViT-H/14 and its competitors."""
     groups = {"VTAB": "", **{group: group for group in ("Natural", "Specialized", "Structured")}}
-    cells = []
+    numbers = []
     for x, (column, group) in enumerate(groups.items()):
         h14, bit = paper.TABLE_2["ViT-H/14", "jft"], paper.TABLE_2_BIT
         scores = [paper.TABLE_9[task][0] for task in vtab_tasks(group)]
         mean, std = h14.vtab if not group else (round(statistics.fmean(scores), 2), None)
-        cells.append(
+        numbers.append(
             Score(row="ViT-H/14", column=column, steps=vtab("ViT-H/14", "jft", group),
                  printed=mean, std=std, x=float(x))
         )  # fmt: skip
         mean, std = bit.vtab if not group else (None, None)
-        cells.append(
+        numbers.append(
             Score(row="BiT-L (R152x4)", column=column, steps=bit_vtab(group),
                  printed=mean, std=std, x=float(x))
         )  # fmt: skip
-        cells += [
+        numbers += [
             Score(row=other, column=column, steps=(), x=float(x)) for other in paper.FIGURE_2_OTHERS
         ]
     return Exhibit(
         name="figure2",
         title="VTAB-1k top-1 by group of tasks",
-        cells=tuple(sorted(cells, key=lambda cell: [c.row for c in cells].index(cell.row))),
+        scores=tuple(sorted(numbers, key=lambda score: [c.row for c in numbers].index(score.row))),
         x="tasks",
         ticks=tuple((float(x), column) for x, column in enumerate(groups)),
         log_x=False,
@@ -60,7 +60,7 @@ def figure2() -> Exhibit:
 def figure3() -> Exhibit:
     """Fine-tuned ImageNet top-1 by pre-training set."""
     places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
-    cells = tuple(
+    numbers = tuple(
         Score(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
              printed=scores.imagenet, x=places[pair[1]])
         for pair, scores in paper.TABLE_5.items()
@@ -68,13 +68,13 @@ def figure3() -> Exhibit:
     ticks = tuple((x, PRETRAINED[pretrained]) for pretrained, x in places.items())
     title = "ImageNet top-1 by pre-training set; the paper's points are those of Table 5"
     return Exhibit(
-        name="figure3", title=title, cells=cells, x="pre-trained on", ticks=ticks, log_x=False
+        name="figure3", title=title, scores=numbers, x="pre-trained on", ticks=ticks, log_x=False
     )
 
 
 def figure4() -> Exhibit:
     """5-shot ImageNet top-1 by number of JFT-300M images."""
-    cells = tuple(
+    numbers = tuple(
         Score(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
              steps=(few_shot(f"figure4/{spelled(model)}-jft-{label}"),))
         for model in paper.FIGURE_4
@@ -83,18 +83,23 @@ def figure4() -> Exhibit:
     ticks = tuple((float(images), label) for label, images in paper.SUBSETS.items())
     title = "5-shot ImageNet by images of JFT-300M; the paper draws its points and prints none"
     return Exhibit(
-        name="figure4", title=title, cells=cells, x="images of JFT-300M", ticks=ticks, y=FIVE_SHOT
+        name="figure4",
+        title=title,
+        scores=numbers,
+        x="images of JFT-300M",
+        ticks=ticks,
+        y=FIVE_SHOT,
     )
 
 
 def figure5() -> Exhibit:
     """Fine-tuned top-1 by pre-training compute."""
-    cells = []
+    numbers = []
     for (model, epochs), printed in paper.TABLE_6.items():
         row, scores = length_row(model, epochs), paper.titled(printed.scores)
         steps = {column: after_jft(model, epochs, TARGETS[column][0]) for column in FIVE}
         average = statistics.fmean(scores[column] for column in FIVE)
-        cells += [
+        numbers += [
             Score(row=row, column="Average-5", steps=tuple(steps.values()),
                  printed=round(average, 2), x=printed.exaflops),
             Score(row=row, column="ImageNet", steps=(steps["ImageNet"],),
@@ -102,7 +107,7 @@ def figure5() -> Exhibit:
         ]  # fmt: skip
     title = "Top-1 by compute of pre-training; the paper's points are those of Table 6"
     return Exhibit(
-        name="figure5", title=title, cells=tuple(cells), x="exaFLOPs", apart=True, joined=False
+        name="figure5", title=title, scores=tuple(numbers), x="exaFLOPs", apart=True, joined=False
     )
 
 
@@ -111,7 +116,7 @@ def figure8() -> Exhibit:
     entries = listing.entries(table="figure8")
     compute = {entry.name: entry.exaflops or 0.0 for entry in entries}
     base = compute["scaling/base"]
-    cells = tuple(
+    numbers = tuple(
         Score(row=name.removeprefix("scaling/"), column=FIVE_SHOT, measure=FEW_SHOT,
              steps=(few_shot(name),), x=exaflops / base,
              series=name.removeprefix("scaling/").partition("-")[0])
@@ -121,7 +126,7 @@ def figure8() -> Exhibit:
         name="figure8",
         title="5-shot ImageNet by depth, width, MLP width and patch size; the paper draws its "
         "points and prints none",
-        cells=cells,
+        scores=numbers,
         x="compute, relative to 8 layers of width 1024",
         y=FIVE_SHOT,
         note="The paper's other panel is an average over 5-shot sets that it does not name",
@@ -130,7 +135,7 @@ def figure8() -> Exhibit:
 
 def figure9() -> Exhibit:
     """5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
-    cells = tuple(
+    numbers = tuple(
         Score(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
              steps=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
         for entry in listing.entries(table="figure9")
@@ -140,7 +145,7 @@ def figure9() -> Exhibit:
         name="figure9",
         title="5-shot ImageNet by epoch, class token and mean token; the paper draws its curves "
         "and prints no number",
-        cells=cells,
+        scores=numbers,
         x="epochs of JFT-300M",
         y=FIVE_SHOT,
         log_x=False,
@@ -149,10 +154,10 @@ def figure9() -> Exhibit:
 
 def figure13() -> Exhibit:
     """5-shot ImageNet top-1 by compute for axial networks and their base networks."""
-    cells = []
+    numbers = []
     for entry in listing.entries(table="figure13"):
         step = few_shot(entry.name)
-        cells += [
+        numbers += [
             Score(row=entry.model, column=FIVE_SHOT, steps=(step,), measure=FEW_SHOT,
                  x=entry.exaflops),
             Score(row=entry.model, column="exaFLOPs", steps=(step,), measure=EXAFLOPS,
@@ -162,7 +167,7 @@ def figure13() -> Exhibit:
         name="figure13",
         title="5-shot ImageNet by compute, axial and not; the paper draws its points, Table 6 "
         "prints the compute of the three that are not",
-        cells=tuple(cells),
+        scores=tuple(numbers),
         x="exaFLOPs",
         y=FIVE_SHOT,
         joined=False,

@@ -1,4 +1,4 @@
-"""Reads the results of table cells from run directories."""
+"""Reads the numbers of a table from run directories."""
 
 import pathlib
 import statistics
@@ -60,44 +60,44 @@ def finished(found: StoredRun | StoredTransfer | None) -> bool:
 
 
 def number(
-    cell: Score,
+    score: Score,
     found: Found,
     exaflops: float | None,
 ) -> Number | None:
-    """The measured number of a cell; None while any of its steps is missing.
+    """The measured number; None while any of its steps is missing.
 
     Args:
-      cell: a cell of a table.
+      score: a number of a table.
       found: existing runs by step directory.
       exaflops: compute of its step.
     """
-    if cell.measure == EXAFLOPS:
+    if score.measure == EXAFLOPS:
         return None if exaflops is None else Number(exaflops, None, 1)
-    each = [_values(cell, found.get(step.directory)) for step in cell.steps]
+    each = [_values(score, found.get(step.directory)) for step in score.steps]
     if not all(each) or len({len(values) for values in each}) != 1:
         return None
-    scale = 100 if cell.share else 1
+    scale = 100 if score.share else 1
     seeds = [scale * statistics.fmean(one) for one in zip(*each, strict=True)]
     std = statistics.stdev(seeds) if len(seeds) > 1 else None
     return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))
 
 
-def _values(cell: Score, found: StoredRun | StoredTransfer | None) -> list[float]:
+def _values(score: Score, found: StoredRun | StoredTransfer | None) -> list[float]:
     """The value of each seed; empty if the step has not been measured."""
     if isinstance(found, StoredTransfer):
-        if cell.measure.startswith(HELD_OUT):
-            return _held_out(found, cell.measure.removeprefix(HELD_OUT))
-        return list((found.results.get(cell.measure) or {}).get("values", ()))
+        if score.measure.startswith(HELD_OUT):
+            return _held_out(found, score.measure.removeprefix(HELD_OUT))
+        return list((found.results.get(score.measure) or {}).get("values", ()))
     if found is None or not found.finished:
         return []
-    if cell.measure == CORE_DAYS:
+    if score.measure == CORE_DAYS:
         cores = formatting.devices(found.record)
         return [] if found.seconds is None else [found.seconds * cores / 86_400]
-    if cell.epoch is not None:
-        results = _after(found, cell.epoch)
+    if score.epoch is not None:
+        results = _after(found, score.epoch)
     else:
-        results = found.best if cell.best else found.last  # the paper reports the end
-    return [results[cell.measure]] if cell.measure in results else []
+        results = found.best if score.best else found.last  # the paper reports the end
+    return [results[score.measure]] if score.measure in results else []
 
 
 def _after(found: StoredRun, epoch: int) -> dict[str, float]:

@@ -97,11 +97,11 @@ class TablePlan:
     def numbers(self) -> dict[Score, Number]:
         """The numbers that have been measured."""
         measured = {}
-        for cell in self.table.cells:
-            if cell.steps:
-                exaflops = self.planned[cell.steps[0].directory].exaflops
-                measured[cell] = measurements.number(cell, self.found, exaflops)
-        return {cell: number for cell, number in measured.items() if number is not None}
+        for score in self.table.scores:
+            if score.steps:
+                exaflops = self.planned[score.steps[0].directory].exaflops
+                measured[score] = measurements.number(score, self.found, exaflops)
+        return {score: number for score, number in measured.items() if number is not None}
 
     def options(self, step: TableRun) -> dict[str, str]:
         """The options of a run: initial weights, measurements, the user's data."""

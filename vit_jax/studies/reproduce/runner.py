@@ -97,15 +97,15 @@ def _study(
 def tiny(table: Exhibit) -> Exhibit:
     """A table that tiny copies can measure.
 
-    Few-shot cells use the runs' own images. Of cells by epoch only the last remains.
+    Few-shot scores use the runs' own images. Of scores by epoch only the last remains.
     """
-    last = max((cell.epoch or 0 for cell in table.cells), default=0)
-    cells = tuple(
-        dataclasses.replace(cell, measure=OWN, epoch=None) if cell.measure == FEW_SHOT else cell
-        for cell in table.cells
-        if cell.epoch in (None, last)
+    last = max((score.epoch or 0 for score in table.scores), default=0)
+    scores = tuple(
+        dataclasses.replace(score, measure=OWN, epoch=None) if score.measure == FEW_SHOT else score
+        for score in table.scores
+        if score.epoch in (None, last)
     )
-    return dataclasses.replace(table, cells=cells)
+    return dataclasses.replace(table, scores=scores)
 
 
 def _left_out(one: Planned) -> str:

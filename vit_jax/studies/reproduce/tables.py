@@ -1,4 +1,4 @@
-"""Tables and figures of the paper as cells: runs, measures and printed numbers."""
+"""Tables and figures of the paper as scores: runs, measures and printed numbers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -35,22 +35,22 @@ def table(name: str) -> Exhibit:
 
 
 def _table2() -> Exhibit:
-    cells = []
+    numbers = []
     for (model, pretrained), printed in paper.TABLE_2.items():
         steps = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
         steps["imagenet"] = finetuning(model, pretrained, f"imagenet-{printed.imagenet_pixels}")
         row = row_label(model, pretrained)
-        cells += _column_of_table2(row, printed, steps, vtab(model, pretrained))
+        numbers += _column_of_table2(row, printed, steps, vtab(model, pretrained))
     bit = {target: transfer(f"bit/R152x4-jft-{target}") for target in paper.TABLE_4}
-    cells += _column_of_table2(BIT_ROW, paper.TABLE_2_BIT, bit, bit_vtab())
+    numbers += _column_of_table2(BIT_ROW, paper.TABLE_2_BIT, bit, bit_vtab())
     for column, value in paper.TABLE_2_NOISY_STUDENT.items():
         measure = CORE_DAYS if column == "core-days" else TARGETS[column][1]
         row = "Noisy Student (EfficientNet-L2)"
-        cells.append(Score(row=row, column=column, steps=(), measure=measure, printed=value))
+        numbers.append(Score(row=row, column=column, steps=(), measure=measure, printed=value))
     return Exhibit(
         name="table2",
         title="Transfer beside the state of the art",
-        cells=tuple(cells),
+        scores=tuple(numbers),
         note="Of Noisy Student's ImageNet 88.5 is printed besides, by Touvron et al. (2020)",
     )
 
@@ -75,89 +75,89 @@ def _column_of_table2(
 
 def _table4() -> Exhibit:
     """Held-out results of each learning rate; the paper prints only the grid."""
-    cells = [
+    numbers = [
         Score(row=f"{row_label(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
              steps=(finetuning(*pair, target),))
         for target, grid in paper.TABLE_4.items()
         for pair in paper.TABLE_5
         for lr in grid.lrs
     ]  # fmt: skip
-    cells += [  # a single rate needs no selection, so this is the test result
+    numbers += [  # a single rate needs no selection, so this is the test result
         Score(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}",
              steps=vtab(*pair))
         for pair in paper.TABLE_2
     ]  # fmt: skip
     title = "Top-1 by learning rate: on held-out images, of VTAB on test images"
-    return Exhibit(name="table4", title=title, cells=tuple(cells))
+    return Exhibit(name="table4", title=title, scores=tuple(numbers))
 
 
 def _table5() -> Exhibit:
-    cells = tuple(
+    numbers = tuple(
         Score(row=row_label(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
              measure=TARGETS[column][1], printed=value)
         for pair, scores in paper.TABLE_5.items()
         for column, value in paper.titled(scores).items()
     )  # fmt: skip
-    return Exhibit(name="table5", title="Top-1 by network and pre-training set", cells=cells)
+    return Exhibit(name="table5", title="Top-1 by network and pre-training set", scores=numbers)
 
 
 def _table6() -> Exhibit:
-    cells = []
+    numbers = []
     for (model, epochs), printed in paper.TABLE_6.items():
         row = length_row(model, epochs)
         for column, value in paper.titled(printed.scores).items():
             target, measure = TARGETS[column]
             step = after_jft(model, epochs, target)
-            cells.append(
+            numbers.append(
                 Score(row=row, column=column, steps=(step,), measure=measure, printed=value)
             )
-        origin = cells[-1].steps[0].origin
-        cells.append(
+        origin = numbers[-1].steps[0].origin
+        numbers.append(
             Score(row=row, column="exaFLOPs", steps=(origin,), measure=EXAFLOPS,
                  printed=printed.exaflops)
         )  # fmt: skip
-    return Exhibit(name="table6", title="Top-1 after JFT-300M, by compute", cells=tuple(cells))
+    return Exhibit(name="table6", title="Top-1 after JFT-300M, by compute", scores=tuple(numbers))
 
 
 def _table7() -> Exhibit:
-    cells = []
+    numbers = []
     for (model, optimizer), printed in paper.TABLE_7.items():
         row = f"{model}, {'Adam' if optimizer == 'adam' else 'SGD'}"
         origin = f"pretrain/{model}-jft-7ep{'-sgd' * (optimizer == 'sgd')}"
         steps = {c: after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
         for column, value in printed.items():
             used = tuple(steps.values()) if column == "Average" else (steps[column],)
-            cells.append(Score(row=row, column=column, steps=used, printed=value))
+            numbers.append(Score(row=row, column=column, steps=used, printed=value))
     return Exhibit(
-        name="table7", title="Pre-training ResNets by Adam and by SGD", cells=tuple(cells)
+        name="table7", title="Pre-training ResNets by Adam and by SGD", scores=tuple(numbers)
     )
 
 
 def _table8() -> Exhibit:
     kinds = {"none": "none", "learned_1d": "1d", "learned_2d": "2d", "relative": "relative"}
-    cells = tuple(
+    numbers = tuple(
         Score(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
              steps=(few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
                                            else f"{kinds[position]}-{place}")),),
              printed=round(100 * value, 3))
         for (position, place), value in paper.TABLE_8.items()
     )  # fmt: skip
-    return Exhibit(name="table8", title="5-shot ImageNet by position embedding", cells=cells)
+    return Exhibit(name="table8", title="5-shot ImageNet by position embedding", scores=numbers)
 
 
 def _table9() -> Exhibit:
-    cells = []
+    numbers = []
     for task, scores in paper.TABLE_9.items():
         for (model, pretrained), value in zip(paper.TABLE_2, scores, strict=True):
             step = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
             column = row_label(model, pretrained)
-            cells.append(Score(row=task, column=column, steps=(step,), printed=value))
-    return Exhibit(name="table9", title="VTAB-1k by task", cells=tuple(cells))
+            numbers.append(Score(row=task, column=column, steps=(step,), printed=value))
+    return Exhibit(name="table9", title="VTAB-1k by task", scores=tuple(numbers))
 
 
 def _home() -> Exhibit:
     """The experiments of Figures 3 to 5 on the bundled digits: configs/home.py."""
-    cells, shares = [], {"-25": 0.25, "-50": 0.5, "": 1.0}
+    numbers, shares = [], {"-25": 0.25, "-50": 0.5, "": 1.0}
     options = (("evaluation.fewshot", "digits"), ("evaluation.shots", "5"))
     for model in ("ViT", "ResNet"):
         whole = catalog.about(f"home/{model}-half").images or 0
@@ -165,7 +165,7 @@ def _home() -> Exhibit:
             images = float(round(part * whole))
             first = dataclasses.replace(pretraining(f"home/{model}-half{share}"), measured=options)
             row = f"{model}, {images:.0f} images"
-            cells.append(
+            numbers.append(
                 Score(
                     row=row,
                     column="5-shot",
@@ -175,27 +175,27 @@ def _home() -> Exhibit:
                 )
             )
             second = dataclasses.replace(transfer(f"home/{model}-digits", first.name), origin=first)
-            cells.append(Score(row=row, column="fine-tuned", steps=(second,), x=images))
+            numbers.append(Score(row=row, column="fine-tuned", steps=(second,), x=images))
     return Exhibit(
         name="home",
         title="All ten digits after pre-training on 0 to 4, by images and network",
-        cells=tuple(cells),
+        scores=tuple(numbers),
         x="images of 0 to 4",
-        ticks=tuple((cell.x or 0.0, f"{cell.x:.0f}") for cell in cells[:6:2]),
+        ticks=tuple((score.x or 0.0, f"{score.x:.0f}") for score in numbers[:6:2]),
         apart=True,
     )
 
 
 def _masked() -> Exhibit:
     """Section 4.6, and the same experiment on the bundled digits: configs/masked.py."""
-    cells = []
+    numbers = []
     for name in catalog.names():
         if name.startswith("masked/") and name.endswith("-to-imagenet"):
             about = catalog.about(name)
             printed = about.results[0].value if about.results else None
             row = about.row.removesuffix(", ImageNet")
             step = transfer(name)
-            cells.append(Score(row=row, column="ImageNet", steps=(step,), printed=printed))
+            numbers.append(Score(row=row, column="ImageNet", steps=(step,), printed=printed))
     scratch = TableRun(
         directory="masked/digits-scratch", name="masked/digits-scratch", kind="transfer"
     )
@@ -203,8 +203,10 @@ def _masked() -> Exhibit:
         "digits, 10 % of the labels, after masked patches": transfer("masked/digits-tenth"),
         "digits, 10 % of the labels, from random weights": scratch,
     }
-    cells += [Score(row=row, column="digits", steps=(step,)) for row, step in rows.items()]
-    return Exhibit(name="masked", title="Top-1 after masked patch prediction", cells=tuple(cells))
+    numbers += [Score(row=row, column="digits", steps=(step,)) for row, step in rows.items()]
+    return Exhibit(
+        name="masked", title="Top-1 after masked patch prediction", scores=tuple(numbers)
+    )
 
 
 _TABLES: Mapping[str, Callable[[], Exhibit]] = {
