@@ -218,6 +218,8 @@ def test_files_of_torchvision_at_224_are_of_its_recipe_larger_ones_of_swag(side,
     assert bare.fresh == family.NO_HEAD
     with pytest.raises(weights.WeightsError, match="contains no class_token, which torchvision"):
         read(edited("torchvision", ("class_token",)), {})
+    with pytest.raises(weights.WeightsError, match="not one of the supported model layouts"):
+        read({"arrays": {"conv_proj.weight": [24, 3, 7, 7]}}, {})
 
 
 def test_files_of_open_clip_without_a_config_are_openais():
