@@ -1,5 +1,6 @@
 """Every backbone in backbones/*.json: in as its library computes it, and out as it came."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -268,6 +269,18 @@ def test_views_of_our_own_are_written_as_timm_says_them(view, written):
         assert said.get("problem_type") == (
             "multi_label_classification" if loss == "sigmoid" else None
         )
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("eva", False), ("rope", True)])
+def test_arguments_of_timm_that_one_value_of_is_supported(kind, refused):
+    described = foreign.record("backbones/timm_eva")
+    given = described["files"]["config.json"]
+    arguments = {**given["model_args"], "attn_type": kind}
+    expected = contextlib.nullcontext()
+    if refused:
+        expected = pytest.raises(weights.WeightsError, match="model_args.attn_type: is not suppor")
+    with expected:
+        read(described, {"config.json": {**given, "model_args": arguments}})
 
 
 def test_files_of_tips_have_two_tokens_and_pixels_from_0_to_1():
