@@ -271,6 +271,46 @@ def test_views_of_our_own_are_written_as_timm_says_them(view, written):
         )
 
 
+def test_beit_of_transformers_sees_squares_where_offsets_count():
+    for name, refused in (("hf_beit_default", False), ("hf_beit", True)):
+        record = foreign.record(f"backbones/{name}")
+        files = {"config.json": {**record["files"]["config.json"], "image_size": [14, 28]}}
+        if not refused:
+            assert read(record, files)[1].data.image_size == (14, 28)
+            continue
+        with pytest.raises(weights.WeightsError, match="image_size=14,28: transformers mixes up"):
+            read(record, files)
+
+
+@pytest.mark.parametrize(
+    ("name", "drop", "kind", "way"),
+    [
+        ("hf_dinov2_reg", (), "dinov2", "antialiased_bicubic"),
+        ("hf_dinov2_reg", ("embeddings.register_tokens",), "dinov2", "bicubic"),
+        ("hf_dinov2_reg", ("embeddings.register_tokens",), "dinov2_with_registers",
+         "antialiased_bicubic"),
+    ],
+)  # fmt: skip
+def test_registers_or_their_class_say_how_dinov2_resizes(name, drop, kind, way):
+    record = edited(name, drop)
+    given = {**record["files"]["config.json"], "model_type": kind, "num_register_tokens": 0}
+    given |= {} if drop else {"num_register_tokens": record["arrays"][REGISTERS][1]}
+    model = read(record, {"config.json": {**given, "layerscale_value": 0.25}})[1].model
+    assert (model.position_resize, model.layer_scale) == (way, 0.25)
+
+
+REGISTERS = "embeddings.register_tokens"
+
+
+@pytest.mark.parametrize("name", ["hf_dinov2_giant", "hf_dinov2_reg", "hf_dinov3"])
+def test_what_transformers_has_with_layer_scale_alone_is_its_own_kind_without(name):
+    """So the refusal says LayerScale, rather than that a ViT has no registers."""
+    record = foreign.record(f"backbones/{name}")
+    kind, facts = read(record, record["files"])
+    model = dataclasses.replace(facts.model, layer_scale=None)
+    assert kind.expresses(dataclasses.replace(facts, model=model))
+
+
 @pytest.mark.parametrize(("kind", "refused"), [("eva", False), ("rope", True)])
 def test_arguments_of_timm_that_one_value_of_is_supported(kind, refused):
     described = foreign.record("backbones/timm_eva")

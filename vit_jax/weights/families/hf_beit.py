@@ -45,10 +45,6 @@ class HuggingFaceBeit(huggingface.HuggingFace):
                 "classifier reads; take the weights that were fine-tuned from it"
             )
         has, options = shapes.has, super().options(fields, shapes)
-        if not options["depth"]:
-            raise WeightsError(
-                "model_type=beit: there is no beit.encoder.layer.0; name another type"
-            )
         if {"relative_bias/table", "encoder/attention/relative_bias/table"} <= has.keys():
             raise WeightsError(
                 "contains biases of offsets of each layer and shared; one is supported"

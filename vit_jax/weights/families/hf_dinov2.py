@@ -107,7 +107,7 @@ def _ratio(model: config.Model) -> int:
         # Dinov2SwiGLUFFN's: two thirds, rounded up to a multiple of 8.
         return (int(whole * 2 / 3) + 7) // 8 * 8 if model.mlp == "swiglu" else whole
 
-    found = next((r for r in range(1, 2 * wanted // width + 3) if computed(r) == wanted), None)
+    found = next((r for r in range(1, 2 * wanted // width + 1) if computed(r) == wanted), None)
     if found is None:
         raise WeightsError(
             f"model.mlp_dim={wanted}: Hugging Face's DINOv2 computes it from a whole ratio to "
