@@ -311,6 +311,39 @@ def test_what_transformers_has_with_layer_scale_alone_is_its_own_kind_without(na
     assert kind.expresses(dataclasses.replace(facts, model=model))
 
 
+@pytest.mark.parametrize(
+    ("name", "size"), [("timm_beit_alone", (28, 28)), ("timm_dinov3_alone", (16 * 7, 16 * 7))]
+)
+def test_sizes_of_files_without_a_table_of_positions(name, size):
+    """Offsets tell the patches of a square; rotary positions none, so they are 16 x 16."""
+    facts = read(foreign.record(f"backbones/{name}"), {})[1]
+    assert facts.data.image_size == size
+    assert "data.image_size" in facts.assumed
+
+
+def test_what_timm_needs_to_build_other_models_than_those_it_names():
+    def arguments(name, **changes):
+        record = foreign.record(f"backbones/{name}")
+        kind, facts = read(record, record["files"])
+        model = dataclasses.replace(facts.model, **changes)
+        return kind.files(dataclasses.replace(facts, model=model))["config.json"]["model_args"]
+
+    assert arguments("timm_dinov3_plus")["swiglu_align_to"] == 1
+    assert "swiglu_align_to" not in arguments("timm_dinov3")
+    assert "no_embed_class" not in arguments("timm_eva02")
+    assert arguments("timm_eva02", class_position=False)["no_embed_class"] is True
+
+
+def test_keys_without_biases_are_those_of_meta_and_eva():
+    record = foreign.record("backbones/meta_dinov3")
+    assert read(record, {})[1].model.biasless == ("key",)
+    record = foreign.record("backbones/timm_eva")
+    kind, facts = read(record, record["files"])
+    assert kind.expresses(facts)
+    model = dataclasses.replace(facts.model, norm_epsilon=1e-5)
+    assert not kind.expresses(dataclasses.replace(facts, model=model))
+
+
 @pytest.mark.parametrize(("kind", "refused"), [("eva", False), ("rope", True)])
 def test_arguments_of_timm_that_one_value_of_is_supported(kind, refused):
     described = foreign.record("backbones/timm_eva")
