@@ -1,5 +1,6 @@
 """What names and shapes cannot tell: as the reference where somebody says it, else told."""
 
+import dataclasses
 import json
 
 import jax
@@ -16,7 +17,7 @@ from vit_jax.inference import loading
 from vit_jax.runs import directory
 from vit_jax.training import build, run_config
 from vit_jax.utils.errors import AssumptionWarning
-from vit_jax.weights import mapping, readers
+from vit_jax.weights import importing, mapping, readers
 
 HEADS = {"model.heads": "3"}
 # What config.json would say of timm's, if there were one; those of transformers have it.
@@ -121,6 +122,39 @@ def test_the_first_token_is_no_pooling_of_timm(tmp_path):
         weights.save(loaded.params, loaded.spec, "timm", tmp_path / "out")
     with pytest.raises(weights.WeightsError, match=r"which reads back as gap$"):
         weights.save(loaded.params, loaded.spec, "google", tmp_path / "out.npz")
+
+
+def test_what_an_option_settles_is_not_told():
+    facts = weights.read_spec(foreign.FOLDER / "timm_vit_tiny.safetensors")
+
+    def told(**overrides):
+        text = " ".join(
+            importing.assumptions(facts, {f"model.{k}": v for k, v in overrides.items()})
+        )
+        return {key for key in ("activation", "gelu", "pooling") if f"model.{key}=" in text}
+
+    assert told() >= {"activation", "gelu"}
+    assert told(gelu="erf") == told() - {"gelu"}
+    assert told(activation="gelu") == told() - {"activation"}
+    assert told(activation="relu") == told() - {"activation", "gelu"}  # which has no such form
+
+
+def test_what_metadata_say_of_a_head_is_taken_where_nothing_else_did():
+    facts = weights.read_spec(foreign.FOLDER / "timm_vit_tiny.safetensors")
+    names = [f"class of metadata {k}" for k in range(facts.model.num_classes)]
+    several = {"label_names": names, "problem_type": "multi_label_classification"}
+    said = {importing.HEAD: json.dumps(several)}
+    found = importing.with_head(facts, said)
+    assert (found.classes, found.loss) == (tuple(names), "sigmoid")
+    own = tuple(f"class of config {k}" for k in range(facts.model.num_classes))
+    known = dataclasses.replace(facts, classes=own, loss="softmax")
+    found = importing.with_head(known, said)
+    assert (found.classes, found.loss) == (own, "softmax")
+    one = dataclasses.replace(facts, model=dataclasses.replace(facts.model, num_classes=1))
+    found = importing.with_head(one, {})
+    assert (found.loss, importing.ONE_OUTPUT in found.assumed.values()) == ("sigmoid", True)
+    with pytest.raises(weights.WeightsError, match="vit_jax.head: must be a JSON object"):
+        importing.with_head(facts, {importing.HEAD: "["})
 
 
 # Grids of positions
