@@ -159,7 +159,6 @@ class PendingRows:
         else:
             rows = zip(values, batch["label"], strict=True)
             self._ahead |= dict(zip(next(self._order).tolist(), rows, strict=True))
-            self._ahead.pop(native_aspect.PADDING, None)
             ready = []
             while self._done + len(ready) in self._ahead:
                 ready.append(self._ahead.pop(self._done + len(ready)))
