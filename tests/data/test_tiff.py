@@ -219,9 +219,11 @@ def test_blocks_may_name_the_same_bytes_and_more_than_they_take(compression):
     ) + bytes(2**20)  # fmt: skip
     assert data[8 : 8 + len(one)] == one
     tracemalloc.start()
-    np.testing.assert_array_equal(decode(data, 1, depth=8), np.repeat(row, 5, 0))
-    assert tracemalloc.get_traced_memory()[1] < 2**19
-    tracemalloc.stop()
+    try:
+        np.testing.assert_array_equal(decode(data, 1, depth=8), np.repeat(row, 5, 0))
+        assert tracemalloc.get_traced_memory()[1] < 2**19
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_small_file_cannot_ask_for_many_pixels():
