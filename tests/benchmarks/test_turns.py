@@ -33,6 +33,13 @@ def test_programs_take_turns_in_alternating_order_between_what_is_not_timed():
     ]
 
 
+def test_the_peak_is_the_highest_of_all_turns():
+    peaks = iter([1.0, 3.0, 2.0])
+    program = lambda: turns.Turn(seconds=1.0, cpu=1.0, peak=next(peaks))  # noqa: E731
+    (found,) = turns.take({"a": program}, rounds=3)
+    assert found.facts == {"peak": 3.0}
+
+
 def test_the_ratio_is_the_median_over_turns_and_its_range():
     assert turns.ratios(*COMPARED.results) == (1.5, 1.0, 2.0)
     with pytest.raises(ValueError, match="shorter"):
