@@ -103,6 +103,7 @@ def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
         (PAPER, 4, (2, 0, 0)),
         (dataclasses.replace(PAPER, rate=0.75, split=(0.0, 1.0, 0.0)), 16, (0, 12, 0)),
         (dataclasses.replace(PAPER, split=(0.0, 0.0, 1.0)), 16, (0, 0, 8)),
+        (dataclasses.replace(PAPER, split=(0.5, 0.25, 0.25)), 14, (4, 1, 2)),  # sums are rounded
     ],
 )
 def test_every_image_has_the_same_numbers_of_each_kind(cfg, patches, counts):
