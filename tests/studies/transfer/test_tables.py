@@ -42,3 +42,13 @@ def test_the_time_left_is_of_what_waits():
 
     assert left(("done", 10.0), ("done", 30.0), ("waiting", None), ("failed", 99.0)) == 20
     assert left(("waiting", None)) is None
+
+
+def test_means_need_every_task_once_with_equally_many_seeds():
+    def vtab(name, seeds):
+        return {"task": name, "results": {SELECTED_BY: {"values": seeds}}}
+
+    tasks = [vtab(name, [0.5, 0.7]) for name in tables.VTAB]
+    assert tables.means(tasks)[tables.OVERALL]["mean"] == 0.6
+    assert tables.means([*tasks, tasks[0]]) is None
+    assert tables.means([vtab(tables.VTAB[0], [0.5]), *tasks[1:]]) is None

@@ -214,7 +214,8 @@ def test_the_teacher_and_its_center_follow_slowly():
     measures = {"collapsed": jnp.float32(2), "center": jnp.float32([4.0])}
     kept = made.update({"center": jnp.float32([8.0])}, {}, measures, jnp.int32(0))
     assert (kept["center"].item(), kept["collapsed"].item()) == (7.0, 2)
-    assert objective(freeze_last_layer="3 steps").waits == {"objective/prototypes": 3}
+    for text, steps in (("3 steps", 3), ("1 epochs", 10)):  # of 160 images, 16 a step
+        assert objective(freeze_last_layer=text).waits == {"objective/prototypes": steps}
     whole = [objective(**one).whole_batch for one in (
         {}, {"koleo": 0.1}, {"centering": "sinkhorn"},
     )]  # fmt: skip
