@@ -81,12 +81,12 @@ def check_matches(patterns: Iterable[Pattern], layers: Mapping[str, int], key: s
         if any(pattern.taken(name, count) for name, count in layers.items()):
             continue
         depths = {n for name, n in layers.items() if pattern.fits(name) and STACKED.fullmatch(name)}
-        if depths and pattern.layers:
+        if depths:
             raise ConfigError(
                 f"{key}={pattern.text}: none of the {max(depths)} layers; they are 0 to "
                 f"{max(depths) - 1}"
             )
-        if pattern.layers and any(map(pattern.fits, layers)):
+        if any(map(pattern.fits, layers)):
             raise ConfigError(f"{key}={pattern.text}: has no layers; leave out the brackets")
         near = _closest(pattern.glob, layers)
         raise ConfigError(f"{key}={pattern.text}: matches no parameter; close: {', '.join(near)}")

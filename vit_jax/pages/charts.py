@@ -188,7 +188,7 @@ def number(value: float, *, percent: bool = False) -> str:
     """A value as an axis label: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
     if percent:
         return f"{100 * value:.4g} %"
-    if abs(value) >= 1e6 or 0 < abs(value) < 1e-4:
+    if abs(value) >= 1e6 or abs(value) < 1e-4:  # of which 0 is 0
         return f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
     if abs(value) >= 1e4:
         return f"{value / 1e3:g}k"
