@@ -20,8 +20,10 @@ def test_a_home_directory_is_expanded_and_a_relative_root_recorded_whole(tmp_pat
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for root in ("~/images", "images", "./images/"):
-        cfg = run_config.resolve("image_folder", {"data.root": root, "model.num_classes": "2"})
+        given = {"data.root": root, "data.exclude": f"{root}/fix.csv", "model.num_classes": "2"}
+        cfg = run_config.resolve("image_folder", given)
         assert cfg.data.root == f"{tmp_path}/images"
+        assert cfg.data.exclude == f"{tmp_path}/images/fix.csv"
     again = run_config.config_from_values(config.to_dict(cfg), {})
     assert config.fingerprint(again) == config.fingerprint(cfg)
     assert storage.as_path("~/run") == tmp_path / "run"

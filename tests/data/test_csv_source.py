@@ -290,3 +290,14 @@ def test_without_labels_a_list_of_paths_is_enough(tmp_path):
         assert [source.name(i) for i in range(len(source))] == [f"{tmp_path}/{n}" for n in expected]
         assert (source.classes, source[0].label) == ((), UNKNOWN)
     assert "needs a header and at least 2 columns" in refusal(tmp_path)
+
+
+def test_excluded_images_are_in_no_part(tmp_path):
+    root = write(tmp_path, train=TRAIN, fix="image,why\nc.png,copy\n./a.png,broken\n")
+    given = {"exclude": str(root / "fix.csv")}
+    source = opened(root, **given)
+    assert [source.name(at) for at in range(2)] == [f"{root}/sub/b.png", f"{root}/d.png"]
+    assert labels(source) == [(2,), (0, 1)]
+    assert source.fingerprint() != opened(root).fingerprint()
+    parts = [opened(root, part, **given) for part in ("train[:50%]", "train[50%:]")]
+    assert sum(map(len, parts)) == 2

@@ -19,6 +19,7 @@ from vit_jax.data import folder_check, folders
 from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.data.sources import Source, open_source
 from vit_jax.evaluation import task_sets
+from vit_jax.utils.errors import AssumptionWarning
 
 
 def names(source: Source) -> list[str]:
@@ -379,3 +380,62 @@ def test_without_labels_one_image_is_too_few_and_features_need_classes(tmp_path)
     asked = config.Evaluation(knn=("self",))
     with pytest.raises(DataError, match=r"^evaluation\.knn=self: needs labels: .* of one class$"):
         task_sets.open_pairs(config.Config(data=data, evaluation=asked), len)
+
+
+def test_excluded_files_are_in_no_split_and_move_no_other(tmp_path, caplog):
+    root, listed = numbered(tmp_path / "r", classes=2, each=20), tmp_path / "fix.csv"
+    before = {side: names(folder(root, side, holdout=0.3)) for side in ("train", "test")}
+    gone = [before["train"][0], before["train"][7], before["test"][3]]
+    listed.write_text("image,reason\n" + "".join(f"./{name},copy\n" for name in gone))
+    options = {"holdout": 0.3, "exclude": str(listed)}
+    after = {side: names(folder(root, side, **options)) for side in ("train", "test")}
+    assert after == {side: [n for n in before[side] if n not in gone] for side in before}
+    caplog.set_level("INFO", "vit_jax")
+    source, whole = folder(root, "train", **options), folder(root, "train", holdout=0.3)
+    assert source.labels.tolist() == [int(name[1]) for name in after["train"]]
+    said = f"data.exclude={listed}: 2 of {len(whole)} images of data.train_split=train left out"
+    assert [one.message for one in caplog.records] == [said]
+    assert source.fingerprint() != whole.fingerprint()  # no run resumes with another list
+
+
+def test_excluded_files_need_not_be_readable(pets):
+    (pets / "train/dog/broken.jpg").symlink_to(pets / "gone")
+    (pets / "fix.csv").write_text("image\ntrain/dog/broken.jpg\ntest/dog/t.jpg\n")
+    source = folder(pets, exclude=str(pets / "fix.csv"))
+    assert len(names(source)) == 4
+    assert len(source.fingerprint()) == 16  # of files, of which it takes the sizes
+    with pytest.raises(DataError, match=r"leaves no image of data\.eval_split=test$"):
+        folder(pets, "test", train=False, exclude=str(pets / "fix.csv"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("", "needs a header and a column, image"),
+        ("train/dog/a.JPEG,x\n", "begins with an image, not with a header"),
+        ("image\n../x.jpg\n", "line 2: ../x.jpg: must be a path below data.root"),
+        ("image\nb.jpg\n./b.jpg\n", "line 3: ./b.jpg is listed in line 2 too; an image has one "
+         "line$"),
+        ("image\nno.jpg\ndog/b.jpg\n", r"none of its images is in data\.root=\S+, such as "
+         r"dog/b\.jpg; paths are relative to it; data\.exclude=none leaves nothing out"),
+    ],
+)  # fmt: skip
+def test_a_list_that_excludes_nothing_is_refused(pets, tmp_path, text, line):
+    listed = tmp_path / "fix.csv"
+    if text is not None:
+        listed.write_text(text)
+    with pytest.raises(DataError, match=rf"^data\.exclude={listed}.*{line}"):
+        folder(pets, exclude=str(listed))
+
+
+def test_a_list_without_images_leaves_nothing_out(pets, tmp_path):
+    (tmp_path / "fix.csv").write_text("image,reason\n")  # of a folder where nothing was found
+    assert len(folder(pets, exclude=str(tmp_path / "fix.csv"))) == 4
+
+
+def test_what_a_list_names_in_vain_is_said(pets, tmp_path):
+    (tmp_path / "fix.csv").write_text("image\ntrain/dog/b.jpg\ntrain/dog/gone.jpg\n")
+    said = "1 of its 2 images are not there, such as train/dog/gone.jpg"
+    with pytest.warns(AssumptionWarning, match=said):
+        assert len(folder(pets, exclude=str(tmp_path / "fix.csv"))) == 3

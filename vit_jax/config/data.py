@@ -65,6 +65,7 @@ class Data(
     root: ClassVar[str | None] = None
     labels: ClassVar[str | None] = None
     multilabel: ClassVar[bool] = False
+    exclude: ClassVar[str | None] = None
     holdout: ClassVar[float] = 0.0
 
     source: str = option(
@@ -262,6 +263,11 @@ class Folder(Data, components=("folder",)):
     """Arguments of a folder of images."""
 
     root: str | None = option(None, "Folder of images.", free=True)
+    exclude: str | None = option(
+        None,
+        "CSV file of images to leave out, by their paths below root; `vit_jax doctor` writes it.",
+        free=True,
+    )
     holdout: float = option(
         0.0,
         "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
@@ -275,6 +281,11 @@ class Csv(Data, components=("csv",)):
     """Arguments of lists of images."""
 
     root: str | None = option(None, "Folder of lists and images.", free=True)
+    exclude: str | None = option(
+        None,
+        "CSV file of images to leave out, by their paths below root; `vit_jax doctor` writes it.",
+        free=True,
+    )
     multilabel: bool = option(
         False, "Whether an image has any number of classes, for loss.name=sigmoid."
     )

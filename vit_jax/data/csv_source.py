@@ -5,13 +5,14 @@ import csv
 import io
 import logging
 import pathlib
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_jax import config
 from vit_jax.data import decoding, splits
-from vit_jax.data.folders import SUFFIXES, FileNames, hash64, shown
+from vit_jax.data.folders import SUFFIXES, FileNames, hash64, remaining, shown
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.utils import limits, messages, storage
@@ -44,10 +45,19 @@ class CsvImages:
     column is read, and may be the only one.
 
     Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
-    of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest.
+    of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest. Images of
+    `exclude`, paths below root, are left out last.
     """
 
-    def __init__(self, data: config.Data, split: str, key: str, *, labels: bool = True) -> None:
+    def __init__(
+        self,
+        data: config.Data,
+        split: str,
+        key: str,
+        *,
+        labels: bool = True,
+        exclude: Collection[str] = (),
+    ) -> None:
         """Raises DataError for files that are missing or malformed, in one line."""
         self._root, self._multilabel = pathlib.Path(data.root or ""), data.multilabel
         if not self._root.is_dir():
@@ -57,10 +67,10 @@ class CsvImages:
         requested = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
         path = _file(self._root, requested.name, key)
-        header, rows = _read_table(path, labels=labels)
+        header, rows = read_table(path, labels=labels)
         named, others = header, rows
         if requested.name != train and labels:
-            named, others = _read_table(_file(self._root, train, "data.train_split"))
+            named, others = read_table(_file(self._root, train, "data.train_split"))
         self.classes = _classes(named, others) if labels else ()
         if labels:
             if len(self.classes) < 2:
@@ -74,6 +84,8 @@ class CsvImages:
         if requested.low or requested.high:
             part = requested.select(len(rows), key)
             rows = sorted(sorted(rows, key=lambda row: hash64(row.image))[part.start : part.stop])
+        spelled = [str(pathlib.PurePosixPath(row.image)) for row in rows]
+        rows = [rows[at] for at in remaining(spelled, exclude, data, f"{key}={split}")]
         if labels and data.multilabel and len(header) == 2:
             _warn_of_other_separators(path, rows)
         places = {name: place for place, name in enumerate(self.classes)}
@@ -145,8 +157,13 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     )
 
 
-def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[CsvRow]]:
-    """Reads header and rows; raises DataError for the first malformed line."""
+def read_table(
+    path: pathlib.Path, *, labels: bool = True, empty: bool = False
+) -> tuple[list[str], list[CsvRow]]:
+    """Reads header and rows; raises DataError for the first malformed line.
+
+    Without `labels` only the first column is read. Unless `empty`, there must be a row.
+    """
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
             data = limits.read_file(path, limits.EXAMPLES)
@@ -202,15 +219,15 @@ def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], 
             # Two spellings of one path, such as ./a.png, are one image.
             earlier = seen.setdefault(str(pathlib.PurePosixPath(image)), reader.line_num)
             if earlier != reader.line_num:
-                joined = f"image,{'class;class' if len(header) == 2 else '1,1'}"
+                joined = "class;class" if len(header) == 2 else "1,1"
                 raise DataError(
                     f"{where}: {shown(image)} is listed in line {earlier} too; an image has one "
-                    f"line, with several classes {joined}"
+                    f"line{f', with several classes image,{joined}' * labels}"
                 )
             rows.append(CsvRow(reader.line_num, image, _names(where, cells, header, labels=labels)))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if not rows:
+    if not rows and not empty:
         raise DataError(f"{path}: lists no image")
     return header, rows
 

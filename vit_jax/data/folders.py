@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -148,7 +148,8 @@ class Folder:
     or below root with `data.holdout`.
 
     Examples are ordered by (class, path). A slice such as `train[:80%]` takes files in the order of
-    the hash, so it is a random sample, and `train[80%:]` is the rest.
+    the hash, so it is a random sample, and `train[80%:]` is the rest. Files of `exclude`, paths
+    below root, are left out last, so that the others stay on their sides.
 
     Attributes:
       top: the parent of the class folders.
@@ -156,7 +157,15 @@ class Folder:
       skipped: counts of files that are not used.
     """
 
-    def __init__(self, data: config.Data, split: str, key: str, *, labels: bool = True) -> None:
+    def __init__(
+        self,
+        data: config.Data,
+        split: str,
+        key: str,
+        *,
+        labels: bool = True,
+        exclude: Collection[str] = (),
+    ) -> None:
         root, requested = Path(data.root or ""), Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split")
         if not root.is_dir():
@@ -189,6 +198,9 @@ class Folder:
         if requested.low or requested.high:
             part = requested.select(len(files), key)
             files = sorted(sorted(files, key=_hash)[part.start : part.stop])
+        below = "" if data.holdout else f"{requested.name}/"
+        left = remaining([below + name for _, name in files], exclude, data, f"{key}={split}")
+        files = [files[at] for at in left]
         self._files = FileNames(self.top, [name for _, name in files])
         self.labels = np.array([label for label, _ in files], np.int32)
         self.labels.flags.writeable = False
@@ -212,6 +224,23 @@ class Folder:
             self.labels.astype("<i4").tobytes(),
             self._files.sizes(),
         )
+
+
+def remaining(
+    paths: Sequence[str], exclude: Collection[str], data: config.Data, split: str
+) -> Sequence[int]:
+    """The positions of paths below root that are not excluded; says how many are.
+
+    Raises DataError if none is left.
+    """
+    left = [at for at, path in enumerate(paths) if path not in exclude]
+    key = f"data.exclude={data.exclude}"
+    if not left:
+        raise DataError(f"{key}: leaves no image of {split}")
+    if len(left) < len(paths):
+        count = len(paths) - len(left)
+        log.info("%s: %s of %s images of %s left out", key, f"{count:,}", f"{len(paths):,}", split)
+    return left
 
 
 File = tuple[int, str]  # the label, and the path below the top folder, with /
@@ -412,6 +441,24 @@ def _hash(file: File) -> int:
     return hash64(file[1])
 
 
+def held_out(files: Sequence[File], holdout: float) -> set[str]:
+    """The paths that a holdout keeps for evaluation: about that share of each class, by their hash.
+
+    A class of two images or more has some on both sides.
+    """
+    by_class: dict[int, list[str]] = {}
+    for label, path in files:
+        by_class.setdefault(label, []).append(path)
+    found: set[str] = set()
+    for members in by_class.values():
+        ranked = sorted(members, key=hash64)
+        held = sum(hash64(path) < holdout * 2**64 for path in ranked)
+        # In a small class the hash may put every file on one side.
+        held = min(max(held, 1), len(ranked) - 1)
+        found.update(ranked[:held])
+    return found
+
+
 def _side(files: list[File], data: config.Data, name: str, split: str, key: str) -> list[File]:
     """The files on the side `name` of the holdout."""
     evaluation = Split.parse(data.eval_split, "data.eval_split").name
@@ -425,18 +472,10 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
         raise ConfigError(
             f"{key}={split}: no such split{config.suggest(name, [train, evaluation])}"
         )
-    kept: list[File] = []
-    by_class: dict[int, list[File]] = {}
-    for file in files:
-        by_class.setdefault(file[0], []).append(file)
-    for members in by_class.values():
-        ranked = sorted(members, key=_hash)
-        held = sum(_hash(file) < data.holdout * 2**64 for file in ranked)
-        # In a small class the hash may put every file on one side.
-        held = min(max(held, 1), len(ranked) - 1)
-        kept += sorted(ranked[:held] if name == evaluation else ranked[held:])
+    held = held_out(files, data.holdout)
+    kept = [file for file in files if (file[1] in held) == (name == evaluation)]
     if not kept:
-        few = "there is" if UNKNOWN in by_class else "every class has"
+        few = "there is" if files[0][0] == UNKNOWN else "every class has"
         raise DataError(f"data.holdout={data.holdout:g}: {few} one image; none is left")
     return kept
 

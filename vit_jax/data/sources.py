@@ -1,6 +1,7 @@
 """Opens the images of a run, a split or a task; the two sources that need no files of the user."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -10,12 +11,14 @@ import numpy as np
 from vit_jax import config
 from vit_jax.config import ConfigError, components
 from vit_jax.data import class_matching, decoding, folder_check, split_roles
-from vit_jax.data.csv_source import CsvImages
+from vit_jax.data.csv_source import CsvImages, read_table
 from vit_jax.data.example_lists import open_listed
-from vit_jax.data.folders import Folder
+from vit_jax.data.folders import Folder, shown
 from vit_jax.data.source import DataError, Record, Selection, Source, read_labels
 from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
+from vit_jax.runtime.logs import warn_of_assumptions
+from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 
 if TYPE_CHECKING:
@@ -50,15 +53,17 @@ def open_source(
     if head is not None:
         num_classes = None if data.source != "synthetic" else len(head)
 
+    excluded = read_excluded(data)
+
     def open_(split: str) -> Source:
         if data.source == "digits":
             return Digits(split, key)
         if isinstance(data, config.Synthetic):
             return Synthetic(data, split, key, num_classes or 10)
         if data.source == "folder":
-            return Folder(data, split, key, labels=labels)
+            return Folder(data, split, key, labels=labels, exclude=excluded)
         if data.source == "csv":
-            return CsvImages(data, split, key, labels=labels)
+            return CsvImages(data, split, key, labels=labels, exclude=excluded)
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
             check_plugged_in(made, data, labels=labels)
@@ -166,6 +171,32 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
 
     data = config.Tfds(name=task.dataset.name, root=data_dir, labels=task.labels)
     return Tfds(data, split, task.name)
+
+
+def read_excluded(data: config.Data) -> frozenset[str]:
+    """The paths below root of `data.exclude`: the first column of a CSV file with a header.
+
+    Raises DataError for another file, or one of which no path is there.
+    """
+    if data.exclude is None:
+        return frozenset()
+    key, root = f"data.exclude={data.exclude}", pathlib.Path(data.root or "")
+    path = storage.given_path("data.exclude", data.exclude, remote=False)
+    try:
+        _, rows = read_table(path, labels=False, empty=True)
+    except DataError as error:
+        raise DataError(f"data.exclude={error}") from None
+    paths = frozenset(str(pathlib.PurePosixPath(row.image)) for row in rows)
+    missing = sorted(path for path in paths if not os.path.lexists(root / path))
+    if missing and len(missing) == len(paths):
+        raise DataError(
+            f"{key}: none of its images is in data.root={data.root}, such as {shown(missing[0])}; "
+            "paths are relative to it; data.exclude=none leaves nothing out"
+        )
+    if missing:
+        some = f"{len(missing):,} of its {len(paths):,} images are not there, such as "
+        warn_of_assumptions(key, [f"{some}{shown(missing[0])}"])
+    return paths
 
 
 def check_plugged_in(source: Source, data: config.Data, *, labels: bool) -> None:

@@ -95,7 +95,8 @@ def _located(cfg: config.Config) -> config.Config:
         path = None if reference is None or "://" in reference else storage.as_path(reference)
         return os.path.abspath(path) if path and path.exists() else reference  # noqa: PTH100
 
-    paths = ("root", "examples") if cfg.data.root is not None else ("examples",)
+    # Not every source has each.
+    paths = [p for p in ("root", "exclude", "examples") if getattr(cfg.data, p) is not None]
     data = dataclasses.replace(cfg.data, **{name: absolute(f"data.{name}") for name in paths})
     cfg = dataclasses.replace(cfg, data=data, init_from=weights(cfg.init_from))
     if (distillation := cfg.distillation) is not None:
