@@ -468,6 +468,7 @@ def limit(monkeypatch):
         ["convert", BUNDLED, "--to=google", "--output=new.npz"],
         ["convert", BUNDLED, "--to=orbax", "--output=new"],
         ["export", BUNDLED, "--to=stablehlo", "--output=new", "--platforms=cpu"],
+        ["doctor", BUNDLED, "photos", "--output=new.html"],
         ["embed", BUNDLED, "photos", "--output=new.npz"],
         ["embed", BUNDLED, "photos", "--output=new.parquet"],
         ["inspect", "filters", BUNDLED, "--output=new"],

@@ -61,9 +61,10 @@ def test_accuracy_is_that_of_test_images(monkeypatch):
 
 def test_a_fifth_of_each_class_is_held_out():
     labels = np.random.default_rng(0).permutation(np.repeat([0, 3, 4], [50, 4, 23]))
-    held_out = probe.fifth(labels)
-    assert np.unique(labels[held_out], return_counts=True)[1].tolist() == [10, 4]
-    np.testing.assert_array_equal(held_out, probe.fifth(labels))
+    parts = probe.fifths(labels)
+    assert np.unique(labels[parts == 4], return_counts=True)[1].tolist() == [10, 4]
+    assert np.unique(labels[parts == 0], return_counts=True)[1].tolist() == [10, 1, 5]
+    np.testing.assert_array_equal(parts, probe.fifths(labels))
 
 
 def test_the_largest_of_equal_strengths_and_stopping(digits, monkeypatch):
@@ -75,3 +76,31 @@ def test_the_largest_of_equal_strengths_and_stopping(digits, monkeypatch):
     _, l2 = probe.learn(x, y, 10, mesh, stop=lambda: False)
     assert l2 == 1.0
     assert probe.learn(x, y, 10, mesh, stop=lambda: True) is None
+
+
+@pytest.mark.slow
+def test_an_image_is_judged_by_a_head_that_never_saw_its_label(digits, monkeypatch):
+    x, y = digits
+    monkeypatch.setattr(probe, "STRENGTHS", (0.1,))
+    mesh, done = sharding.create_mesh(1, jax.devices()[:1]), []
+    found = probe.cross_validate(x, y, 10, mesh, say=done.append)
+    assert done == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+    assert (found.argmax(axis=1) == y).mean() > 0.9
+    rows = probe.fifths(y) == 3
+    inputs = (x - x.mean(0)) / (x.std(0) + 1e-5)
+
+    def objective(flat):
+        scores = inputs[~rows] @ flat[:640].reshape(64, 10) + flat[640:]
+        log_p = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+        wrong = (np.exp(log_p) - np.eye(10)[y[~rows]]) / (~rows).sum()
+        gradient = [inputs[~rows].T @ wrong + 0.1 * flat[:640].reshape(64, 10), wrong.sum(0)]
+        value = -log_p[np.arange(len(log_p)), y[~rows]].mean() + 0.05 * (flat[:640] ** 2).sum()
+        return value, np.concatenate([part.ravel() for part in gradient])
+
+    best = scipy.optimize.minimize(
+        objective, np.zeros(650), jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "ftol": 0}
+    ).x
+    scores = inputs[rows] @ best[:640].reshape(64, 10) + best[640:]
+    expected = np.exp(scores - np.logaddexp.reduce(scores, axis=1, keepdims=True))
+    np.testing.assert_allclose(found[rows], expected, atol=2e-3)

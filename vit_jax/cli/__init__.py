@@ -23,6 +23,7 @@ from vit_jax.runtime import backend, signals
 from vit_jax.utils import messages
 
 COMMANDS = (
+    "doctor",
     "train",
     "transfer",
     "evaluate",
@@ -67,6 +68,7 @@ DESCRIPTION = """\
 Train Vision Transformers in JAX, by config name.
 
   vit_jax train digits                          a whole run on embedded images, two minutes
+  vit_jax doctor DIR --fix-list=fix.csv         copies, leaks, wrong labels, broken files: a page
   vit_jax train image_folder --config.data.root=DIR --workdir=runs/mine
   vit_jax train --workdir=runs/mine             resume it
   vit_jax evaluate --checkpoint=runs/mine       top-1, top-5 and loss on the whole split

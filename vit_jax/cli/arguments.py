@@ -28,9 +28,15 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Adds --checkpoint and --step."""
-    parser.add_argument("--checkpoint", required=True, metavar="RUN_OR_FILE", help=CHECKPOINT)
+def add_checkpoint(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Adds --checkpoint, which is required without a default, and --step."""
+    parser.add_argument(
+        "--checkpoint",
+        default=default,
+        required=default is None,
+        metavar="RUN_OR_FILE",
+        help=CHECKPOINT + (f" (default: {default})" if default else ""),
+    )
     parser.add_argument(
         "--step",
         type=step,

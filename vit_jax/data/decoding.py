@@ -177,6 +177,19 @@ def for_display(image: np.ndarray) -> np.ndarray:
     return image
 
 
+def thumbnail(
+    image: bytes | np.ndarray, side: int, *, channels: int, max_pixels: int, depth: int = 8
+) -> bytes:
+    """An example as a PNG of 8 bits of at most `side` pixels a side; raises as `load`."""
+    pixels = for_display(load(image, channels=channels, max_pixels=max_pixels, depth=depth))
+    shrink = side / max(pixels.shape[:2])
+    if shrink < 1:
+        height, width = (max(1, round(length * shrink)) for length in pixels.shape[:2])
+        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+    pixels = pixels.reshape(*pixels.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
+    return cv2.imencode(".png", pixels)[1].tobytes()
+
+
 def without_border(image: np.ndarray, border: int) -> np.ndarray:
     """Pixels `H W C` without `border` rows and columns on every side.
 

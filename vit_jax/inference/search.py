@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -172,22 +171,17 @@ def create_document(
             if named.is_absolute() or ".." in named.parts:  # a table of others names any file
                 raise decoding.BadImage(f"is not below {folder}")
             data = opened.config.data
-            image = decoding.for_display(
-                decoding.load(
-                    decoding.read_file(place),
-                    channels=data.channels,
-                    max_pixels=data.max_pixels,
-                    depth=data.depth,
-                )
+            png = decoding.thumbnail(
+                decoding.read_file(place),
+                SIDE,
+                channels=data.channels,
+                max_pixels=data.max_pixels,
+                depth=data.depth,
             )
         except (OSError, decoding.BadImage) as error:
             reason = getattr(error, "strerror", None) or error
             blocks.append(Paragraph(text=f"{caption}: no picture ({reason})", note=True))
             continue
-        shrink = min(1.0, SIDE / max(image.shape[:2]))
-        image = cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
-        image = image.reshape(*image.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
-        png = cv2.imencode(".png", image)[1].tobytes()
         blocks.append(Picture(png=png, path=str(place), caption=caption))
     section = PageSection(title="Most alike", blocks=blocks)
     lead = f"The images most like {query.name}, by the cosine of features of {opened.config.name}."

@@ -69,14 +69,6 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Gallery:
-    """Images with their predictions."""
-
-    samples: Sequence[Sample]
-    caption: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
     """A figure that is a file.
 
@@ -89,6 +81,14 @@ class Picture:
     png: bytes
     path: str
     caption: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Small images, each with its prediction or its caption."""
+
+    samples: Sequence[Sample | Picture]
+    caption: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -164,7 +164,10 @@ def _gallery(gallery: Gallery) -> Markup:
     return join(caption, element("ol", *map(_sample, gallery.samples), class_="gallery"))
 
 
-def _sample(sample: Sample) -> Markup:
+def _sample(sample: Sample | Picture) -> Markup:
+    if isinstance(sample, Picture):
+        picture = empty("img", src=_data(sample.png), alt=sample.path, title=sample.path)
+        return element("li", picture, element("span", sample.caption))
     predicted, probability = sample.top[0]
     picture = empty("img", src=_data(sample.png), alt=sample.name, title=sample.name)
     verdict = "✓" if sample.right else "✗"

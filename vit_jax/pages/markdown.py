@@ -73,7 +73,9 @@ def _block(block: Block) -> Iterator[str]:
             yield from ("Drawn in the HTML page.", "")
         case Gallery():
             rows = [
-                (one.name, one.truth, one.top[0][0], f"{one.top[0][1]:.1%}")
+                (one.path, one.caption, "", "")
+                if isinstance(one, Picture)
+                else (one.name, one.truth, one.top[0][0], f"{one.top[0][1]:.1%}")
                 for one in block.samples
             ]
             header = ("image", "truth", "prediction", "probability")

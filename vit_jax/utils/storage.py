@@ -56,15 +56,15 @@ def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True
     return as_path(text)
 
 
-def check_creatable(path: pathlib.Path, *files: pathlib.Path) -> None:
-    """Raises ConfigError unless --output=`path`, of these local files, can be created."""
+def check_creatable(path: pathlib.Path, *files: pathlib.Path, flag: str = "--output") -> None:
+    """Raises ConfigError unless `flag`=`path`, of these local files, can be created."""
     for file in files or (path,):
         if file.exists():
-            raise ConfigError(f"--output={path}: {file} exists; remove it or name another")
+            raise ConfigError(f"{flag}={path}: {file} exists; remove it or name another")
     if not path.parent.is_dir():
-        raise ConfigError(f"--output={path}: no such folder as {path.parent}")
+        raise ConfigError(f"{flag}={path}: no such folder as {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--output={path}: {path.parent} cannot be written to")
+        raise ConfigError(f"{flag}={path}: {path.parent} cannot be written to")
 
 
 def path_problem(text: str, *, remote: bool) -> str:

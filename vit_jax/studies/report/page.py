@@ -195,7 +195,6 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
 
     Raises UserError.
     """
-    import cv2
     import numpy as np
 
     from vit_jax.data import decoding as pictures
@@ -220,18 +219,13 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
 
     def sample(one: loading.Prediction) -> Sample:
-        image = pictures.load(
+        png = pictures.thumbnail(
             source[int(one.image)].image,
+            SIDE,
             channels=data.channels,
             max_pixels=data.max_pixels,
             depth=data.depth,
         )
-        image = pictures.for_display(image)
-        shrink = SIDE / max(image.shape[:2])
-        if shrink < 1:
-            image = cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
-        image = image.reshape(*image.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
-        png = cv2.imencode(".png", image)[1].tobytes()
         name, truth = source.name(int(one.image)), one.truth or ""
         return Sample(name=name, png=png, truth=truth, top=one.top, right=right(one))
 

@@ -1,0 +1,163 @@
+"""What is said about images that were read: which copy stays, what leaks, what is unlike others."""
+
+import pathlib
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import config
+from vit_jax.data.prepare import dedup
+from vit_jax.data.sources import read_excluded
+from vit_jax.inference.doctor import examination, page
+from vit_jax.inference.doctor.listing import list_images
+from vit_jax.inference.doctor.reading import Images
+from vit_jax.inference.doctor.run import write_fix_list
+from vit_jax.pages import html
+
+
+def examine(root, pictures, *, sizes=None, modes=None, errors=None):
+    """Examines a folder of `pictures`, by path: equal numbers are equal pixels, of features alike.
+
+    Numbers that differ by less than 1 are near duplicates.
+    """
+    for path in pictures:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(root / path), np.zeros((4, 4, 3), np.uint8))
+    listing = list_images(root, 0, labels=True)
+    numbers = [pictures[path] for path in listing.paths]
+    prints = np.zeros(len(numbers), dedup.RECORD)
+    prints["exact"] = np.array(numbers, ">f8").repeat(2).view("V16")
+    draws = [np.random.default_rng(int(number)) for number in numbers]
+    prints["bits"] = [draw.integers(2**64, dtype=np.uint64) for draw in draws]
+    prints["contrast"], prints["gray"] = True, 1 / 16
+    features = np.stack([draw.normal(size=8) for draw in draws])
+    features = np.float32(features / np.linalg.norm(features, axis=1, keepdims=True))
+    known = {listing.paths.index(path): why for path, why in (errors or {}).items()}
+    images = Images(
+        errors=known,
+        prints=prints,
+        features=features,
+        sizes=np.array([(sizes or {}).get(path, (64, 64)) for path in listing.paths]),
+        modes=[(modes or {}).get(path, "RGB") for path in listing.paths],
+    )
+    return examination.examine(listing, images, "some")
+
+
+def named(found, kind):
+    return {one.image: one.reason for _, one in found.findings[kind]}
+
+
+def test_the_largest_copy_of_the_last_split_stays(tmp_path):
+    pictures = {"train/a/1.png": 1, "train/a/2.png": 1.5, "test/a/3.png": 1, "val/a/4.png": 1.25}
+    pictures |= {"train/a/5.png": 2, "train/a/6.png": 2.5, "val/a/7.png": 3}
+    found = examine(tmp_path, pictures, sizes={"train/a/6.png": (80, 80)})
+    assert named(found, "leak") == {
+        "train/a/1.png": "equal pixels to test/a/3.png",
+        "train/a/2.png": "near duplicate of test/a/3.png",
+        "val/a/4.png": "near duplicate of test/a/3.png",
+    }
+    assert named(found, "copy") == {"train/a/5.png": "near duplicate of train/a/6.png"}
+    assert found.left_out["val/a/4.png"] == "leak: near duplicate of test/a/3.png"
+    assert page.leaks(found) == {"val": (1, 2), "test": (1, 1)}
+    assert "1 of 2 images of val (50%) are in another split too" in "\n".join(page.summarize(found))
+
+
+def test_copies_in_several_classes_are_all_left_out(tmp_path):
+    pictures = {"a/1.png": 1, "b/2.png": 1.5, "a/3.png": 1, "a/4.png": 9}
+    found = examine(tmp_path, pictures)
+    assert named(found, "conflict") == {
+        "a/1.png": "same picture as b/2.png",
+        "a/3.png": "same picture as b/2.png",
+        "b/2.png": "same picture as a/1.png",
+    }
+    assert sorted(found.left_out) == ["a/1.png", "a/3.png", "b/2.png"]
+    text = html.page(page.document(found, config.Config().data))
+    assert "classes a, b" in text
+    assert text.count("data:image/png") == 3
+
+
+def test_one_photo_in_two_classes_is_the_first_thing_said(tmp_path):
+    found = examine(tmp_path, {f"{c}/{i}.png": 1 for c in "ab" for i in range(20)})
+    lines = page.summarize(found)
+    assert lines[0] == (
+        "40 readable images show 1 different pictures; the largest group of copies has 40"
+    )
+    assert "40 images have copies in another class: no model can be right" in lines
+    assert len(found.left_out) == 40
+
+
+def test_files_of_odd_kinds(tmp_path):
+    paths = [f"{i}.png" for i in range(6)]
+    found = examine(
+        tmp_path,
+        {path: at for at, path in enumerate(paths)},
+        sizes={"1.png": (31, 40), "2.png": (64, 193), "3.png": (64, 192), "4.png": (32, 40)},
+        modes={"5.png": "CMYK", "1.png": ""},
+        errors={"0.png": "is empty"},
+    )
+    assert named(found, "broken") == {"0.png": "is empty"}
+    assert named(found, "tiny") == {"1.png": "40 x 31 pixels"}
+    assert named(found, "aspect") == {"2.png": "193 x 64 pixels"}
+    assert named(found, "mode") == {"5.png": "CMYK; most are RGB"}
+    assert found.left_out == {"0.png": "broken: is empty"}
+    needs = ["outliers need more than", "wrong labels were not looked for: that needs labels"]
+    for line, start in zip(found.notes, needs, strict=True):
+        assert line.startswith(start)
+
+
+def test_broken_files_are_no_copies_of_each_other(tmp_path):
+    found = examine(tmp_path, {"a.png": 0, "b.png": 0}, errors={"a.png": "x", "b.png": "x"})
+    assert found.groups == []
+
+
+def test_the_distance_to_neighbors(monkeypatch):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(50, 4)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    cosines = x.astype(np.float64) @ x.T
+    expected = [1 - np.sort(np.delete(row, at))[-10:].mean() for at, row in enumerate(cosines)]
+    monkeypatch.setattr(examination, "ROWS", 7)
+    np.testing.assert_allclose(examination.neighbor_distances(x), expected, atol=1e-6)
+    monkeypatch.setattr(examination, "REFERENCES", 20)
+    drawn = np.sort(np.random.default_rng(0).choice(50, 20, replace=False)).tolist()
+    some = [
+        1 - np.sort([cosines[at, other] for other in drawn if other != at])[-10:].mean()
+        for at in range(50)
+    ]
+    np.testing.assert_allclose(examination.neighbor_distances(x), some, atol=1e-6)
+
+
+def test_a_list_has_only_names_that_can_be_read_back(tmp_path, caplog):
+    names = ("b\\c.png", " d.png", 'ü, "x".png', "e.png")
+    root = tmp_path / "r"
+    found = examine(root, dict.fromkeys(names, 1))
+    assert write_fix_list(tmp_path / "fix.csv", found) == 2
+    assert "a list cannot have" in caplog.text
+    data = config.Data(source="folder", root=str(root), holdout=0.5, exclude=f"{tmp_path}/fix.csv")
+    listed = set(found.left_out) - {"b\\c.png", " d.png"}
+    assert read_excluded(data) == listed
+
+
+def test_names_are_shown_as_text(tmp_path):
+    name = "<script>alert(1)</script>"
+    found = examine(tmp_path, {f"{name.replace('/', '')}/1.png": 1, "b/2.png": 1})
+    text = html.page(page.document(found, config.Config().data))
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_pictures_that_are_gone_are_blank(tmp_path):
+    found = examine(tmp_path, {"a/1.png": 1, "b/2.png": 1})
+    pathlib.Path(tmp_path / "a/1.png").unlink()
+    assert html.page(page.document(found, config.Config().data)).count("data:image/png") == 2
+
+
+@pytest.mark.parametrize(("labels", "line"), [("balanced", False), ("rare", True)])
+def test_imbalance_is_said_from_three_to_one(tmp_path, labels, line):
+    counts = {"a": 5, "b": 2} if labels == "balanced" else {"a": 6, "b": 2}
+    pictures = {f"{c}/{i}.png": 10 * ord(c) + i for c, n in counts.items() for i in range(n)}
+    said = any(
+        "data.sampling=balanced" in one for one in page.summarize(examine(tmp_path, pictures))
+    )
+    assert said == line

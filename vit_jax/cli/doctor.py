@@ -1,0 +1,101 @@
+"""`vit_jax doctor`."""
+
+import argparse
+import json
+
+from vit_jax.cli import arguments, tables
+from vit_jax.inference.doctor import CHECKPOINT, KINDS, LEFT_OUT
+
+HELP = "find copies, leaks, wrong labels, outliers and broken files of a folder"
+TAKES_CONFIG = True
+EPILOG = f"""\
+  vit_jax doctor photos --fix-list=fix.csv
+  vit_jax train image_folder --workdir=runs/mine --config.data.root=photos \\
+      --config.data.holdout=0.1 --config.data.exclude=fix.csv
+
+DIR has lists such as train.csv, split folders, class folders, or images alone; nothing in it is
+changed. The fix list has a row for each image, with the reason: delete rows you disagree with.
+
+kinds of findings:
+{"".join(f"  {kind:10}{meaning}{chr(10)}" for kind, meaning in KINDS.items())}"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "folder", type=arguments.local_path, metavar="DIR", help="lists, or folders of images"
+    )
+    arguments.add_checkpoint(parser, default=CHECKPOINT)
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        default="doctor.html",
+        metavar="FILE.html",
+        help="page with pictures to write (default: doctor.html)",
+    )
+    parser.add_argument(
+        "--fix-list",
+        type=arguments.local_output_path,
+        metavar="FILE.csv",
+        help="list of what to leave out to write, for data.exclude",
+    )
+    parser.add_argument(
+        "--leave-out",
+        type=arguments.words,
+        default=LEFT_OUT,
+        metavar="KIND,...",
+        help=f"kinds of findings in that list (default: {','.join(LEFT_OUT)})",
+    )
+    parser.add_argument(
+        "--holdout",
+        type=arguments.holdout,
+        default=0.1,
+        metavar="SHARE",
+        help="the data.holdout you will train with, of a folder without splits (default: 0.1)",
+    )
+    parser.add_argument("--no-labels", action="store_true", help="names of folders are no classes")
+    parser.add_argument(
+        "--cosine",
+        type=arguments.fraction,
+        default=0.8,
+        metavar="C",
+        help="least cosine of the features of near duplicates (default: 0.8)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prints a summary of what was found."""
+    from vit_jax.inference.doctor import page
+    from vit_jax.inference.doctor.run import doctor
+    from vit_jax.runtime import logs
+
+    logs.setup()
+    found = doctor(
+        args.folder,
+        args.checkpoint,
+        overrides,
+        step=args.step,
+        output=args.output,
+        fix_list=args.fix_list,
+        leave_out=args.leave_out,
+        holdout=args.holdout,
+        labels=not args.no_labels,
+        cosine=args.cosine,
+    )
+    if args.json:
+        for rows in found.findings.values():
+            for _, finding in rows:
+                print(json.dumps(finding._asdict()))
+        return 0
+    for line in (*page.assumptions(found)[:2], *page.summarize(found)):
+        print(line)
+    if rows := page.describe(found):
+        tables.table(("finding", "images", "in the list", "what it is"), rows)
+    else:
+        print("nothing was found")
+    print(f"{args.output}: pictures, and how this was found")
+    if args.fix_list:
+        count = f"{len(found.left_out):,} images to leave out"
+        print(f"{args.fix_list}: {count}, with --config.data.exclude={args.fix_list}")
+    return 0

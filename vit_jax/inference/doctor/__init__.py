@@ -1,0 +1,18 @@
+"""A doctor for images: copies, leaks between splits, wrong labels, outliers and broken files.
+
+`run.py` has the function `doctor`. This module imports nothing, for the command's help.
+"""
+
+CHECKPOINT = "cifar10/ViT-6_4-continued"  # comes with the package
+KINDS = {
+    "broken": "cannot be decoded",
+    "conflict": "the same picture is in another class too",
+    "leak": "a copy of an image of another split",
+    "copy": "a copy of an image of the same split and class",
+    "label": "likely a wrong label",
+    "outlier": "unlike the other images",
+    "tiny": "the short side has few pixels",
+    "aspect": "very long or tall",
+    "mode": "pixels are stored in another way than in most images",
+}
+LEFT_OUT = ("broken", "conflict", "leak", "copy")  # the others want a look

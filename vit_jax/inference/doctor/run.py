@@ -1,0 +1,98 @@
+"""`vit_jax doctor`: lists, reads and examines a folder, then writes a page and a list."""
+
+import csv
+import io
+import os
+import pathlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from vit_jax.config import ConfigError, suggest
+from vit_jax.inference import loading
+from vit_jax.inference.doctor import CHECKPOINT, KINDS, LEFT_OUT, duplicates, examination
+from vit_jax.inference.doctor.listing import list_images
+from vit_jax.inference.doctor.page import document
+from vit_jax.inference.doctor.reading import read
+from vit_jax.pages import html
+from vit_jax.runtime import logs
+from vit_jax.utils import messages, storage
+
+
+def doctor(
+    folder: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] = CHECKPOINT,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    step: int | str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    fix_list: str | os.PathLike[str] | None = None,
+    leave_out: Collection[str] = LEFT_OUT,
+    holdout: float = 0.1,
+    labels: bool = True,
+    cosine: float = duplicates.COSINE,
+) -> examination.Examination:
+    """Finds copies, leaks between splits, wrong labels, outliers and broken files of a folder.
+
+    Args:
+      folder: CSV lists, folders of splits or classes, or images at any depth.
+      checkpoint: whose features are compared, as in `load`.
+      overrides: options, as in `load`.
+      step: as in `load`.
+      output: an HTML page to write.
+      fix_list: a CSV file to write, for `data.exclude`.
+      leave_out: kinds of findings that the fix list has.
+      holdout: the `data.holdout` that a folder without splits will be trained with.
+      labels: whether folders are classes.
+      cosine: the least of the features of near duplicates.
+
+    Raises a UserError.
+    """
+    root = storage.given_path("DIR", folder, remote=False)
+    page = None if output is None else storage.given_path("--output", output, remote=False)
+    listed = None if fix_list is None else storage.given_path("--fix-list", fix_list, remote=False)
+    for kind in leave_out:
+        if kind not in KINDS:
+            raise ConfigError(f"--leave-out={kind}: no such kind{suggest(kind, list(KINDS))}")
+    if page is not None and page.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--output={page}: must end in .html")
+    if page is not None and page.is_dir():
+        raise ConfigError(f"--output={page}: is a folder")
+    if page is not None and not page.exists():
+        storage.check_creatable(page)
+    if listed is not None and listed.suffix.lower() != ".csv":
+        raise ConfigError(f"--fix-list={listed}: must end in .csv")
+    if listed is not None:
+        storage.check_creatable(listed, flag="--fix-list")
+    listing = list_images(root, holdout, labels=labels)
+    model = loading.load(checkpoint, overrides, step)
+    found = examination.examine(
+        listing, read(listing, model), os.fspath(checkpoint), tuple(leave_out), cosine
+    )
+    if listed is not None:
+        write_fix_list(listed, found)
+    if page is not None:
+        with storage.writing("--output", page):
+            storage.write_atomically(page, html.page(document(found, model.config.data)))
+    return found
+
+
+def write_fix_list(path: pathlib.Path, found: examination.Examination) -> int:
+    """Writes `image,reason` rows for `data.exclude`, and returns how many; raises ConfigError."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("image", "reason"))
+    rows = {name: reason for name, reason in found.left_out.items() if _fits(name)}
+    if unfit := [name for name in found.left_out if not _fits(name)]:
+        logs.log.warning(
+            "--fix-list=%s: a list cannot have %s%s: rename it",
+            path, messages.printable(unfit[0]), messages.more(unfit),
+        )  # fmt: skip
+    writer.writerows(rows.items())
+    with storage.writing("--fix-list", path):
+        storage.write_atomically(path, text.getvalue())
+    return len(rows)
+
+
+def _fits(name: str) -> bool:
+    """Whether a list can have a path: what reads it takes no other spelling."""
+    return messages.is_utf8(name) and name == name.strip() and "\\" not in name
