@@ -1,6 +1,7 @@
 """`adapt/MODEL-METHOD` on a folder of images, from the choice of a rate to the tested model."""
 
 import json
+import re
 
 import jax
 import numpy as np
@@ -33,8 +34,8 @@ def test_every_method_of_every_model_can_be_compiled():
         model = models.create(cfg.model, image_size=cfg.data.image_size)
         protocol = catalog.about(name).transfer
         assert cfg.optimizer.lr == protocol.rates[1]
-        text = trainable.from_config(model, cfg).describe()
-        trained[name] = int(text.split(" of ")[0].replace(",", "")) if text else model.num_params
+        first = re.search(r"[\d,]+", trainable.from_config(model, cfg).describe())
+        trained[name] = int(first[0].replace(",", "")) if first else model.num_params
     assert trained["adapt/ViT-S_16-probe"] == 384 * 102 + 102
     # Of each layer: four matrices of D x D, and two of D x 4 D.
     adapters = 12 * 8 * (4 * (384 + 384) + 2 * (384 + 4 * 384))

@@ -165,6 +165,22 @@ def test_all_failed_is_one_line_and_no_test_image(tmp_path):
     assert {cell["stage"] for cell in stored["cells"]} == {"choose"}
 
 
+def test_final_runs_that_all_fail_are_one_line_and_a_page(tmp_path):
+    failing = GOOD | dict.fromkeys(FINAL, "loss is nan")
+    with pytest.raises(transfer.Failed, match="^transfer: every final run failed; loss is nan$"):
+        transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(failing))
+    assert read(tmp_path)["results"] is None
+    assert "loss is nan" in (tmp_path / "transfer.md").read_text()
+
+
+def test_a_directory_that_has_become_another_transfers_meanwhile_is_left(tmp_path):
+    study = transfer.TransferStudy(sweeps.plan(), tmp_path)
+    other = sweeps.plan(train__batch_size="8")
+    transfer.perform(other, tmp_path, run=sweeps.pretending(GOOD))
+    with pytest.raises(config.ConfigError, match="holds another transfer"):
+        study.perform(run=sweeps.pretending(GOOD))
+
+
 def test_mean_and_deviation(tmp_path):
     found = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
     top1 = found["results"]["top1"]
