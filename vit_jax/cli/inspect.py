@@ -16,6 +16,7 @@ KINDS = {
     "features": "principal components of the features of patches, as colors",
     "matches": "patches of two images that are each other's most similar",
     "reconstruct": "predictions of a model trained on masked patches, or a masked autoencoder",
+    "saliency": "where it looked for a class: gradient rollout, Grad-CAM, integrated gradients",
     "all": "each of these that the model supports",
     "view": "an interactive page: attention of each patch, head and layer (FILE.html)",
 }
@@ -24,6 +25,10 @@ TAKES_CONFIG = True
 EPILOG = (
     "".join(f"  {kind:20}{text}\n" for kind, text in KINDS.items())
     + """
+saliency also draws plain rollout, and prints what each map is worth: the area under the
+probability of the class while the most salient parts are deleted (less is better) or
+inserted (more is better), beside a random order.
+
 The numbers are written next to the figures (.npz, .csv). `vit_jax report` shows the figures in a
 run directory.
 """
@@ -46,9 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive,
         metavar="N",
         help="images, at most, drawn by --seed (default: 128 for attention-distance, 32 for "
-        "rollout, 18 for reconstruct, 16 for features, 8 for view, 4 for attention, 2 for matches)",
+        "rollout, 18 for reconstruct, 16 for features, 8 for view, 4 for attention, 4 for "
+        "saliency, 2 for matches)",
     )
     arguments.add_seed(parser)
+    parser.add_argument(
+        "--class",
+        dest="label",
+        metavar="NAME",
+        help="saliency: a class by name or index (default: the top prediction of each image)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=arguments.positive,
+        metavar="N",
+        help="saliency: steps of integrated gradients (default: 32)",
+    )
     parser.add_argument(
         "--output",
         type=arguments.output_path,
@@ -75,6 +93,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for path in args.images:
         if not path.exists():
             raise config.ConfigError(f"{path}: no such file or folder")
+    for flag, value in (("class", args.label), ("steps", args.steps)):
+        if value is not None and args.what not in ("saliency", "all"):
+            raise config.ConfigError(f"--{flag}={value}: only for `inspect saliency`")
     if args.what == "view":
         return _view(args, overrides)
     if args.serve is not None:
@@ -93,6 +114,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         seed=args.seed,
         output=args.output,
         formats=("png", "svg") if args.format == "both" else (args.format,),
+        label=args.label,
+        **({} if args.steps is None else {"steps": args.steps}),
     ):
         print(path)
     return 0

@@ -168,6 +168,10 @@ class ViTFamily(Family):
             return "resnet", "conv_root", "kernel"
         return "embedding", "kernel"
 
+    def last_map(self, model: config.Model) -> tuple[str, ...]:
+        """The normalized tokens that the last layer attends to: after it, patches are not read."""
+        return "encoder", "norm1"
+
     def network(
         self,
         model: config.Model,
@@ -226,6 +230,10 @@ class AxialViTFamily(ViTFamily):
         if figure == "attention":
             return "an axial_vit attends within rows and columns, never from any token to any other"
         return super().lacks(model, figure)
+
+    def last_map(self, model: config.Model) -> tuple[str, ...]:
+        """The normalized tokens that attend along columns in the last layer."""
+        return "encoder", "column", "norm1"
 
     def networks(self) -> tuple[type["ViT"], type["MaskedViT"]]:
         """Classes of the network with a head for classes, and for masked patches."""
@@ -311,6 +319,10 @@ class ResNetFamily(Family):
     def filters(self, model: config.Model) -> tuple[str, ...]:
         """Path of the first convolution."""
         return "resnet", "conv_root", "kernel"
+
+    def last_map(self, model: config.Model) -> tuple[str, ...]:
+        """The map that is averaged."""
+        return ("resnet",)
 
     def network(
         self,

@@ -105,17 +105,27 @@ class Family:
             `position_tables()` that returns (T, P, D) float32. `attention`: the network returns
             `attention` (L, B, H, N, N) when called with `capture`, and the options set depth and
             heads. `features`: the network returns `tokens` (B, N, D), those of patches last.
+            `saliency`: `last_map` names a module, and there is a grid.
         """
         nouns = {
             "filters": "first-layer filters",
             "posemb": "position embedding",
             "attention": "attention weights",
             "features": "features of patches",
+            "saliency": "map for Grad-CAM",
         }
         return f"model.architecture={model.architecture} declares no {nouns[figure]}"
 
     def filters(self, model: config.Model) -> tuple[str, ...]:
         """Path in the parameters of the filters (h, w, C, D) that see pixels."""
+        raise NotImplementedError
+
+    def last_map(self, model: config.Model) -> tuple[str, ...]:
+        """Path in the network of the module whose output Grad-CAM reads.
+
+        It is (B, h, w, F), or (B, N, D) with the patches last; where layers are stacked, it is that
+        of the last one.
+        """
         raise NotImplementedError
 
     def network(

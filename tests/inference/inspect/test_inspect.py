@@ -22,7 +22,8 @@ from vit_jax.studies import report
 
 FIXTURES = pathlib.Path(__file__).parents[2] / "fixtures"
 GOOGLE = FIXTURES / "vit_tiny_token.npz"
-EVERY = ["filters", "posemb", "attention-distance", "rollout", "attention", "features", "matches"]
+EVERY = ["filters", "posemb", "attention-distance", "rollout", "attention", "features", "matches",
+         "saliency"]  # fmt: skip
 
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -50,9 +51,11 @@ def numbers(folder, what):
 def test_everything_of_a_google_file(photos, tmp_path, capsys):
     out = tmp_path / "inspect"
     assert inspect("all", GOOGLE, f"{photos}", f"--output={out}", "--format=both") == 0
-    names = [*EVERY[:4], "attention-1", "attention-2", "attention-3", "features", "matches"]
+    names = [*EVERY[:4], "attention-1", "attention-2", "attention-3", *EVERY[5:], "saliency-curves"]
     files = {f"{name}.{form}" for name in names for form in ("png", "svg")}
-    files |= {f"{what}.npz" for what in EVERY} | {"attention-distance.csv", "matches.csv"}
+    files |= {f"{what}.npz" for what in EVERY} | {
+        f"{what}.csv" for what in ("attention-distance", "matches", "saliency")
+    }
     assert {pathlib.Path(line).name for line in capsys.readouterr().out.split()} == files
     assert {path.name for path in out.iterdir()} == files | {"figures.json"}
     for name in names:
@@ -122,12 +125,14 @@ def test_every_kind_of_weights(name, arguments, photos, tmp_path):
     assert maps.min() > 0
 
 
-def test_a_resnet_has_filters_alone(photos, tmp_path, capsys):
-    arguments = [f"{photos}", f"--output={tmp_path / 'out'}"]
+def test_a_resnet_has_filters_and_maps_for_a_class(tmp_path, capsys):
+    arguments = [f"--output={tmp_path / 'out'}"]
     assert inspect("all", FIXTURES / "bit_tiny_legacy.npz", *arguments) == 0
     assert {path.stem for path in (tmp_path / "out").glob("*.npz")} == {"filters"}
-    said = re.findall("^(.*) left out: a ResNet has no ", capsys.readouterr().err, re.MULTILINE)
-    assert said == EVERY[1:]
+    errors = capsys.readouterr().err
+    said = re.findall("^(.*) left out: a ResNet has no ", errors, re.MULTILINE)
+    assert said == EVERY[1:-1]
+    assert "saliency left out: needs images" in errors
 
 
 def test_without_images_what_needs_none_is_drawn(tmp_path, capsys, monkeypatch):
@@ -156,7 +161,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     assert inspect("all", workdir, "--count=5") == 0
     folder = workdir / "inspect"
     listed = json.loads((folder / "figures.json").read_text())
-    assert sorted(one["what"] for one in listed) == sorted([*EVERY, *["attention"] * 4])
+    assert sorted(one["what"] for one in listed) == sorted([*EVERY, "saliency", *["attention"] * 4])
     assert {one["step"] for one in listed} == {4}
     named = numbers(folder, "attention-distance")["images"].tolist()
     drawn = sampling.draw(100, 5, 0)
@@ -165,15 +170,15 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     # One kind anew takes the place of that kind alone.
     assert inspect("attention", workdir / "checkpoints", "--count=1") == 0
     listed = json.loads((folder / "figures.json").read_text())
-    assert sorted(one["what"] for one in listed) == sorted(EVERY)
+    assert sorted(one["what"] for one in listed) == sorted([*EVERY, "saliency"])
 
     page, words = report.write([workdir], None, images=0)
     page = pages.Page.of(page)
     assert "Inside the model" in page.words
-    assert page.count("img") == len(EVERY)
+    assert page.count("img") == len(listed)
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
     assert "![inspect/rollout.png](inspect/rollout.png)" in words.read_text()
-    assert page.text.count("Step 4.") == len(EVERY)
+    assert page.text.count("Step 4.") == len(listed)
 
 
 def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):

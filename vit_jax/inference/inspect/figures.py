@@ -1,6 +1,6 @@
 """Draws arrays as matplotlib figures, for any number of heads and layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
@@ -189,6 +189,59 @@ def _tinted(view: np.ndarray, classes: np.ndarray, no_class: int) -> np.ndarray:
     colors = 255 * colormaps["tab20"](classes % 20)[:, :, :3]
     mixed = np.rint(0.4 * image + 0.6 * colors).astype(np.uint8)
     return np.where((classes == no_class)[:, :, None], image, mixed)
+
+
+def saliency(
+    views: np.ndarray, titles: Sequence[str], maps: Sequence[Mapping[str, tuple[np.ndarray, str]]]
+) -> Figure:
+    """Draws images (B, H, W, C) uint8, each beside its maps, which color the cells.
+
+    Args:
+      views: the images.
+      titles: the text under each.
+      maps: of each image, by name: (rows, columns), and the text under it.
+    """
+    names = list(maps[0])
+    height, width = views.shape[1:3]
+    side = 1.7
+    size = (1 + len(names)) * side, len(views) * (0.94 * side * height / width + 0.26) + 0.3
+    figure = _figure(*size)
+    places = figure.subplots(len(views), 1 + len(names), squeeze=False)
+    for axes, name in zip(places[0], ["input", *names], strict=True):
+        axes.set_title(name[0].upper() + name[1:], fontsize=9)
+    for row, view, title, own in zip(places, views, titles, maps, strict=True):
+        heated = [(_heat(view, mask), below) for mask, below in own.values()]
+        for axes, (image, below) in zip(row, [(_large(view), title), *heated], strict=True):
+            _bare(axes)
+            axes.imshow(image, interpolation="antialiased")
+            axes.set_xlabel(below, fontsize=7)
+    return figure
+
+
+def _heat(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """An image under the colors of a map (rows, columns), from dark at 0 and below to light."""
+    image = _large(view)
+    height, width = image.shape[:2]
+    share = np.clip(mask / max(mask.max(), np.finfo(np.float32).tiny), 0.0, 1.0)
+    share = cv2.resize(share, (width, height), interpolation=cv2.INTER_NEAREST)[:, :, None]
+    colors = 255 * colormaps["inferno"](share[:, :, 0])[:, :, :3]
+    return np.rint(image + (0.7 - 0.3 * share) * (colors - image)).astype(np.uint8)
+
+
+def curves(shares: np.ndarray, drawn: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
+    """Plots deletion and insertion curves by name, (n,) probabilities each, over (n,) shares."""
+    figure = _figure(8.0, 3.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, (axes, title) in enumerate(zip(panels, ("Deletion", "Insertion"), strict=True)):
+        for name, both in drawn.items():
+            style = {"color": "0.5", "linestyle": "--"} if name == "random order" else {}
+            axes.plot(shares, both[panel], label=name if panel == 0 else None, **style)
+        axes.set(xlabel="Share of the image", title=title, ylim=(0, 1.02))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.3)
+    panels[0].set_ylabel("Probability of the class")
+    figure.legend(loc="outside lower center", ncols=len(drawn), frameon=False, fontsize=8)
+    return figure
 
 
 def _pairs(

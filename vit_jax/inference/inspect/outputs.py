@@ -20,6 +20,7 @@ from vit_jax.inference.inspect import (
     figures,
     inputs,
     measures,
+    saliency,
 )
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
@@ -29,7 +30,7 @@ from vit_jax.utils import storage
 DPI = 150
 # Default number of images.
 COUNTS = {"attention-distance": 128, "rollout": 32, "attention": 4, "reconstruct": 18,
-          "features": 16, "matches": 2}  # fmt: skip
+          "features": 16, "matches": 2, "saliency": 4}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class Subject:
     has_split: bool  # whether the config names images
     counts: Mapping[str, int]  # images for each kind of figure that needs some
     seed: int  # seed that draws images of the split
+    label: str | None = None  # name or index of the class to explain; None: the top prediction
+    steps: int = saliency.STEPS  # of integrated gradients
 
     @functools.cached_property
     def pictures(self) -> inputs.Pictures:
@@ -109,6 +112,8 @@ def inspect(
     seed: int = 0,
     output: pathlib.Path | None = None,
     formats: Sequence[str] = ("png",),
+    label: str | None = None,
+    steps: int = saliency.STEPS,
 ) -> Iterator[pathlib.Path]:
     """Yields the files of a kind of figure as they are written, or of `all` that can be drawn.
 
@@ -122,6 +127,8 @@ def inspect(
       seed: seed that selects among more images.
       output: the folder; None: `inspect` in the run directory, or inspect/NAME here.
       formats: `png`, `svg`.
+      label: name or index of the class whose `saliency` is drawn; None: the top prediction.
+      steps: of integrated gradients, at least 1.
 
     Raises CannotAnswer if the model does not support the figure; UserError for other mistakes.
     """
@@ -142,6 +149,8 @@ def inspect(
         has_split=loading.has_images(checkpoint, overrides),
         counts=counts,
         seed=seed,
+        label=label,
+        steps=steps,
     )
     folder = output or _folder(checkpoint)
     for kind in asked:
@@ -285,6 +294,85 @@ def _reconstruct(subject: Subject) -> Answer:
     )
 
 
+def _saliency(subject: Subject) -> Answer:
+    opened = subject.opened
+    saliency.require(opened)
+    label = None if subject.label is None else saliency.find_class(opened.classes, subject.label)
+    shown = subject.pictures.first(subject.counts["saliency"])
+    explained = [
+        saliency.explain(opened, view, label, steps=subject.steps, seed=subject.seed + number)
+        for number, view in enumerate(shown.views)
+    ]
+    classes = [opened.classes[one.label] for one in explained]
+    each = list(zip(shown.names, classes, explained, strict=True))
+    for name, kind, one in each:
+        why = "its top prediction" if label is None else f"--class={subject.label}"
+        logs.log.info("%s: %s (%.3f), %s", name, kind, one.probability, why)
+    worst = max(explained, key=lambda one: abs(one.gap))
+    logs.log.info(
+        "integrated gradients: %d steps add up to %.4g of a rise of the logit by %.4g",
+        *(subject.steps, worst.rise + worst.gap, worst.rise),
+    )
+    drawn = explained[0].curves
+    logs.log.info("%-22s %8s  %9s", "area under the curve", "deletion", "insertion")
+    for name in drawn:
+        mean = np.mean([one.curves[name].areas for one in explained], axis=0)
+        logs.log.info("%-22s %8.3f  %9.3f", name, *mean)
+    grid = figures.saliency(
+        subject.under_patches(shown),
+        [f"{kind[:24]} {one.probability:.2f}" for _, kind, one in each],
+        [{name: (one.maps[name], _areas(one, name)) for name in one.maps} for one in explained],
+    )
+    curves = {
+        name: (
+            np.mean([one.curves[name].deletion for one in explained], axis=0),
+            np.mean([one.curves[name].insertion for one in explained], axis=0),
+        )
+        for name in drawn
+    }
+    maps = {
+        name.replace(" ", "_"): np.stack([one.maps[name] for one in explained])
+        for name in explained[0].maps
+    }
+    return Answer(
+        figures={
+            "saliency": (
+                grid,
+                "Where the model looked for the class named under each image. Under each map, the "
+                "areas of its deletion curve (less is better) and insertion curve (more is "
+                "better).",
+            ),
+            "saliency-curves": (
+                figures.curves(drawn[saliency.RANDOM].shares, curves),
+                "Probability of the class while the cells of an image, the most salient first, "
+                f"leave it or come into a blurred one. Mean of images: {len(explained)}.",
+            ),
+        },
+        arrays=maps
+        | {
+            "integrated_gradients_of_pixels": np.stack([one.pixels for one in explained]),
+            "classes": np.array(classes),
+            "images": np.array(shown.names),
+        },
+        table=[
+            ("image", "class", "probability", "map", "deletion", "insertion"),
+            *(
+                (image, kind, f"{one.probability:.6f}", name, *map("{:.6f}".format, curve.areas))
+                for image, kind, one in each
+                for name, curve in one.curves.items()
+            ),
+        ],
+    )
+
+
+def _areas(explained: saliency.Explanation, name: str) -> str:
+    """The text under a map."""
+    if explained.maps[name].max() <= 0:
+        return "nothing speaks for it"
+    deletion, insertion = explained.curves[name].areas
+    return f"deletion {deletion:.2f}, insertion {insertion:.2f}"
+
+
 KINDS: Mapping[str, Callable[[Subject], Answer]] = {
     "filters": _filters,
     "posemb": _posemb,
@@ -294,6 +382,7 @@ KINDS: Mapping[str, Callable[[Subject], Answer]] = {
     "features": _features,
     "matches": _matches,
     "reconstruct": _reconstruct,
+    "saliency": _saliency,
 }
 
 

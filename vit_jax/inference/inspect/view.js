@@ -13,15 +13,18 @@
     features: "What the last layer makes of each patch: red, green and blue are the first three principal components, of all images together. Alike colors, alike features.",
     match: "Which patches the last layer makes alike: the cosine of their features with those of the chosen patch, in this image and in another.",
   };
+  const KINDS = ["gradient rollout", "Grad-CAM"];
+  MODES.class = "Which patches speak for the chosen class: by gradient rollout, attention times its gradient through all layers, or by Grad-CAM of the last layer.";
   const HEAT = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
   const ITSELF = [191, 191, 191];
 
-  const state = { image: 0, against: 0, layer: layers - 1, head: ALL, patch: OUTPUT, mode: "attention", plain: false };
+  const state = { image: 0, against: 0, layer: layers - 1, head: ALL, patch: OUTPUT, mode: "attention", label: 0, kind: 0, plain: false };
   let hover = {}; // what the pointer is over, in the place of what was chosen
   let weights = null; // of the chosen image
   let cosines = null;
   const photo = new Image(), otherPhoto = new Image();
-  const PLAIN = ["position", "features", "match"]; // no layers and heads
+  const PLAIN = ["position", "features", "match", "class"]; // no layers and heads
+  const NO_PATCH = ["features", "class"]; // nor a chosen patch
 
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -55,6 +58,10 @@
 
   function seen(shown) {
     if (shown.mode === "features") return { values: new Float32Array(patches), self: 0 };
+    if (shown.mode === "class") {
+      const { maps } = model.images[state.image], from = (2 * shown.label + shown.kind) * patches;
+      return { values: maps ? Float32Array.from(maps.subarray(from, from + patches)) : new Float32Array(patches), self: 0 };
+    }
     if (shown.mode === "match") {
       const mine = model.images[state.image].vectors;
       const values = shown.patch === OUTPUT ? new Float32Array(patches) : cosinesOf(mine, shown.patch, mine);
@@ -103,7 +110,7 @@
 
   // What is over each patch: a style for its number, or nothing.
   function filling(shown, found) {
-    if (state.plain || (PLAIN.includes(shown.mode) && shown.mode !== "features" && shown.patch === OUTPUT)) return null;
+    if (state.plain || (PLAIN.includes(shown.mode) && !NO_PATCH.includes(shown.mode) && shown.patch === OUTPUT)) return null;
     if (shown.mode === "features") {
       const { colors } = model.images[state.image];
       return (k) => `rgba(${colors.subarray(3 * k, 3 * k + 3)}, 0.85)`;
@@ -169,6 +176,11 @@
 
   function describe(shown, found) {
     if (shown.mode === "features") return "Each patch in the color of its features.";
+    if (shown.mode === "class") {
+      const [name, share] = model.images[state.image].top[shown.label] ?? ["", 0];
+      const most = largest(found.values), best = found.values.indexOf(most);
+      return `${name}, ${percent(share)}, ${KINDS[shown.kind]}: ${best < 0 ? "nothing speaks for it" : `most on ${place(best)}`}.`;
+    }
     if (shown.mode === "match" && shown.patch === OUTPUT) return "Choose a patch to see which are like it.";
     const who = shown.patch === OUTPUT ? OUTPUT_NAME : `Patch in ${place(shown.patch)}`;
     if (shown.mode === "position" && shown.patch === OUTPUT) return "Choose a patch to see which positions are like its own.";
@@ -209,7 +221,7 @@
     if (!weights) return;
     const shown = { ...state, ...hover }, found = seen(shown);
     drawOther(shown, found);
-    const marked = shown.mode === "features" ? OUTPUT : shown.patch;
+    const marked = NO_PATCH.includes(shown.mode) ? OUTPUT : shown.patch;
     drawPicture($("picture"), photo, filling(shown, found), marked);
     $("readout").textContent = describe(shown, found);
     $("layer").value = shown.layer + 1;
@@ -223,6 +235,9 @@
     draw();
     const position = PLAIN.includes(state.mode);
     $("by-layer").hidden = position;
+    $("by-class").hidden = state.mode !== "class";
+    $("label").value = state.label;
+    $("kind").value = state.kind;
     $("by-head").hidden = state.mode !== "attention";
     $("layer-title").textContent = state.mode === "rollout" ? "Through layer" : "Layer";
     $("meaning").textContent = MODES[state.mode];
@@ -299,6 +314,9 @@
   }
 
   function showTop(image) {
+    $("label").replaceChildren(...image.top.map(([name], index) => new Option(name, index)));
+    document.querySelector('input[value="class"]').closest("label").hidden = !image.top.length;
+    state.label = 0;
     $("predictions").hidden = !image.top.length;
     $("top").replaceChildren(...image.top.map(([name, share]) => {
       const item = document.createElement("li"), label = document.createElement("b");
@@ -334,6 +352,7 @@
 
   async function open(image) {
     image.vectors ??= new Int16Array(await unpack(image.features));
+    if (image.maps && !(image.maps instanceof Uint8Array)) image.maps = new Uint8Array(await unpack(image.maps));
     image.colors = image.colors instanceof Uint8Array ? image.colors : new Uint8Array(await unpack(image.colors));
   }
 
@@ -401,6 +420,7 @@
     c: () => choose({ patch: OUTPUT }), 0: () => choose({ head: ALL }),
     a: () => choose({ mode: "attention" }), r: () => choose({ mode: "rollout" }),
     p: () => cosines && choose({ mode: "position" }),
+    w: () => model.images[state.image]?.top.length && choose({ mode: "class" }),
     f: () => choose({ mode: "features" }), m: () => choose({ mode: "match" }),
     b: () => model.images.length && against((state.against + 1) % model.images.length),
     n: () => model.images.length && show((state.image + 1) % model.images.length),
@@ -431,6 +451,7 @@
     await show(there);
     await against(here);
   });
+  ["label", "kind"].forEach((id) => $(id).addEventListener("change", () => choose({ [id]: Number($(id).value) })));
   $("against").addEventListener("change", () => against(Number($("against").value)));
   $("tiles").addEventListener("click", (event) => choose({ patch: at(event, $("tiles")) }));
   $("output").addEventListener("click", () => choose({ patch: OUTPUT }));
@@ -462,6 +483,7 @@
     $("position-section").hidden = true;
     document.querySelector('input[value="position"]').closest("label").hidden = true;
   }
+  $("kind").replaceChildren(...KINDS.map((name, index) => new Option(name, index)));
   model.images.forEach(add);
   if (model.images.length) await show(0);
   else document.querySelector(".look").hidden = true;

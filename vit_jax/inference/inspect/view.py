@@ -24,6 +24,7 @@ from vit_jax.inference.inspect import (
     figures,
     inputs,
     measures,
+    saliency,
 )
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
@@ -98,6 +99,9 @@ class Viewer:
             "attention": pack_attention(weights[:, 0], rolled),
             "features": pack_vectors(measures.unit_rows(features)),
         }
+        if labels := self._best(probabilities[0]):
+            each = saliency.class_maps(self.opened, view, labels)
+            fields["maps"] = pack_colors(np.stack([_shares(one) for one in each]))
         return fields | ({} if truth is None else {"truth": messages.printable(truth)}), features
 
     @functools.cached_property
@@ -136,14 +140,24 @@ class Viewer:
     def _model(self) -> models.Classifier:
         return measures.explicit_model(self.opened.config)
 
-    def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
+    def _best(self, probabilities: np.ndarray) -> list[int]:
+        """The most probable classes, none without a head."""
         if "head/kernel" in self.opened.fresh:
             return []
-        best = np.argsort(-probabilities)[: min(TOP, len(self.opened.classes))]
-        names = [messages.printable(self.opened.classes[i]) for i in best]
+        return np.argsort(-probabilities)[: min(TOP, len(self.opened.classes))].tolist()
+
+    def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
         return [
-            (name, round(float(probabilities[i]), 6)) for name, i in zip(names, best, strict=True)
+            (messages.printable(self.opened.classes[i]), round(float(probabilities[i]), 6))
+            for i in self._best(probabilities)
         ]
+
+
+def _shares(maps: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Gradient rollout and Grad-CAM, each from 0 to 1 at its maximum, (2, P)."""
+    both = np.stack([maps[kind].ravel() for kind in (saliency.GRADIENT_ROLLOUT, saliency.GRAD_CAM)])
+    most = np.maximum(both.max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return np.clip(both / most, 0.0, 1.0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -1,0 +1,432 @@
+"""Where a model looked for one class: four maps of an image, and the curves that test them.
+
+    gradient rollout      Chefer et al. 2021 (ICCV): attention times gradient, through all layers
+    Grad-CAM              Selvaraju et al. 2017, of the tokens that the last layer attends to
+    integrated gradients  Sundararajan et al. 2017, from a black image
+    rollout               Abnar and Zuidema 2020: attention alone, the same for every class
+
+All gradients are those of the logit. Letters as in `models.layers`; views are (B, H, W, C) uint8 or
+uint16, preprocessed and not yet normalized.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vit_jax import config, models
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import measures
+from vit_jax.inference.inspect.measures import CannotAnswer
+from vit_jax.models import variants
+from vit_jax.models.variants import required
+from vit_jax.training import losses, normalization
+from vit_jax.weights import WeightsError
+
+GRADIENT_ROLLOUT, GRAD_CAM, INTEGRATED, ROLLOUT, RANDOM = (
+    "gradient rollout",
+    "Grad-CAM",
+    "integrated gradients",
+    "rollout",
+    "random order",
+)
+STEPS = 32  # of the integral
+POINTS = 16  # of a curve
+BATCH = 16  # images of a curve at a time
+ORDERS = 3  # random ones, whose areas are averaged
+BLUR = (11 / 224, 5 / 224)  # kernel and deviation of the insertion's first image, of the side
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The probability of a class while cells of an image go, or come, in the order of a map.
+
+    Attributes:
+      shares: (n,) of the cells that are gone, or there, from 0 to 1.
+      deletion: (n,) probabilities while the most salient cells become the mean color.
+      insertion: (n,) probabilities while they come into a blurred image.
+    """
+
+    shares: np.ndarray
+    deletion: np.ndarray
+    insertion: np.ndarray
+
+    @property
+    def areas(self) -> tuple[float, float]:
+        """Areas under deletion, where less is better, and insertion, where more is."""
+        deleted, inserted = (np.trapezoid(y, self.shares) for y in (self.deletion, self.insertion))
+        return float(deleted), float(inserted)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """The maps of one image for one class.
+
+    Attributes:
+      label: the class, an output of the head.
+      probability: of the class.
+      maps: (rows, columns) float64 by name; more is more salient. Without `gradient rollout` and
+        `rollout` where tokens do not attend to each other.
+      pixels: (H, W) float32, integrated gradients summed over channels.
+      gap: what the integrated gradients add up to less than the logit exceeds that of a black
+        image.
+      rise: by how much the logit exceeds that of a black image.
+      curves: by name of the map, and of random orders, whose mean it is.
+    """
+
+    label: int
+    probability: float
+    maps: Mapping[str, np.ndarray]
+    pixels: np.ndarray
+    gap: float
+    rise: float
+    curves: Mapping[str, Curve]
+
+
+def explain(
+    opened: loading.LoadedModel,
+    view: np.ndarray,
+    label: int | None = None,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> Explanation:
+    """The maps of an image (H, W, C) for a class, and their curves.
+
+    Args:
+      opened: a model; see `require`.
+      view: uint8 or uint16.
+      label: an output of the head; None: the most probable.
+      steps: of integrated gradients, at least 1.
+      seed: draws the random orders.
+    """
+    cfg, params = opened.config, opened.params
+    pixels = np.asarray(normalization.normalize_pixels(jnp.asarray(view[None]), cfg.data))
+    first = _probabilities(opened, pixels)[0]
+    label = int(first.argmax()) if label is None else label
+    maps = class_maps(opened, view, [label])[0]
+    black = normalization.normalize_pixels(jnp.zeros_like(view[None]), cfg.data)
+    found = _integrated(_model(opened), params, pixels, black, label, np.arange(steps))
+    each, rise = np.asarray(found[0])[0], float(found[1])
+    maps[INTEGRATED] = _cells(each, cfg)
+    if attends(cfg.model):
+        (weights,) = measures.attention_weights(opened, view[None])
+        rolled = measures.output_attention(measures.rollout(weights), cfg)[0]
+        maps[ROLLOUT] = rolled.astype(np.float64)
+    blurred = normalization.normalize_pixels(jnp.asarray(_blur(view)[None]), cfg.data)
+    measure = functools.partial(_curve, opened, pixels[0], np.asarray(blurred)[0], label)
+    curves = {name: measure(one) for name, one in maps.items()}
+    rng = np.random.default_rng(seed)
+    shape = next(iter(maps.values())).shape
+    several = [measure(rng.permutation(math.prod(shape)).reshape(shape)) for _ in range(ORDERS)]
+    curves[RANDOM] = Curve(
+        shares=several[0].shares,
+        deletion=np.mean([one.deletion for one in several], axis=0),
+        insertion=np.mean([one.insertion for one in several], axis=0),
+    )
+    return Explanation(
+        label=label,
+        probability=float(first[label]),
+        maps=maps,
+        pixels=each,
+        gap=float(each.sum(dtype=np.float64)) - rise,
+        rise=rise,
+        curves=curves,
+    )
+
+
+def require(opened: loading.LoadedModel) -> None:
+    """Raises CannotAnswer for a model without a head of classes, or without a map."""
+    try:
+        opened.require_head()
+    except WeightsError as error:
+        raise CannotAnswer(str(error)) from error
+    measures.require(opened.config.model, "saliency")
+
+
+def attends(model: config.Model) -> bool:
+    """Whether tokens attend to each other, so that there is a rollout."""
+    return models.family(model).lacks(model, "attention") is None
+
+
+def _model(opened: loading.LoadedModel) -> models.Classifier:
+    """The network as a small program, which compiles within seconds."""
+    cfg = opened.config
+    return measures.explicit_model(cfg) if attends(cfg.model) else opened.model
+
+
+def find_class(classes: tuple[str, ...], name: str) -> int:
+    """The output with a name, else with an index; raises ConfigError.
+
+    Letters may be of either case, and one of several names between commas is enough.
+    """
+    wanted = name.casefold()
+    for match in (
+        [i for i, one in enumerate(classes) if one == name],
+        [i for i, one in enumerate(classes) if one.casefold() == wanted],
+        [i for i, one in enumerate(classes) if wanted in one.casefold().split(", ")],
+    ):
+        if len(match) > 1:
+            raise config.ConfigError(
+                f"--class={name}: is the name of outputs {', '.join(map(str, match))}; name one"
+            )
+        if match:
+            return match[0]
+    if name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(classes):
+        return int(name)
+    raise config.ConfigError(
+        f"--class={name}: the model has no such class, of 0 to {len(classes) - 1}"
+        f"{config.suggest(name, classes)}"
+    )
+
+
+# Maps
+
+
+def class_maps(
+    opened: loading.LoadedModel, view: np.ndarray, labels: list[int]
+) -> list[dict[str, np.ndarray]]:
+    """Grad-CAM and, with attention, gradient rollout of a view (H, W, C) for each class.
+
+    The maps are (rows, columns) float64.
+    """
+    cfg = opened.config
+    grid, prefix = variants.grid(cfg.model, cfg.data.image_size), variants.prefix_tokens(cfg.model)
+    found = []
+    for label in labels:
+        last, gated, pooled = _gradients(_model(opened), cfg.data, opened.params, view[None], label)
+        activations, gradients = (
+            part.reshape(1, -1, part.shape[-1])[:, -math.prod(grid) :]
+            for part in np.asarray(last, np.float64)
+        )
+        maps = {GRAD_CAM: grad_cam(activations, gradients)[0].reshape(grid)}
+        if gated is not None:
+            relevance = gradient_rollout(np.asarray(gated, np.float64))
+            if pooled is None:
+                own = measures.output_attention(relevance, cfg)[0]
+            else:
+                onto = pooled_relevance(relevance, np.asarray(pooled, np.float64), prefix)
+                own = onto[0, prefix:].reshape(grid)
+            maps = {GRADIENT_ROLLOUT: own} | maps
+        found.append(maps)
+    return found
+
+
+def grad_cam(activations: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    """ReLU of the features (B, P, F), weighted by their mean gradients (B, P, F); (B, P)."""
+    importance = gradients.mean(axis=1, keepdims=True)
+    return np.maximum((activations * importance).sum(axis=-1), 0.0)
+
+
+def gradient_rollout(gated: np.ndarray) -> np.ndarray:
+    """Relevance of tokens to tokens beyond their own, (B, N, N).
+
+    Layer by layer R becomes R + A R from R = I, with A the mean over heads of what is positive of
+    attention times gradient (Chefer et al. 2021, "Generic Attention-model Explainability",
+    equations 5 and 6). The identity is taken off at the end.
+
+    Args:
+      gated: attention times gradient (L, B, H, N, N).
+    """
+    identity = np.eye(gated.shape[-1])
+    relevance = np.broadcast_to(identity, (gated.shape[1], *identity.shape))
+    for layer in gated:
+        relevance = relevance + np.maximum(layer, 0.0).mean(axis=1) @ relevance
+    return relevance - identity
+
+
+def pooled_relevance(relevance: np.ndarray, pooled: np.ndarray, prefix: int) -> np.ndarray:
+    """Relevance of tokens (B, N) to a probe that attends to the patches.
+
+    The rule for attention between two sequences (ibid., equations 8 to 10), of which the probe is
+    one: rows of the relevance of tokens to tokens are divided by their sums, and the identity is
+    added.
+
+    Args:
+      relevance: as of `gradient_rollout`.
+      pooled: attention times gradient of the probe, (B, H, 1, P).
+      prefix: how many tokens precede the patches.
+    """
+    total = relevance.sum(axis=-1, keepdims=True)
+    rows = relevance / np.where(total > 0, total, 1.0) + np.eye(relevance.shape[-1])
+    return (np.maximum(pooled, 0.0).mean(axis=1) @ rows[:, prefix:])[:, 0]
+
+
+@jax.custom_vjp
+def _tap(x: jax.Array, slot: jax.Array) -> jax.Array:
+    """x; the gradient of `slot` (2, *x.shape) float32 is x and the gradient of x."""
+    del slot
+    return x
+
+
+_tap.defvjp(
+    lambda x, slot: (x, x),
+    lambda x, gradient: (gradient, jnp.stack([x, gradient]).astype(jnp.float32)),
+)
+
+
+class _Tapped(nnx.Module):
+    """A module whose output has a tap."""
+
+    def __init__(self, inner: Any, slot: jax.Array) -> None:
+        self.inner, self.slot = inner, nnx.Param(slot)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The output of the module."""
+        return _tap(self.inner(x), self.slot[...])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _gradients(
+    model: models.Classifier,
+    data: config.Data,
+    params: models.Params,
+    views: jax.Array,
+    label: jax.typing.ArrayLike,
+) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    """Gradients of the logit of a class.
+
+    Returns:
+      The last map and its gradient, (2, B, h, w, F) or (2, B, N, D); attention times gradient
+      (L, B, H, N, N), if tokens attend to each other; and that of attention pooling
+      (B, H, 1, P), if there is one.
+    """
+    images = normalization.normalize_pixels(jnp.asarray(views), data)
+    options, (batch, *_) = model.config, images.shape
+    *parents, last = models.family(options).last_map(options)
+    stacked = parents[:1] == ["encoder"]
+    tokens = model.patches + variants.prefix_tokens(options)
+    if stacked:
+        shape = (required(options.depth), 2, batch, tokens, required(options.width))
+    else:
+        _, out = jax.eval_shape(model.apply, params, images)
+        shape = (2, *out["features"].shape)
+    slots = {"last": jnp.zeros(shape, jnp.float32)}
+    if attends(options):
+        layers, heads = required(options.depth), required(options.heads)
+        slots["gates"] = jnp.ones((layers, batch, heads, tokens, tokens), jnp.float32)
+        if options.pooling == "map":
+            slots["pooling"] = jnp.ones((batch, heads, 1, model.patches), jnp.float32)
+
+    def logit(slots: dict[str, jax.Array]) -> jax.Array:
+        network = model.bind(params)
+        if "gates" in slots:
+            network.encoder.attention.gate = nnx.Param(slots["gates"])
+        if "pooling" in slots:
+            network.pooling.attention.gate = nnx.Param(slots["pooling"])
+        parent = functools.reduce(getattr, parents, network)
+        setattr(parent, last, _Tapped(getattr(parent, last), slots["last"]))
+        return network(images)[0][:, label].sum()
+
+    found = jax.grad(logit)(slots)
+    last_map = found["last"][-1] if stacked else found["last"]
+    return last_map, found.get("gates"), found.get("pooling")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _integrated(
+    model: models.Classifier,
+    params: models.Params,
+    images: jax.Array,
+    start: jax.Array,
+    label: jax.typing.ArrayLike,
+    steps: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Integrated gradients by the midpoint rule, (B, H, W), and by how much the logits rise.
+
+    Args:
+      model: the network.
+      params: its parameters.
+      images: normalized.
+      start: normalized likewise, where the straight path begins.
+      label: the class.
+      steps: the numbers 0 to n - 1 of its intervals.
+    """
+
+    def logit(images: jax.Array) -> jax.Array:
+        return model.apply(params, images)[0][:, label].sum()
+
+    def add(total: jax.Array, step: jax.Array) -> tuple[jax.Array, None]:
+        share = (step.astype(jnp.float32) + 0.5) / len(steps)
+        return total + jax.grad(logit)(start + share * (images - start)), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros_like(images), steps)
+    each = ((images - start) * total / len(steps)).sum(axis=-1)
+    return each, logit(images) - logit(start)
+
+
+def _cells(pixels: np.ndarray, cfg: config.Config) -> np.ndarray:
+    """Sums (rows, columns) of pixels (H, W) over the cells of the grid."""
+    rows, columns = variants.grid(cfg.model, cfg.data.image_size)
+    height, width = variants.covered(cfg.model, cfg.data.image_size)
+    part = pixels[:height, :width].astype(np.float64)
+    mean = cv2.resize(part, (columns, rows), interpolation=cv2.INTER_AREA)
+    return mean * (height * width / (rows * columns))
+
+
+# Curves
+
+
+def _curve(
+    opened: loading.LoadedModel,
+    pixels: np.ndarray,
+    blurred: np.ndarray,
+    label: int,
+    salient: np.ndarray,
+) -> Curve:
+    """Deletion and insertion (Petsiuk et al. 2018, RISE) by the cells of a map (rows, columns).
+
+    Deleted cells become the mean color, 0 once normalized. Of equal cells the first comes first.
+
+    Args:
+      opened: the model.
+      pixels: the image (H, W, C), normalized.
+      blurred: likewise; what insertion begins with.
+      label: the class.
+      salient: the map.
+    """
+    cfg, cells = opened.config, salient.size
+    rank = np.empty(cells, np.int64)
+    rank[np.argsort(-salient.ravel(), kind="stable")] = np.arange(cells)
+    height, width = variants.covered(cfg.model, cfg.data.image_size)
+    rows, columns = salient.shape
+    y = np.minimum(np.arange(pixels.shape[0]) * rows // height, rows - 1)
+    x = np.minimum(np.arange(pixels.shape[1]) * columns // width, columns - 1)
+    ranks = rank.reshape(rows, columns)[y[:, None], x[None], None]
+    counts = np.unique(np.rint(np.linspace(0, cells, POINTS)).astype(np.int64))
+    taken = ranks[None] < counts[:, None, None, None]
+    deleted, inserted = np.where(taken, np.float32(0), pixels), np.where(taken, pixels, blurred)
+    found = _probabilities(opened, np.concatenate([deleted, inserted]))[:, label]
+    return Curve(
+        shares=counts / cells, deletion=found[: len(counts)], insertion=found[len(counts) :]
+    )
+
+
+def _blur(view: np.ndarray) -> np.ndarray:
+    """A view under a Gaussian as wide, for its side, as the authors' at 224 pixels."""
+    kernel, deviation = (share * min(view.shape[:2]) for share in BLUR)
+    size = 2 * max(round((kernel - 1) / 2), 1) + 1
+    return cv2.GaussianBlur(view, (size, size), deviation).reshape(view.shape)
+
+
+def _probabilities(opened: loading.LoadedModel, images: np.ndarray) -> np.ndarray:
+    """Probabilities (n, K) of normalized images (n, H, W, C), BATCH at a time."""
+    found = []
+    for first in range(0, len(images), BATCH):
+        part = images[first : first + BATCH]
+        logits = _logits(_model(opened), opened.params, np.resize(part, (BATCH, *part.shape[1:])))
+        scaled = opened.scaled(logits)
+        found.append(np.asarray(losses.probabilities(scaled, opened.config.loss))[: len(part)])
+    return np.concatenate(found)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(model: models.Classifier, params: models.Params, images: jax.Array) -> jax.Array:
+    return model.apply(params, images)[0]
