@@ -18,6 +18,7 @@ EPILOG = """\
   vit_jax prepare my_photos --from=FOLDER          CLASS/IMAGE or SPLIT/CLASS/IMAGE
   vit_jax prepare beans --from=FOLDER              Parquet files of Hugging Face; tars
                                                    of webdataset: 0.jpg, 0.cls
+  vit_jax prepare pets2 --from=s3://BUCKET/photos  any of these in a bucket (gs://, hf://)
   vit_jax prepare imagenet21k --from=fall11_whole.tar --max-side=512 \\
       --dedup-against=imagenet,cifar10,pets        class tars; nothing is unpacked
   vit_jax prepare imagenet-real --from=real.json
@@ -45,8 +46,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        metavar="FOLDER|TAR|ZIP|PARQUET",
-        help="files to prepare it from (default: download them)",
+        metavar="FOLDER|TAR|ZIP|PARQUET|s3://...",
+        help="files to prepare it from, also in a bucket: s3://, gs://, hf:// (default: download "
+        "them)",
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="folder for copies of buckets, which are removed once they are packed (default: "
+        ".buckets in --data-dir)",
+    )
+    parser.add_argument(
+        "--cache-size",
+        type=arguments.amount,
+        default=100.0,
+        metavar="GB",
+        help="what all copies of buckets may take (default: 100)",
     )
     parser.add_argument(
         "--verify", action="store_true", help="read every record again and name the bad ones"
@@ -117,6 +132,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         against=tuple(name for names in args.dedup_against for name in names.split(",")),
         distance=args.dedup_distance,
         partial=args.partial,
+        cache=args.cache,
+        cache_size=args.cache_size,
         dry_run=args.dry_run,
         workers=args.workers or len(os.sched_getaffinity(0)),
     )

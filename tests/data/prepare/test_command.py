@@ -382,7 +382,7 @@ def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
     assert woe(prepare("new", f"--from={photos}", "--partial")) == partial
     assert partial.replace("new", "mnist") in woe(prepare("mnist", "--partial"))
     assert "for one name at a time" in woe(prepare("a", "b", f"--from={photos}"))
-    assert "only a folder of this machine" in woe(prepare("new", "--from", "a.tar", "gs://b/c.tar"))
+    assert "needs gcsfs: pip install" in woe(prepare("new", "--from", "a.tar", "gs://b/c.tar"))
     (tmp_path / "data").mkdir(exist_ok=True)
     (tmp_path / "data/file").write_text("")
     code = cli.main(["prepare", "new", f"--from={photos}", f"--data-dir={data_dir}/file"])

@@ -11,7 +11,7 @@ from vit_jax import config
 from vit_jax.data import availability, example_lists, objectnet, real_labels, sources, tasks
 from vit_jax.data.datasets import MANUAL, OBJECTNET, PACKED
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare import download, pack, shards, tfrecords
+from vit_jax.data.prepare import bucket, download, pack, shards, tfrecords
 from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare.official import build
 from vit_jax.data.prepare.request import Request
@@ -77,11 +77,15 @@ def prepare(name: str, request: Request) -> Iterator[str]:
 
 def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[str]:
     tfds_name, copy = task.dataset.tfds if task else name, None
-    if len(request.sources) == 1:
-        with storage.readable_errors(f"--from={request.sources[0]}", DataError):
-            copy = tfrecords.find_copy(epath.Path(request.sources[0]), tfds_name)
+    (first, *more) = request.sources
+    if not more and (storage.is_remote(first) or not bucket.is_bucket(first)):  # TFDS reads gs://
+        with storage.readable_errors(f"--from={first}", DataError):
+            copy = tfrecords.find_copy(epath.Path(first), tfds_name)
     if copy is not None:
         yield from tfrecords.prepare(name, tfds_name, copy, request)
+    elif request.buckets and request.dry_run:
+        for source in request.buckets:
+            yield f"{name}: {bucket.describe(source, request.cache_folder())}"
     elif task is not None and tfds_name in build.RECIPES:
         yield from build.prepare(name, task, request)
     elif task is None or task.dataset.obtained == PACKED:

@@ -84,7 +84,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
     flag = "--dedup-against="
     excluded = [task for pattern in request.against for task in tasks.select(pattern, flag)]
     packing = Packing(
-        sources=request.paths(),
+        sources=(),  # looked for where they are needed: those in a bucket have to be copied
         name=known,
         data_dir=request.directory(),
         unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
@@ -102,6 +102,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
             f"remove it: rm -r {packing.folder}"
         )
         return
+    packing = dataclasses.replace(packing, sources=request.paths())
     if request.dry_run:
         yield from _plan_lines(name, packing, excluded, request.data_dir)
         return
@@ -114,6 +115,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
             prints = dedup.collect_prints(excluded, request.data_dir, request.workers)
         packing = dataclasses.replace(packing, prints=prints)
     facts = pack(packing)
+    request.drop_copies()
     if request.holdout and not facts["holdout"]:
         yield f"{name}: --holdout={request.holdout:g}: not used, as splits are given"
     yield from _report_lines(name, packing, facts)

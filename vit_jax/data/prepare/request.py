@@ -8,12 +8,14 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.data import availability
-from vit_jax.data.prepare import dedup, staging
+from vit_jax.data.prepare import bucket, dedup, staging
 from vit_jax.data.source import DataError
 from vit_jax.utils import messages, storage
 from vit_jax.utils.messages import size_text
 
 Path = pathlib.Path
+
+CACHE_SIZE = 100  # GB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,13 +31,18 @@ class Request:
     against: Sequence[str] = ()  # --dedup-against
     distance: int = dedup.THRESHOLD  # --dedup-distance
     partial: bool = False
+    cache: str | None = None  # of buckets; None: .buckets in the folder of datasets
+    cache_size: float = CACHE_SIZE
     dry_run: bool = False
     workers: int = 1
 
     def __post_init__(self) -> None:
         """Raises ConfigError for sources at addresses that are not read."""
         for source in self.sources:
-            storage.given_path("--from", source)
+            if not bucket.is_bucket(source):
+                storage.given_path("--from", source)
+        if self.cache is not None and not self.buckets:
+            raise config.ConfigError(f"--cache={self.cache}: is for --from=s3://..., and none is")
 
     def directory(self) -> Path:
         """The folder of datasets; raises ConfigError unless it is on this machine."""
@@ -44,9 +51,33 @@ class Request:
             raise config.ConfigError(f"--data-dir={folder}: is not UTF-8; choose another folder")
         return _local(folder, "--data-dir")
 
+    @property
+    def buckets(self) -> list[str]:
+        """The sources that are in buckets."""
+        return [source for source in self.sources if bucket.is_bucket(source)]
+
+    def cache_folder(self) -> Path:
+        """The folder of copies; raises ConfigError unless it is on this machine."""
+        if self.cache is None:
+            return self.directory() / ".buckets"
+        return _local(self.cache, "--cache")
+
     def paths(self) -> list[Path]:
-        """The sources; raises ConfigError unless they are on this machine."""
-        return [_local(source, "--from") for source in self.sources]
+        """The sources on this machine, those in buckets copied to it; raises a UserError."""
+        if self.buckets and self.dry_run:
+            raise config.ConfigError(f"--from={self.buckets[0]}: has no dry run, as it is copied")
+        most = round(self.cache_size * 1e9)
+        return [
+            bucket.copy(source, self.cache_folder(), most)
+            if bucket.is_bucket(source)
+            else _local(source, "--from")
+            for source in self.sources
+        ]
+
+    def drop_copies(self) -> None:
+        """Removes the copies of buckets, once they are packed."""
+        for source in self.buckets:
+            bucket.remove(source, self.cache_folder())
 
     def refuse_packing(self, name: str) -> None:
         """Raises ConfigError for flags of packing if `name` is not packed from folders and tars."""
@@ -72,7 +103,7 @@ class Request:
 def _local(path: str, flag: str) -> Path:
     if "://" in path:
         raise config.ConfigError(
-            f"{flag}={path}: only a folder of this machine can be written to or packed from; "
+            f"{flag}={path}: only a folder of this machine can be written to; "
             f"prepare it here, then: gcloud storage cp -r FOLDER gs://BUCKET"
         )
     return Path(path).expanduser()

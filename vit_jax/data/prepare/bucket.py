@@ -1,0 +1,255 @@
+"""Copies what a bucket holds to a bounded cache on this machine, and goes on where it was stopped.
+
+`s3://`, `gs://` and `hf://` are read through fsspec. A copy takes the place of a folder or file of
+`prepare --from`, so that folders, tars, zips and tables from a bucket are read by the same code.
+"""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import pathlib
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from vit_jax.data.prepare import staging
+from vit_jax.data.prepare.shards import PrepareError
+from vit_jax.data.source import DataError
+from vit_jax.runtime import logs
+from vit_jax.utils import limits, storage
+from vit_jax.utils.errors import NO_ROOM, NotWritten
+from vit_jax.utils.messages import size_text
+
+Path = pathlib.Path
+
+PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # by scheme
+EXTRAS = {"s3": "s3", "gs": "gcs", "hf": "hf"}
+OBJECTS = 2_000_000  # of a bucket; more belong into tars
+LONGEST = 255  # bytes of a name between slashes
+LISTING = 2**30  # bytes of the record of a copy
+THREADS = 16
+NOTES = 1000  # objects between two lines about the progress
+# What says that an object is another one, as far as a file system knows it.
+IDENTITY = ("ETag", "etag", "md5Hash", "generation", "blob_id", "LastModified", "mtime", "created")
+
+
+class Object(NamedTuple):
+    """An object: its name in the bucket, its bytes, and what changes whenever they do."""
+
+    name: str
+    size: int
+    identity: str
+
+
+def is_bucket(source: str) -> bool:
+    """Whether a source is an address that can be copied."""
+    scheme, separator, _ = source.partition("://")
+    return bool(separator) and scheme in PACKAGES
+
+
+def describe(source: str, cache: Path) -> str:
+    """What a copy would read and write, for a dry run; raises DataError."""
+    _, found, _ = _list(source)
+    size = size_text(sum(one.size for one in found.values()))
+    return f"would copy {source}: {len(found):,} objects, {size}, to {_folder(source, cache)}"
+
+
+def copy(source: str, cache: Path, most: int) -> Path:
+    """The local copy of an address: a folder, or a file if the address is that of one object.
+
+    Objects are downloaded whole before they get their names, so a copy that was stopped goes on,
+    and one that has changed since is downloaded again. What comes only in part, or changes while it
+    is copied, is an error.
+
+    Args:
+      source: an address.
+      cache: the folder of all copies; each has a folder of its own in it.
+      most: bytes of all copies.
+
+    Raises DataError for what cannot be copied, PrepareError where the same command may succeed
+    later, NotWritten on a full disk.
+    """
+    system, found, alone = _list(source)
+    folder = _folder(source, cache)
+    files, record = folder / "files", folder / "objects.json"
+    with storage.errors_as(DataError, f"--cache={cache}: cannot be written"):
+        files.mkdir(parents=True, exist_ok=True)
+        _drop_changed(record, files, found)
+        missing = {path: one for path, one in found.items() if _size(files / path) != one.size}
+        _check_room(source, cache, folder, found, missing, most)
+        lines = {path: [one.size, one.identity] for path, one in found.items()}
+        storage.write_atomically(record, json.dumps(lines))
+    total, needed = (sum(o.size for o in some.values()) for some in (found, missing))
+    logs.log.info(
+        "%s: %d objects, %s; %d, %s, to copy to %s",
+        *(source, len(found), size_text(total), len(missing), size_text(needed), files),
+    )
+    _download(source, system, missing, files)
+    if missing:
+        _, again, _ = _list(source)
+        if changed := [path for path, one in found.items() if again.get(path) != one]:
+            raise PrepareError(
+                f"--from={source}: {changed[0]} changed while it was copied; run the same command "
+                "again"
+            )
+    return files / next(iter(found)) if alone else files
+
+
+def _folder(source: str, cache: Path) -> Path:
+    digest = hashlib.sha256(source.rstrip("/").encode(errors="surrogateescape")).hexdigest()[:16]
+    return cache / digest
+
+
+def _list(source: str) -> tuple[Any, dict[str, Object], bool]:
+    """The file system of an address, its objects by path below it, and whether it is one itself.
+
+    Raises DataError.
+    """
+    import fsspec
+
+    scheme = source.partition("://")[0]
+    try:
+        # A listing that is kept would miss what changes.
+        system, root = fsspec.url_to_fs(source, use_listings_cache=False, skip_instance_cache=True)
+        listed: Mapping[str, Any] = system.find(root, detail=True)
+    except ImportError:
+        raise DataError(
+            f"--from={source}: needs {PACKAGES[scheme]}: pip install 'vit_jax[{EXTRAS[scheme]}]'"
+        ) from None
+    except Exception as error:  # each package has its own
+        raise _broken(source, error) from None
+    if len(listed) > OBJECTS:
+        raise DataError(
+            f"--from={source}: holds {len(listed):,} objects, more than {OBJECTS:,}; pack them in "
+            "tars, or name folders one by one"
+        )
+    found = {}
+    for name, about in listed.items():
+        if about.get("type") == "directory" or name.endswith("/"):
+            continue
+        path = name.removeprefix(root.rstrip("/")).removeprefix("/") or name.rpartition("/")[2]
+        if not _is_safe(path):
+            raise DataError(f"--from={source}: {name!r} is no name of a file on this machine")
+        size = about.get("size")
+        if not isinstance(size, int) or size < 0:
+            raise DataError(f"--from={source}: {name}: its size is not known")
+        known = [f"{key}={about[key]}" for key in IDENTITY if about.get(key) is not None]
+        found[path] = Object(name, size, " ".join(known))
+    if not found:
+        raise DataError(f"--from={source}: holds no objects")
+    return system, found, list(listed) == [root.rstrip("/")]
+
+
+def _is_safe(path: str) -> bool:
+    parts = path.split("/")
+    return "\0" not in path and all(
+        part not in ("", ".", "..") and len(part.encode(errors="surrogateescape")) <= LONGEST
+        for part in parts
+    )
+
+
+def _broken(what: str, error: BaseException) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"--from={what}: no such object or folder")
+    if isinstance(error, PermissionError):
+        return DataError(
+            f"--from={what}: no permission to read it; log in with the tools of the bucket "
+            f"({storage.reason(error)})"
+        )
+    return PrepareError(
+        f"--from={what}: cannot be read: {storage.reason(error)}; the same command goes on from "
+        "here"
+    )
+
+
+def _drop_changed(record: Path, files: Path, found: Mapping[str, Object]) -> None:
+    """Removes the files of objects that are others than when they were copied."""
+    if not record.exists():
+        return
+    try:
+        before = limits.load_json(limits.read_file(record, LISTING))
+        kept = {path for path, one in found.items() if before.get(path) == [one.size, one.identity]}
+    except (ValueError, AttributeError, limits.LimitError):
+        kept = set()
+    for path in _files(files):
+        if path.relative_to(files).as_posix() not in kept:
+            path.unlink()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if not path.is_dir())
+
+
+def _size(path: Path) -> int | None:
+    """The bytes of a regular file, None if there is none."""
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size
+    return None
+
+
+def _check_room(
+    source: str,
+    cache: Path,
+    folder: Path,
+    found: Mapping[str, Object],
+    missing: Mapping[str, Object],
+    most: int,
+) -> None:
+    """Raises DataError if the cache would hold too much, PrepareError if the disk is too full."""
+    total = sum(one.size for one in found.values())
+    others = [each for each in cache.iterdir() if each != folder]
+    held = sum(_size(path) or 0 for each in others for path in _files(each / "files"))
+    if total + held > most:
+        rest = f", and {cache} holds {size_text(held)} of others" if held else ""
+        remedy = f"remove some (rm -r {cache}/*), or " if held else ""
+        raise DataError(
+            f"--from={source}: has {size_text(total)}{rest}; the cache may hold "
+            f"{size_text(most)}; {remedy}set --cache-size=GB"
+        )
+    needed = sum(one.size for one in missing.values())
+    staging.check_free(folder, needed, "free some space, or choose another --cache")
+
+
+def _download(source: str, system: Any, missing: Mapping[str, Object], files: Path) -> None:
+    def one(path: str) -> None:
+        wanted, target = missing[path], files / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{hashlib.sha256(path.encode()).hexdigest()[:32]}.part")
+        try:
+            system.get_file(wanted.name, str(part))
+            if (size := _size(part)) != wanted.size:
+                raise PrepareError(
+                    f"--from={source}: {path} came only in part, {size or 0:,} of "
+                    f"{wanted.size:,} bytes; the same command goes on from here"
+                )
+            part.replace(target)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise NotWritten(f"{target}: {error.strerror}") from None
+            raise
+        finally:
+            part.unlink(missing_ok=True)
+
+    pool = concurrent.futures.ThreadPoolExecutor(THREADS)
+    try:
+        works = {pool.submit(one, path): path for path in missing}
+        for done, work in enumerate(concurrent.futures.as_completed(works), start=1):
+            try:
+                work.result()
+            except (DataError, NotWritten):
+                raise
+            except Exception as error:  # each package has its own
+                raise _broken(f"{source}: {works[work]}", error) from None
+            if done % NOTES == 0:
+                logs.log.info("%s: %d of %d objects copied", source, done, len(missing))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def remove(source: str, cache: Path) -> None:
+    """Removes a copy, once it is packed."""
+    shutil.rmtree(_folder(source, cache), ignore_errors=True)
