@@ -186,9 +186,7 @@ def test_a_cache_holds_no_more_than_it_may(memory, tmp_path, monkeypatch):
         bucket.copy(ROOT, tmp_path, total - 1)
     assert memory.taken == []
     bucket.copy(f"{ROOT}/b", tmp_path, total)
-    with pytest.raises(
-        DataError, match=r"holds 12.0 kB of others; the cache may hold 24.0 kB; r"
-    ):
+    with pytest.raises(DataError, match=r"holds 12.0 kB of others; the cache may hold 24.0 kB; r"):
         bucket.copy(ROOT, tmp_path, total + 11_999)
     bucket.copy(ROOT, tmp_path, total + 12_000)
     monkeypatch.setattr(bucket, "OBJECTS", 3)
