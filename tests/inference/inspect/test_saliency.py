@@ -26,6 +26,8 @@ LABEL = 1
 def create(image_size=(8, 12), loss="softmax", **options):
     """A tiny model with random parameters as if from a checkpoint."""
     tiny = {"patch_size": (4, 4), "width": 8, "depth": 2, "mlp_dim": 8, "heads": 2}
+    if "resnet_units" in options:  # which is the network alone
+        tiny = {"architecture": "resnet", "resnet_width": 0.5}
     values = {
         "model": {"num_classes": 3, **tiny, **options},
         "data": {"image_size": image_size},
@@ -236,10 +238,12 @@ def test_relevance_is_multiplied_through_the_layers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bit_tiny_legacy.npz", "hybrid_tiny.npz", "axial", "sigmoid"])
+@pytest.mark.parametrize("name", ["resnet", "hybrid_tiny.npz", "axial", "sigmoid"])
 def test_models_of_every_kind_have_the_maps_that_they_can(name):
     if name.endswith("npz"):
         opened = loading.load(str(FIXTURES / name))
+    elif name == "resnet":
+        opened = create((16, 24), resnet_units=(1,))
     elif name == "sigmoid":
         opened = create(loss="sigmoid", registers=2, pooling="gap")
     else:
@@ -263,9 +267,8 @@ def test_models_of_every_kind_have_the_maps_that_they_can(name):
 @pytest.mark.slow
 def test_grad_cam_of_a_resnet_weighs_its_last_map_by_the_head():
     """The gradient of a mean of the map is that of the head over the number of positions."""
-    opened = loading.load(str(FIXTURES / "bit_tiny_legacy.npz"))
-    size = opened.config.data.image_size
-    view = np.random.default_rng(1).integers(0, 256, (*size, 3), np.uint8)
+    opened = create((16, 24), resnet_units=(1,))
+    view = np.random.default_rng(1).integers(0, 256, (16, 24, 3), np.uint8)
     _, out = opened.apply(opened.params, opened.preprocess(view))
     features = np.asarray(out["features"][0], np.float64)
     kernel = np.asarray(opened.params["head"]["kernel"], np.float64)[:, LABEL]
