@@ -175,7 +175,7 @@ def hostile_document(tmp_path):
         name=HOSTILE, png=b"png", truth=HOSTILE, top=[(HOSTILE + "2", 0.5)], right=False
     )
     predictions = run_section.Predictions(
-        seen=1, of=1, samples=[sample], mistakes=[sample], wrong=1,
+        seen=1, total=1, samples=[sample], mistakes=[sample], wrong=1,
         confusion=confusion([HOSTILE, HOSTILE + "2"], [(HOSTILE, HOSTILE + "2")]),
     )  # fmt: skip
     made = report_page.document([run_data.read_directory(tmp_path)], {0: predictions})
