@@ -110,10 +110,9 @@ def text(
 def _about(opened: loading.LoadedModel) -> Iterator[str]:
     rows, columns = opened.model.image_size
     yield (
-        f"A {'Vision Transformer' if opened.config.model.architecture == 'vit' else 'network'} of "
-        f"{opened.model.num_params:,} parameters for images of {rows} x {columns} pixels in "
-        f"{opened.model.channels} channel{'s' * (opened.model.channels > 1)}, "
-        f"written by vit_jax {__version__}."
+        f"{opened.model.num_params:,} parameters, images of {rows} x {columns} pixels in "
+        f"{opened.model.channels} channel{'s' * (opened.model.channels > 1)}. "
+        f"Written by vit_jax {__version__}."
     )
     if opened.classes:
         names = ", ".join(map(markdown.escape, opened.classes[:SHOWN_CLASSES]))
