@@ -330,9 +330,18 @@ def test_one_output_is_no_certainty(tmp_path):
     ):
         _, found = chances(variant(tmp_path, rows=1))
     np.testing.assert_allclose(found, SIGMOID[:1], rtol=0, atol=1e-6)
-    variant(tmp_path, rows=1, problem_type="regression")
-    with pytest.raises(weights.WeightsError, match="problem_type='regression': the outputs are no"):
+    variant(tmp_path, rows=1, problem_type="regressio")
+    with pytest.raises(weights.WeightsError, match="problem_type='regressio': is unknown; of head"):
         loading.load(tmp_path)
+
+
+def test_one_output_of_a_regression_is_a_number(tmp_path):
+    opened = loading.load(variant(tmp_path, rows=1, problem_type="regression"))
+    assert opened.config.loss.name == "mse"
+    (one,) = opened.predict(PIXELS)
+    expected = np.log(SIGMOID[0]) - np.log1p(-SIGMOID[0])
+    assert one.top == ()
+    assert dict(one.numbers) == pytest.approx({"class 0": expected}, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from vit_jax.runs.teacher import load_teacher
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.training import replay
 from vit_jax.training.build import Trainer, build
-from vit_jax.training.losses import count_classes
+from vit_jax.training.losses import count_classes, with_scale
 from vit_jax.training.state import State
 from vit_jax.training.step import Step
 
@@ -41,7 +41,7 @@ def train(
     with open_session(cfg, workdir) as session:
         session.progress.doing("opening the data")
         splits = open_splits(cfg)
-        cfg = config.with_classes(cfg, len(splits.classes))
+        cfg = with_scale(config.with_classes(cfg, len(splits.classes)), splits.train)
         teacher = load_teacher(cfg, splits.classes)
         counts = count_classes(cfg, splits.train)
         trainer = build(cfg, len(splits.train), teacher=teacher and teacher.teacher, counts=counts)

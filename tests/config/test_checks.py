@@ -53,6 +53,29 @@ REFUSED = [
     ({"data.randaugment": (2, 30)}, None),
     ({"data.train_crop": "inception", "data.crop_area": (0.5, 0.5)}, None),
     ({"optimizer.groups.head.lr": 10.0}, None),
+    ({"checkpoint.best": "rmse"}, "checkpoint.best=rmse: needs data.targets; set top1"),
+    (
+        {"data.source": "synthetic", "data.targets": ("a", "b")},
+        "loss.name=softmax: is of classes, and data.targets=a,b has numbers; set mse, l1 or huber",
+    ),
+    (
+        {"data.source": "synthetic", "data.targets": ("a", "a"), "loss.name": "l1"},
+        "data.targets=a,a: names a column twice",
+    ),
+    (
+        {"data.source": "synthetic", "data.targets": "a", "loss.name": "l1", "loss.std": (1, 2)},
+        "loss.std=1,2: needs 1 numbers, one for each of data.targets=a; none takes those of the "
+        "training images",
+    ),
+    (
+        {"data.source": "synthetic", "data.targets": "a", "objective.name": "mae"},
+        "data.targets=a: objective.name=mae learns no numbers; set ()",
+    ),
+    (
+        {"loss.name": "huber"},
+        "loss.name=huber: is of numbers; set data.source=csv and data.targets=age, say, columns of "
+        "its lists",
+    ),
     (
         {"optimizer.groups": "head"},
         "optimizer.groups=head: sets nothing; set optimizer.groups.head.lr or "

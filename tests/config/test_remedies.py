@@ -12,6 +12,7 @@ from vit_jax.training import run_config
 LIKE = {"model.variant": "ViT-B/16", "data.source": "synthetic"}
 SEVERAL = {"data.multilabel": "true"}
 MASKED = {"objective.name": "masked_patches"}
+NUMBERS = {"data.targets": "a,b", "loss.name": "mse"}
 DISTILLED = {"objective.name": "distillation", "objective.teacher": "x"}
 # Each breaks a rule; neighbors are tried together too.
 MISTAKES = [
@@ -35,9 +36,18 @@ MISTAKES = [
     {"train.batch_size": "100", "mesh.fsdp": "3", "evaluation.batch_size": "9"},
     {"mesh.fsdp": "16"},
     DISTILLED | {"objective.target": "logits"} | SEVERAL,
+    DISTILLED | {"objective.target": "logits"} | NUMBERS,
     {"checkpoint.best": "map"},
     {"checkpoint.best": "top5"} | SEVERAL,
     {"data.classes": "a,b"} | SEVERAL,
+    {"data.targets": "a,b"},
+    {"data.targets": "a,b"} | SEVERAL,
+    {"checkpoint.best": "mae"},
+    {"checkpoint.best": "f1"} | NUMBERS,
+    {"train.label_smoothing": "0.1", "train.class_weights": "balanced"} | NUMBERS,
+    {"data.sampling": "sqrt", "evaluation.tasks": "pets", "data.classes": "a"} | NUMBERS,
+    {"evaluation.metrics": "f1,intervals"} | NUMBERS,
+    NUMBERS | MASKED,
     SEVERAL | MASKED,
     {"train.mixup": "0.2", "train.cutmix": "1", "train.label_smoothing": "0.1"} | MASKED,
     {"loss.name": "sigmoid", "data.aspect": "native", "checkpoint.best": "top1"} | MASKED,

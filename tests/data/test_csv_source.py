@@ -9,7 +9,7 @@ import pytest
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, pipeline, sources, transforms
-from vit_jax.data.source import UNKNOWN, DataError, label_text
+from vit_jax.data.source import UNKNOWN, DataError, label_text, read_targets
 
 TRAIN = "image,labels\na.png,cat;dog\nsub/b.png,dog\nc.png,\nd.png, cat ; bird \n"
 TEST = "image,labels\ne.png,bird\nf.png,\n"
@@ -301,3 +301,72 @@ def test_excluded_images_are_in_no_part(tmp_path):
     assert source.fingerprint() != opened(root).fingerprint()
     parts = [opened(root, part, **given) for part in ("train[:50%]", "train[50%:]")]
     assert sum(map(len, parts)) == 2
+
+
+AGES = "image,name,age,weight\na.png,x,31.5,-2e1\nsub/b.png,y,0,70\nc.png,,+8.,.5\n"
+
+
+def numbered(root, text=AGES, targets=("weight", "age")):
+    return opened(write(root, train=text), multilabel=False, targets=targets)
+
+
+def test_columns_of_numbers_are_labels(tmp_path):
+    source = numbered(tmp_path)
+    assert source.classes == ("weight", "age")
+    assert labels(source) == [(-20.0, 31.5), (70.0, 0.0), (0.5, 8.0)]
+    assert read_targets(source).dtype == np.float64
+    np.testing.assert_array_equal(read_targets(source), labels(source))
+    assert label_text(source[0].label, source.classes) == "-20; 31.5"
+    before = source.fingerprint()
+    other = AGES.replace("31.5", "31.6")
+    assert numbered(tmp_path, other).fingerprint() != before
+    assert numbered(tmp_path, targets=("age", "weight")).fingerprint() != before
+    assert numbered(tmp_path, AGES.replace(",y,", ",z,")).fingerprint() == before  # not read
+
+
+def test_a_batch_has_the_numbers(tmp_path):
+    source, cfg = numbered(tmp_path), data(tmp_path, multilabel=False, targets=("weight", "age"))
+    chain = transforms.eval_transforms(cfg)
+    options = {"seed": 0, "batch_size": 4, "rows": range(4), "train": False, "stop_step": 1}
+    with pipeline.batches(source, chain, cfg, **options) as batches:
+        (batch,) = batches
+    assert batch["label"].dtype == np.float32
+    np.testing.assert_array_equal(batch["label"], [(-20, 31.5), (70, 0), (0.5, 8), (0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ("", "age is empty; fill it in, or remove the line"),
+        *(
+            (text, f"age is {text}; must be a number such as 3.5, below 1e+30")
+            for text in ("nan", "inf", "-Infinity", "old", "1_000", "0x10", "1e30", "3 5", "1e999")
+        ),
+        ('"3,5"', "age is 3,5; must be a number such as 3.5, below 1e+30"),
+        ("\u0663", "age is \u0663; must be a number such as 3.5, below 1e+30"),
+    ],
+)
+def test_what_is_no_number(tmp_path, cell, why):
+    write(tmp_path, train=f"image,age\na.png,1\nc.png,{cell}\n")
+    found = refusal(tmp_path, multilabel=False, targets=("age",))
+    assert found == f"ROOT/train.csv, line 3: {why}"
+
+
+def test_columns_that_are_not_there(tmp_path):
+    write(tmp_path, train=AGES)
+    options = {"multilabel": False}
+    assert refusal(tmp_path, targets=("agee",), **options) == (
+        "ROOT/train.csv: has no column agee; did you mean age?"
+    )
+    assert refusal(tmp_path, targets=("image",), **options) == (
+        "ROOT/train.csv: has no column image; did you mean age?"
+    )
+    write(tmp_path, train="image,age\na.png,1\na.png,2\n")
+    assert refusal(tmp_path, targets=("age",), **options) == (
+        "ROOT/train.csv, line 3: a.png is listed in line 2 too; an image has one line"
+    )
+    write(tmp_path, train="image\na.png\n")
+    assert refusal(tmp_path, targets=("age",), **options) == (
+        "ROOT/train.csv: needs a header and at least 2 columns with commas between, image and "
+        "numbers"
+    )

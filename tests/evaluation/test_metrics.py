@@ -283,3 +283,55 @@ def test_a_run_with_metrics_from_training_to_predictions(tmp_path, caplog, capsy
     assert "exists already" in capsys.readouterr().err
     vit_jax.convert(tmp_path / "run", "orbax", tmp_path / "copy")
     assert vit_jax.load(tmp_path / "copy").temperature == model.temperature
+
+
+# scikit-learn 1.9.1 and scipy 1.17.1: the first column has ties.
+NUMBERS = json.loads(FIXTURE.with_name("number_metrics.json").read_text())
+
+
+def test_errors_of_numbers_are_those_of_scikit_learn_and_scipy():
+    case = NUMBERS
+    found = metrics.measure_numbers(
+        np.array(case["truth"]), np.array(case["predictions"]), ("age", "weight")
+    )
+    assert found == pytest.approx(case["expected"], rel=1e-12)
+    one = metrics.measure_numbers(
+        np.array(case["truth"])[:, :1], np.array(case["predictions"])[:, :1], ("age",)
+    )
+    named = {name: value for name, value in case["expected"].items() if name.startswith("age/")}
+    assert {f"age/{name}": value for name, value in one.items()} == pytest.approx(named, rel=1e-12)
+
+
+def test_errors_of_draws_are_those_of_repeated_images():
+    case = NUMBERS
+    truth, predictions = (np.array(case[name])[:, 0] for name in ("truth", "predictions"))
+    found = metrics.errors(truth, predictions, np.array([case["weights"]]))
+    for name, value in case["weighted"].items():
+        assert found[name].item() == pytest.approx(value, rel=1e-12), name
+
+
+def test_intervals_of_errors():
+    truth, predictions = (np.array(NUMBERS[name]) for name in ("truth", "predictions"))
+    asked = ("age", "weight"), ("intervals",)
+    found = metrics.measure_numbers(truth, predictions, *asked)
+    for name, value in NUMBERS["expected"].items():
+        assert found[f"{name}/low"] < value < found[f"{name}/high"]
+    assert metrics.measure_numbers(truth, predictions, *asked, seed=1) != found
+    assert metrics.measure_numbers(truth, predictions, *asked) == found
+
+
+def test_what_a_constant_or_a_nan_has_no_error_of():
+    ones = np.ones((3, 4))
+    steady = metrics.errors(np.full(4, 0.1), np.arange(4.0), ones)
+    assert np.isnan(steady["r2"]).all()
+    assert np.isnan(steady["spearman"]).all()
+    assert np.isfinite(steady["mae"]).all()
+    guess = metrics.errors(np.arange(4.0), np.full(4, 0.1), ones)
+    assert np.isnan(guess["spearman"]).all()
+    assert np.isfinite(guess["r2"]).all()
+    broken = metrics.errors(np.arange(4.0), np.array([0, np.nan, 1, 2]), ones)
+    assert all(np.isnan(values).all() for values in broken.values())
+    found = metrics.measure_numbers(np.full((3, 1), 2.0), np.ones((3, 1)), ("a",), ("intervals",))
+    assert np.isnan([found["r2"], found["r2/low"], found["r2/high"]]).all()
+    assert (found["mae"], found["mae/low"]) == (1, 1)
+    assert metrics.measure_numbers(np.zeros((0, 1)), np.zeros((0, 1)), ("a",)) == {}

@@ -1,3 +1,4 @@
+import dataclasses
 import types
 
 import jax
@@ -6,6 +7,7 @@ import pytest
 
 import runs
 from vit_jax import config
+from vit_jax.data.source import DataError
 from vit_jax.training import losses
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32) * 3
@@ -210,3 +212,72 @@ def test_the_supervised_loss_is_weighted_and_adjusted():
     logits = np.asarray(out["logits"], np.float64) + np.log(counts.images / 200)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     np.testing.assert_allclose(found["adjusted"], -(shares * log_p).sum(-1), rtol=1e-4)
+
+
+NUMBERS = np.random.default_rng(2).normal(40, 9, (5, 2)).astype(np.float32)
+OUTPUTS = np.random.default_rng(3).normal(size=(5, 2)).astype(np.float32) * 2
+SCALE = {"mean": (38.0, 41.5), "std": (9.5, 3.0)}
+
+
+@pytest.mark.parametrize("name", ["mse", "l1", "huber"])
+def test_losses_of_numbers_against_float64(name):
+    loss = config.Loss(name=name, **SCALE)
+    error = OUTPUTS.astype(np.float64) - (NUMBERS.astype(np.float64) - [38, 41.5]) / [9.5, 3]
+    expected = {
+        "mse": error**2,
+        "l1": abs(error),
+        "huber": np.where(abs(error) < 1, error**2 / 2, abs(error) - 0.5),
+    }[name].mean(axis=1)
+    np.testing.assert_allclose(losses.regression(OUTPUTS, NUMBERS, loss), expected, rtol=2e-6)
+    if name == "huber":
+        wide = dataclasses.replace(loss, delta=100.0)
+        halved = (error**2 / 2).mean(axis=1)
+        np.testing.assert_allclose(losses.regression(OUTPUTS, NUMBERS, wide), halved, rtol=2e-6)
+
+
+def test_outputs_in_the_units_of_the_data():
+    loss = config.Loss(name="l1", **SCALE)
+    found = losses.scaled(OUTPUTS.astype(np.float64), loss)
+    np.testing.assert_allclose(
+        found, OUTPUTS.astype(np.float64) * [9.5, 3] + [38, 41.5], rtol=1e-15
+    )
+    assert losses.scaled(OUTPUTS, loss).dtype == np.float32
+    np.testing.assert_array_equal(losses.scaled(OUTPUTS, config.Loss(name="mse")), OUTPUTS)
+
+
+class Ages:
+    """A source that knows its numbers and has no images."""
+
+    classes = ("age", "size")
+
+    def __init__(self, *columns):
+        self.targets = np.stack(columns, axis=-1)
+
+    def __len__(self):
+        return len(self.targets)
+
+
+def test_the_scale_is_that_of_the_training_images():
+    source = Ages(np.array([1.0, 2.0, 6.0]), np.array([0.0, -1e20, 1e20]))
+    cfg = losses.with_scale(config.Config(loss=config.Loss(name="mse")), source)
+    assert (cfg.loss.mean, cfg.loss.std) == (
+        tuple(source.targets.mean(axis=0)), tuple(source.targets.std(axis=0))
+    )  # fmt: skip
+    own = config.Config(loss=config.Loss(name="mse", mean=(0.0, 0.0)))
+    found = losses.with_scale(own, source).loss
+    assert (found.mean, found.std) == ((0.0, 0.0), cfg.loss.std)
+    assert losses.with_scale(config.Config(), source) == config.Config()
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ([0.1, 0.1, 0.1], "is 0.1 in each of the 3 training images, so there is nothing to learn"),
+        ([1e9, 1e9 + 1, 1e9 + 2], "spreads by 0.816 around 1e+09, which float32 cannot tell apart"),
+    ],
+)
+def test_columns_that_cannot_be_learned(column, why):
+    source = Ages(np.arange(3.0), np.array(column))
+    with pytest.raises(DataError) as raised:
+        losses.with_scale(config.Config(loss=config.Loss(name="mse")), source)
+    assert str(raised.value).startswith(f"data.targets=size: {why}; ")

@@ -31,6 +31,7 @@ BEST, NEWEST = "best", "newest"  # checkpoints by name instead of by step
 PARTS = {"step": int, "facts": dict, "metrics": dict, "leaves": dict, "files": dict}
 FACTS = {"config": dict, "classes": list, "data": str, "examples": int, "measured": dict}
 FACTS |= {"plugins": dict, "versions": dict, "changes": list}  # those that there are
+ERRORS = ("loss", "ece", "mae", "rmse")  # metrics of which less is better
 BLOCK = 2**20  # bytes read at a time: a core's cache has room for them
 OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
 
@@ -261,16 +262,15 @@ def best(commits: Mapping[int, Mapping[str, Any]], metric: str | None) -> int | 
 def score(metrics: Mapping[str, Any] | None, metric: str | None) -> tuple[float, float] | None:
     """The rank of a checkpoint, higher is better; None for a metric missing or not finite.
 
-    Of a loss, such as `validation/loss`, and of a calibration error, lower is better. Of equal
-    accuracies, which few images make likely, the one with the lower loss on the same split ranks
-    higher.
+    Of a loss, such as `validation/loss`, and of other ERRORS, lower is better. Of equal accuracies,
+    which few images make likely, the one with the lower loss on the same split ranks higher.
     """
     metrics = metrics or {}
     if metric is None or not _finite(metrics.get(metric)):
         return None
     value, (split, _, what) = metrics[metric], metric.rpartition("/")
     loss = metrics.get(f"{split}/loss" if split else "loss", math.inf)
-    return -value if what in ("loss", "ece") else value, -loss if _finite(loss) else -math.inf
+    return -value if what in ERRORS else value, -loss if _finite(loss) else -math.inf
 
 
 def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:

@@ -8,7 +8,8 @@ HELP = "write a checkpoint as one program that JAX or ONNX runs without vit_jax"
 TAKES_CONFIG = True
 EPILOG = """\
 The program takes uint8 pixels (B, H, W, C), normalizes them, and returns a dict of float32
-`logits` and `probabilities`, both (B, K); it contains the parameters. FILE.json has the class
+`logits` and `probabilities`, both (B, K), or of a model of numbers `logits` and `numbers`, the
+latter in the units it was trained on; it contains the parameters. FILE.json has the class
 names, the preprocessing and the shapes. To run it with jax, numpy and flatbuffers alone:
 
   program = jax.export.deserialize(bytearray(pathlib.Path(FILE).read_bytes()))

@@ -9,11 +9,12 @@ from vit_jax import config
 from vit_jax.cli import arguments, tables
 from vit_jax.utils import messages
 
-HELP = "classify images"
+HELP = "classify images, or predict their numbers"
 TAKES_CONFIG = True
 EPILOG = """\
 Preprocessing and class names come from the checkpoint, or from the JSON file next to it. Classes
-without a name, such as those of .npz files, are shown as numbers.
+without a name, such as those of .npz files, are shown as numbers. A model of numbers
+(data.targets) gives each of them, in the units it was trained on.
 """
 
 
@@ -35,23 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of files: N examples of the evaluation split, drawn by --seed",
     )
     arguments.add_seed(parser)
-    parser.add_argument(
-        "--top", type=int, default=3, metavar="K", help="classes per image (default: 3)"
-    )
+    parser.add_argument("--top", type=int, metavar="K", help="classes per image (default: 3)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one line of JSON per image")
     form.add_argument(
         "--csv",
         action="store_true",
-        help="print image,rank,class,probability rows, with --examples also truth",
+        help="print image,rank,class,probability rows, of numbers image and a column for each; "
+        "with --examples also truth",
     )
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the top classes of images."""
+    """Prints the top classes, or the numbers, of images."""
     if bool(args.images) == bool(args.examples):
         raise config.ConfigError("predict: give image files or folders, or --examples=N")
-    if args.top < 1 or args.examples < 0:
+    if (args.top is not None and args.top < 1) or args.examples < 0:
         raise config.ConfigError("predict: --top and --examples must be at least 1")
     for path in args.images:
         if not path.exists():
@@ -69,25 +69,31 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         examples=args.examples,
         seed=args.seed,
     )
-    unreadable, rows = 0, []
+    unreadable, rows, headed = 0, [], False
     writer = csv.writer(sys.stdout)
-    if args.csv:
-        known = ("truth",) if args.examples else ()
-        writer.writerow(("image", "rank", "class", "probability", *known))
+    known = ("truth",) if args.examples else ()
     for one in predictions:
         if one.error:
             unreadable += 1
             messages.print_error(f"{one.image}: {one.error}")
         if args.json:
             print(json.dumps(prediction.as_dict(one)))
-        elif args.csv:
+        elif args.csv and not one.error:
+            if not headed:  # the first one says of what
+                own = [name for name, _ in one.numbers] or ["rank", "class", "probability"]
+                writer.writerow(("image", *own, *known))
+                headed = True
+            truth = (one.truth,) if args.examples else ()
+            if one.numbers:
+                writer.writerow((one.image, *(repr(value) for _, value in one.numbers), *truth))
             writer.writerows(
-                (one.image, rank, name, f"{value:.6f}", *((one.truth,) if args.examples else ()))
+                (one.image, rank, name, f"{value:.6f}", *truth)
                 for rank, (name, value) in enumerate(one.top, start=1)
             )
-        elif not one.error:
-            classes = "  ".join(f"{name} {value:.1%}" for name, value in one.top)
-            rows.append((one.image, classes, *((one.truth,) if one.truth is not None else ())))
+        elif not one.error and not args.csv:
+            found = "  ".join(f"{name} {value:.1%}" for name, value in one.top)
+            found = found or "  ".join(f"{name} {value:.6g}" for name, value in one.numbers)
+            rows.append((one.image, found, *((one.truth,) if one.truth is not None else ())))
     if rows:
         tables.table(("image", "prediction", "truth")[: len(rows[0])], rows)
     return 2 if unreadable else 0

@@ -20,6 +20,7 @@ from vit_jax.config.data import Transform as Transform
 from vit_jax.config.durations import Duration as Duration
 from vit_jax.config.measuring import INTERVALS as INTERVALS
 from vit_jax.config.measuring import METRICS as METRICS
+from vit_jax.config.measuring import NUMBERS as NUMBERS
 from vit_jax.config.measuring import Checkpoint as Checkpoint
 from vit_jax.config.measuring import Evaluation as Evaluation
 from vit_jax.config.measuring import Logger as Logger
@@ -40,6 +41,7 @@ from vit_jax.config.training import Dino as Dino
 from vit_jax.config.training import Distillation as Distillation
 from vit_jax.config.training import Falling as Falling
 from vit_jax.config.training import Focal as Focal
+from vit_jax.config.training import Huber as Huber
 from vit_jax.config.training import Lamb as Lamb
 from vit_jax.config.training import LogitAdjusted as LogitAdjusted
 from vit_jax.config.training import Lora as Lora
@@ -51,6 +53,7 @@ from vit_jax.config.training import Objective as Objective
 from vit_jax.config.training import Optimizer as Optimizer
 from vit_jax.config.training import ParamGroup as ParamGroup
 from vit_jax.config.training import ReciprocalSqrt as ReciprocalSqrt
+from vit_jax.config.training import Regression as Regression
 from vit_jax.config.training import Schedule as Schedule
 from vit_jax.config.training import StepSchedule as StepSchedule
 from vit_jax.config.training import Train as Train
@@ -208,3 +211,20 @@ def with_classes(cfg: Config, classes: int | None) -> Config:
     # No number where the data have no classes, as for training without labels.
     model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes or None)
     return dataclasses.replace(cfg, model=model)
+
+
+def with_scale(
+    cfg: Config, mean: tuple[float, ...] | None, std: tuple[float, ...] | None
+) -> Config:
+    """The config with `loss.mean` and `loss.std`, where the user left them to the data."""
+    if not isinstance(cfg.loss, Regression):
+        return cfg
+    mean, std = cfg.loss.mean or mean, cfg.loss.std or std
+    return dataclasses.replace(cfg, loss=dataclasses.replace(cfg.loss, mean=mean, std=std))
+
+
+def as_recorded(cfg: Config, recorded: Config) -> Config:
+    """The config with what the user left to the data, as a run of it has recorded that."""
+    cfg = with_classes(cfg, recorded.model.num_classes)
+    old = recorded.loss
+    return with_scale(cfg, old.mean, old.std) if isinstance(old, Regression) else cfg

@@ -81,6 +81,10 @@ def check_options(cfg: config.Config) -> None:
             )
         why = "does not go with objective.name=distillation, whose teacher sees the same pixels"
         _require(cfg, {"train.augmentations": ()}, why)
+    if data.targets:
+        _check_targets(cfg)
+    elif cfg.checkpoint.best in config.NUMBERS:
+        raise ConfigError(f"checkpoint.best={cfg.checkpoint.best}: needs data.targets; set top1")
     if data.multilabel:
         _check_multilabel(cfg)
     elif cfg.checkpoint.best == "map":
@@ -326,12 +330,74 @@ def _check_multilabel(cfg: config.Config) -> None:
         raise ConfigError(f"checkpoint.best=top5: is not measured with {key}; set map")
 
 
+def _check_targets(cfg: config.Config) -> None:
+    """Raises ConfigError for options of classes where numbers are learned."""
+    targets = cfg.data.targets
+    key = f"data.targets={config.show(targets)}"
+    if len(set(targets)) < len(targets):
+        raise ConfigError(f"{key}: names a column twice")
+    if not cfg.needs_labels:
+        raise ConfigError(f"{key}: objective.name={cfg.objective.name} learns no numbers; set ()")
+    if not isinstance(cfg.loss, config.Regression):
+        raise ConfigError(f"loss.name={cfg.loss.name}: is of classes, and {key} has numbers; set "
+                          "mse, l1 or huber")  # fmt: skip
+    for name in ("mean", "std"):
+        given = getattr(cfg.loss, name)
+        if given is not None and len(given) != len(targets):
+            raise ConfigError(
+                f"loss.{name}={config.show(given)}: needs {len(targets)} numbers, one for each of "
+                f"{key}; none takes those of the training images"
+            )
+    classes = {
+        "data.multilabel": False,
+        "data.classes": None,
+        "data.sampling": "uniform",
+        "train.class_weights": (),
+        "train.label_smoothing": 0.0,
+        "evaluation.tasks": (),
+    }
+    _require(cfg, classes, f"is of classes, and {key} has numbers")
+    for name in ("fewshot", "probe", "knn"):
+        if "self" in getattr(cfg.evaluation, name):
+            raise ConfigError(f"evaluation.{name}=self: needs classes, and {key} has numbers")
+    if cfg.distillation is not None and cfg.distillation.target == "logits":
+        raise ConfigError(
+            f"objective.target=logits: are those of classes, and {key} has numbers; set features "
+            "or tokens"
+        )
+    wrong = [name for name in cfg.evaluation.metrics if name != config.INTERVALS]
+    if wrong:
+        raise ConfigError(
+            f"evaluation.metrics={config.show(cfg.evaluation.metrics)}: {wrong[0]} is of classes, "
+            f"and {key} has numbers, which are measured anyway; set intervals or ()"
+        )
+    if cfg.checkpoint.best not in (None, "auto", "loss", *config.NUMBERS):
+        raise ConfigError(
+            f"checkpoint.best={cfg.checkpoint.best}: is of classes, and {key} has numbers; set mae"
+        )
+
+
+def check_numbers(cfg: config.Config) -> None:
+    """Raises ConfigError where images for a head of numbers have classes.
+
+    A checkpoint with such a head can do without images of its own, so this is no combination of
+    options that cannot work.
+    """
+    if isinstance(cfg.loss, config.Regression) and not cfg.data.targets:
+        raise ConfigError(
+            f"loss.name={cfg.loss.name}: is of numbers; set data.source=csv and data.targets=age, "
+            "say, columns of its lists"
+        )
+
+
 def _check_metrics(cfg: config.Config) -> None:
     """Raises ConfigError for metrics that are not measured, or not of such a head."""
     asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name
+    if cfg.data.targets:
+        return
     key = f"evaluation.metrics={config.show(asked)}"
     if asked and not cfg.needs_labels:
-        raise ConfigError(f"{key}: objective.name={cfg.objective.name} has no classes; set none")
+        raise ConfigError(f"{key}: objective.name={cfg.objective.name} has no classes; set ()")
     if asked == (config.INTERVALS,):
         raise ConfigError(f"{key}: of which metrics? set f1,{config.INTERVALS}")
     if "calibration" in asked and (cfg.data.multilabel or loss == "sigmoid"):

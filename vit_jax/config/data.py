@@ -66,6 +66,7 @@ class Data(
     labels: ClassVar[str | None] = None
     multilabel: ClassVar[bool] = False
     exclude: ClassVar[str | None] = None
+    targets: ClassVar[tuple[str, ...]] = ()
     holdout: ClassVar[float] = 0.0
 
     source: str = option(
@@ -240,7 +241,8 @@ class Data(
     def synthetic(self, **options: Any) -> "Data":
         """The same views of random pixels."""
         made = dataclasses.replace(self, source="synthetic")
-        return dataclasses.replace(made, multilabel=self.multilabel, **options)
+        facts = {"multilabel": self.multilabel, "targets": self.targets}
+        return dataclasses.replace(made, **facts, **options)
 
     @property
     def pixel_type(self) -> str:
@@ -289,6 +291,9 @@ class Csv(Data, components=("csv",)):
     multilabel: bool = option(
         False, "Whether an image has any number of classes, for loss.name=sigmoid."
     )
+    targets: tuple[str, ...] = option(
+        (), "Columns of numbers to predict in place of classes, such as age,weight."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -308,3 +313,4 @@ class Synthetic(Data, components=("synthetic",)):
 
     num_examples: int = option(1024, "Examples per epoch.", at_least=1)
     multilabel: bool = option(False, "Whether an image has any number of classes.")
+    targets: tuple[str, ...] = option((), "Names of numbers in place of classes.")

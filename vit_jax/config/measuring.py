@@ -15,6 +15,7 @@ METRICS = {
     "calibration": ("ece",),
 }
 INTERVALS = "intervals"
+NUMBERS = ("mae", "rmse", "r2", "spearman")  # of data.targets, always measured
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,9 @@ class Checkpoint:
     )
     best: str | None = option(
         "auto",
-        "Metric that chooses the best checkpoint, ties by loss; auto: top1, map, loss, "
+        "Metric that chooses the best checkpoint, ties by loss; auto: top1, map, mae, loss, "
         "none on a test split.",
-        choices=("auto", "top1", "top5", "map", "loss", *sum(METRICS.values(), ())),
+        choices=("auto", "top1", "top5", "map", "loss", *NUMBERS, *sum(METRICS.values(), ())),
         free=True,
     )
     patience: int | None = option(

@@ -103,7 +103,10 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid")):
     """The loss of an image against its labels."""
 
     name: str = option(
-        "softmax", "Cross-entropy, focal, logit_adjusted, or the loss of a plug-in.", kind="loss"
+        "softmax",
+        "Of classes: softmax, sigmoid, focal, logit_adjusted, or a plug-in's; of numbers: mse, l1, "
+        "huber.",
+        kind="loss",
     )
 
     @property
@@ -125,6 +128,32 @@ class LogitAdjusted(Loss, components=("logit_adjusted",)):
 
     tau: float = option(
         1.0, "Factor on the log shares of classes added to logits while training.", at_least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression(Loss, components=("mse", "l1")):
+    """Arguments of losses of numbers, the columns of `data.targets`, each standardized."""
+
+    mean: tuple[float, ...] | None = option(
+        None, "Number of each column the head predicts as 0; none: the training images' mean."
+    )
+    std: tuple[float, ...] | None = option(
+        None, "Numbers between the head's 0 and 1; none: their standard deviation.", above=0
+    )
+
+    @property
+    def meaning(self) -> str:
+        """The outputs of all of them are numbers in standard deviations."""
+        return "mse"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Huber(Regression, components=("huber",)):
+    """Arguments of the Huber loss (Huber 1964)."""
+
+    delta: float = option(
+        1.0, "Standard deviations from which an error counts in proportion.", above=0
     )
 
 

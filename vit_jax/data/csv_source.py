@@ -1,11 +1,12 @@
-"""Images listed in CSV files as a source: `root/SPLIT.csv`, one or several classes each."""
+"""Images listed in CSV files as a source: `root/SPLIT.csv`, with classes or numbers."""
 
 import codecs
 import csv
 import io
 import logging
 import pathlib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,16 +24,19 @@ SUFFIX = ".csv"
 INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
 # What programs write for 0 and 1 in the column of a class.
 BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+LARGEST = 1e30  # of a number: its square is within float64, it within float32
 
 log = logging.getLogger("vit_jax")
 
 
 class CsvRow(NamedTuple):
-    """A line of a CSV file: its number, the image's path below root, and the classes."""
+    """A line of a CSV file: its number, the image's path below root, classes or numbers."""
 
     line: int
     image: str
     classes: tuple[str, ...]
+    numbers: tuple[float, ...] = ()
 
 
 class CsvImages:
@@ -41,8 +45,11 @@ class CsvImages:
     With two columns, image and classes, the second has names of classes separated by `;`. With
     more, there is a column for each class, with 0 or 1. The classes are those of
     `data.train_split`, sorted, or in the order of its columns. With `data.multilabel` a label is a
-    tuple of any number of classes; without it, every image has one. Without `labels` only the first
-    column is read, and may be the only one.
+    tuple of any number of classes; without it, every image has one. With `data.targets` a label is
+    the numbers of these columns, in their order, and no other is read. Without `labels` only the
+    first column is read, and may be the only one.
+
+    `targets` are the numbers of all images, (N, K) float64, or None.
 
     Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
     of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest. Images of
@@ -67,12 +74,13 @@ class CsvImages:
         requested = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
         path = _file(self._root, requested.name, key)
-        header, rows = read_table(path, labels=labels)
+        columns = data.targets if labels else ()
+        header, rows = read_table(path, labels=labels, columns=columns)
         named, others = header, rows
-        if requested.name != train and labels:
+        if requested.name != train and labels and not columns:
             named, others = read_table(_file(self._root, train, "data.train_split"))
-        self.classes = _classes(named, others) if labels else ()
-        if labels:
+        self.classes = columns or (_classes(named, others) if labels else ())
+        if labels and not columns:
             if len(self.classes) < 2:
                 raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
                                 "classes; at least 2 are needed")  # fmt: skip
@@ -89,8 +97,10 @@ class CsvImages:
         if labels and data.multilabel and len(header) == 2:
             _warn_of_other_separators(path, rows)
         places = {name: place for place, name in enumerate(self.classes)}
-        found = [self._label(path, row, places) if labels else (UNKNOWN,) for row in rows]
+        known = labels and not columns
+        found = [self._label(path, row, places) if known else (UNKNOWN,) for row in rows]
         self._files = FileNames(self._root, [row.image for row in rows])
+        self.targets = np.array([row.numbers for row in rows], "<f8") if columns else None
         self._labels = np.array([place for label in found for place in label], "<i4")
         self._label_ends = np.cumsum([0, *map(len, found)], dtype="<i8")
 
@@ -112,6 +122,8 @@ class CsvImages:
         return len(self._files)
 
     def __getitem__(self, index: int) -> Record:
+        if self.targets is not None:
+            return Record(decoding.read_file(self.name(index)), tuple(self.targets[index].tolist()))
         label = self._labels[self._label_ends[index] : self._label_ends[index + 1]].tolist()
         return Record(
             decoding.read_file(self.name(index)), tuple(label) if self._multilabel else label[0]
@@ -123,11 +135,12 @@ class CsvImages:
 
     def fingerprint(self) -> str:
         """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly."""
+        labels = self._labels if self.targets is None else self.targets
         return digest(
             "\n".join(self.classes).encode(),
             self._files.block,
             self._files.ends.tobytes(),
-            self._labels.tobytes(),
+            labels.tobytes(),
             self._label_ends.tobytes(),
             self._files.sizes(),
         )
@@ -158,11 +171,12 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
 
 
 def read_table(
-    path: pathlib.Path, *, labels: bool = True, empty: bool = False
+    path: pathlib.Path, *, labels: bool = True, empty: bool = False, columns: Sequence[str] = ()
 ) -> tuple[list[str], list[CsvRow]]:
     """Reads header and rows; raises DataError for the first malformed line.
 
-    Without `labels` only the first column is read. Unless `empty`, there must be a row.
+    With `columns`, rows have their numbers in place of classes. Without `labels` only the first
+    column is read. Unless `empty`, there must be a row.
     """
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
@@ -190,17 +204,23 @@ def read_table(
         kept = slice(skipped, None)
         if len(header) > 2 and not header[-1]:  # every line ends in a separator
             kept = slice(skipped, -1)
-        columns, header = len(header), header[kept]
+        width, header = len(header), header[kept]
         if len(header) < least:
             wanted = "a column, image"
             if labels:
-                wanted = "at least 2 columns with commas between, image and classes"
+                what = "numbers" if columns else "classes"
+                wanted = f"at least 2 columns with commas between, image and {what}"
                 wanted += "; it has semicolons" * (";" in first)
             raise DataError(f"{path}: needs a header and {wanted}")
         if pathlib.PurePosixPath(header[0].lower()).suffix in SUFFIXES:
             raise DataError(f"{path}: begins with an image, not with a header: image,class")
+        for name in columns:
+            if name not in header[1:]:
+                raise DataError(
+                    f"{path}: has no column {shown(name)}{config.suggest(name, header[1:])}"
+                )
         if labels:
-            for name in header[1:]:
+            for name in columns or header[1:]:
                 _check_name(f"{path}, line 1", name)
             if len(set(header[1:])) < len(header) - 1:
                 raise DataError(f"{path}: two columns have the same name")
@@ -210,8 +230,8 @@ def read_table(
             if not cells:
                 continue
             where = f"{path}, line {reader.line_num}"
-            if len(cells) != columns:
-                raise DataError(f"{where}: {len(cells)} columns; the header has {columns}")
+            if len(cells) != width:
+                raise DataError(f"{where}: {len(cells)} columns; the header has {width}")
             if kept.stop and cells[-1].strip():
                 raise DataError(f"{where}: {shown(cells[-1])}: its column has no name")
             cells = [cell.strip() for cell in cells[kept]]
@@ -220,11 +240,18 @@ def read_table(
             earlier = seen.setdefault(str(pathlib.PurePosixPath(image)), reader.line_num)
             if earlier != reader.line_num:
                 joined = "class;class" if len(header) == 2 else "1,1"
+                several = f", with several classes image,{joined}" * (labels and not columns)
                 raise DataError(
                     f"{where}: {shown(image)} is listed in line {earlier} too; an image has one "
-                    f"line{f', with several classes image,{joined}' * labels}"
+                    f"line{several}"
                 )
-            rows.append(CsvRow(reader.line_num, image, _names(where, cells, header, labels=labels)))
+            if columns:
+                named = dict(zip(header, cells, strict=True))
+                numbers = tuple(_number(where, name, named[name]) for name in columns)
+                rows.append(CsvRow(reader.line_num, image, (), numbers))
+            else:
+                names = _names(where, cells, header, labels=labels)
+                rows.append(CsvRow(reader.line_num, image, names))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if not rows and not empty:
@@ -261,6 +288,18 @@ def _names(where: str, cells: list[str], header: list[str], *, labels: bool) -> 
                 "class, 0 or 1; remove columns that are none, or keep image and class"
             )
     return tuple(n for n, cell in zip(header[1:], cells[1:], strict=True) if BITS[cell.lower()])
+
+
+def _number(where: str, name: str, cell: str) -> float:
+    """A finite number in the column `name`."""
+    if not cell:
+        raise DataError(f"{where}: {shown(name)} is empty; fill it in, or remove the line")
+    if not NUMBER.fullmatch(cell) or not abs(found := float(cell)) < LARGEST:
+        raise DataError(
+            f"{where}: {shown(name)} is {shown(cell)}; must be a number such as 3.5, below "
+            f"{LARGEST:g}"
+        )
+    return found
 
 
 def _check_name(where: str, name: str) -> None:

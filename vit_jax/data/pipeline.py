@@ -120,7 +120,8 @@ def batches(
     at once; `close()`, or the end of a `with`, stops it early. A batch is a dict of numpy arrays:
 
     - `image` uint8 `len(rows) H W C`, or uint16 for a `data.depth` of 16;
-    - `label` int32 `len(rows)`, or with `data.multilabel` float32 `len(rows) K` of 0 and 1;
+    - `label` int32 `len(rows)`, or float32 `len(rows) K`: with `data.multilabel` of 0 and 1, with
+      `data.targets` the numbers;
     - `index` int64, the position in `source`; `mask` bool;
     - `bad` int64: the unreadable example that belongs in this row, else -1.
 
@@ -272,7 +273,7 @@ class Loader:
         """Arrays for `count` rows of a step, all of them padding."""
         data = self.data
         labels = np.zeros(count, np.int32)
-        if data.multilabel:
+        if data.multilabel or data.targets:
             labels = np.zeros((count, len(self.source.classes)), np.float32)
         shapes = {view.name: view.shape for view, _ in self.chains}
         if self.plan is not None:
@@ -369,7 +370,7 @@ class Loader:
             if total <= self.data.max_bad_examples:
                 raise DataError(f"{notes[-1][1]}; no example of the source can be read")
             return  # the notes are more than the budget: `Batches` raises
-        if isinstance(label, tuple):
+        if isinstance(label, tuple) and not self.data.targets:
             batch["label"][slot, list(label)] = 1
         else:
             batch["label"][slot] = label

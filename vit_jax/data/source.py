@@ -7,7 +7,8 @@ import numpy as np
 
 from vit_jax.config import UserError
 
-Label = int | tuple[int, ...]  # a tuple with data.multilabel
+# A tuple of classes with data.multilabel, of numbers with data.targets.
+Label = int | tuple[int, ...] | tuple[float, ...]
 UNKNOWN = -1  # label of an image without a class
 
 
@@ -18,7 +19,8 @@ class DataError(UserError):
 class Record(NamedTuple):
     """One example: an encoded file, or uint8 or uint16 pixels `H W C`, and its class.
 
-    With `data.multilabel` the label is a tuple of any number of classes.
+    With `data.multilabel` the label is a tuple of any number of classes, with `data.targets` one of
+    numbers.
     """
 
     image: bytes | np.ndarray
@@ -30,7 +32,7 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names; a label is an index into them."""
+        """Class names, which a label is an index into, or those of `data.targets`."""
         ...
 
     def __len__(self) -> int: ...
@@ -59,6 +61,17 @@ def read_labels(source: Source) -> np.ndarray:
     return np.asarray(known, np.int64)
 
 
+def read_targets(source: Source) -> np.ndarray:
+    """The numbers (N, K) float64 of a source opened with `data.targets`.
+
+    A source that has them as `targets` need not read its images.
+    """
+    known = getattr(source, "targets", None)
+    if known is None:
+        known = [source[index].label for index in range(len(source))]
+    return np.asarray(known, np.float64).reshape(len(source), len(source.classes))
+
+
 class Selection:
     """Some examples of a source, in the order of their positions (N,)."""
 
@@ -80,9 +93,11 @@ class Selection:
 def label_names(label: Label, classes: Sequence[str]) -> tuple[str, ...]:
     """The names of a label's classes."""
     several = label if isinstance(label, tuple) else (label,)
-    return tuple(classes[one] for one in several if one != UNKNOWN)
+    return tuple(classes[int(one)] for one in several if one != UNKNOWN)
 
 
 def label_text(label: Label, classes: Sequence[str]) -> str:
-    """The name of the class, or the names of several, separated by `; `."""
+    """The name of the class, the names of several, or numbers, separated by `; `."""
+    if isinstance(label, tuple) and any(isinstance(one, float) for one in label):
+        return "; ".join(f"{one:.6g}" for one in label)
     return "; ".join(label_names(label, classes)) or "no class"

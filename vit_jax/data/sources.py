@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vit_jax import config
-from vit_jax.config import ConfigError, components
+from vit_jax.config import ConfigError, checks, components
 from vit_jax.data import class_matching, decoding, folder_check, split_roles
 from vit_jax.data.csv_source import CsvImages, read_table
 from vit_jax.data.example_lists import open_listed
@@ -76,12 +76,19 @@ def open_source(
     source = open_listed(data, split, open_) if listed else open_(split)
     if data.classes is not None:
         source = Subset(source, data.classes, key)
+    if head is not None and data.targets:
+        return source  # whoever has a head has put it in their order (`LoadedModel.for_columns`)
     if head is not None and data.source == "synthetic":
         return class_matching.Relabeled(source, head, range(len(source.classes)))
     if head is not None:
         keep, several = "" if data.multilabel else "data.classes", data.multilabel
         where = f"{key}={split}"
         return class_matching.relabel(source, head, where, keep=keep, several=several)
+    if data.targets and num_classes not in (None, len(data.targets)):
+        raise ConfigError(
+            f"model.num_classes={num_classes}: the head has an output for each of data.targets, "
+            f"{len(data.targets)}; set none"
+        )
     if num_classes is not None and num_classes < len(source.classes):
         raise ConfigError(
             f"model.num_classes={num_classes}: the data has {len(source.classes)} classes; "
@@ -152,6 +159,7 @@ def open_split(cfg: config.Config, split: str, head: Sequence[str] | None = None
 
     With `head`, the outputs of a head that exists, classes are these, matched by name.
     """
+    checks.check_numbers(cfg)
     return open_source(
         cfg.data,
         split,
@@ -277,7 +285,8 @@ class Synthetic:
     drawn per (split name, index). A model that learns one split generalizes to the others.
 
     With `data.multilabel`, examples have no class (only noise), one class, and two classes (the
-    patterns averaged) in turn.
+    patterns averaged) in turn. With `data.targets`, there are ten patterns, and number k of an
+    example is that of its pattern plus k.
     """
 
     def __init__(self, data: config.Synthetic, split: str, key: str, num_classes: int) -> None:
@@ -286,8 +295,9 @@ class Synthetic:
         self._name = requested.name
         self._stream = int(digest(requested.name.encode()), 16)
         self._shape = (*data.image_size, data.channels)
-        self._multilabel = data.multilabel
-        self.classes = tuple(f"class {k}" for k in range(num_classes))
+        self._multilabel, self._patterns = data.multilabel, 10 if data.targets else num_classes
+        self._numbers = data.targets
+        self.classes = data.targets or tuple(f"class {k}" for k in range(num_classes))
 
     def __len__(self) -> int:
         return len(self._range)
@@ -300,14 +310,16 @@ class Synthetic:
         blocks = np.mean(patterns or [np.full((4, 4, channels), 128)], axis=0).astype(np.uint8)
         noise = _random(self._stream, number).integers(0, 128, self._shape, np.uint8)
         rows, columns = np.arange(height) * 4 // height, np.arange(width) * 4 // width
-        return Record(blocks[rows][:, columns] - np.uint8(64) + noise,
-                      label if self._multilabel else label[0])  # fmt: skip
+        pixels = blocks[rows][:, columns] - np.uint8(64) + noise
+        if self._numbers:
+            return Record(pixels, tuple(float(label[0] + k) for k in range(len(self._numbers))))
+        return Record(pixels, label if self._multilabel else label[0])
 
     def _labels(self, number: int) -> tuple[int, ...]:
         if not self._multilabel:
-            return (number % len(self.classes),)
-        first, count = number // 3 % len(self.classes), number % 3
-        second = (first + 1 + number // 3 // len(self.classes)) % len(self.classes)
+            return (number % self._patterns,)
+        first, count = number // 3 % self._patterns, number % 3
+        second = (first + 1 + number // 3 // self._patterns) % self._patterns
         return tuple(sorted({first, second})) if count == 2 else (first,)[:count]
 
     def name(self, index: int) -> str:
@@ -318,6 +330,7 @@ class Synthetic:
         """Covers the split, the shape and the number of classes."""
         facts = (self._name, self._range, self._shape, len(self.classes))
         facts += ("multilabel",) if self._multilabel else ()
+        facts += self._numbers
         return digest(b"synthetic", repr(facts).encode())
 
 

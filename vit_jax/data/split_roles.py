@@ -64,12 +64,14 @@ def best_metric(cfg: config.Config) -> str | None:
     """The metric that chooses the best checkpoint, such as `validation/top1`, or None.
 
     `checkpoint.best=auto` means top-1, the mean average precision of images with several classes,
-    or the loss of masked patches, predicted or autoencoded, on a validation split; a test split is
-    used only if the config names it.
+    the mean absolute error of one number, or the loss of several, or of masked patches, predicted
+    or autoencoded, on a validation split; a test split is used only if the config names it.
     """
     measured, best = evaluation(cfg.data), cfg.checkpoint.best
     if best == AUTO:
         usual = "map" if cfg.data.multilabel else "top1"
+        if cfg.data.targets:  # several have units of their own, and one loss
+            usual = "mae" if len(cfg.data.targets) == 1 else "loss"
         if not cfg.needs_labels:  # which a split can only be evaluated by if the objective says how
             usual = "loss" if cfg.measured else None
         best = usual if measured.role == VALIDATION else None

@@ -139,6 +139,8 @@ class Evaluation:
             return evaluators.mae(model, cfg, self.runner(source))
         own = source is self.source
         keep = self._keep if own and self._keep else lambda _: None
+        if cfg.data.targets:
+            return evaluators.numbers(model, cfg, self.runner(source), source, keep=keep)
         if cfg.data.multilabel:
             matched = isinstance(source, class_matching.Relabeled)
             annotated = source.outputs if matched else None
@@ -209,6 +211,8 @@ def open_evaluation(
 @components.register("evaluator", "classification")
 def classification(run: Evaluation, split: str | None = None) -> Evaluator:
     """Measures loss and accuracy on a split; by default, on the evaluation split."""
+    if run.cfg.data.targets:
+        raise ConfigError(f"{KEY}=classification: is of classes; data.targets has numbers")
     source = run.open_split(split or run.cfg.data.eval_split)
     return evaluators.classification(run.model, run.cfg, run.runner(source))
 

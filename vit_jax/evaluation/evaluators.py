@@ -15,11 +15,12 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.data.real_labels import NONE, Reassessed
+from vit_jax.data.source import Source, read_targets
 from vit_jax.evaluation import measures, metrics
 from vit_jax.evaluation.metrics import Outputs
 from vit_jax.evaluation.runner import Batch, Evaluator, Inputs, SplitRunner, needed
 from vit_jax.models.variants import required
-from vit_jax.training import normalization
+from vit_jax.training import losses, normalization
 from vit_jax.training.objectives import mae as autoencoding
 from vit_jax.training.objectives import masked_patches as objective
 
@@ -292,6 +293,41 @@ def label_sets(
             found = Outputs(logits, labels, found.index)
         further = metrics.measure(found, cfg.evaluation.metrics, seed=cfg.seed)
         return measures.label_sets(found.logits, found.labels, cfg.loss) | further
+
+    return Whole(measure, model, cfg, split)
+
+
+def numbers(
+    model: models.Classifier,
+    cfg: config.Config,
+    split: SplitRunner,
+    source: Source,
+    *,
+    keep: Callable[[Outputs], None] = lambda _: None,
+) -> Evaluator:
+    """`mae`, `rmse`, `r2`, `spearman`, `loss` and `count` of images with `data.targets`.
+
+    Args:
+      model: the model.
+      cfg: the loss that the model was trained with, with its scale, and how pixels are normalized.
+      split: the images.
+      source: the same, which knows their numbers in float64.
+      keep: is given the outputs.
+    """
+    loss, truth = cfg.loss, read_targets(source)
+    assert isinstance(loss, config.Regression)
+
+    def measure(found: Outputs) -> dict[str, float]:
+        keep(found)
+        if not len(found.logits):
+            return {"count": 0}
+        each = losses.regression(jnp.asarray(found.logits), jnp.asarray(found.labels), loss)
+        predictions = losses.scaled(found.logits.astype(np.float64), loss)
+        further = metrics.measure_numbers(
+            truth[found.index], predictions, source.classes, cfg.evaluation.metrics, seed=cfg.seed
+        )
+        mean = float(np.mean(np.asarray(each), dtype=np.float64))
+        return further | {"loss": mean, "count": len(found.logits)}
 
     return Whole(measure, model, cfg, split)
 

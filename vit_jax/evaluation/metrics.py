@@ -1,10 +1,10 @@
-"""Precision to calibration, of the outputs of a whole split, with bootstrap intervals.
+"""Precision to calibration, and errors of numbers, of a whole split, with bootstrap intervals.
 
 Every function takes weights (R, N): how often each image counts, in R rows. A row of ones is the
 split itself; the other rows are draws with replacement, which the intervals come from.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,11 +52,7 @@ def measure(
     count = len(logits)
     if not count:
         return {}
-    weights = np.ones((1, count))
-    if "intervals" in groups:
-        drawn = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
-        resampled = np.stack([np.bincount(row, minlength=count) for row in drawn])
-        weights = np.concatenate([weights, resampled])
+    weights = _weights(count, seed, intervals="intervals" in groups)
     truth = labels > 0 if labels.ndim == 2 else labels
     found: dict[str, Array] = {}
     if "f1" in groups:
@@ -68,16 +64,111 @@ def measure(
         temperature = fit_temperature(logits, truth) if fit else temperature
         if temperature is not None:
             found["ece_scaled"] = calibration_error(logits / temperature, truth, weights)
+    results = _with_intervals(found)
+    if fit and "calibration" in groups and temperature is not None:
+        results["temperature"] = temperature
+    return results
+
+
+def measure_numbers(
+    truth: Array,
+    predictions: Array,
+    columns: Sequence[str],
+    groups: Collection[str] = (),
+    *,
+    seed: int = 0,
+) -> dict[str, float]:
+    """`mae`, `rmse`, `r2` and `spearman`; of several columns means, and then those of each.
+
+    Args:
+      truth: (N, K) float64, in their own units.
+      predictions: (N, K) float64.
+      columns: names of the K columns.
+      groups: as in `measure`; none but `intervals` matters.
+      seed: draws the resamples.
+    """
+    if not len(truth):
+        return {}
+    weights = _weights(len(truth), seed, intervals="intervals" in groups)
+    each = [errors(truth[:, k], predictions[:, k], weights) for k in range(len(columns))]
+    found = {name: np.mean([one[name] for one in each], axis=0) for name in each[0]}
+    if len(columns) > 1:
+        for name, one in zip(columns, each, strict=True):
+            found |= {f"{name}/{key}": values for key, values in one.items()}
+    return _with_intervals(found)
+
+
+def errors(truth: Array, predictions: Array, weights: Array) -> dict[str, Array]:
+    """Mean absolute and root mean square error, R2 and Spearman's correlation, (R,) each.
+
+    NaN for a prediction that is NaN; R2 also where the truth is constant, Spearman's where either
+    is.
+
+    Args:
+      truth: (N,) float64.
+      predictions: (N,) float64.
+      weights: (R, N).
+    """
+    total, error = weights.sum(axis=1), predictions - truth
+    squared = weights @ np.square(error)
+    center = (weights @ truth / total)[:, None]
+    spread = (weights * np.square(truth - center)).sum(axis=1)
+    # A sum of squares around a rounded mean is not exactly 0 where all are equal.
+    highest = np.where(weights > 0, truth, -np.inf).max(axis=1)
+    varies = highest > np.where(weights > 0, truth, np.inf).min(axis=1)
+    ratio = np.divide(squared, spread, out=np.full(len(total), np.nan), where=varies)
+    both = zip(_ranks(truth, weights), _ranks(predictions, weights), weights, strict=True)
+    return {
+        "mae": weights @ np.abs(error) / total,
+        "rmse": np.sqrt(squared / total),
+        "r2": 1 - ratio,
+        "spearman": np.array([_correlation(*row) for row in both]),
+    }
+
+
+def _ranks(values: Array, weights: Array) -> Iterator[Array]:
+    """Yields the average ranks (N,) of values (N,) that occur as often as each row says."""
+    order = np.argsort(values, kind="stable")
+    ranked = values[order]
+    group = np.cumsum(np.append(False, ranked[1:] != ranked[:-1]))
+    for row in weights:
+        count = np.bincount(group, row[order])
+        ranks = np.full(len(values), np.nan)
+        if not np.isnan(ranked[-1]):  # sorted last
+            ranks[order] = (np.cumsum(count) - (count - 1) / 2)[group]
+        yield ranks
+
+
+def _correlation(one: Array, other: Array, weights: Array) -> float:
+    """Pearson's correlation of values (N,) that occur `weights` (N,) times; NaN of a constant."""
+    one, other = (values - np.average(values, weights=weights) for values in (one, other))
+    spread = (weights @ np.square(one)) * (weights @ np.square(other))
+    return float(weights @ (one * other) / np.sqrt(spread)) if spread > 0 else float("nan")
+
+
+def _weights(count: int, seed: int, *, intervals: bool) -> Array:
+    """Ones, and with intervals how often each of `count` images is in each draw, (R, N)."""
+    weights = np.ones((1, count))
+    if not intervals:
+        return weights
+    drawn = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
+    resampled = np.stack([np.bincount(row, minlength=count) for row in drawn])
+    return np.concatenate([weights, resampled])
+
+
+def _with_intervals(found: Mapping[str, Array]) -> dict[str, float]:
+    """The values of the split itself, and the intervals of the draws where there are some."""
     results: dict[str, float] = {}
     for name, values in found.items():
         results[name] = float(values[0])
-        if "intervals" in groups:
+        if len(values) > 1:
             outside = 50 * (1 - COVERED)
             # A draw may lack what a metric needs, such as a second class; its value is then NaN.
-            low, high = np.nanpercentile(values[1:], (outside, 100 - outside))
+            known = values[1:][~np.isnan(values[1:])]
+            low, high = np.nan, np.nan
+            if len(known):
+                low, high = np.percentile(known, (outside, 100 - outside))
             results |= {f"{name}/low": float(low), f"{name}/high": float(high)}
-    if fit and "calibration" in groups and temperature is not None:
-        results["temperature"] = temperature
     return results
 
 

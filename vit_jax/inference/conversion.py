@@ -76,6 +76,10 @@ def convert(
     else:
         if opened.config.mae is None:
             opened.require_classes()
+        if isinstance(opened.config.loss, config.Regression):
+            # No other project keeps a scale: the head itself predicts in the units of the data.
+            opened = opened.rescaled((0.0,), (1.0,))
+            params = jax.device_get(opened.params)
         measured = {}
         if opened.step is not None:
             measured = model_card.results(reference, opened.step)

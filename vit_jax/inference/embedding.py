@@ -1,6 +1,7 @@
 """Features of a folder or a dataset as a file: the input of the head, or every token."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -101,6 +102,8 @@ def write(
     several processes, each computes its share, and the first one writes.
     """
     cfg = opened.config
+    if images is not None and cfg.data.targets:  # of which nobody knows a number
+        cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, targets=()))
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
     source = _source(opened, images)
     model = opened.model
@@ -115,12 +118,14 @@ def write(
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
     facts |= {"classes": source.classes}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
+    facts |= {"numbers": True} if cfg.data.targets else {}
     file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
     if jax.process_index() == 0:
         file = create_file(pathlib.Path(output), len(source), shape, facts)
     with device.memory_errors(), file as write_rows:
         pending = PendingRows(write_rows, source, plan)
-        split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=row_inputs)
+        inputs = functools.partial(row_inputs, numbers=bool(cfg.data.targets))
+        split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=inputs)
         pending.write()
     return len(source)
 
@@ -184,10 +189,11 @@ def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) 
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
 
 
-def row_inputs(batch: runner.Batch) -> runner.Inputs:
+def row_inputs(batch: runner.Batch, *, numbers: bool = False) -> runner.Inputs:
     """The inputs of a batch; an image that cannot be read has no known label."""
-    mask, label = batch["mask"], batch["label"].astype(np.int32)
-    label = np.where(_wide(mask, label), label, np.int32(folders.UNKNOWN))
+    missing = np.float32(np.nan) if numbers else np.int32(folders.UNKNOWN)
+    mask, label = batch["mask"], batch["label"].astype(missing.dtype)
+    label = np.where(_wide(mask, label), label, missing)
     return {"image": batch["image"], "mask": mask, "label": label}
 
 
@@ -248,7 +254,8 @@ def create_file(
 class _Npz:
     """Arrays `features`, `names`, `labels`, and `classes` that labels count; for `numpy.load`.
 
-    With `data.multilabel`, labels are (N, K): 1 for each of an image's classes.
+    With `data.multilabel`, labels are (N, K): 1 for each of an image's classes; with `data.targets`
+    they are the numbers, float32.
 
     Feature rows are appended as they arrive, after a header with their number; names and labels,
     which are small, follow at the end.
@@ -260,7 +267,7 @@ class _Npz:
         self._archive = zipfile.ZipFile(path, "x")  # stored, as numpy.savez does
         self._facts = facts
         self._names: list[str] = []
-        self._labels: list[int | list[int]] = []
+        self._labels: list[Any] = []
         # zipfile must know before the first byte whether a member may exceed 2 GiB.
         self._member = self._archive.open("features.npy", "w", force_zip64=True)
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
@@ -278,7 +285,7 @@ class _Npz:
             self._member.close()
             rest = {
                 "names": np.array(self._names, np.str_),
-                "labels": np.array(self._labels, np.int32),
+                "labels": np.array(self._labels, "f4" if "numbers" in self._facts else "i4"),
                 "classes": np.array(self._facts["classes"], np.str_),
             }
             for name, array in rest.items():
@@ -289,7 +296,7 @@ class _Npz:
 class _Parquet:
     """Columns `name`, `label` (null where it is not known) and `features`, a list of fixed size.
 
-    With `data.multilabel`, a label is a list of classes.
+    With `data.multilabel`, a label is a list of classes, with `data.targets` of numbers.
 
     The schema's metadata contains the key `vit_jax`: JSON with the checkpoint, the classes and the
     shape of one image's features, which is two-dimensional for tokens.
@@ -299,7 +306,9 @@ class _Parquet:
         self, path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
     ) -> None:
         self._size = int(np.prod(shape))
+        self._numbers = "numbers" in facts
         self._label = pa.list_(pa.int32()) if facts.get("multilabel") else pa.int32()
+        self._label = pa.list_(pa.float32()) if self._numbers else self._label
         self._schema = pa.schema(
             [
                 ("name", pa.string()),
@@ -316,10 +325,15 @@ class _Parquet:
         flat = pa.array(np.ascontiguousarray(features, np.float32).reshape(-1))
         columns = [
             pa.array(names, pa.string()),
-            pa.array([_label(one) for one in labels], self._label),
+            pa.array([self._listed(one) for one in labels], self._label),
             pa.FixedSizeListArray.from_arrays(flat, self._size),
         ]
         self._file.write_table(pa.table(columns, schema=self._schema))
+
+    def _listed(self, label: np.ndarray) -> int | list[int] | list[float] | None:
+        if self._numbers:
+            return None if np.isnan(label).any() else label.tolist()
+        return _label(label)
 
     def close(self) -> None:
         """Writes the directory of the file."""

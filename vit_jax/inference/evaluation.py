@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import class_matching
-from vit_jax.data.source import Source
+from vit_jax.data.source import Source, read_targets
 from vit_jax.evaluation import metrics, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import conversion, loading
@@ -58,6 +59,9 @@ def evaluate(
         try:
             if head is not None and (split or cfg.evaluation.tasks):
                 opened.require_head()
+            if split:
+                opened = opened.for_columns()
+                head, cfg = head and opened.classes, opened.config
             evaluation = open_evaluation(
                 cfg,
                 split=split,
@@ -87,15 +91,26 @@ def write_tables(
 ) -> None:
     """Writes a head's predictions for a split as CSV; raises ConfigError where that cannot be.
 
-    `images.csv` has the truth, the prediction and their probabilities of every image; `classes.csv`
-    images, precision, recall, F1, AUROC and average precision of every class; `confusion.csv`, of
-    images of one class, how many of each (rows) were taken for each (columns).
+    Of numbers there is `images.csv` alone: the truth and the prediction of each, in their units. Of
+    classes, `images.csv` has the truth, the prediction and their probabilities of every image;
+    `classes.csv` images, precision, recall, F1, AUROC and average precision of every class;
+    `confusion.csv`, of images of one class, how many of each (rows) were taken for each (columns).
     """
     logits, labels, index = outputs
-    several, classes = labels.ndim == 2, opened.classes
+    several, classes, loss = labels.ndim == 2, opened.classes, opened.config.loss
+    if isinstance(loss, config.Regression):
+        found = losses.scaled(logits.astype(np.float64), loss)
+        both = np.stack([read_targets(source)[index], found], axis=-1).reshape(len(index), -1)
+        names = (messages.printable(source.name(int(at))) for at in index)
+        rows = ((name, *map(repr, row)) for name, row in zip(names, both.tolist(), strict=True))
+        header = ("image", *(word for name in classes for word in (name, f"{name}_predicted")))
+        with storage.writing("--output", folder), storage.replacing(folder) as part:
+            part.mkdir(parents=True)
+            _write(part / "images.csv", header, rows)
+        return
     truth = labels > 0 if several else labels
     best = metrics.predicted(logits, several=several)
-    chances = np.asarray(losses.probabilities(opened.scaled(logits), opened.config.loss))
+    chances = np.asarray(losses.probabilities(opened.scaled(logits), loss))
 
     def named(value: Any) -> str:
         marked = np.flatnonzero(value) if several else [value]

@@ -1,7 +1,8 @@
 """Exports a checkpoint as one self-contained StableHLO program with a JSON description.
 
-The program maps uint8 pixels to logits and probabilities: it includes preprocessing, and the
-parameters are its constants. `jax.export` writes and reads it; running it needs only JAX and NumPy.
+The program maps uint8 pixels to logits and probabilities, or to numbers in the units they were
+trained on: it includes preprocessing and scale, and the parameters are its constants. `jax.export`
+writes and reads it; running it needs only JAX and NumPy.
 """
 
 import dataclasses
@@ -61,7 +62,8 @@ def description(path: pathlib.Path) -> pathlib.Path:
 def trace(loaded: loading.LoadedModel, options: ExportOptions) -> jax_export.Exported:
     """The program of a checkpoint.
 
-    It maps pixels (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
+    It maps pixels (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K); of
+    numbers to `logits` and `numbers`.
     Float32 programs compute in full float32: matrix products request the highest precision, which
     a TPU or GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
     """
@@ -94,6 +96,8 @@ def create_program(
             logits, _ = model.apply(
                 tree_utils.nest(whole), normalization.normalize_pixels(images, cfg.data)
             )
+        if isinstance(loss, config.Regression):
+            return {"logits": logits, "numbers": losses.scaled(logits, loss)}
         return {
             "logits": logits,
             "probabilities": losses.probabilities(loaded.scaled(logits), loss),
@@ -201,8 +205,11 @@ def describe_program(
     loaded: loading.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
     """A description of a program for its users, as JSON-able values."""
-    loss = loaded.config.loss.name
-    (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
+    loss = loaded.config.loss
+    (pixels,), (logits, result) = exported.in_avals, exported.out_avals
+    meaning = f"{loss.name} of the logits"
+    if isinstance(loss, config.Regression):
+        meaning = f"logits x {config.show(loss.std)} + {config.show(loss.mean)}, one of each column"
     about = describe_inputs(loaded, options)
     return {
         "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
@@ -210,7 +217,7 @@ def describe_program(
         "input": {**_array(pixels), **about["input"]},
         "outputs": {
             "logits": _array(logits),
-            "probabilities": {**_array(probabilities), "meaning": f"{loss} of the logits"},
+            second_output(loaded): {**_array(result), "meaning": meaning},
         },
         "platforms": exported.platforms,
         "dtype": options.dtype,
@@ -241,10 +248,15 @@ def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict
             "fill": getattr(last, "fill", None),  # pixels of a border, if one is needed
             "resampling": transforms.eval_resampling(data),
         },
-        "classes": loaded.classes,
+        "classes" if second_output(loaded) == "probabilities" else "columns": loaded.classes,
         "checkpoint": {"step": loaded.step, "selection": loaded.selection},
         "config": config.to_dict(loaded.config),
     }
+
+
+def second_output(loaded: loading.LoadedModel) -> str:
+    """The name of what a program makes of its logits."""
+    return "numbers" if isinstance(loaded.config.loss, config.Regression) else "probabilities"
 
 
 def _array(aval: Any) -> dict[str, Any]:

@@ -246,6 +246,14 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
             order = ", in another order" if count == had else ""
             notes.append(f"head: {count} of its {had} classes, by name{order}")
         opened, loss = kept, opened.config.loss
+        if isinstance(loss, config.Regression) != isinstance(cfg.loss, config.Regression):
+            raise config.ConfigError(
+                f"init_head=keep: the head was trained with loss.name={loss.name}, of which "
+                f"{cfg.loss.name} can keep nothing; set init_head=new"
+            )
+        if isinstance(cfg.loss, config.Regression):  # same predictions, in the new run's scale
+            opened = opened.rescaled(cfg.loss.mean or (0.0,), cfg.loss.std or (1.0,))
+            loss = opened.config.loss
         if loss != cfg.loss:
             notes.append(
                 f"head: was trained with loss.name={loss.name}, goes on with {cfg.loss.name}"
@@ -350,17 +358,19 @@ def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) ->
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One image: its best classes with probabilities, or why it could not be read.
+    """One image: its best classes with probabilities, numbers, or why it could not be read.
 
     Attributes:
       image: a path, or the position in the images given, such as `images[0]`.
       top: classes and probabilities, the most probable first.
-      truth: the true class, if known.
+      numbers: of a head of numbers: the name of each and its value, in the units it was trained on.
+      truth: the true class or numbers, if known.
       error: why the image could not be read.
     """
 
     image: str
     top: tuple[tuple[str, float], ...] = ()
+    numbers: tuple[tuple[str, float], ...] = ()
     truth: str | None = None
     error: str | None = None
 
@@ -473,7 +483,7 @@ class LoadedModel:
         return self.model.apply(params, images, key=key, capture=capture)
 
     def predict(self, images: Any, *, top: int = 3) -> list[Prediction]:
-        """The `top` classes of each image, in order; `images` as in `preprocess`.
+        """The `top` classes of each image, or its numbers; `images` as in `preprocess`.
 
         A file that cannot be decoded has an `error` instead. Raises WeightsError for a model
         without a head.
@@ -537,10 +547,17 @@ class LoadedModel:
         function = functools.partial(
             _best, self.model, cfg.data, count, cfg.loss, temperature, self.params
         )
+        if isinstance(cfg.loss, config.Regression):
+            function = functools.partial(_outputs, self.model, cfg.data, self.params)
         found = dict(zip(views, _rows(function, list(views.values())), strict=True))
         for place, (name, _, truth) in enumerate(images):
             if place in errors:
                 yield Prediction(image=name, error=errors[place])
+                continue
+            if isinstance(cfg.loss, config.Regression):
+                (row,) = losses.scaled(found[place][0][None].astype(np.float64), cfg.loss)
+                pairs = tuple(zip(self.classes, row.tolist(), strict=True))
+                yield Prediction(image=name, numbers=pairs, truth=truth)
                 continue
             best = zip(*found[place], strict=True)
             pairs = tuple((self.classes[index], float(value)) for value, index in best)
@@ -612,12 +629,61 @@ class LoadedModel:
                 "could be taken by name; use data with the same classes in the same order"
             )
         kept = {name: np.asarray(flat[name])[..., places] for name in heads}
-        model = dataclasses.replace(self.config.model, num_classes=len(outputs))
+        model, loss = (
+            dataclasses.replace(self.config.model, num_classes=len(outputs)),
+            self.config.loss,
+        )
+        if isinstance(loss, config.Regression):
+            scale = {name: getattr(loss, name) for name in ("mean", "std")}
+            scale = {
+                n: one and tuple(one[output] for output in outputs) for n, one in scale.items()
+            }
+            loss = dataclasses.replace(loss, **scale)
         return dataclasses.replace(
             self,
-            config=dataclasses.replace(self.config, model=model),
+            config=dataclasses.replace(self.config, model=model, loss=loss),
             params=tree_utils.nest(flat | kept),
             classes=tuple(self.classes[output] for output in outputs),
+        )
+
+    def for_columns(self) -> "LoadedModel":
+        """This model with an output for each of `data.targets`, in their order, by name."""
+        columns = self.config.data.targets
+        if not columns:
+            return self
+        remedy = "rename the columns as the head's, or train a new head"
+        return self.with_classes(columns, "data.targets", remedy=remedy)
+
+    def rescaled(self, mean: Sequence[float], std: Sequence[float]) -> "LoadedModel":
+        """This model of numbers with another `loss.mean` and `loss.std`, and the same predictions.
+
+        The head is changed by as much, in float64, rounded once. Raises WeightsError where it is
+        not `head/` with a bias.
+        """
+        loss = self.config.loss
+        assert isinstance(loss, config.Regression)
+        before = [np.float64(one) for one in (loss.mean or (0.0,), loss.std or (1.0,))]
+        count = len(self.classes)
+        mean, std = (tuple(np.broadcast_to(np.float64(x), count).tolist()) for x in (mean, std))
+        if (loss.mean, loss.std) == (mean, std):
+            return self
+        flat = tree_utils.flatten(self.params)
+        heads = [name for name in flat if name.startswith(("head/", "head_dist/"))]
+        if not any(name.endswith("/bias") for name in heads):
+            raise weights.WeightsError(
+                f"{self.config.name}: has no head/bias, which another scale of its numbers needs"
+            )
+        changed: dict[str, np.ndarray] = {}
+        for name in heads:
+            own = np.asarray(flat[name], np.float64) * before[1]
+            if name.endswith("/bias"):
+                own += before[0] - np.float64(mean)
+            changed[name] = (own / np.float64(std)).astype(np.float32)
+        loss = dataclasses.replace(loss, mean=mean, std=std)
+        return dataclasses.replace(
+            self,
+            config=dataclasses.replace(self.config, loss=loss),
+            params=tree_utils.nest(flat | changed),
         )
 
     def require_head(self) -> None:
@@ -699,6 +765,14 @@ def _features(
 ) -> tuple[jax.Array]:
     _, out = model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))
     return (out[kind].astype(jnp.float32),)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _outputs(
+    model: models.Classifier, data: config.Data, params: models.Params, views: jax.Array
+) -> tuple[jax.Array]:
+    """The head's outputs, (B, K) float32."""
+    return (model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))[0],)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

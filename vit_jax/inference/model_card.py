@@ -114,9 +114,11 @@ def _about(opened: loading.LoadedModel) -> Iterator[str]:
         f"{opened.model.channels} channel{'s' * (opened.model.channels > 1)}. "
         f"Written by vit_jax {__version__}."
     )
-    if opened.classes:
-        names = ", ".join(map(markdown.escape, opened.classes[:SHOWN_CLASSES]))
-        more = ", ..." if len(opened.classes) > SHOWN_CLASSES else ""
+    names = ", ".join(map(markdown.escape, opened.classes[:SHOWN_CLASSES]))
+    more = ", ..." if len(opened.classes) > SHOWN_CLASSES else ""
+    if isinstance(opened.config.loss, config.Regression):
+        yield f"It predicts {names}{more}, in the units of the data it was trained on."
+    elif opened.classes:
         yield f"Its {len(opened.classes)} classes are {names}{more}."
     if opened.config.loss.name == "sigmoid":
         yield "An image may be of several classes: each has a sigmoid of its own."

@@ -42,7 +42,8 @@ def write(
     """Writes the program of a checkpoint to `path`; returns rows about it, for people.
 
     It maps pixels (B, H, W, C), named `images`, to float32 `logits` and `probabilities`, both
-    (B, K). Its metadata has the preprocessing, the classes and where it comes from, as JSON.
+    (B, K), or to `logits` and `numbers`. Its metadata has the preprocessing, the classes and where
+    it comes from, as JSON.
 
     Raises ConfigError, and leaves nothing behind, where a package is missing, an operation has no
     translation, or onnxruntime's logits are further from ours than TOLERANCE.
@@ -52,9 +53,11 @@ def write(
     data = loaded.config.data
     program = export.create_program(loaded, options, unroll=True)
 
+    second = export.second_output(loaded)
+
     def outputs(images: jax.Array) -> tuple[jax.Array, jax.Array]:
         found = program(images)
-        return found["logits"], found["probabilities"]
+        return found["logits"], found[second]
 
     side = options.batch or "B"
     pixels = jax.ShapeDtypeStruct(
@@ -78,7 +81,7 @@ def write(
                 model_name=META,
                 opset=OPSET,
                 input_names=["images"],
-                output_names=["logits", "probabilities"],
+                output_names=["logits", second],
             )
     except Exception as error:  # its own, of many kinds
         reason = str(error).partition("\n")[0][:200]
@@ -98,7 +101,7 @@ def write(
     return [
         ("file", f"{path.name}, {size_text(len(content))}"),
         ("input", f"images: {data.pixel_type} ({side}, {', '.join(map(str, pixels.shape[1:]))})"),
-        ("outputs", "logits, probabilities: float32"),
+        ("outputs", f"logits, {second}: float32"),
         ("opset", f"{OPSET}, {len(model.graph.node)} nodes of {len(kinds)} kinds"),
         (
             "proof",

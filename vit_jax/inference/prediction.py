@@ -1,4 +1,4 @@
-"""Predicted classes of image files and folders, or of examples of a split."""
+"""Predicted classes or numbers of image files and folders, or of examples of a split."""
 
 import os
 import pathlib
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax import config
+from vit_jax.config import checks
 from vit_jax.data import class_matching, decoding, folders, sampling, sources, split_roles
 from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
@@ -23,11 +24,11 @@ def predict(
     overrides: Mapping[str, Any] | None = None,
     *,
     step: int | str | None = None,
-    top: int = 3,
+    top: int | None = None,
     examples: int = 0,
     seed: int = 0,
 ) -> Iterator[Prediction]:
-    """The `top` classes of image files, or of examples of a split.
+    """The `top` classes, or the numbers, of image files, or of examples of a split.
 
     For arrays use `load(reference).predict(images)`.
 
@@ -36,7 +37,7 @@ def predict(
       images: image files, and folders of them.
       overrides: options, as in `load`.
       step: as in `load`.
-      top: classes per image.
+      top: classes per image; None: 3.
       examples: without `images`: how many examples of the evaluation split, drawn by `seed`.
       seed: draws the examples.
 
@@ -56,9 +57,14 @@ def predict(
         loading.require_images(reference, overrides or {})
     loaded = loading.load(reference, overrides, step)
     loaded.require_head()
+    if top is not None and isinstance(loaded.config.loss, config.Regression):
+        raise config.ConfigError(
+            f"top={top}: {reference} predicts numbers, all of them; leave it out"
+        )
+    count = 3 if top is None else top
     if images:
-        return loaded.classify(files(paths), top)
-    return loaded.classify(read_examples(loaded, examples, seed), top)
+        return loaded.classify(files(paths), count)
+    return loaded.classify(read_examples(loaded, examples, seed), count)
 
 
 def files(
@@ -104,13 +110,15 @@ def read_examples(
     These are called as the head calls them; what it has no output for is called as in the data.
     """
     cfg = loaded.config
+    checks.check_numbers(cfg)
     drawn_from = None if cfg.data.source != "synthetic" else cfg.model.num_classes
     source = sources.open_source(
         cfg.data, cfg.data.eval_split, num_classes=drawn_from, labels=cfg.needs_labels
     )
-    names = class_matching.names_in(
-        loaded.classes, source.classes, f"data.eval_split={cfg.data.eval_split}"
-    )
+    names = source.classes
+    if not cfg.data.targets:
+        where = f"data.eval_split={cfg.data.eval_split}"
+        names = class_matching.names_in(loaded.classes, source.classes, where)
     drawn = sampling.draw(len(source), count, seed)
     shown = split_roles.evaluation(cfg.data).shown
     logs.log.info(
@@ -124,8 +132,11 @@ def read_examples(
 
 def as_dict(prediction: Prediction) -> Mapping[str, Any]:
     """A prediction as JSON-able values."""
-    top = [{"class": name, "probability": value} for name, value in prediction.top]
+    found: dict[str, Any] = {"image": prediction.image}
+    if prediction.numbers:
+        found["numbers"] = dict(prediction.numbers)
+    else:
+        top = [{"class": name, "probability": value} for name, value in prediction.top]
+        found["top"] = top
     extra = {"truth": prediction.truth, "error": prediction.error}
-    return {"image": prediction.image, "top": top} | {
-        k: v for k, v in extra.items() if v is not None
-    }
+    return found | {k: v for k, v in extra.items() if v is not None}

@@ -153,11 +153,15 @@ def run_charts(points: Callable[[str], Sequence[Point]], splits: Sequence[str]) 
     )
     for key, label, line in kinds:
         accuracies += [train(key, f"train {label}", line), *measured(key, label, line)]
+    errors = measured("mae")
+    second = Chart(title="Accuracy", series=accuracies, percent=True, zero=True)
+    if any(one.points for one in errors):  # of numbers, which have no accuracy
+        second = Chart(title="Mean absolute error", series=errors, zero=True)
     speed = Series(name="", points=points("speed/images_per_second"))
     losses = [train("loss", "train (augmented)"), *measured("loss")]
     return [
         Chart(title="Loss", series=losses, log_y=True),
-        Chart(title="Accuracy", series=accuracies, percent=True, zero=True),
+        second,
         Chart(title="Learning rate", series=[train("lr", "")], zero=True),
         Chart(title="Images per second", series=[speed], zero=True),
     ]

@@ -86,8 +86,7 @@ def reconcile(
             raise
         line = f"--workdir={workdir}: config.json: {error}{remedy}"
         raise config.ConfigError(line) from error
-    if new.model.num_classes is None:  # the data's, which the stored config knows already
-        new = config.with_classes(new, old.model.num_classes)
+    new = config.as_recorded(new, old)
     if new.init_from is not None and new.init_from == old.init_from:
         spec = weights.ModelSpec(model=old.model, data=old.data)
         keep = new.init_head == "keep"

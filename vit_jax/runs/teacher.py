@@ -66,6 +66,11 @@ def _match_classes(
     """The teacher with the outputs of these classes, by name; raises ConfigError."""
     where = f"objective.teacher={teacher}"
     opened.require_head()
+    if isinstance(opened.config.loss, config.Regression):
+        raise config.ConfigError(
+            f"{where}: predicts numbers, which are no logits of classes; set "
+            "objective.target=features or tokens"
+        )
     remedy = "name one of the same classes, or set objective.target=features or tokens"
     matched = opened.with_classes(classes, where, remedy=remedy)
     notes, before, loss = [], len(opened.classes), opened.config.loss.meaning

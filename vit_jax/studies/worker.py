@@ -67,9 +67,8 @@ def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
     """Raises ConfigError if a cell's directory contains another run."""
     if not (path / "config.json").exists():
         return
-    changed = config.differences(reconcile(path, None, {}), run_config.complete(cfg))
-    if cfg.model.num_classes is None:  # the data's, which the stored config knows
-        changed.pop("model.num_classes", None)
+    stored = reconcile(path, None, {})
+    changed = config.differences(stored, config.as_recorded(run_config.complete(cfg), stored))
     if changed:
         listed = ", ".join(f"{key}: {a} -> {b}" for key, (a, b) in changed.items())
         raise config.ConfigError(

@@ -1,7 +1,7 @@
 """Losses per example, and their weights by class."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,11 @@ import optax
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.data.source import Source, read_labels
+from vit_jax.data.source import DataError, Source, read_labels, read_targets
 
 SOFTMAX = config.Loss()
 EFFECTIVE = 0.9999  # the usual beta of the effective number
+RESOLVED = 1e-5  # least std of numbers, in units of their mean: float32 has to tell them apart
 
 
 def cross_entropy(
@@ -61,6 +62,58 @@ def cross_entropy(
     if loss.meaning == "softmax":
         return optax.softmax_cross_entropy(logits, targets)
     return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)
+
+
+def regression(outputs: jax.Array, numbers: jax.Array, loss: config.Regression) -> jax.Array:
+    """The loss of each example, (B,) float32: the mean over columns, in standard deviations.
+
+    Args:
+      outputs: (B, K) float32 of the head.
+      numbers: (B, K) float32, in their own units.
+      loss: mse, l1 or huber, with the mean and std of each column.
+    """
+    mean, std = _scale(loss, np.float32)
+    error = outputs - (numbers - mean) / std
+    if isinstance(loss, config.Huber):
+        each = optax.huber_loss(error, delta=loss.delta)
+    else:
+        each = jnp.square(error) if loss.name == "mse" else jnp.abs(error)
+    return jnp.mean(each, axis=-1)
+
+
+def scaled(outputs: Any, loss: config.Regression) -> Any:
+    """Outputs of a head (B, K) in the units of the training images, in their own dtype."""
+    mean, std = _scale(loss, outputs.dtype)
+    return outputs * std + mean
+
+
+def _scale(loss: config.Regression, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and std (1, K), or (1, 1) of 0 and 1 where no data were measured."""
+    mean, std = (np.reshape(one, (1, -1)) for one in (loss.mean or 0.0, loss.std or 1.0))
+    return mean.astype(dtype), std.astype(dtype)
+
+
+def with_scale(cfg: config.Config, source: Source) -> config.Config:
+    """The config with mean and standard deviation of the training images' numbers, if it has some.
+
+    Raises DataError for a column that is constant, or so far from 0 that float32 cannot hold it.
+    """
+    if not isinstance(cfg.loss, config.Regression) or (cfg.loss.mean and cfg.loss.std):
+        return cfg
+    numbers = read_targets(source)
+    mean, std = numbers.mean(axis=0), numbers.std(axis=0)
+    for name, column, center, width in zip(source.classes, numbers.T, mean, std, strict=True):
+        if (column == column[0]).all():
+            raise DataError(
+                f"data.targets={name}: is {column[0]:g} in each of the {len(column):,} training "
+                "images, so there is nothing to learn; leave it out"
+            )
+        if width < RESOLVED * abs(center):
+            raise DataError(
+                f"data.targets={name}: spreads by {width:.3g} around {center:.6g}, which float32 "
+                "cannot tell apart; subtract a constant in the file"
+            )
+    return config.with_scale(cfg, tuple(mean.tolist()), tuple(std.tolist()))
 
 
 def probabilities(logits: jax.Array, loss: config.Loss) -> jax.Array:

@@ -32,6 +32,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
     cfg = config_from_values(values, overrides, tiny=tiny)
     checks.check_fixed(cfg, "a run")
+    checks.check_numbers(cfg)
     return cfg
 
 
@@ -124,7 +125,8 @@ def shrink(cfg: config.Config) -> config.Config:
     be completed.
     """
     model = models.complete(cfg.model)
-    model = dataclasses.replace(model, variant=None, num_classes=CLASSES)
+    outputs = len(cfg.data.targets) or CLASSES
+    model = dataclasses.replace(model, variant=None, num_classes=outputs)
     model, image_size = models.family(model).shrink(model, cfg.data.image_size)
     data = cfg.data.synthetic(
         examples=None,

@@ -210,7 +210,7 @@ def batch_shapes(cfg: config.Config, views: Sequence[View]) -> dict[str, jax.Sha
     """Shapes of a batch: views (B, ..., H, W, C), labels (B,) int32 or (B, K) float32."""
     rows = cfg.train.batch_size
     label = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    if cfg.data.multilabel:
+    if cfg.data.multilabel or cfg.data.targets:
         label = jax.ShapeDtypeStruct((rows, required(cfg.model.num_classes)), jnp.float32)
     shapes = {
         view.name: jax.ShapeDtypeStruct((rows, *view.shape), jnp.dtype(cfg.data.pixel_type))

@@ -137,7 +137,8 @@ def find_family(spec: mapping.ModelSpec, kind: str) -> Family:
 
 def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:
     """The class names and the loss, for the metadata of a file without a config.json."""
-    said: dict[str, Any] = {"problem_type": json_fields.SEVERAL} if spec.loss == "sigmoid" else {}
+    problem = json_fields.PROBLEMS.get(spec.loss or "")
+    said: dict[str, Any] = {"problem_type": problem} if problem else {}
     if spec.classes:
         whole = {**said, "label_names": spec.classes}
         # A zip archive's comment ends at 64 KiB, the names of about 3,000 classes.

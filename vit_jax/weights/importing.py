@@ -335,9 +335,9 @@ def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.M
         count = spec.model.num_classes or 0
         names = spec.classes or json_fields.labels(said, "label_names", count)
         spec = dataclasses.replace(spec, classes=names)
-        if spec.loss is None and said.get("problem_type") == json_fields.SEVERAL:
+        if spec.loss is None and (loss := json_fields.loss(said.get("problem_type"))):
             assumed.pop(google.SOFTMAX, None)
-            spec = dataclasses.replace(spec, loss="sigmoid", assumed=assumed)
+            spec = dataclasses.replace(spec, loss=loss, assumed=assumed)
     if spec.loss is None and spec.model.num_classes == 1:
         assumed.pop(google.SOFTMAX, None)
         assumed["sigmoid for softmax"] = ONE_OUTPUT

@@ -13,7 +13,8 @@ Given = Mapping[str, Any]  # the fields of a file
 
 LARGEST = 10**6  # of the whole numbers in configurations of models
 MOST = 80  # characters of a value in a message
-SEVERAL = "multi_label_classification"  # transformers' `problem_type` of outputs by sigmoid
+# transformers' `problem_type`, by the loss that says what outputs mean; of softmax it says nothing.
+PROBLEMS = {"sigmoid": "multi_label_classification", "mse": "regression"}
 
 
 def shown(value: Any) -> str:
@@ -98,6 +99,11 @@ def labels(values: Given, key: str, count: int) -> tuple[str, ...]:
     if len(value) != count:
         raise WeightsError(f"{key}: names {len(value)} classes; the head has {count}")
     return tuple(value)
+
+
+def loss(kind: Any) -> str | None:
+    """The loss of a `problem_type`; None for another."""
+    return next((name for name, problem in PROBLEMS.items() if problem == kind), None)
 
 
 def each_channel(values: tuple[float, ...], channels: int) -> list[float]:

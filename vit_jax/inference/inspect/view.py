@@ -141,8 +141,8 @@ class Viewer:
         return measures.explicit_model(self.opened.config)
 
     def _best(self, probabilities: np.ndarray) -> list[int]:
-        """The most probable classes, none without a head."""
-        if "head/kernel" in self.opened.fresh:
+        """The most probable classes, none without a head, or of numbers."""
+        if "head/kernel" in self.opened.fresh or self.opened.config.loss.meaning == "mse":
             return []
         return np.argsort(-probabilities)[: min(TOP, len(self.opened.classes))].tolist()
 

@@ -205,6 +205,11 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     with _quietly():
         predictor = loading.load(directory)
     cfg, data = predictor.config, predictor.config.data
+    if data.targets:
+        raise config.ConfigError(
+            "it predicts numbers, whose errors are above; `vit_jax predict --examples=20` and "
+            "`vit_jax evaluate --output=FOLDER` list those of images."
+        )
     head = predictor.classes if cfg.needs_labels else None
     source = sources.open_source(data, data.eval_split, labels=cfg.needs_labels, head=head)
     drawn = sampling.draw(len(source), images, seed)

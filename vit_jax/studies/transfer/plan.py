@@ -147,6 +147,11 @@ def create_plan(
             f"objective.name={base.objective.name}: transfer chooses by top-1, and an objective "
             f"without labels has none; run `vit_jax train {base.name}`"
         )
+    if base.data.targets:
+        raise ConfigError(
+            f"data.targets={config.show(base.data.targets)}: transfer chooses by top-1, which "
+            f"numbers have not; run `vit_jax train {base.name}`"
+        )
     if protocol.train and not tiny:
         splits = protocol.train, protocol.held_out
     elif base.data.test_split and split_roles.evaluation(base.data).role == split_roles.VALIDATION:

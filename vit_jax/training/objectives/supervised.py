@@ -1,4 +1,4 @@
-"""Learning from labels, with mixup, CutMix and the augmentations of plug-ins."""
+"""Learning from classes or numbers, with mixup, CutMix and the augmentations of plug-ins."""
 
 from typing import Any
 
@@ -15,13 +15,15 @@ AUGMENTATIONS = "train.augmentations"  # the option
 
 @components.register("objective", "supervised")
 class Supervised(Objective):
-    """The loss against labels, with top-1."""
+    """The loss against labels; of classes, with top-1."""
 
     measures: tuple[str, ...] = ("top1",)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         train = setup.cfg.train
+        if setup.cfg.data.targets:
+            self.measures = tuple(name for name in self.measures if name != "top1")
         self._augmentations = [components.make(one, AUGMENTATIONS) for one in train.augmentations]
         counts = setup.counts
         self._log_shares = None if counts is None else counts.log_shares
@@ -60,7 +62,7 @@ class Supervised(Objective):
     def classify(
         self, params: models.Params, batch: Batch, inputs: Inputs
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Loss and correctness of each image (B,), and the model's outputs by name."""
+        """Loss and, of classes, correctness of each image (B,), and the model's outputs by name."""
         cfg, mix = self.cfg, inputs.drawn
         images, labels = batch["image"], batch["label"]
         if not self._augmentations:  # else they have normalized the pixels
@@ -72,6 +74,9 @@ class Supervised(Objective):
         targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, classes, dtype=jnp.float32)
         if mix is not None:
             targets = mixup.blend(targets, mix.labels)
+        if isinstance(cfg.loss, config.Regression):
+            each = {"loss": losses.regression(logits, targets, cfg.loss)}
+            return each, {**out, "logits": logits}
         smoothing = cfg.train.label_smoothing
         loss = losses.cross_entropy(
             logits, targets, loss=cfg.loss, smoothing=smoothing, log_shares=self._log_shares
@@ -84,9 +89,10 @@ class Supervised(Objective):
         return each, {**out, "logits": logits}
 
     def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
-        """Loss and correctness of each image, (B,) float32."""
+        """Loss, and of classes correctness, of each image, (B,) float32."""
         return self.classify(params, batch, inputs)[0]
 
     def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The mean loss, and `top1`."""
-        return jnp.mean(outputs["loss"]), {"top1": jnp.mean(outputs["correct"])}
+        """The mean loss, and of classes `top1`."""
+        found = {"top1": jnp.mean(outputs["correct"])} if "correct" in outputs else {}
+        return jnp.mean(outputs["loss"]), found

@@ -223,7 +223,8 @@ class HuggingFace(Family):
             names = spec.classes or tuple(f"LABEL_{i}" for i in range(spec.model.num_classes or 0))
             made["id2label"] = {str(i): name for i, name in enumerate(names)}
             made["label2id"] = {name: i for i, name in enumerate(names)}
-            made |= {"problem_type": json_fields.SEVERAL} if spec.loss == "sigmoid" else {}
+            problem = json_fields.PROBLEMS.get(spec.loss or "")
+            made |= {"problem_type": problem} if problem else {}
         return {"config.json": made, PREPROCESSOR: _written_processor(spec.data)}
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
@@ -309,19 +310,19 @@ def read_classes(given: Fields, count: int) -> tuple[str, ...]:
 
 
 def read_loss(given: Fields, count: int | None) -> str | None:
-    """The loss by which transformers' pipeline makes probabilities; None: softmax.
+    """The loss by which transformers takes the outputs; None: softmax.
 
     Args:
       given: the fields of config.json.
       count: outputs of the head; None: there is none.
     """
     kind = json_fields.text(given, "problem_type", "")
-    if count and kind not in ("", SINGLE, json_fields.SEVERAL):
+    if count and kind not in ("", SINGLE, *json_fields.PROBLEMS.values()):
         raise WeightsError(
-            f"problem_type={json_fields.shown(kind)}: the outputs are no classes; of heads, only "
-            f"{SINGLE} and {json_fields.SEVERAL} are supported"
+            f"problem_type={json_fields.shown(kind)}: is unknown; of heads, {SINGLE}, "
+            f"{' and '.join(json_fields.PROBLEMS.values())} are supported"
         )
-    return "sigmoid" if count and kind == json_fields.SEVERAL else None
+    return json_fields.loss(kind) if count else None
 
 
 def _processor(hints: Hints) -> tuple[Fields, dict[str, str]]:

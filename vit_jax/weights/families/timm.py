@@ -189,7 +189,7 @@ def classes(given: Fields, count: int) -> tuple[str, ...]:
 
 def loss(given: Fields) -> str | None:
     """The loss that this project's exports record; None if there is none."""
-    return "sigmoid" if given.get("problem_type") == json_fields.SEVERAL else None
+    return json_fields.loss(given.get("problem_type"))
 
 
 def data(
@@ -306,9 +306,9 @@ def config_json(
     }
     if spec.classes:
         made["label_names"] = list(spec.classes)
-    if spec.loss == "sigmoid" and not spec.headless:
+    if (problem := json_fields.PROBLEMS.get(spec.loss or "")) and not spec.headless:
         # transformers' word; timm has none, and lets it pass
-        made["problem_type"] = json_fields.SEVERAL
+        made["problem_type"] = problem
     return made
 
 
