@@ -1,4 +1,4 @@
-"""Answers to imbalanced classes, compared on a long-tailed CIFAR-10: the table of docs/metrics.md.
+"""Answers to imbalanced classes, compared on a long-tailed CIFAR-10 with seeds and intervals.
 
     python -m research.imbalance run --images=cifar10.tar.gz --pretraining=cifar100.tar.gz
     python -m research.imbalance table

@@ -229,7 +229,7 @@ def test_the_same_for_all_batches_and_devices(options):
         (
             {"evaluation": {"metrics": ("f1",)}, "objective": {"name": "masked_patches"},
              "checkpoint": {"best": "loss"}},
-            "objective.name=masked_patches has no classes; set none",
+            r"objective.name=masked_patches has no classes; set \(\)",
         ),
     ],
 )  # fmt: skip
