@@ -341,13 +341,6 @@ def _check_targets(cfg: config.Config) -> None:
     if not isinstance(cfg.loss, config.Regression):
         raise ConfigError(f"loss.name={cfg.loss.name}: is of classes, and {key} has numbers; set "
                           "mse, l1 or huber")  # fmt: skip
-    for name in ("mean", "std"):
-        given = getattr(cfg.loss, name)
-        if given is not None and len(given) != len(targets):
-            raise ConfigError(
-                f"loss.{name}={config.show(given)}: needs {len(targets)} numbers, one for each of "
-                f"{key}; none takes those of the training images"
-            )
     classes = {
         "data.multilabel": False,
         "data.classes": None,
@@ -378,16 +371,24 @@ def _check_targets(cfg: config.Config) -> None:
 
 
 def check_numbers(cfg: config.Config) -> None:
-    """Raises ConfigError where images for a head of numbers have classes.
+    """Raises ConfigError where images for a head of numbers have classes, or other columns.
 
-    A checkpoint with such a head can do without images of its own, so this is no combination of
-    options that cannot work.
+    A checkpoint with such a head can do without images of its own, and may be asked for one of its
+    columns, so this is no combination of options that cannot work.
     """
     if isinstance(cfg.loss, config.Regression) and not cfg.data.targets:
         raise ConfigError(
             f"loss.name={cfg.loss.name}: is of numbers; set data.source=csv and data.targets=age, "
             "say, columns of its lists"
         )
+    targets = cfg.data.targets
+    for name in ("mean", "std"):
+        given = getattr(cfg.loss, name, None)
+        if targets and given is not None and len(given) != len(targets):
+            raise ConfigError(
+                f"loss.{name}={config.show(given)}: needs {len(targets)} numbers, one for each of "
+                f"data.targets={config.show(targets)}; none takes those of the training images"
+            )
 
 
 def _check_metrics(cfg: config.Config) -> None:

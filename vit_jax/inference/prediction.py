@@ -64,6 +64,7 @@ def predict(
     count = 3 if top is None else top
     if images:
         return loaded.classify(files(paths), count)
+    loaded = loaded.for_columns()
     return loaded.classify(read_examples(loaded, examples, seed), count)
 
 
