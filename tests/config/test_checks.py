@@ -63,7 +63,13 @@ REFUSED = [
         "data.targets=a,a: names a column twice",
     ),
     (
-        {"data.source": "synthetic", "data.targets": "a", "loss.name": "l1", "loss.std": (1, 2)},
+        {
+            "data.source": "synthetic",
+            "data.targets": "a",
+            "loss.name": "l1",
+            "loss.std": (1, 2),
+            "train.label_smoothing": 0,
+        },
         "loss.std=1,2: needs 1 numbers, one for each of data.targets=a; none takes those of the "
         "training images",
     ),

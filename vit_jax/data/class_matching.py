@@ -154,7 +154,7 @@ class Relabeled:
     def __getitem__(self, index: int) -> Record:
         image, label = self.source[index]
         if isinstance(label, tuple):
-            return Record(image, tuple(sorted({int(self._outputs[one]) for one in label})))
+            return Record(image, tuple(sorted({int(self._outputs[int(one)]) for one in label})))
         return Record(image, int(self._outputs[label]))
 
     def name(self, index: int) -> str:

@@ -53,9 +53,9 @@ def average(
     for reference, step in members:
         opened = loading.load(reference, overrides, step)
         names.append(f"{reference} {opened.selection}".strip())
-        scales = [one.config.loss for one in (first, opened) if one is not None]
-        if all(isinstance(one, config.Regression) for one in scales):  # heads of one scale
-            opened = opened.rescaled(scales[0].mean or (0.0,), scales[0].std or (1.0,))
+        scale = opened.config.loss if first is None else first.config.loss
+        if isinstance(scale, config.Regression) and opened.config.loss.meaning == scale.meaning:
+            opened = opened.rescaled(scale.mean or (0.0,), scale.std or (1.0,))
         if first is None:
             first = opened
         elif (difference := _difference(first, opened)) is not None:

@@ -662,9 +662,11 @@ class LoadedModel:
         """
         loss = self.config.loss
         assert isinstance(loss, config.Regression)
-        before = [np.float64(one) for one in (loss.mean or (0.0,), loss.std or (1.0,))]
+        before = [np.asarray(one) for one in (loss.mean or (0.0,), loss.std or (1.0,))]
         count = len(self.classes)
-        mean, std = (tuple(np.broadcast_to(np.float64(x), count).tolist()) for x in (mean, std))
+        mean, std = (
+            tuple(np.broadcast_to(np.asarray(x, np.float64), count).tolist()) for x in (mean, std)
+        )
         if (loss.mean, loss.std) == (mean, std):
             return self
         flat = tree_utils.flatten(self.params)
@@ -677,8 +679,8 @@ class LoadedModel:
         for name in heads:
             own = np.asarray(flat[name], np.float64) * before[1]
             if name.endswith("/bias"):
-                own += before[0] - np.float64(mean)
-            changed[name] = (own / np.float64(std)).astype(np.float32)
+                own += before[0] - np.asarray(mean)
+            changed[name] = (own / np.asarray(std)).astype(np.float32)
         loss = dataclasses.replace(loss, mean=mean, std=std)
         return dataclasses.replace(
             self,
