@@ -166,7 +166,7 @@ def test_nothing_but_weights_is_sent(folder, tmp_path):
 
 def test_it_says_what_it_lacks(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(WeightsError, match=r"pip install 'vit_jax\[hub\]'"):
+    with pytest.raises(WeightsError, match=r"pip install 'vit_jax\[hf\]'"):
         push.push(folder, "me/vit")
     monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
     with pytest.raises(WeightsError, match="VIT_JAX_OFFLINE forbids"):

@@ -11,7 +11,7 @@ from vit_jax.weights import importing, readers
 from vit_jax.weights.arrays import WeightsError
 
 REPOSITORY = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}", re.ASCII)
-EXTRA = "pip install 'vit_jax[hub]'"
+EXTRA = "pip install 'vit_jax[hf]'"
 LOGIN = "set HF_TOKEN, or run `hf auth login`"
 
 
