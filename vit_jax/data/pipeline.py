@@ -371,7 +371,7 @@ class Loader:
                 raise DataError(f"{notes[-1][1]}; no example of the source can be read")
             return  # the notes are more than the budget: `Batches` raises
         if isinstance(label, tuple) and not self.data.targets:
-            batch["label"][slot, list(label)] = 1
+            batch["label"][slot, np.asarray(label, np.intp)] = 1
         else:
             batch["label"][slot] = label
         batch["mask"][slot] = True
