@@ -23,6 +23,7 @@ MEASURED_IMAGES = 15_000  # held-out and test images, each at a third of a train
 # Several processes on one CPU take a core each: threads of one would wait for those of another.
 ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
 FINISHED = "finished"  # a file in the run directory of a cell whose final weights are there
+LOCK = "findings.lock"
 WORKER = "research.findings.measures"
 KEYS = {  # what their records have besides those of every study
     "scale": str,
@@ -43,7 +44,7 @@ def open_records(path: pathlib.Path) -> Records:
 class FindingsStudy(Study):
     """Findings at a scale: their cells, and which rate was chosen for each training."""
 
-    lock = "findings.lock"
+    lock = LOCK
 
     def __init__(
         self,

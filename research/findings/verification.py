@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from research.findings.declaration import FEW_SHOT, TEST, VALIDATION
-from research.findings.planning import FindingsStudy
+from research.findings.planning import LOCK, FindingsStudy
 from vit_jax import config
 from vit_jax.runtime import locking
 from vit_jax.studies import processes
@@ -75,7 +75,7 @@ def verify(
     origins = {cell.origin.digest: cell.origin for cell in cells if cell.origin is not None}
     every = (origins | {cell.digest: cell for cell in cells}).values()
     repetition = GivenCells(list(every), folder)
-    with locking.exclusive(study.workdir, study.lock):
+    with locking.exclusive(study.workdir, LOCK):
         locking.clear(folder)
         repetition.perform(shares, run=run)
     return [_compared(study, cell, repetition.records.find(cell)) for cell in cells]
