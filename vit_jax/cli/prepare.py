@@ -59,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache-size",
         type=arguments.amount,
-        default=100.0,
         metavar="GB",
         help="what all copies of buckets may take (default: 100)",
     )

@@ -216,8 +216,9 @@ def test_a_dataset_is_packed_from_a_bucket_as_from_a_folder(memory, prepare, pho
 
 
 def test_flags_of_buckets_are_for_buckets(memory, tmp_path):
-    with pytest.raises(config.ConfigError, match=r"--cache=x: is for --from=s3://..., and none is"):
-        Request(sources=("photos",), cache="x")
+    for given, said in (({"cache": "x"}, "--cache=x"), ({"cache_size": 5.0}, "--cache-size=5.0")):
+        with pytest.raises(config.ConfigError, match=f"{said}: is for --from=s3://"):
+            Request(sources=("photos",), **given)
     with pytest.raises(config.ConfigError, match="--from=http://a/b: cannot be opened"):
         Request(sources=("http://a/b",))
     with pytest.raises(config.ConfigError, match="--cache=s3://b: only a folder of this machine"):

@@ -32,7 +32,7 @@ class Request:
     distance: int = dedup.THRESHOLD  # --dedup-distance
     partial: bool = False
     cache: str | None = None  # of buckets; None: .buckets in the folder of datasets
-    cache_size: float = CACHE_SIZE
+    cache_size: float | None = None  # GB; None: CACHE_SIZE
     dry_run: bool = False
     workers: int = 1
 
@@ -41,8 +41,9 @@ class Request:
         for source in self.sources:
             if not bucket.is_bucket(source):
                 storage.given_path("--from", source)
-        if self.cache is not None and not self.buckets:
-            raise config.ConfigError(f"--cache={self.cache}: is for --from=s3://..., and none is")
+        for flag, value in (("cache", self.cache), ("cache-size", self.cache_size)):
+            if value is not None and not self.buckets:
+                raise config.ConfigError(f"--{flag}={value}: is for --from=s3://..., and none is")
 
     def directory(self) -> Path:
         """The folder of datasets; raises ConfigError unless it is on this machine."""
@@ -66,7 +67,7 @@ class Request:
         """The sources on this machine, those in buckets copied to it; raises a UserError."""
         if self.buckets and self.dry_run:
             raise config.ConfigError(f"--from={self.buckets[0]}: has no dry run, as it is copied")
-        most = round(self.cache_size * 1e9)
+        most = round((self.cache_size or CACHE_SIZE) * 1e9)
         return [
             bucket.copy(source, self.cache_folder(), most)
             if bucket.is_bucket(source)
