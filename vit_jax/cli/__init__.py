@@ -23,7 +23,6 @@ from vit_jax.runtime import backend, signals
 from vit_jax.utils import messages
 
 COMMANDS = (
-    "doctor",
     "train",
     "transfer",
     "evaluate",
@@ -42,6 +41,7 @@ COMMANDS = (
     "show",
     "preflight",
     "prepare",
+    "doctor",
     "bench",
     "selftest",
 )
