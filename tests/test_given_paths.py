@@ -74,7 +74,7 @@ def test_paths_from_python_are_those_of_the_command_line(call, tmp_path, monkeyp
 def test_addresses_that_are_not_read_are_one_line(scheme, capsys):
     address = f"{scheme}://bucket/images"
     for words in (
-        ["prepare", "cifar10", f"--from={address}"],
+        *([["prepare", "cifar10", f"--from={address}"]] if scheme == "https" else []),
         ["prepare", "cifar10", f"--data-dir={address}"],
         ["list", "--tasks", f"--data-dir={address}"],
         ["train", "image_folder", f"--config.data.root={address}", "--dry-run"],
