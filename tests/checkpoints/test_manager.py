@@ -50,6 +50,7 @@ def put(saver, step, metrics=None):
     saver.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [(4, 2), (1, 1)])
 def test_restores_bit_for_bit_on_other_meshes(make, source):
     saver = make()

@@ -62,6 +62,11 @@ def world(tmp_path_factory):
     for split in ("train", "val", "test"):
         lines = [f"{split}/{kind}/{number}.jpg,{kind}" for number in range(8) for kind in KNOWN]
         (folder / "photos" / f"{split}.csv").write_text("\n".join(["image,class", *lines]) + "\n")
+        shutil.copytree(folder / "photos" / split, folder / "measured" / split)
+        rows = [f"{split}/{kind}/{n}.jpg,{20 + n},{n}" for n in range(8) for kind in KNOWN]
+        (folder / "measured" / f"{split}.csv").write_text(
+            "\n".join(["image,age,weight", *rows]) + "\n"
+        )
     for name in ("cat.jpg", "docs/pictures/cat.jpg", "a.png", "b.png"):
         picture(folder / name, rng)
     shutil.copy(WEIGHTS, folder / "weights.npz")
@@ -99,6 +104,8 @@ def adapted(command):
     text = text.replace("runs/a --last=3", "runs/a runs/b")  # short runs keep one checkpoint
     if "holdout=0." in text and "root=photos" in text:
         text = text.replace("root=photos", "root=unsplit")
+    if "data.targets=" in text:
+        text = text.replace("root=photos", "root=measured")
     text = OF_PETS.sub("pets.npz", PUBLISHED.sub("weights.npz", text))
     if text.startswith("vit_jax evaluate"):  # whose head must know the photos' classes
         text = text.replace("weights.npz", "pets.npz")

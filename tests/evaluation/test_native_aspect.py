@@ -39,7 +39,7 @@ def picture(rng, height, width, label):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of fixed views, untrained, on files of many shapes, some of them turned by EXIF."""
+    """A run of fixed views on files of many shapes, some of them turned by EXIF."""
     top = tmp_path_factory.mktemp("native")
     rng = np.random.default_rng(0)
     for split, count in (("train", 12), ("test", 11)):
@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
         schedule={"warmup": 1},
         optimizer={"lr": 3e-3},
     )  # fmt: skip
-    with runs.untrained(), runs.on_one_device():
+    with runs.on_one_device():
         train_loop.train(cfg, top / "run")
     return top / "run"
 

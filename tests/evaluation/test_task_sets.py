@@ -227,6 +227,7 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     assert str(caught.value).endswith("set data.eval_split=validation")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_objectnet_from_its_folders(root, tmp_path, capsys):
     data, unpacked = tmp_path / "data", tmp_path / "objectnet-1.0"

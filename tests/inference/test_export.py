@@ -192,6 +192,7 @@ def test_the_view_of_a_program_is_described(digits):
     assert "pixels from 0 to 65535" in cut["input"]["meaning"]
 
 
+@pytest.mark.slow
 def test_float32_is_float32_on_every_platform():
     products, stored = {}, {}
     for name, file, dtype in (

@@ -56,6 +56,7 @@ def test_attention_weights_of_bfloat16_are_float32_and_sum_to_one():
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_cudnn_gets_padded_tokens_that_change_nothing(monkeypatch):
     """Its backward pass takes even lengths only; XLA stands in for it here, with its arguments."""
     model = config.Model(width=12, heads=3, mlp_dim=8, depth=1, attention="cudnn", dropout=0.0)

@@ -55,6 +55,7 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
         runs.assert_equal_runs(workdir, oracle)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_resume_from_the_workdir_alone(tmp_path, monkeypatch):
     workdir, unbroken = tmp_path / "run", tmp_path / "unbroken"

@@ -141,6 +141,7 @@ def endings(tmp_path_factory):
         return dict(zip(keys, pool.map(end, keys), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", sorted({*MOMENTS} - {"saves", "has ended"}))
 def test_ctrl_c_ends_a_command_wherever_it_comes(moment, endings):
     code, errors = endings[moment, "list"]
@@ -149,6 +150,7 @@ def test_ctrl_c_ends_a_command_wherever_it_comes(moment, endings):
     assert not re.search("Traceback|ignored", errors)
 
 
+@pytest.mark.slow
 def test_a_command_that_the_same_command_continues_ends_with_75(endings):
     for moment in ("sleeps", "is outside Python"):
         code, errors = endings[moment, "train"]
@@ -160,6 +162,7 @@ def test_a_command_that_the_same_command_continues_ends_with_75(endings):
     assert (code, errors) == (75, "SIGINT received: saving and stopping\n")
 
 
+@pytest.mark.slow
 def test_a_signal_while_python_exits_prints_nothing(endings):
     assert endings["has ended", "list"] == (130, "")
 

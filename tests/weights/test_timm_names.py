@@ -161,6 +161,7 @@ def test_pixels_follow_from_the_recognized_kind(name, mean, whose):
     assert found.assumed["data.mean"] == f"as of {whose}'s weights; the file does not say"
 
 
+@pytest.mark.slow
 def test_a_file_alone_assumes_nothing_in_silence():
     """What a name would decide otherwise is named; so is what look-alikes compute otherwise."""
     for name, row in verdicts().items():

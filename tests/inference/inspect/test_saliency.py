@@ -250,7 +250,8 @@ def test_models_of_every_kind_have_the_maps_that_they_can(name):
         opened = create(architecture="axial_vit", pooling="gap")
     size = opened.config.data.image_size
     view = np.random.default_rng(1).integers(0, 256, (*size, 3), np.uint8)
-    found = saliency.explain(opened, view, steps=32)
+    # Kinks of ReLU: the sum of a hybrid comes near its rise slowly.
+    found = saliency.explain(opened, view, steps=512 if name == "hybrid_tiny.npz" else 32)
     attends = name in ("hybrid_tiny.npz", "sigmoid")
     rolled = {"gradient rollout", "rollout"} if attends else set()
     assert set(found.maps) == {"Grad-CAM", "integrated gradients"} | rolled
