@@ -110,9 +110,7 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
             raise WeightsError(f"{file.name}: {target}: has lora_{min(sides)} alone")
         shapes = [adapter.specs[sides[side]].shape for side in "BA"]
         _check_shapes(target, arrays.specs[target].shape, *shapes)
-        layer = LORA.fullmatch(short[sides["A"]])
-        assert layer is not None
-        scales[target] = _scale(settings, layer["layer"], shapes[1][0])
+        scales[target] = _scale(settings, layers[sides["A"]]["layer"], shapes[1][0])
     specs = dict(arrays.specs) | {name: adapter.specs[one] for name, one in replaced.items()}
 
     def read(name: str) -> np.ndarray:
