@@ -177,11 +177,11 @@ def ask_cleanlab(found: examination.Examination, planted: list[str], python: str
     ours = {one.image for _, one in found.findings["label"]}
     answer: dict[str, Any] = {"judged": len(paths), "ours": len(ours)}
     for kind, numbers in json.loads(done.stdout.splitlines()[-1]).items():
-        theirs = {paths[at] for at in numbers}
+        suspects = {paths[at] for at in numbers}
         answer[kind] = {
-            "found": len(theirs),
-            "hits": len(theirs & set(planted)),
-            "shared": len(theirs & ours),
+            "found": len(suspects),
+            "hits": len(suspects & set(planted)),
+            "shared": len(suspects & ours),
         }
     return answer
 

@@ -268,8 +268,8 @@ def planted_errors():
     (line,) = lines("planted_errors")
     rows = {row["kind"]: row for row in line["rows"]}
     copies, labels = rows["all copies"], rows["label"]
-    theirs = line["cleanlab"]["confident_learning"]
-    assert theirs["shared"] == theirs["found"] == labels["found"]
+    suspects = line["cleanlab"]["confident_learning"]
+    assert suspects["shared"] == suspects["found"] == labels["found"]
     for kind in ("broken", "tiny", "aspect", "mode"):
         assert rows[kind]["hits"] == rows[kind]["planted"] == rows[kind]["found"]
     yield f"among {10 * line['each']} test images of CIFAR-10"
@@ -277,7 +277,7 @@ def planted_errors():
         f"found {copies['hits']} of {copies['planted']} copies, and {copies['hits']} of the "
         f"{copies['found']} images it called copies were; it found {labels['hits']} of "
         f"{labels['planted']} swapped labels among {labels['found']} suspects, the "
-        f"{theirs['found']} that cleanlab's"
+        f"{suspects['found']} that cleanlab's"
     )
 
 
