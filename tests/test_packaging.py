@@ -14,7 +14,7 @@ BAR = 1.2e9  # bytes, without the byte code that Python writes when modules are 
 
 
 def brought(name):
-    """Returns the distributions that one needs, itself included, by name."""
+    """The distributions that one needs, itself included, by name."""
     found, left = {}, [Requirement(name)]
     while left:
         wanted = left.pop()

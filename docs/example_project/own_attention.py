@@ -23,7 +23,7 @@ class CosineAttention(Attention):
         self.scale = nnx.Param(jnp.full((model.heads,), scale, jnp.float32))
 
     def __call__(self, x, *, capture=False, **_):
-        """Returns what x (B, N, D) attends to and, on request, the weights (B, H, N, N)."""
+        """The output (B, N, D) and, on request, the attention weights (B, H, N, N)."""
         query, key, value = self.query(x), self.key(x), self.value(x)  # (B, N, H, d)
         query, key = (t / jnp.linalg.norm(t, axis=-1, keepdims=True) for t in (query, key))
         logits = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
@@ -49,5 +49,5 @@ class CosineViTFamily(ViTFamily):
         self.network_class = type("CosineViT", (ViT,), {"block": staticmethod(block)})
 
     def networks(self):
-        """Returns the network's class, and none that predicts masked patches."""
+        """The network's class, and none that predicts masked patches."""
         return self.network_class, None

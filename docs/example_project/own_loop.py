@@ -21,7 +21,7 @@ moments = optimizer.init(params)
 
 @jax.jit
 def step(params, moments, number, images, labels):
-    """Returns the parameters and moments after a step, and its loss."""
+    """The parameters and moments after a step, and its loss."""
     key = jax.random.fold_in(jax.random.key(cfg.seed), number)
     images, labels = augment(key, normalize_pixels(images, cfg.data), labels)
 

@@ -57,7 +57,7 @@ def _targets(markdown: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _target(link: str, folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the code or folder of the checkout that a link leads to, or None."""
+    """The code or folder of the checkout that a link leads to, or None."""
     if ":" in link:
         return None
     target = (folder / link).resolve()
@@ -73,7 +73,7 @@ def _page_of(target: pathlib.Path) -> str:
 
 
 def _source(target: pathlib.Path) -> str:
-    """Returns the page of a file: its text or cells; of a folder: its files, with first lines."""
+    """The page of a file: its text or cells; of a folder: its files, with first lines."""
     name = str(target.relative_to(ROOT))
     if target.is_dir():
         rows = [(f"`{file.name}`", _summary(file)) for file in sorted(target.rglob("*.py"))]
@@ -98,7 +98,7 @@ def _summary(file: pathlib.Path) -> str:
 
 
 def _relinked(markdown: str, old: pathlib.Path, new: pathlib.Path) -> str:
-    """Returns Markdown of a page that moves from one folder to another."""
+    """Markdown of a page that moves from one folder to another."""
 
     def lead(match: re.Match[str]) -> str:
         path = (old / match[2]).resolve()

@@ -36,7 +36,7 @@ CLASSES = (
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table."""
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(
         f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in lines
@@ -44,7 +44,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def options() -> str:
-    """Returns the page of options: type, default and meaning of each, and what takes it."""
+    """The page of options: type, default and meaning of each, and what takes it."""
     sections: dict[str, list[tuple[str, ...]]] = {}
     for key, field, hint in config.declared():
         default = config.show(field.default)
@@ -103,7 +103,7 @@ def _meaning(metadata: Any) -> str:
 
 
 def catalog_rows() -> str:
-    """Returns the page of configs: the command of each, its cost, and the published results."""
+    """The page of configs: the command of each, its cost, and the published results."""
     entries = listing.entries()
     transferred = {e.name for e in entries if e.about.transfer and e.about.transfer.rates}
     text = (
@@ -135,7 +135,7 @@ def _sentence(text: str) -> str:
 
 
 def commands() -> str:
-    """Returns the page of commands: the help of each."""
+    """The page of commands: the help of each."""
     os.environ["COLUMNS"] = "80"  # read by argparse, which leaves two free
     text = "# Commands\n\nWhat `vit_jax COMMAND --help` prints.\n"
     for name in cli.COMMANDS:
@@ -144,7 +144,7 @@ def commands() -> str:
 
 
 def errors() -> str:
-    """Returns the page of errors: the exit codes, and the classes that end with each."""
+    """The page of errors: the exit codes, and the classes that end with each."""
     text = (
         "# Errors and exit codes\n\n"
         "A mistake is one line on standard error that names the option or file, its value and\n"
@@ -160,7 +160,7 @@ def errors() -> str:
 
 
 def exit_codes() -> dict[int, str]:
-    """Returns the meaning of each exit code, from the help of `vit_jax`."""
+    """The meaning of each exit code, from the help of `vit_jax`."""
     words = " ".join(cli.EXITS.removeprefix("exit codes: ").split())
     return {int(code): text for code, text in re.findall(r"(\d+) (.+?)(?:, (?=\d)|$)", words)}
 
@@ -191,7 +191,7 @@ def _lineage(name: str, found: Any) -> Iterator[str]:
 
 
 def _code(node: ast.ClassDef) -> int | None:
-    """Returns the exit code that a class sets itself; a name stands for a constant of its file."""
+    """The exit code that a class sets itself; a name stands for a constant of its file."""
     for line in node.body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "exit_code":
             if isinstance(line.value, ast.Constant):
@@ -203,7 +203,7 @@ def _code(node: ast.ClassDef) -> int | None:
 
 
 def python() -> str:
-    """Returns the page of the Python API: a directive of mkdocstrings for each public name."""
+    """The page of the Python API: a directive of mkdocstrings for each public name."""
     modules = vit_jax._MODULES
     names = [f"vit_jax.{modules.get(name, 'api')}.{name}" for name in vit_jax.__all__]
     text = (
@@ -217,7 +217,7 @@ def python() -> str:
 
 
 def built_in() -> str:
-    """Returns the page of components: the names that each option takes."""
+    """The page of components: the names that each option takes."""
     text = (
         "# Components\n\n"
         "The names that options take without a plug-in. [Plug-ins](../plugins.md) add more.\n\n"

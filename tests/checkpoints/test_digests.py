@@ -14,7 +14,7 @@ SHAPES = ((), (1,), (7,), (8, 12), (2, 3, 4, 5), (0, 3))
 
 
 def bits(dtype, shape):
-    """Returns random bits, NaNs with payloads and negative zeros among them."""
+    """Random bits, NaNs with payloads and negative zeros among them."""
     rng = np.random.default_rng([DTYPES.index(dtype), *shape])
     if dtype == "bool":
         return rng.random(shape) < 0.5
@@ -24,7 +24,7 @@ def bits(dtype, shape):
 
 
 def reference(array):
-    """Returns the two lanes, element by element, in Python's integers."""
+    """The two lanes, element by element, in Python's integers."""
     raw, width = array.tobytes(), array.dtype.itemsize
     first = second = 0
     for position in range(array.size):
@@ -40,7 +40,7 @@ def reference(array):
 
 
 def of(*arrays):
-    """Returns the digests of arrays on one device; one by one, as equal shapes compile once."""
+    """The digests of arrays on one device; one by one, as equal shapes compile once."""
     return [digests.compute({"x": jnp.asarray(a)})[0]["x"]["digest"] for a in arrays]
 
 

@@ -37,7 +37,7 @@ def table(name):
 
 
 def named(tables, group=""):
-    """Returns the names that say they belong to a table."""
+    """The names that say they belong to a table."""
     return {n for n, e in every().items() if tables in e.about.tables and n.startswith(group)}
 
 
@@ -47,12 +47,12 @@ def result(entry, what, table=None):
 
 
 def spelled(model):
-    """Returns a network of the paper as names spell it."""
+    """A network of the paper as names spell it."""
     return model.replace("ResNet", "R").replace("R50x1+", "R50+").replace("/", "_")
 
 
 def braces(models):
-    """Returns the networks of a row of Table 3: `ViT-B/16,32` are two, `ViT-*` is Table 5's."""
+    """The networks of a row of Table 3: `ViT-B/16,32` are two, `ViT-*` is Table 5's."""
     if models.startswith("ViT-*"):
         return sorted({r["model"] for r in table("Table 5") if r["pretrain"] == "ImageNet"})
     first, *rest = models.split(",")

@@ -61,7 +61,7 @@ def bomb(number: int) -> bytes:
 
 
 def make(number: int, rng: np.random.Generator) -> bytes:
-    """Returns one kind of trouble after another."""
+    """One kind of trouble after another."""
     pixels = picture(rng)
     kinds = ("JPEG", "JPEG", "PNG", "WEBP", "JPEG")
     plain = save(

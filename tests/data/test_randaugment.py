@@ -209,7 +209,7 @@ class Draw:
         self.number = number
 
     def random(self):
-        """Returns the number."""
+        """The number."""
         return self.number
 
 
@@ -221,7 +221,7 @@ def image(height: int, width: int) -> np.ndarray:
 
 
 def parts(key):
-    """Returns the operation, the magnitude, whether its argument is negated, and the image."""
+    """The operation, the magnitude, whether its argument is negated, and the image."""
     name, magnitude, minus, height, width = re.fullmatch(
         r"(\w+) (\d+)( -)? (\d+)x(\d+)", key
     ).groups()

@@ -78,7 +78,7 @@ def world(tmp_path_factory):
 
 
 def shortened(words):
-    """Returns a command with options that make its run small."""
+    """A command with options that make its run small."""
     verb, *rest = words
     files = [word for word in rest if word.startswith("--config=")]
     named = [word for word in rest if not word.startswith("--")] + files

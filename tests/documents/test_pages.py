@@ -100,7 +100,7 @@ def test_options_in_a_text_are_options(name):
 
 
 def anchors(page):
-    """Returns the anchors of a page's headings, as GitHub and the site make them."""
+    """The anchors of a page's headings, as GitHub and the site make them."""
     headings = re.findall(r"^#+ (.*)$", documents.FENCE.sub("", page.read_text()), re.MULTILINE)
     plain = [re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
     return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in plain}

@@ -26,7 +26,7 @@ def pages(tmp_path_factory):
 
 
 def rows(text):
-    """Returns the cells of the first columns of all tables."""
+    """The cells of the first columns of all tables."""
     return [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
 
 

@@ -36,7 +36,7 @@ def sincos(rows, columns, width):
 
 @jax.numpy_rank_promotion("allow")
 def forward(arrays, images, pool_type):
-    """Returns the logits; `pool_type` is tok, gap or 0."""
+    """The logits; `pool_type` is tok, gap or 0."""
     kernel = arrays["embedding/kernel"]
     x = jax.lax.conv_general_dilated(
         images, kernel, kernel.shape[:2], "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -61,7 +61,7 @@ def forward(arrays, images, pool_type):
 
 
 def stacked(arrays):
-    """Returns the same arrays as with `scan=True`: one for all layers."""
+    """The same arrays as with `scan=True`: one for all layers."""
     first = "Transformer/encoderblock_0/"
     found = {n: a for n, a in arrays.items() if not n.startswith("Transformer/encoderblock_")}
     for name in arrays:

@@ -5,7 +5,7 @@ import numpy as np
 
 
 def flipped(array, device, element, bit):
-    """Returns a sharded array with one bit of one device's part flipped."""
+    """A sharded array with one bit of one device's part flipped."""
     parts = []
     for shard in array.addressable_shards:
         part = np.array(shard.data)

@@ -65,7 +65,7 @@ class Bucket(http.server.ThreadingHTTPServer):
             return self.describe(name)
 
     def describe(self, name):
-        """Returns what the service says of an object."""
+        """The service's description of an object."""
         data, generation = self.objects[name]
         crc = google_crc32c.value(data).to_bytes(4, "big")
         return {
@@ -83,7 +83,7 @@ class Bucket(http.server.ThreadingHTTPServer):
         }
 
     def names(self, folder=""):
-        """Returns the names of objects below a folder."""
+        """The names of objects below a folder."""
         return sorted(name for name in list(self.objects) if name.startswith(folder))
 
 
@@ -183,7 +183,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def _is_not(self, query, name):
-        """Returns whether an object is not of the generation asked for, which is then answered."""
+        """Whether an object is not of the generation asked for, which is then answered."""
         wanted = query.get("ifGenerationMatch")
         has = self.server.objects.get(name, (b"", 0))[1]
         if wanted is None or int(wanted) == has:
@@ -192,7 +192,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return True
 
     def _asked(self):
-        """Returns the object's name (empty: none) and the query; None where it was answered."""
+        """The object's name (empty: none) and the query; None where it was answered."""
         parts = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(parts.query))
         match = OBJECT.fullmatch(parts.path)

@@ -15,7 +15,7 @@ FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
 
 def read(path):
-    """Returns the arrays of a .npz file."""
+    """The arrays of a .npz file."""
     with np.load(path) as file:
         return dict(file)
 
@@ -30,7 +30,7 @@ def write(path, arrays):
 
 
 def npy(descr="'<f4'", shape="(7,)", body=b"\0" * 28, order="False"):
-    """Returns a .npy file of float32 zeros whose header says what it likes."""
+    """A .npy file of float32 zeros whose header says what it likes."""
     header = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + body
 
@@ -54,7 +54,7 @@ def header(path, text, body=b""):
 
 
 def refusal(path, open_=weights.load, **kwargs):
-    """Returns what is said of a file that must be refused, without its path."""
+    """The message that refuses a file, without its path."""
     with pytest.raises(weights.WeightsError) as raised:
         open_(path, **kwargs)
     text = raised.value.args[0]  # all of it: people see the ends of a long one
@@ -75,7 +75,7 @@ class Payload:
 
 
 def pickled():
-    """Returns a .npy file of one Payload."""
+    """A .npy file of one Payload."""
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.array([Payload()], dtype=object), allow_pickle=True)
     return stream.getvalue()

@@ -95,5 +95,5 @@ def without_redirection(command):
 
 
 def reason(command):
-    """Returns why a command is not run, or None."""
+    """Why a command is not run, or None."""
     return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, command)), None)

@@ -17,12 +17,12 @@ FOLDER = FIXTURES / "weights"
 
 
 def record(name):
-    """Returns what a fixture says of a model."""
+    """The record of a model: shapes of its arrays, its files and the logits of the reference."""
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
 def numbers(name, shape):
-    """Returns the array of a name; numpy's legacy generator gives the same in all versions."""
+    """The array of a name; numpy's legacy generator gives the same in all versions."""
     values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     if len(shape) == 1:
         values = 0.1 * values + name.endswith(("weight", "scale"))
@@ -34,12 +34,12 @@ def numbers(name, shape):
 
 
 def arrays(described):
-    """Returns all arrays of a model."""
+    """All arrays of a model."""
     return {name: numbers(name, shape) for name, shape in described["arrays"].items()}
 
 
 def images(described):
-    """Returns the pictures whose logits a fixture holds."""
+    """The pictures whose logits a fixture holds."""
     shape = (2, *described["image_size"], described["channels"])
     return np.random.RandomState(0).uniform(-1, 1, shape).astype(np.float32)
 
@@ -73,27 +73,27 @@ def write(folder, described, **changes):
 
 
 def exported(params, spec, project):
-    """Returns the arrays that an export to a project holds."""
+    """The arrays that an export to a project holds."""
     family = exporting.find_family(spec, project)
     return mapping.write_arrays(params, family.rules(None, spec), spec)
 
 
 def changed(described, drop=(), **more):
-    """Returns a model with some arrays more (by name, dots as double underscores) or left out."""
+    """A model with some arrays more (by name, dots as double underscores) or left out."""
     kept = {name: shape for name, shape in described["arrays"].items() if name not in drop}
     added = {name.replace("__", "."): list(shape) for name, shape in more.items()}
     return {**described, "arrays": {**kept, **added}}
 
 
 def logits(loaded, pictures):
-    """Returns what a loaded model gives for pictures, at the highest precision."""
+    """The logits of a loaded model, at the highest precision."""
     classifier = mapping.create_classifier(loaded.spec)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[0])
 
 
 def pre_logits(loaded, pictures):
-    """Returns what the head of a loaded model sees."""
+    """The input of a loaded model's head, at the highest precision."""
     classifier = mapping.create_classifier(loaded.spec)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[1]["pre_logits"])

@@ -62,7 +62,7 @@ def config_lines():
 
 
 def losses(name):
-    """Returns the losses of a small run on eight devices."""
+    """The losses of a small run on eight devices."""
     import jax
 
     import runs

@@ -51,7 +51,7 @@ WORDS = (
 
 
 def damaged(content, edits):
-    """Returns bytes with edits: (kind, place, number, word), each of any value."""
+    """Bytes with edits: (kind, place, number, word), each of any value."""
     data = bytearray(content)
     for kind, place, number, word in edits:
         at = place % (len(data) + 1)
@@ -609,7 +609,7 @@ class Ran(Exception):
 
 @functools.cache
 def guard():
-    """Returns a list whose item says whether events that run code raise Ran."""
+    """A list whose item says whether events that run code raise Ran."""
     armed = [False]
     for name in CODECS:  # which Python imports when they are first used
         codecs.lookup(name)
@@ -676,7 +676,7 @@ def _work(name, inputs, seed, answers):
 
 
 def _received(pipe):
-    """Returns the next message, or None where the sender has ended."""
+    """The next message, or None where the sender has ended."""
     try:
         return pipe.recv()
     except EOFError:
@@ -684,7 +684,7 @@ def _received(pipe):
 
 
 def campaign(name, inputs, seed):
-    """Returns counts of what came of so many inputs of a reader, and the first bad ones."""
+    """Counts of what came of so many inputs of a reader, and the first bad ones."""
     counts, bad, done = (
         dict.fromkeys(("read", "refused", "wrong", "crash", "hang", "memory"), 0),
         [],

@@ -46,7 +46,7 @@ SHORT = {
 
 
 def flags(options):
-    """Returns options as the command line takes them."""
+    """Options as the command line takes them."""
     return [f"--config.{key}={value}" for key, value in options.items()]
 
 

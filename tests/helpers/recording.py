@@ -14,13 +14,13 @@ from vit_jax.runs.run_log import RunLog
 
 
 def command(folder, number, stop):
-    """Returns the beginning of the command of a process; a signal comes at step `stop`."""
+    """The beginning of the command of a process; a signal comes at step `stop`."""
     folder.mkdir(exist_ok=True)
     return [sys.executable, __file__, str(folder / str(number)), str(stop or 0)]
 
 
 def read(folder, number):
-    """Returns {step: ids} of a process."""
+    """{step: ids} of a process."""
     lines = (folder / str(number)).read_text().splitlines()
     return dict(map(json.loads, lines))
 

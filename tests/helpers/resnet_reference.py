@@ -71,7 +71,7 @@ def unit(p, x, version, stride):
 
 
 def backbone(model, params, images, pool_fill=0.0):
-    """Returns the last map in float64; `pool_fill` is what v2 pads with before its max-pool."""
+    """The last map in float64; `pool_fill` is what v2 pads with before its max-pool."""
     version = model.resnet_version
     p = {name: np.asarray(leaf, np.float64) for name, leaf in tree_utils.flatten(params).items()}
     x = convolve(np.asarray(images, np.float64), p["conv_root/kernel"], version, stride=2)
@@ -93,7 +93,7 @@ def backbone(model, params, images, pool_fill=0.0):
 
 
 def forward(model, params, images, pool_fill=0.0):
-    """Returns logits, pre_logits and the last map of a ResNet, float64."""
+    """Logits, pre_logits and the last map of a ResNet, float64."""
     features = backbone(model, params["resnet"], images, pool_fill)
     x = features.mean((1, 2))
     if model.representation_size:
@@ -102,7 +102,7 @@ def forward(model, params, images, pool_fill=0.0):
 
 
 def hybrid_name(name, layer):
-    """Returns the published (pre-Linen) name of a hybrid's parameter; `layer` is its place in ours.
+    """The published (pre-Linen) name of a hybrid's parameter; `layer` is its place in ours.
 
     Units count from 1, and the first is not stacked.
     """
@@ -124,7 +124,7 @@ def hybrid_name(name, layer):
 
 
 def transfer_name(name, layer):
-    """Returns the name that Big Transfer's files give a parameter of a v2 ResNet."""
+    """The name that Big Transfer's files give a parameter of a v2 ResNet."""
     first = layer + 2 if "/rest/" in name else 1
     for pattern, published in {
         r"resnet/": "",
@@ -143,7 +143,7 @@ def transfer_name(name, layer):
 
 
 def published_parameters(path, shapes, rename):
-    """Returns parameters of `shapes` from a published file, every array of which must be used."""
+    """Parameters of `shapes` from a published file, every array of which must be used."""
     with np.load(path) as file:
         arrays = dict(file)
     flat = {}
@@ -158,7 +158,7 @@ def published_parameters(path, shapes, rename):
 
 
 def macs(jaxpr):
-    """Returns the multiply-accumulates of a program, without those with a convolution's padding."""
+    """The multiply-accumulates of a program, without those with a convolution's padding."""
     total = vit_reference.macs(jaxpr)
     for equation, times in vit_reference.equations(jaxpr):
         if equation.primitive.name != "conv_general_dilated":

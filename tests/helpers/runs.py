@@ -48,7 +48,7 @@ STEPS = 25
 
 
 def configure(**sections):
-    """Returns TINY with some options changed, checked as the command line would."""
+    """TINY with some options changed, checked as the command line would."""
     values = {name: dict(options) for name, options in TINY.items()}
     for section, options in sections.items():
         values[section] = (
@@ -58,7 +58,7 @@ def configure(**sections):
 
 
 def session(workdir, *, stop=None, phases=None, progress=None):
-    """Returns a session of this process alone, which shows nothing."""
+    """A session of this process alone, which shows nothing."""
     return sessions.Session(
         workdir=workdir,
         stop=stop or preemption.Stop(),
@@ -113,7 +113,7 @@ def stopping_at(monkeypatch, *steps):
 
 
 def trace(workdir, key="train/loss"):
-    """Returns {step: value} of one metric, and checks that repeated steps repeated it exactly."""
+    """{step: value} of one metric, and checks that repeated steps repeated it exactly."""
     values = {}
     for text in (workdir / "metrics.jsonl").read_text().splitlines():
         try:
@@ -127,7 +127,7 @@ def trace(workdir, key="train/loss"):
 
 
 def digests(workdir):
-    """Returns the digest of every array of the newest checkpoint: equal means bit for bit."""
+    """The digest of every array of the newest checkpoint: equal means bit for bit."""
     newest = max((workdir / "checkpoints").glob(f"{8 * '[0-9]'}/commit.json"))
     return json.loads(newest.read_text())["commit"]["leaves"]
 
@@ -140,7 +140,7 @@ def assert_equal_runs(workdir, oracle):
 
 
 def command(workdir, *arguments, cfg=None):
-    """Returns the command line that trains `cfg` (default TINY), or resumes, in `workdir`."""
+    """The command line that trains `cfg` (default TINY), or resumes, in `workdir`."""
     if not workdir.exists():
         workdir.mkdir(parents=True)
         text = json.dumps(config.to_dict(cfg or configure()))
@@ -149,7 +149,7 @@ def command(workdir, *arguments, cfg=None):
 
 
 def environment(devices=1, **variables):
-    """Returns the environment of a training process with so many simulated devices."""
+    """The environment of a training process with so many simulated devices."""
     # Compiles in half the time, as in the process of the tests: see conftest.py.
     flags = (
         f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0 "
@@ -159,7 +159,7 @@ def environment(devices=1, **variables):
 
 
 def environments(count, devices=1):
-    """Returns the environment of each of so many processes of one run."""
+    """The environment of each of so many processes of one run."""
     if count == 1:
         return [environment(devices)]
     with socket.socket() as free:

@@ -21,12 +21,12 @@ from vit_jax.utils import tree_utils
 
 
 def mesh(data: int = 1, fsdp: int = 1) -> Mesh:
-    """Returns a mesh of the first devices."""
+    """A mesh of the first devices."""
     return Mesh(np.array(jax.devices()[: data * fsdp]).reshape(data, fsdp), ("data", "fsdp"))
 
 
 def shapes(width: int = 16) -> dict[str, Any]:
-    """Returns the shapes of a state of all types that occur, scalars and empty arrays too."""
+    """The shapes of a state of all types that occur, scalars and empty arrays too."""
     tx = optax.chain(
         optax.clip_by_global_norm(1.0),
         optax.adamw(1e-3, mu_dtype=jnp.bfloat16),
@@ -48,7 +48,7 @@ def shapes(width: int = 16) -> dict[str, Any]:
 
 
 def target(on: Mesh, width: int = 16) -> dict[str, Any]:
-    """Returns the shapes with shardings: what divides by the mesh is split."""
+    """The shapes with shardings: what divides by the mesh is split."""
 
     def place(name: str, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         spec = P(None, "fsdp", "data") if len(leaf.shape) == 3 else P()
@@ -58,7 +58,7 @@ def target(on: Mesh, width: int = 16) -> dict[str, Any]:
 
 
 def values(step: int, width: int = 16) -> dict[str, np.ndarray]:
-    """Returns the leaves of the state of a step, by name; incompressible."""
+    """The leaves of the state of a step, by name; incompressible."""
     rng = np.random.default_rng(step)
 
     def draw(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -69,7 +69,7 @@ def values(step: int, width: int = 16) -> dict[str, np.ndarray]:
 
 
 def state(step: int, on: Mesh, width: int = 16) -> dict[str, Any]:
-    """Returns the state of a step on a mesh."""
+    """The state of a step on a mesh."""
     found = values(step, width)
     return tree_utils.map_named(
         lambda name, leaf: jax.device_put(found[name], leaf.sharding), target(on, width)
@@ -77,7 +77,7 @@ def state(step: int, on: Mesh, width: int = 16) -> dict[str, Any]:
 
 
 def equal(restored: Any, step: int, width: int = 16) -> bool:
-    """Returns whether a state is that of `step`, bit for bit and in structure."""
+    """Whether a state is that of `step`, bit for bit and in structure."""
     wanted, found = values(step, width), tree_utils.flatten(restored)
     return jax.tree.structure(restored) == jax.tree.structure(shapes(width)) and all(
         found[name].dtype == array.dtype

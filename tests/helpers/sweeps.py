@@ -47,7 +47,7 @@ def here(cells, workdir, shares, *, started, ended, watch):
 
 
 def pretending(results, log=None):
-    """Returns what runs no cell but says the top-1 of each directory, or why it failed."""
+    """A stand-in for `processes.run`: the top-1 of each directory, or why it failed, is given."""
 
     def run(cells, workdir, shares, *, started, ended, watch):
         for cell in cells:

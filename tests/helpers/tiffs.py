@@ -14,7 +14,7 @@ def tiff(
     pixels, *, order="<", compression="none", predictor=1, planar=False, tile=None, rows=None,
     photometric=1, orientation=1, extra=None, colors=None, **fields,
 ):  # fmt: skip
-    """Returns a file of uint8 or uint16 pixels (H, W, C), stored as the options say.
+    """A file of uint8 or uint16 pixels (H, W, C), stored as the options say.
 
     `tile` is a (height, width), `rows` the rows of a strip; `fields` overrides values by tag, as
     `tag_256=3` does.
@@ -49,7 +49,7 @@ def tiff(
 
 
 def header(body, tags, order="<"):
-    """Returns a file with fields of whole numbers, after the bytes of its blocks."""
+    """A file with fields of whole numbers, after the bytes of its blocks."""
     start = 8 + len(body)
     entries, beyond = b"", b""
     behind = start + 2 + 12 * len(tags) + 4
@@ -67,7 +67,7 @@ def header(body, tags, order="<"):
 
 
 def packed(part, compression):
-    """Returns the bytes of a block."""
+    """The bytes of a block."""
     plain = part.tobytes()
     if compression == "none":
         return plain

@@ -55,7 +55,7 @@ def sincos_1d(tokens, features):
 
 
 def learned(p, grid):
-    """Returns a learned table (N, D) of the parameters whose names are left in `p`."""
+    """A learned table (N, D) of the parameters whose names are left in `p`."""
     if "table" in p:
         return p["table"][0]
     height, width = grid
@@ -64,7 +64,7 @@ def learned(p, grid):
 
 
 def attend(p, x, to, heads):
-    """Returns what x (B, Q, D) attends to in `to` (B, N, D), and the weights (B, H, Q, N)."""
+    """Attention of x (B, Q, D) over `to` (B, N, D): outputs (B, Q, D), weights (B, H, Q, N)."""
     mixed, weights = np.zeros_like(x), []
     for h in range(heads):
         query, key, value = (
@@ -92,12 +92,12 @@ def has_token(model):
 
 
 def under(p, prefix):
-    """Returns the parameters whose names begin with `prefix`, without it."""
+    """The parameters whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): a for name, a in p.items() if name.startswith(prefix)}
 
 
 def embed(model, p, images):
-    """Returns the patches as tokens with class token and positions at the stem, and their grid."""
+    """The patches as tokens with class token and positions at the stem, and their grid."""
     (ph, pw), (B, height, width, _) = model.patch_size, images.shape
     patches = [
         images[:, y : y + ph, x : x + pw].reshape(B, -1)
@@ -122,7 +122,7 @@ def embed(model, p, images):
 
 
 def layer(model, p, x):
-    """Returns the tokens after attention and MLP, and the attention's weights."""
+    """The tokens after attention and MLP, and the attention's weights."""
     y = norm(x, p["norm1/scale"], p["norm1/bias"], model.norm_epsilon)
     y, weights = attend(under(p, "attention/"), y, y, model.heads)
     x = x + y
@@ -145,7 +145,7 @@ def pool(model, p, tokens):
 
 
 def forward(model, params, images, layer=layer):
-    """Returns logits, pre_logits, tokens and attention (L, B, H, N, N) of float64 numpy."""
+    """Logits, pre_logits, tokens and attention (L, B, H, N, N) of float64 numpy."""
     p = {name: np.asarray(leaf, np.float64) for name, leaf in tree_utils.flatten(params).items()}
     x, grid = embed(model, p, np.asarray(images, np.float64))
     attention = []
@@ -188,7 +188,7 @@ def equations(jaxpr, times=1):
 
 
 def macs(jaxpr):
-    """Returns the multiply-accumulates of every dot and convolution of a jaxpr."""
+    """The multiply-accumulates of every dot and convolution of a jaxpr."""
     total = 0
     for equation, times in equations(jaxpr):
         out = equation.outvars[0].aval.shape if equation.outvars else ()
@@ -203,7 +203,7 @@ def macs(jaxpr):
 
 
 def random_parameters(shapes, seed=0):
-    """Returns float32 parameters, none of them zero, so that every term of the model matters."""
+    """Float32 parameters, none of them zero, so that every term of the model matters."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda s: (0.3 * rng.normal(size=s.shape)).astype(np.float32), shapes)
 

@@ -85,14 +85,14 @@ class World:
         )
 
     def tpu(self, *words, code=0, **environment):
-        """Returns what launch/tpu.sh prints."""
+        """The output of launch/tpu.sh, which must end with `code`."""
         process = self.start(*words, **environment)
         output, _ = process.communicate(timeout=120)
         assert process.returncode == code, output
         return output
 
     def calls(self, *wanted):
-        """Returns the command lines that gcloud was given: those with all these words."""
+        """The command lines that gcloud was given: those with all these words."""
         path = self.cloud / "calls.jsonl"
         lines = (
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -106,7 +106,7 @@ class World:
         return self.cloud / f"life{life}" / f"worker{number}"
 
     def sessions(self):
-        """Returns the process groups of all runs."""
+        """The process groups of all runs."""
         return [
             int(path.read_text()) for path in self.cloud.glob("life*/worker*/vit_jax/run/session")
         ]
@@ -121,7 +121,7 @@ class World:
 
 
 def wait_for(condition, seconds=60):
-    """Returns what the condition gives as soon as it holds."""
+    """The first true value of the condition; fails after some seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := condition():

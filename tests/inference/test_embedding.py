@@ -142,7 +142,7 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
 
 
 def written(batches, count, plan=None):
-    """Returns features, names and labels in the order in which they are written."""
+    """Features, names and labels in the order in which they are written."""
     rows = []
     source = type("Source", (), {"__len__": lambda _: count, "name": lambda _, i: f"image {i}"})()
     pending = embedding.PendingRows(

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 
 @pytest.fixture(params=SOURCES)
 def source(request, tmp_path):
-    """Returns the path of weights, options for a command, and the pixels in patches."""
+    """The path of weights, options for a command, and the pixels in patches."""
     name = request.param
     said, covered = SOURCES[name]
     path = FIXTURES / f"{name}.npz"

@@ -73,7 +73,7 @@ def test_a_run_begins_with_weights(begun):
 
 @pytest.fixture
 def said(caplog):
-    """Returns a function that returns the lines logged so far."""
+    """A function that returns the lines logged so far."""
     caplog.set_level("INFO", logger="vit_jax")
     return lambda: [record.message for record in caplog.records]
 

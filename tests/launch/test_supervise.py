@@ -28,7 +28,7 @@ def world(tmp_path):
 
 
 def told(printed):
-    """Returns what a supervisor says, without the times."""
+    """The lines of a supervisor, without their times."""
     return [line.partition("Z ")[2] for line in printed.splitlines() if line[10:11] == " "]
 
 

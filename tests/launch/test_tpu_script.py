@@ -38,7 +38,7 @@ def ssh(worker, command):
 
 
 def ready(world, **scenario):
-    """Returns a world with a slice that is set up."""
+    """A world with a slice that is set up."""
     here = world(**scenario)
     here.make_ready()
     return here
@@ -445,7 +445,7 @@ def test_no_number_is_run_on_a_worker(world, words):
 
 
 def gone(here):
-    """Returns whether what hung has been ended, and its child with it."""
+    """Whether what hung has been ended, and its child with it."""
     pids = (here.cloud / "hanging").read_text().split()
     return not any(pathlib.Path("/proc", pid).exists() for pid in pids)
 

@@ -29,7 +29,7 @@ def tiny(model=ENCODER, image_size=(8, 12), dtype="float32", **changes):
 
 
 def filled(module):
-    """Returns the module with random parameters, and those by name in float64."""
+    """The module with random parameters, and those by name in float64."""
     graph, state = nnx.split(module)
     params = vit_reference.random_parameters(nnx.to_pure_dict(state))
     nnx.replace_by_pure_dict(state, params)
@@ -61,7 +61,7 @@ def layer(model, p, x):
 
 
 def in_the_row_half(params):
-    """Returns parameters in which positions of a layer stand where the reference looks for them."""
+    """Parameters in which positions of a layer stand where the reference looks for them."""
     if "position" in params["encoder"].get("row", {}):
         params["encoder"]["position"] = params["encoder"]["row"].pop("position")
     return params
@@ -124,7 +124,7 @@ def test_no_attention_weights_are_returned():
 
 
 def drawn(**changes):
-    """Returns the shapes of all random arrays of an application, each as often as it is drawn."""
+    """The shapes of all random arrays of an application, each as often as it is drawn."""
     classifier = tiny(**changes)
     apply = functools.partial(classifier.apply, key=jax.random.key(0))
     jaxpr = jax.make_jaxpr(apply)(classifier.shapes(), inputs(classifier)).jaxpr

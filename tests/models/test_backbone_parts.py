@@ -40,7 +40,7 @@ def tiny(**changes):
 
 
 def random(classifier, seed=0):
-    """Returns parameters of which none is at its initial value."""
+    """Parameters of which none is at its initial value."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), classifier.shapes()

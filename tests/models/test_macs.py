@@ -39,7 +39,7 @@ def macs(model, image_size, channels):
 
 
 def in_pretraining(variant, version="v1"):
-    """Returns the multiply-accumulates as the paper's runs on JFT had them, at 224 pixels.
+    """The multiply-accumulates as the paper's runs on JFT had them, at 224 pixels.
 
     A head for 18,291 classes; Transformers have a tanh layer of their width before it.
     """

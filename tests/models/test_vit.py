@@ -156,7 +156,7 @@ BIG_VISION_LAYER = {
 
 
 def from_big_vision(arrays):
-    """Returns our parameters of big_vision's, whose positions know no class token."""
+    """Our parameters of big_vision's, whose positions know no class token."""
 
     def renamed(name, names):
         old = next(old for old in names if name == old or name.startswith(f"{old}/"))
@@ -303,7 +303,7 @@ def test_remat_is_guarded_from_the_compiler_when_unrolled(remat, unroll):
 
 
 def masks(classifier, **arguments):
-    """Returns the shapes of all random arrays an application draws, each as often as it does."""
+    """The shapes of all random arrays an application draws, each as often as it does."""
     images = jnp.zeros((3, *classifier.image_size, 3))
     apply = jax.make_jaxpr(lambda p, x: classifier.apply(p, x, **arguments)[0])
     jaxpr = apply(classifier.shapes(), images).jaxpr

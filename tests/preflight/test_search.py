@@ -11,7 +11,7 @@ WHERE = topologies.Slice(name="v3-8", devices=(None,) * 8, cores=8, memory=16 * 
 
 
 def compiler(needs, tried):
-    """Returns a stand-in that says how much memory, in GiB, the settings of a config need."""
+    """A stand-in that says how much memory, in GiB, the settings of a config need."""
 
     def compile_(cfg, where, examples):
         settings = program.Settings.from_config(cfg)

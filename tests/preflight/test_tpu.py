@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 def prepare(name, **options):
-    """Returns a row of the paper in the quickest program to compile, with options changed."""
+    """A row of the paper in the quickest program to compile, with options changed."""
     options = {"model.unroll": 1, "model.remat": "dots_no_batch", "schedule.warmup": 0} | options
     texts = {key: str(value) for key, value in options.items()}
     return preflight.prepare(config.build(config.override(catalog.load(name), texts)))

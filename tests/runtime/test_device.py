@@ -34,7 +34,7 @@ print(int(statistics.median(faults)))
 
 
 def faults(arrange=""):
-    """Returns the median page faults of a program's runs."""
+    """The median page faults of a program's runs."""
     # Optimized, unlike in conftest.py: otherwise the program takes ten times as long.
     run = subprocess.run(
         [sys.executable, "-c", FAULTS.format(arrange=arrange)],

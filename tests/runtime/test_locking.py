@@ -326,7 +326,7 @@ def test_a_run_that_was_overtaken_saves_nothing_more(folder, suspended):
 
 
 def contents(folder):
-    """Returns the bytes of every file, but for compiled programs and the lock."""
+    """The bytes of every file, but for compiled programs and the lock."""
     found = {}
     for path in folder.iterdir():
         if path.is_dir() and path.name != "compiled":

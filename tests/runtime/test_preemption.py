@@ -32,7 +32,7 @@ def start_in(phase, workdir):
 
 
 def read_to(process, start):
-    """Returns the lines up to one with this start; fails where the process ends before it."""
+    """The lines up to one with this start; fails where the process ends before it."""
     lines = []
     for line in iter(process.stdout.readline, ""):
         lines.append(line)

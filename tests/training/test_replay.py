@@ -22,7 +22,7 @@ ADAM = {
 
 
 def bits(result):
-    """Returns the bytes of every device's part of a step's result."""
+    """The bytes of every device's part of a step's result."""
     leaves = jax.tree.leaves(result)
     return [np.asarray(s.data).tobytes() for leaf in leaves for s in leaf.addressable_shards]
 

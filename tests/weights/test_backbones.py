@@ -31,20 +31,20 @@ def photos(tmp_path):
 
 
 def load(folder, name):
-    """Returns a fixture's record and the weights as they are loaded."""
+    """A fixture's record and the weights as they are loaded."""
     folder.mkdir(exist_ok=True)
     described = foreign.record(f"backbones/{name}")
     return described, weights.load(foreign.write(folder, described), described["options"])
 
 
 def answers(loaded, described):
-    """Returns what a loaded model gives for the pictures of a record."""
+    """The output of a loaded model for the pictures of a record."""
     output = getattr(foreign, described["output"])
     return output(loaded, foreign.images(described))
 
 
 def function(loaded):
-    """Returns the model and its input shape: with equal parameters, equal logits."""
+    """The model and its input shape: with equal parameters, equal logits."""
     return loaded.spec.model, loaded.spec.data.image_size, loaded.spec.data.channels
 
 
@@ -95,7 +95,7 @@ def test_it_comes_out_as_it_went_in(tmp_path, name):
 
 
 def read(described, files, **hints):
-    """Returns the family and the facts of a fixture, by shapes and files alone."""
+    """The family and the facts of a fixture, by shapes and files alone."""
     specs = {
         name: ArraySpec(tuple(shape), np.dtype(np.float32))
         for name, shape in described["arrays"].items()
@@ -159,7 +159,7 @@ def test_config_of_transformers_comes_out_as_it_went_in():
 
 
 def edited(name, drop=(), **shapes):
-    """Returns a fixture with some arrays left out, or of other shapes."""
+    """A fixture with some arrays left out, or of other shapes."""
     described = foreign.record(f"backbones/{name}")
     return foreign.changed(described, drop, **shapes)
 

@@ -18,7 +18,7 @@ def written(loaded):
 
 
 def paper_name(name):
-    """Returns the name that big_vision's bit_paper gives an array of big_transfer."""
+    """The name that big_vision's bit_paper gives an array of big_transfer."""
     name = name.removeprefix("resnet/").replace("/gamma", "/scale").replace("/beta", "/bias")
     name = name.replace("root_block/standardized_conv2d", "root_block/conv_root")
     name = name.replace("a/proj/standardized_conv2d", "conv_proj").replace("head/conv2d", "head")
@@ -30,7 +30,7 @@ def paper_name(name):
 
 
 def paper(arrays):
-    """Returns what big_vision's bit_paper stores for a file of big_transfer."""
+    """The arrays of a big_transfer file as big_vision's bit_paper stores them."""
     found = {}
     for name, array in arrays.items():
         array = array[0, 0] if name == "resnet/head/conv2d/kernel" else array
@@ -40,7 +40,7 @@ def paper(arrays):
 
 
 def numbered(arrays):
-    """Returns the arrays as TensorFlow may name them, the first convolution without a number."""
+    """The arrays as TensorFlow may name them, the first convolution without a number."""
     convolutions = sorted(name for name in arrays if "standardized_conv2d/" in name)
     convolutions.remove("resnet/root_block/standardized_conv2d/kernel")
     numbers = {name: i + 1 for i, name in enumerate(convolutions)}

@@ -106,7 +106,7 @@ def test_safetensors_as_the_library_writes_it(tmp_path):
 
 
 def times_open(path):
-    """Returns how often the process holds a file open."""
+    """How often the process holds a file open."""
     links = pathlib.Path("/proc/self/fd").iterdir()
     return sum(os.path.realpath(link) == os.path.realpath(path) for link in links)
 

@@ -48,7 +48,7 @@ print(json.dumps([memory, seconds, busy, sums]))
 
 
 def cases():
-    """Returns every model in every layout that has a place for it."""
+    """Every model in every layout that has a place for it."""
     torch = {"representation_size": None, "gelu": "erf"}
     found = []
     for name, model in VITS.items():
@@ -72,7 +72,7 @@ def cases():
 
 
 def numbers(shapes):
-    """Returns an array of random numbers for every shape; they repeat after a while."""
+    """An array of random numbers for every shape; they repeat after a while."""
     block = np.random.default_rng(0).standard_normal(2**20 + 2**10, np.float32)
     names = {name: i for i, name in enumerate(tree_utils.flatten(shapes))}
     return tree_utils.map_named(lambda n, leaf: np.resize(block[names[n] :], leaf.shape), shapes)

@@ -34,7 +34,7 @@ FACTS = mapping.ModelSpec(model=MODEL, data=config.Data(image_size=(8, 8)))
 
 
 def edit(rng, text):
-    """Returns a table of ASCII with one to three characters replaced, removed or put in."""
+    """A table of ASCII with one to three characters replaced, removed or put in."""
     characters = list(text.decode("latin1"))
     for _ in range(rng.integers(1, 4)):
         at = int(rng.integers(len(characters)))
@@ -44,7 +44,7 @@ def edit(rng, text):
 
 
 def edited_npz(rng, content):
-    """Returns an archive with the name or the header of one array edited, its checksum right."""
+    """An archive with the name or the header of one array edited, its checksum right."""
     stream = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w") as new:
         victim = int(rng.integers(len(old.namelist())))
@@ -59,14 +59,14 @@ def edited_npz(rng, content):
 
 
 def edited_safetensors(rng, content):
-    """Returns a file with its header edited, the length of the header right."""
+    """A file with its header edited, the length of the header right."""
     length = int.from_bytes(content[:8], "little")
     header = edit(rng, content[8 : 8 + length])
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
 def damaged(rng, content, tables, edited):
-    """Returns the content of a file with some damage; `tables` is where its tables are."""
+    """The content of a file with some damage; `tables` is where its tables are."""
     kind = int(rng.integers(15))
     if kind >= 12:
         return edited(rng, content)
@@ -117,7 +117,7 @@ def same(one, other):
 
 
 def load(path):
-    """Returns the weights at a path, or None if they are refused, which takes one line."""
+    """The weights at a path, or None if they are refused, which takes one line."""
     try:
         return weights.load(path)
     except weights.WeightsError as error:
@@ -127,7 +127,7 @@ def load(path):
 
 
 def check(path, params, *, exact):
-    """Returns whether a file is accepted; then it must be read right, or else look as it should."""
+    """Whether a file is accepted; then it must be read right, or else look as it should."""
     loaded = load(path)
     if loaded is None:
         return False
@@ -248,7 +248,7 @@ SIDES = [0, 1, 2, 3, 5, 7, 8, 16, 24, 31, 32, 33, 64, 100]
 
 
 def misshapen(rng, shapes):
-    """Returns shapes by name of which up to three are changed, gone, or under another number."""
+    """Shapes by name of which up to three are changed, gone, or under another number."""
     found = dict(shapes)
     for name in rng.choice(sorted(found), rng.integers(1, 4), replace=False).tolist():
         shape, kind = list(found.pop(name)), int(rng.integers(6))

@@ -21,7 +21,7 @@ SIZE_32 = {"data.image_size": "32,32"}
 
 
 def linen(name):
-    """Returns the name that Flax Linen's counters give a pre-Linen array."""
+    """The name that Flax Linen's counters give a pre-Linen array."""
     name = name.replace("DotProductAttention_1/", "DotProductAttention_0/")
     return name.replace("LayerNorm_2/", "LayerNorm_1/").replace("MlpBlock_3/", "MlpBlock_0/")
 
@@ -194,7 +194,7 @@ def test_image_size_comes_from_the_file_or_the_caller(tmp_path):
 
 
 def with_(**changes):
-    """Returns a change of some arrays, `__` for `/`; None removes one."""
+    """A change of some arrays, `__` for `/`; None removes one."""
 
     def change(arrays):
         for key, value in changes.items():

@@ -49,7 +49,7 @@ def test_logits_are_those_of_transformers(tmp_path, name):
 
 
 def newer(name):
-    """Returns the name that version 5 of transformers gives an array while it runs."""
+    """The name that version 5 of transformers gives an array while it runs."""
     for old, new in (
         ("encoder.layer.", "layers."),
         ("attention.attention.query", "attention.q_proj"),

@@ -66,7 +66,7 @@ def source(flat):
 
 
 def held(arrays, reads=None):
-    """Returns arrays as if they were in a file; the names of those read are put on a list."""
+    """Arrays as if they were in a file; the names of those read are put on a list."""
     specs = {name: ArraySpec(array.shape, array.dtype) for name, array in arrays.items()}
 
     def read(name):

@@ -15,7 +15,7 @@ PROJECTION = {"mlp.0.weight": (8, 24), "mlp.2.weight": (4, 8),
 
 @pytest.fixture
 def files(monkeypatch):
-    """Returns a dictionary of arrays by the names of files, which readers then open."""
+    """A dictionary of arrays by the names of files, which readers then open."""
     contents = {}
 
     def open_arrays(path, kind=""):
@@ -75,7 +75,7 @@ def test_ibots_mask_is_left_out(tmp_path, files):
 
 
 def features(loaded):
-    """Returns class token and mean of the patches, side by side, of the headless encoder."""
+    """Class token and mean of the patches, side by side, of the headless encoder."""
     classifier = mapping.create_classifier(loaded.spec)
     _, out = classifier.apply(loaded.params, foreign.images(DESCRIBED))
     tokens = np.asarray(out["tokens"])

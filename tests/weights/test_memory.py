@@ -41,7 +41,7 @@ print(json.dumps({path.name: load(path) for path in paths}))
 
 
 def positioned(positions):
-    """Returns the arrays of a model of the right names that are almost all positions."""
+    """The arrays of a model of the right names that are almost all positions."""
     return read(TOKEN) | {POSITIONS: positions}
 
 

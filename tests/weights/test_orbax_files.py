@@ -51,7 +51,7 @@ def test_items_of_a_checkpoint_are_parts_of_names(tmp_path):
 
 
 def vit():
-    """Returns the arrays of one of Google's ViTs."""
+    """The arrays of one of Google's ViTs."""
     with np.load(foreign.FOLDER.parent / "vit_tiny_token.npz") as arrays:
         return dict(arrays)
 

@@ -26,7 +26,7 @@ GOOGLE = FIXTURES / "vit_tiny_finetuned.npz"
 
 
 def stored(path):
-    """Returns the arrays at a path, whatever its kind."""
+    """The arrays at a path, whatever its kind."""
     if path.suffix == ".npz":
         return read(path)
     return safetensors.load_file(path / "model.safetensors" if path.is_dir() else path)
@@ -43,7 +43,7 @@ WAYS = {"timm": "antialiased_bicubic", "hf": "bicubic"}  # of resizing positions
 
 
 def made(size=(16, 24), channels=3, classes=(), data=None, **changes):
-    """Returns random parameters of a model, and its facts."""
+    """Random parameters of a model, and its facts."""
     facts = weights.ModelSpec(
         model=models.complete(dataclasses.replace(TINY, **changes)),
         data=config.Data(image_size=size, channels=channels, **(data or {})),
@@ -66,7 +66,7 @@ def refusal(params, facts, kind, path):
 
 
 def source(folder, name):
-    """Returns the path of a fixture that is described, and the options it needs."""
+    """The path of a fixture that is described, and the options it needs."""
     options = {
         "timm_fc_norm": HEADS,
         "timm_map": {**HEADS, "model.gelu": "tanh"},

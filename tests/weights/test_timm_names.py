@@ -38,7 +38,7 @@ def verdicts():
 
 
 def specs(model):
-    """Returns the arrays of a model, those of all its layers."""
+    """The arrays of a model, those of all its layers."""
     every = {}
     for name, shape in model["arrays"].items():
         layers = range(model["depth"]) if ".N." in name else [0]
@@ -48,13 +48,13 @@ def specs(model):
 
 
 def recognized(arrays, hints):
-    """Returns the family of a file with these arrays, and the arrays as its rules take them."""
+    """The family of a file with these arrays, and the arrays as its rules take them."""
     found = importing.find(Arrays(arrays, lambda name: None), hints.files)
     return found.family, found.family.prepared(found.arrays, hints).specs
 
 
 def facts(name, *, alone):
-    """Returns the facts of a model, or why it is refused."""
+    """The facts of a model, or why it is refused."""
     model = models()[name]
     fields = {"architecture": name, "pretrained_cfg": model["cfg"]}
     size = tuple(model["cfg"]["input_size"][1:])

@@ -21,7 +21,7 @@ def worst_class(run, split: str | None = None):
         return jnp.stack([classes.sum(0, where=rows[:, None]) for rows in seen])
 
     def evaluate(params, *, stop):
-        """Returns named numbers, or None where the run was stopped meanwhile."""
+        """Named numbers, or None where the run was stopped meanwhile."""
         found = images.outputs(lambda batch: counts(params, batch), stop=stop)
         if found is None:
             return None

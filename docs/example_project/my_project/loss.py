@@ -11,9 +11,9 @@ class Squared:
     """Squared error of the softmax (the Brier score)."""
 
     def __call__(self, logits, targets):
-        """Returns the loss of each example (B,); both arguments are (B, K) float32."""
+        """The loss of each example (B,); both arguments are (B, K) float32."""
         return jnp.sum((jax.nn.softmax(logits) - targets) ** 2, axis=-1)
 
     def probabilities(self, logits):
-        """Returns what `predict` prints; without this method it is the softmax."""
+        """Probabilities (B, K), as `predict` prints them; without this method, the softmax."""
         return jax.nn.softmax(logits)

@@ -16,7 +16,7 @@ class Network(nnx.Module):
         self.head = nnx.Linear(filters, classes, rngs=rngs)
 
     def __call__(self, images, *, key=None, capture=False):
-        """Returns logits, and what the head sees."""
+        """Logits, and what the head sees."""
         features = jnp.mean(jax.nn.gelu(self.conv(images)), axis=(1, 2), dtype=jnp.float32)
         return self.head(features), {"pre_logits": features}
 
@@ -29,5 +29,5 @@ class ConvNet(models.Family):
         self.filters = filters
 
     def network(self, model, image_size, channels, dtype, masked, *, rngs):
-        """Returns the network."""
+        """The network."""
         return Network(channels, self.filters, model.num_classes, dtype, rngs=rngs)

@@ -25,9 +25,9 @@ class Stripes:
         return Record((lines % 2 * 255).astype(np.uint8)[:, :, None], index % 2)
 
     def name(self, index):
-        """Returns the name of an example, for messages."""
+        """The name of an example, for messages."""
         return f"stripes {self.split}[{index}]"
 
     def fingerprint(self):
-        """Returns a digest of the data: a run resumes only on equal data."""
+        """A digest of the data: a run resumes only on equal data."""
         return digest(b"stripes", repr((self.size, self.count)).encode())

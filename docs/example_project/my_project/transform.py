@@ -11,6 +11,6 @@ class Speckle:
         self.share = share
 
     def __call__(self, image, rng):
-        """Returns the image (H, W, C) uint8; all randomness comes from the numpy generator."""
+        """The image (H, W, C) uint8; all randomness comes from the numpy generator."""
         kept = rng.random(image.shape[:2]) >= self.share
         return image * kept[:, :, None].astype(image.dtype)

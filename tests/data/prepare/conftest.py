@@ -27,13 +27,13 @@ def jpeg(image: np.ndarray, quality: int = 90) -> bytes:
 
 @pytest.fixture(scope="session")
 def picture():
-    """Returns `structured`."""
+    """Images with structure, as `structured` draws them."""
     return structured
 
 
 @pytest.fixture(scope="session")
 def encode():
-    """Returns `jpeg`."""
+    """The encoder `jpeg`, as a fixture."""
     return jpeg
 
 

@@ -32,7 +32,7 @@ FREE = r"; [\d.,]+ (GB|MB|TB) of disk space is free"
 
 
 def files(root):
-    """Returns the paths, sizes and times of everything below a folder."""
+    """The paths, sizes and times of everything below a folder."""
     return {p: (p.stat().st_size, p.stat().st_mtime_ns) for p in pathlib.Path(root).rglob("*")}
 
 

@@ -248,7 +248,7 @@ def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
 
 @pytest.fixture
 def words(monkeypatch):
-    """Returns a function of a figure that returns the words drawn in it, with their places."""
+    """A function of a figure that returns the words drawn in it, with their places."""
     drawn, draw = [], Text.draw
 
     def note(text, renderer):

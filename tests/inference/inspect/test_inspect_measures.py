@@ -21,13 +21,13 @@ GOOGLE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
 
 
 def softmax(shape, seed=0):
-    """Returns random attention, float64."""
+    """Random attention, float64."""
     x = np.exp(2 * np.random.default_rng(seed).normal(size=shape))
     return x / x.sum(-1, keepdims=True)
 
 
 def of(weights):
-    """Returns one matrix (N, N) as the attention of one layer, image and head."""
+    """One matrix (N, N) as the attention of one layer, image and head."""
     return np.asarray(weights, np.float32)[None, None, None]
 
 
@@ -114,7 +114,7 @@ def test_similarity_of_known_positions():
 
 
 def opened(image_size=(8, 12), **options):
-    """Returns a tiny model with random parameters as if from a checkpoint."""
+    """A tiny model with random parameters as if from a checkpoint."""
     tiny = {"patch_size": (4, 4), "width": 8, "depth": 2, "mlp_dim": 8, "heads": 2}
     model = dataclasses.replace(config.Config().model, num_classes=3, **tiny | options)
     data = dataclasses.replace(config.Config().data, image_size=image_size)
@@ -336,7 +336,7 @@ def test_features_of_a_model_are_its_tokens_of_patches(tmp_path):
 
 
 def gradient(height, width, channels=3):
-    """Returns a smooth image, of which every resizing keeps the colors."""
+    """A smooth image, of which every resizing keeps the colors."""
     rows, columns = np.linspace(20, 220, height), np.linspace(0, 30, width)
     return np.repeat((rows[:, None] + columns)[:, :, None], channels, axis=2).astype(np.uint8)
 

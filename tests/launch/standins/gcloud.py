@@ -60,7 +60,7 @@ def half_of_it():
 
 
 def fault(state, command, rest):
-    """Returns what this command meets, by its name or as ssh of one of the worker's commands."""
+    """The failure planned for this command, named itself or as the worker's command over ssh."""
     words = next((word.split() for word in rest if word.startswith("--command=")), [])
     for key in (command, f"{command} {' '.join(words[2:3])}"):
         if state["failures"].get(key):

@@ -38,7 +38,7 @@ def planned(table, workdir, **overrides):
 
 
 def grid(table, workdir):
-    """Returns our line of every row, by column."""
+    """Our line of every row, by column."""
     block = document.grid(reproduce.TablePlan(tables.table(table), workdir, {}))
     lines, title = {}, ""
     for row in block.rows:

@@ -30,7 +30,7 @@ def printed(name):
 
 
 def cells(name):
-    """Returns the cells of a table by row and column, each once."""
+    """The cells of a table by row and column, each once."""
     found = {}
     for cell in tables.table(name).scores:
         assert (cell.row, cell.column) not in found

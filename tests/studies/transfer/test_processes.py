@@ -19,7 +19,7 @@ import sweeps
 
 
 def command(workdir, name=sweeps.NAME, *arguments, **overrides):
-    """Returns the command line of a tiny transfer."""
+    """The command line of a tiny transfer."""
     cut = ["--rates=0.003,0.03", "--choose-seeds=0", "--seeds=0,1"]
     flags = [*cut, *sweeps.flags(**overrides), *arguments]
     return [sys.executable, "-m", "vit_jax", "transfer", name, f"--workdir={workdir}", *flags]
@@ -107,7 +107,7 @@ def test_a_signal_saves_the_cell_that_runs(tmp_path):
 
 
 def comparable(workdir):
-    """Returns what a broken transfer must repeat: everything but how long it took."""
+    """Everything in transfer.json that an interrupted transfer must repeat: all but times."""
     found = read(workdir)
     for cell in found["cells"]:
         cell.pop("seconds")
@@ -116,13 +116,13 @@ def comparable(workdir):
 
 
 def environment():
-    """Returns that of a process which compiles quickly."""
+    """That of a process which compiles quickly."""
     quick = "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0"
     return runs.environment(XLA_FLAGS=quick)
 
 
 def workers(workdir):
-    """Returns the processes that run a cell below a folder."""
+    """The processes that run a cell below a folder."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
