@@ -19,10 +19,10 @@ def test_the_printed_number_is_that_of_a_million_steps_of_jft():
     assert list(printed) == ["masked/ViT-B_16-jft-to-imagenet"]
     (result,) = printed["masked/ViT-B_16-jft-to-imagenet"]
     assert (result.what, result.value) == ("top-1", PRINTED)
-    cells = {cell.steps[0].name: cell for cell in tables.table("masked").scores}
+    cells = {cell.runs[0].name: cell for cell in tables.table("masked").scores}
     assert cells["masked/ViT-B_16-jft-to-imagenet"].printed == PRINTED
     assert sum(cell.printed is not None for cell in cells.values()) == 1
-    origins = {cell.steps[0].origin.name for cell in cells.values() if cell.steps[0].origin}
+    origins = {cell.runs[0].origin.name for cell in cells.values() if cell.runs[0].origin}
     assert origins == {*PRETRAINING, "masked/digits"}
 
 

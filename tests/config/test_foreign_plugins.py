@@ -144,8 +144,8 @@ def test_reproduce_gives_them_to_its_commands():
     from vit_jax.studies.reproduce.exhibit import TableRun
 
     with plugins.loaded():
-        step = TableRun(kind="train", name="digits", directory="digits")
-        words = planning.command(step, plugins.PROJECT, {})
+        run = TableRun(kind="train", name="digits", directory="digits")
+        words = planning.command(run, plugins.PROJECT, {})
     assert words[-1] == "--plugins=my_project"
     assert components.plugins() == ()
     assert loading.is_run(plugins.PROJECT) is False

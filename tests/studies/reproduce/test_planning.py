@@ -170,7 +170,7 @@ def test_numbers_of_training_runs(tmp_path):
     origin = "pretrain/ViT-L_16-i21k-90ep"
     pages.write_run(tmp_path / origin, name=origin, results=few)
     cell = next(c for c in tables.table("table2").scores
-                if c.measure == tables.CORE_DAYS and c.steps[0].name == origin)  # fmt: skip
+                if c.measure == tables.CORE_DAYS and c.runs[0].name == origin)  # fmt: skip
     found = {origin: run_data.read_run(tmp_path / origin)}
     assert measurements.number(cell, found, None).mean == pytest.approx(12.5 * 8 / 86400)
 

@@ -39,7 +39,7 @@ def test_a_small_table_end_to_end(tmp_path, monkeypatch, capsys):
     assert cli.main([*arguments, "--json", f"--output={tmp_path / 'table9.md'}"]) == 0
     values = json.loads(capsys.readouterr().out.splitlines()[-1])
     origin, target = "pretrain/ViT-L_16-i21k-90ep", "vtab/ViT-L_16-i21k-dtd"
-    assert [(one["run"], one["state"]) for one in values["steps"]] == [
+    assert [(one["run"], one["state"]) for one in values["runs"]] == [
         (origin, "done"), (target, "done"),
     ]  # fmt: skip
     (cell,) = values["cells"]

@@ -42,8 +42,8 @@ def spelled(model):
     return model.replace("ResNet", "R").replace("R50x1+", "R50+")
 
 
-def steps(cell):
-    return [step.name for step in cell.steps]
+def runs(cell):
+    return [run.name for run in cell.runs]
 
 
 def test_table_2():
@@ -54,16 +54,16 @@ def test_table_2():
         if row.get("metric") == "TPUv3-core-days":
             cell = found.pop((title, "core-days"))
             assert (cell.printed, cell.measure, cell.share) == (row["value"], "core-days", False)
-            assert catalog.about(cell.steps[0].name).core_days == row["value"]
+            assert catalog.about(cell.runs[0].name).core_days == row["value"]
             continue
         column = "VTAB" if "VTAB" in row["dataset"] else COLUMNS.get(row["dataset"], row["dataset"])
         cell = found.pop((title, column))
         assert (cell.printed, cell.std) == (row["mean"], row["std"])
         assert cell.measure == ("real/top1" if column == "ReaL" else "top1")
-        assert len(cell.steps) == (19 if column == "VTAB" else 1)
-        assert ("-51" in cell.steps[0].name) == (column in ("ImageNet", "ReaL"))
+        assert len(cell.runs) == (19 if column == "VTAB" else 1)
+        assert ("-51" in cell.runs[0].name) == (column in ("ImageNet", "ReaL"))
         what = {"ReaL": "ReaL, 3 runs", "VTAB": "mean of 19, 3 runs"}.get(column, "top-1, 3 runs")
-        for name in steps(cell):
+        for name in runs(cell):
             assert (what, row["mean"], "2", row["std"]) in catalog.about(name).results
     assert {row for row, _ in found} == {BIT, NOISY}
 
@@ -85,10 +85,10 @@ def test_table_2_has_the_columns_of_others():
             assert (cell.printed, cell.std) == (row["mean"], row.get("std"))
             assert cell.measure == ("real/top1" if column == "ReaL" else "top1")
         if title == NOISY:
-            assert cell.steps == ()
+            assert cell.runs == ()
             continue
-        assert all(name.startswith("bit/R152x4-jft-") for name in steps(cell))
-        assert len(cell.steps) == (19 if cell.column == "VTAB" else 1)
+        assert all(name.startswith("bit/R152x4-jft-") for name in runs(cell))
+        assert len(cell.runs) == (19 if cell.column == "VTAB" else 1)
     assert not found
 
 
@@ -105,7 +105,7 @@ def test_table_4_is_the_grid():
         for title in rows:
             for lr in grid:
                 cell = found.pop((title, lr))
-                protocol = catalog.about(cell.steps[0].name).transfer
+                protocol = catalog.about(cell.runs[0].name).transfer
                 assert float(lr) in protocol.rates
                 assert cell.measure == ("top1" if target == "vtab" else f"held-out/{lr}")
                 assert cell.printed is None
@@ -118,7 +118,7 @@ def test_table_5():
         column = COLUMNS.get(row["dataset"], row["dataset"])
         cell = found.pop((f"{row['model']}, {SETS[row['pretrain']]}", column))
         assert cell.printed == row["top1"]
-        (name,) = steps(cell)
+        (name,) = runs(cell)
         what = "ReaL" if column == "ReaL" else "top-1"
         assert (what, row["top1"], "5", None) in catalog.about(name).results
         assert cell.measure == ("real/top1" if column == "ReaL" else "top1")
@@ -136,11 +136,11 @@ def test_table_6():
             assert cell.printed == row[key]
             origin = f"pretrain/{spelled(row['model']).replace('/', '_')}-jft-{row['epochs']}ep"
             if column == "exaFLOPs":
-                assert (steps(cell), cell.measure) == ([origin], "exaFLOPs")
+                assert (runs(cell), cell.measure) == ([origin], "exaFLOPs")
                 continue
-            assert cell.steps[0].origin.name == origin
+            assert cell.runs[0].origin.name == origin
             what = "ReaL" if column == "ReaL" else "top-1"
-            assert (what, row[key], "6", None) in catalog.about(cell.steps[0].name).results
+            assert (what, row[key], "6", None) in catalog.about(cell.runs[0].name).results
     assert not found
 
 
@@ -151,11 +151,11 @@ def test_table_7():
         optimizer = row["pretrain_optimizer"]
         cell = found.pop((f"{spelled(row['model'])}, {optimizer}", column))
         assert cell.printed == row["top1"]
-        assert len(cell.steps) == (5 if column == "Average" else 1)
+        assert len(cell.runs) == (5 if column == "Average" else 1)
         sgd = "-sgd" * (optimizer == "SGD")
-        for step in cell.steps:
-            assert step.origin.name == f"pretrain/{spelled(row['model'])}-jft-7ep{sgd}"
-            assert ("jft7ep-sgd-" in step.directory) == (optimizer == "SGD")
+        for run in cell.runs:
+            assert run.origin.name == f"pretrain/{spelled(row['model'])}-jft-7ep{sgd}"
+            assert ("jft7ep-sgd-" in run.directory) == (optimizer == "SGD")
     assert not found
 
 
@@ -166,10 +166,10 @@ def test_table_8():
     for row in printed("Table 8"):
         cell = found.pop((kinds[row["posemb"].split()[0]], places[row["where"]]))
         assert cell.printed == pytest.approx(100 * row["imagenet_5shot_linear"], abs=1e-9)
-        (name,) = steps(cell)
+        (name,) = runs(cell)
         result = ("5-shot ImageNet", row["imagenet_5shot_linear"], "8", None)
         assert result in catalog.about(name).results
-        assert dict(cell.steps[0].measured)["evaluation.fewshot"] == "imagenet"
+        assert dict(cell.runs[0].measured)["evaluation.fewshot"] == "imagenet"
     assert not found
 
 
@@ -177,7 +177,7 @@ def test_table_9():
     found = cells("table9")
     scores = collections.Counter((row["model"], row["score"]) for row in printed("Table 9"))
     for (_, column), cell in found.items():
-        (name,) = steps(cell)
+        (name,) = runs(cell)
         assert ("top-1", cell.printed, "9", None) in catalog.about(name).results
         model, _, pretrained = column.partition(", ")
         short = {"JFT-300M": "JFT", "ImageNet-21k": "I21k"}[pretrained]
@@ -205,13 +205,13 @@ def test_figure_2():
         cell = found["ViT-H/14", group]
         expected = sum(scores[first : first + count]) / count
         assert cell.printed == pytest.approx(expected, abs=0.005)
-        assert [catalog.about(name).dataset for name in steps(cell)] == order[first : first + count]
+        assert [catalog.about(name).dataset for name in runs(cell)] == order[first : first + count]
         drawn = found["BiT-L (R152x4)", group]
-        assert (drawn.printed, len(drawn.steps)) == (None, count)
+        assert (drawn.printed, len(drawn.runs)) == (None, count)
         first += count
     for other in ("VIVI-Ex-100% (R50x3)", "S4L (R50x1)"):
         for column in ("VTAB", *groups):
-            assert (found[other, column].printed, found[other, column].steps) == (None, ())
+            assert (found[other, column].printed, found[other, column].runs) == (None, ())
     assert len(found) == 4 * 4
 
 
@@ -221,12 +221,12 @@ FIVE = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
 def test_figures_8_9_and_13_measure_5_shot_imagenet():
     """What the paper only draws has no printed number; compute is Table 6's, where that has it."""
     eight = tables.table("figure8")
-    assert {c.steps[0].name for c in eight.scores} == {
+    assert {c.runs[0].name for c in eight.scores} == {
         n for n in catalog.names() if n.startswith("scaling/")
     }
     nine = tables.table("D.3")
     assert [c.epoch for c in nine.scores] == [1, 2, 3, 4, 5, 6, 7] * 3
-    assert {c.steps[0].name for c in nine.scores} == {
+    assert {c.runs[0].name for c in nine.scores} == {
         "pooling/token-8e-4", "pooling/gap-8e-4", "pooling/gap-3e-4",
     }  # fmt: skip
     thirteen = tables.table("fig. 13")
@@ -240,7 +240,7 @@ def test_figures_8_9_and_13_measure_5_shot_imagenet():
                 assert cell.printed == compute.get(cell.row)
                 continue
             assert (cell.measure, cell.printed) == ("fewshot/imagenet/5shot", None)
-            options = dict(cell.steps[0].measured)
+            options = dict(cell.runs[0].measured)
             every = {"evaluation.every": "1 epochs"} if cell.epoch else {}
             assert options == FIVE | every
     relative = {c.row: c.x for c in eight.scores}
@@ -267,7 +267,7 @@ def test_figures():
         title = f"{spelled(row['model'])}, {row['epochs']} epochs"
         average = found.pop((title, "Average-5"))
         assert average.printed == round(statistics.fmean(row[key] for key in keys), 2)
-        assert (len(average.steps), average.x) == (5, row["exaflops"])
+        assert (len(average.runs), average.x) == (5, row["exaflops"])
         assert found.pop((title, "ImageNet")).printed == row["imagenet"]
     assert not found
 
@@ -276,22 +276,22 @@ def test_figures():
 def test_every_run_is_in_the_catalog_and_follows_what_it_begins_with(name):
     table = tables.table(name)
     known, seen = catalog.names(), []
-    for step in table.steps:
-        assert step.name in known
-        assert step.directory not in seen
-        if step.kind == "transfer":
-            assert step.origin is None or step.origin.directory in seen
-            assert catalog.about(step.name).transfer is not None
-        seen.append(step.directory)
+    for run in table.runs:
+        assert run.name in known
+        assert run.directory not in seen
+        if run.kind == "transfer":
+            assert run.origin is None or run.origin.directory in seen
+            assert catalog.about(run.name).transfer is not None
+        seen.append(run.directory)
     # No two cells are the same measure of the same runs, but for what two names of a table share.
-    used = collections.Counter((c.steps, c.measure, c.epoch) for c in table.scores if c.steps)
+    used = collections.Counter((c.runs, c.measure, c.epoch) for c in table.scores if c.runs)
     assert set(used.values()) == {1}
     assert table.name == name
     number = name.replace("table", "").replace("figure", "figure ")
     for cell in table.scores:
-        for step in cell.steps:
-            if step.name.startswith(("finetune/", "vtab/")) and name not in ("table7", "figure5"):
-                assert number in catalog.about(step.name).tables, (step.name, number)
+        for run in cell.runs:
+            if run.name.startswith(("finetune/", "vtab/")) and name not in ("table7", "figure5"):
+                assert number in catalog.about(run.name).tables, (run.name, number)
 
 
 @pytest.mark.slow
@@ -304,12 +304,12 @@ def test_list_and_reproduce_know_the_same_names(name):
         with pytest.raises(config.ConfigError, match=f"list --table={name}` lists them"):
             tables.table(name)
         return
-    taken = {step.name for step in tables.table(name).steps}
-    measured = {step.name for cell in tables.table(name).scores for step in cell.steps}
+    taken = {run.name for run in tables.table(name).runs}
+    measured = {run.name for cell in tables.table(name).scores for run in cell.runs}
     if name == "table7":  # the four pre-trainings; their transfers are those of Table 6
         measured = taken - measured
     if name == "table4":  # its grid is that of every fine-tuning; reproduced for Table 5's
-        taken |= {step.name for step in tables.table("table6").steps}
+        taken |= {run.name for run in tables.table("table6").runs}
     assert measured <= listed <= taken
     for label in table_names.EXHIBITS[name]:
         assert tables.table(label).name == name

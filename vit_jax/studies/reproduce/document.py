@@ -50,13 +50,13 @@ def costs(plan: TablePlan) -> Table:
     """The runs in order, with measures, cost and state."""
     measures: dict[str, dict[str, None]] = {}
     for score in plan.table.scores:
-        for step in score.steps:
-            measures.setdefault(step.directory, {})[score.measure] = None
+        for run in score.runs:
+            measures.setdefault(run.directory, {})[score.measure] = None
     header = ("run", "measures", "runs", "steps", "exaFLOPs", "core-days", "fits on", "state", "")
     rows = [
         (
-            one.step.directory,
-            ", ".join(measures.get(one.step.directory, ())),
+            one.run.directory,
+            ", ".join(measures.get(one.run.directory, ())),
             f"{one.runs}",
             "" if one.steps is None else f"{one.steps:,}",
             _amount(one.exaflops),
@@ -120,7 +120,7 @@ def document(plan: TablePlan) -> Document:
         PageSection(title="The runs, in order", blocks=[costs(plan)]),
         PageSection(title="What is left", blocks=[left] if left.rows else []),
     ]
-    own = len([score for score in table.scores if score.steps])
+    own = len([score for score in table.scores if score.runs])
     return Document(
         title=table.name.replace("table", "Table ").replace("figure", "Figure "),
         lead=f"{table.title}: {len(plan.numbers)} of {own} cells have been run.",
@@ -154,19 +154,19 @@ def as_dict(plan: TablePlan) -> dict[str, Any]:
                 "row": score.row,
                 "column": score.column,
                 "measure": score.measure,
-                "runs": [step.directory for step in score.steps],
+                "runs": [run.directory for run in score.runs],
                 "paper": score.printed,
                 "paper_std": score.std,
                 "ours": None if number is None else number._asdict(),
             }
         )
     plain = ("runs", "steps", "exaflops", "core_days", "state", "why", "command")
-    steps = [
+    runs = [
         {
-            "run": one.step.directory,
-            "config": one.step.name,
-            "kind": one.step.kind,
-            "origin": one.step.origin and one.step.origin.directory,
+            "run": one.run.directory,
+            "config": one.run.name,
+            "kind": one.run.kind,
+            "origin": one.run.origin and one.run.origin.directory,
             "fits_on": list(one.slices),
             **{name: getattr(one, name) for name in plain},
         }
@@ -174,14 +174,14 @@ def as_dict(plan: TablePlan) -> dict[str, Any]:
     ]
     where = [one._asdict() for one in _ran(plan)]
     return {"name": plan.table.name, "title": plan.table.title, "workdir": str(plan.workdir),
-            "cells": scores, "steps": steps, "ran": where}  # fmt: skip
+            "cells": scores, "runs": runs, "ran": where}  # fmt: skip
 
 
 def _ran(plan: TablePlan) -> Iterator[measurements.Where]:
-    for step in plan.table.steps:
-        there = plan.found.get(step.directory)
+    for run in plan.table.runs:
+        there = plan.found.get(run.directory)
         if there is not None and measurements.finished(there):
-            yield measurements.where(step, there)
+            yield measurements.where(run, there)
 
 
 def _amount(value: float | None) -> str:
@@ -196,7 +196,7 @@ def _printed(score: Score) -> str:
 
 def _here(score: Score, number: Number | None) -> str:
     if number is None:
-        return NOT_RUN if score.steps else OTHERS
+        return NOT_RUN if score.runs else OTHERS
     difference = ""
     if score.printed is not None:
         off = number.mean - score.printed

@@ -42,11 +42,11 @@ class TableRun:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
-    """One number: the mean over its steps.
+    """One number: the mean over its runs.
 
     Attributes:
       row, column: position in the table.
-      steps: runs it is measured on.
+      runs: what it is measured on.
       measure: name of the result.
       printed: the paper's number, fractions in %; None if the paper only plots it.
       std: its printed standard deviation.
@@ -55,12 +55,12 @@ class Score:
       x: x coordinate in a figure.
       series: its line in a figure; empty: the line of its row.
 
-    Results of other projects' models, which cannot run here, have no steps.
+    Results of other projects' models, which cannot run here, have no runs.
     """
 
     row: str
     column: str
-    steps: tuple[TableRun, ...]
+    runs: tuple[TableRun, ...]
     measure: str = "top1"
     printed: float | None = None
     std: float | None = None
@@ -104,12 +104,12 @@ class Exhibit:
     note: str = ""
 
     @property
-    def steps(self) -> list[TableRun]:
+    def runs(self) -> list[TableRun]:
         """Every run once, pre-training before the runs that depend on it."""
-        used = [step for score in self.scores for step in score.steps]
-        origins = [step.origin for step in used if step.origin is not None]
-        needed = {step.directory: step for step in (*origins, *used)}
-        return sorted(needed.values(), key=lambda step: step.kind == "transfer")
+        used = [run for score in self.scores for run in score.runs]
+        origins = [run.origin for run in used if run.origin is not None]
+        needed = {run.directory: run for run in (*origins, *used)}
+        return sorted(needed.values(), key=lambda run: run.kind == "transfer")
 
 
 def pretraining(name: str) -> TableRun:

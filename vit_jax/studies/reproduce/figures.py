@@ -34,16 +34,16 @@ def figure2() -> Exhibit:
         scores = [paper.TABLE_9[task][0] for task in vtab_tasks(group)]
         mean, std = h14.vtab if not group else (round(statistics.fmean(scores), 2), None)
         numbers.append(
-            Score(row="ViT-H/14", column=column, steps=vtab("ViT-H/14", "jft", group),
+            Score(row="ViT-H/14", column=column, runs=vtab("ViT-H/14", "jft", group),
                  printed=mean, std=std, x=float(x))
         )  # fmt: skip
         mean, std = bit.vtab if not group else (None, None)
         numbers.append(
-            Score(row="BiT-L (R152x4)", column=column, steps=bit_vtab(group),
+            Score(row="BiT-L (R152x4)", column=column, runs=bit_vtab(group),
                  printed=mean, std=std, x=float(x))
         )  # fmt: skip
         numbers += [
-            Score(row=other, column=column, steps=(), x=float(x)) for other in paper.FIGURE_2_OTHERS
+            Score(row=other, column=column, runs=(), x=float(x)) for other in paper.FIGURE_2_OTHERS
         ]
     return Exhibit(
         name="figure2",
@@ -61,7 +61,7 @@ def figure3() -> Exhibit:
     """Fine-tuned ImageNet top-1 by pre-training set."""
     places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
     numbers = tuple(
-        Score(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
+        Score(row=pair[0], column=PRETRAINED[pair[1]], runs=(finetuning(*pair, "imagenet"),),
              printed=scores.imagenet, x=places[pair[1]])
         for pair, scores in paper.TABLE_5.items()
     )  # fmt: skip
@@ -76,7 +76,7 @@ def figure4() -> Exhibit:
     """5-shot ImageNet top-1 by number of JFT-300M images."""
     numbers = tuple(
         Score(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
-             steps=(few_shot(f"figure4/{spelled(model)}-jft-{label}"),))
+             runs=(few_shot(f"figure4/{spelled(model)}-jft-{label}"),))
         for model in paper.FIGURE_4
         for label, images in paper.SUBSETS.items()
     )  # fmt: skip
@@ -97,12 +97,12 @@ def figure5() -> Exhibit:
     numbers = []
     for (model, epochs), printed in paper.TABLE_6.items():
         row, scores = length_row(model, epochs), paper.titled(printed.scores)
-        steps = {column: after_jft(model, epochs, TARGETS[column][0]) for column in FIVE}
+        runs = {column: after_jft(model, epochs, TARGETS[column][0]) for column in FIVE}
         average = statistics.fmean(scores[column] for column in FIVE)
         numbers += [
-            Score(row=row, column="Average-5", steps=tuple(steps.values()),
+            Score(row=row, column="Average-5", runs=tuple(runs.values()),
                  printed=round(average, 2), x=printed.exaflops),
-            Score(row=row, column="ImageNet", steps=(steps["ImageNet"],),
+            Score(row=row, column="ImageNet", runs=(runs["ImageNet"],),
                  printed=scores["ImageNet"], x=printed.exaflops),
         ]  # fmt: skip
     title = "Top-1 by compute of pre-training; the paper's points are those of Table 6"
@@ -118,7 +118,7 @@ def figure8() -> Exhibit:
     base = compute["scaling/base"]
     numbers = tuple(
         Score(row=name.removeprefix("scaling/"), column=FIVE_SHOT, measure=FEW_SHOT,
-             steps=(few_shot(name),), x=exaflops / base,
+             runs=(few_shot(name),), x=exaflops / base,
              series=name.removeprefix("scaling/").partition("-")[0])
         for name, exaflops in compute.items()
     )  # fmt: skip
@@ -137,7 +137,7 @@ def figure9() -> Exhibit:
     """5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
     numbers = tuple(
         Score(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
-             steps=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
+             runs=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
         for entry in listing.entries(table="figure9")
         for epoch in range(1, paper.FIGURE_9_EPOCHS + 1)
     )  # fmt: skip
@@ -156,11 +156,11 @@ def figure13() -> Exhibit:
     """5-shot ImageNet top-1 by compute for axial networks and their base networks."""
     numbers = []
     for entry in listing.entries(table="figure13"):
-        step = few_shot(entry.name)
+        run = few_shot(entry.name)
         numbers += [
-            Score(row=entry.model, column=FIVE_SHOT, steps=(step,), measure=FEW_SHOT,
+            Score(row=entry.model, column=FIVE_SHOT, runs=(run,), measure=FEW_SHOT,
                  x=entry.exaflops),
-            Score(row=entry.model, column="exaFLOPs", steps=(step,), measure=EXAFLOPS,
+            Score(row=entry.model, column="exaFLOPs", runs=(run,), measure=EXAFLOPS,
                  printed=entry.about.exaflops),
         ]  # fmt: skip
     return Exhibit(

@@ -33,7 +33,7 @@ class Number(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Where and when a step was run."""
+    """Where and when a run of a table took place."""
 
     directory: str
     result: str
@@ -43,17 +43,17 @@ class Where(NamedTuple):
     time: str
 
 
-def read_stored(step: TableRun, workdir: pathlib.Path) -> StoredRun | StoredTransfer | None:
-    """The run or transfer of a step; None if it has not started."""
-    directory = workdir / step.directory
-    if step.kind == "transfer":
+def read_stored(run: TableRun, workdir: pathlib.Path) -> StoredRun | StoredTransfer | None:
+    """What is stored of a run or transfer; None if it has not started."""
+    directory = workdir / run.directory
+    if run.kind == "transfer":
         found = (directory / run_data.TRANSFER).is_file()
         return run_data.read_transfer(directory) if found else None
     return run_data.read_run(directory) if (directory / "config.json").is_file() else None
 
 
 def finished(found: StoredRun | StoredTransfer | None) -> bool:
-    """Whether a step is finished."""
+    """Whether a run or transfer is finished."""
     if isinstance(found, StoredTransfer):
         return bool(found.results)
     return found is not None and found.finished
@@ -64,16 +64,16 @@ def number(
     found: Found,
     exaflops: float | None,
 ) -> Number | None:
-    """The measured number; None while any of its steps is missing.
+    """The measured number; None while any of its runs is missing.
 
     Args:
       score: a number of a table.
-      found: existing runs by step directory.
-      exaflops: compute of its step.
+      found: existing runs, by directory.
+      exaflops: compute of its run.
     """
     if score.measure == EXAFLOPS:
         return None if exaflops is None else Number(exaflops, None, 1)
-    each = [_values(score, found.get(step.directory)) for step in score.steps]
+    each = [_values(score, found.get(run.directory)) for run in score.runs]
     if not all(each) or len({len(values) for values in each}) != 1:
         return None
     scale = 100 if score.share else 1
@@ -83,7 +83,7 @@ def number(
 
 
 def _values(score: Score, found: StoredRun | StoredTransfer | None) -> list[float]:
-    """The value of each seed; empty if the step has not been measured."""
+    """The value of each seed; empty if the run has not been measured."""
     if isinstance(found, StoredTransfer):
         if score.measure.startswith(HELD_OUT):
             return _held_out(found, score.measure.removeprefix(HELD_OUT))
@@ -120,7 +120,7 @@ def _held_out(found: StoredTransfer, rate: str) -> list[float]:
     ]
 
 
-def where(step: TableRun, found: StoredRun | StoredTransfer) -> Where:
+def where(run: TableRun, found: StoredRun | StoredTransfer) -> Where:
     """Where a finished run or transfer was run."""
     if isinstance(found, StoredRun):
         record, date, seconds = found.record, found.date, found.seconds
@@ -131,7 +131,7 @@ def where(step: TableRun, found: StoredRun | StoredTransfer) -> Where:
         spread = found.results.get("top1") or {}
         top1, seeds = spread.get("mean"), len(spread.get("values", ()))
     return Where(
-        directory=step.directory,
+        directory=run.directory,
         result=formatting.percent(top1),
         seeds=seeds,
         machine=formatting.machine(record),

@@ -24,21 +24,21 @@ DONE, BEGUN, READY, WAITS, LACKS = "done", "begun", "can run", "waits", "lacks"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A step with its cost and its state.
+    """A run with its cost and its state.
 
     Attributes:
-      step: the run or transfer.
+      run: the training or transfer.
       runs: number of runs: candidates and seeds of a transfer.
       steps: training steps of all runs; None if that depends on the user's data.
       exaflops: their compute.
       core_days: TPUv3-core-days as printed, else estimated at 40 % of peak.
       slices: slices it fits on, from stored preflight results.
-      state: `done`, `begun`, `can run`, `waits` for another step, or `lacks` a requirement.
-      why: the awaited step, the missing requirement, or the progress.
+      state: `done`, `begun`, `can run`, `waits` for another run, or `lacks` a requirement.
+      why: the awaited run, the missing requirement, or the progress.
       command: command that runs it or provides the requirement.
     """
 
-    step: TableRun
+    run: TableRun
     runs: int
     steps: int | None
     exaflops: float | None
@@ -71,23 +71,23 @@ class TablePlan:
         """
         self.table, self.workdir, self._overrides = table, workdir, overrides
         self.found: Found = {
-            step.directory: measurements.read_stored(step, workdir) for step in table.steps
+            run.directory: measurements.read_stored(run, workdir) for run in table.runs
         }
         self.planned: dict[str, Planned] = {}
         slices = dict(_slices())
-        for step in table.steps:
-            about, entry = catalog.about(step.name), _entry(step.name)
-            runs = _runs(about) if step.kind == "transfer" else 1
+        for run in table.runs:
+            about, entry = catalog.about(run.name), _entry(run.name)
+            runs = _runs(about) if run.kind == "transfer" else 1
             exaflops = None if entry.exaflops is None else runs * entry.exaflops
             reckoned = None if exaflops is None else exaflops * 1e18 / (MFU * PEAK * 86_400)
-            state, why, command = self._state(step, entry)
-            self.planned[step.directory] = Planned(
-                step=step,
+            state, why, command = self._state(run, entry)
+            self.planned[run.directory] = Planned(
+                run=run,
                 runs=runs,
                 steps=None if entry.steps is None else runs * entry.steps,
                 exaflops=exaflops,
                 core_days=about.core_days or reckoned,
-                slices=tuple(slices.get(_program(step.name), ())),
+                slices=tuple(slices.get(_program(run.name), ())),
                 state=state,
                 why=why,
                 command=command,
@@ -98,63 +98,63 @@ class TablePlan:
         """The numbers that have been measured."""
         measured = {}
         for score in self.table.scores:
-            if score.steps:
-                exaflops = self.planned[score.steps[0].directory].exaflops
+            if score.runs:
+                exaflops = self.planned[score.runs[0].directory].exaflops
                 measured[score] = measurements.number(score, self.found, exaflops)
         return {score: number for score, number in measured.items() if number is not None}
 
-    def options(self, step: TableRun) -> dict[str, str]:
+    def options(self, run: TableRun) -> dict[str, str]:
         """The options of a run: initial weights, measurements, the user's data."""
-        options = dict(step.measured)
-        if catalog.about(step.name).needs:
+        options = dict(run.measured)
+        if catalog.about(run.name).needs:
             options |= self._overrides
-        there = self.found.get(step.directory)
+        there = self.found.get(run.directory)
         if isinstance(there, run_data.StoredTransfer):  # resumes with its initial weights
             began = (there.values.get("config") or {}).get("init_from")
             return options | ({"init_from": began} if began else {})
-        if step.origin is not None and measurements.finished(self.found.get(step.origin.directory)):
-            options["init_from"] = str(self.workdir / step.origin.directory)
+        if run.origin is not None and measurements.finished(self.found.get(run.origin.directory)):
+            options["init_from"] = str(self.workdir / run.origin.directory)
         return options
 
-    def _state(self, step: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str]:
+    def _state(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str]:
         """The state of a run, the reason, and the command that helps."""
-        there = self.found[step.directory]
+        there = self.found[run.directory]
         if measurements.finished(there):
             return DONE, "", ""
-        lack = self._lacks(step, entry)
+        lack = self._lacks(run, entry)
         if lack is not None:
             return lack
-        words = command(step, self.workdir, self.options(step))
+        words = command(run, self.workdir, self.options(run))
         line = f"vit_jax {shlex.join(words)}"
         return (READY, "", line) if there is None else (BEGUN, _progress(there), line)
 
-    def _lacks(self, step: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str] | None:
+    def _lacks(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str] | None:
         """Why a run cannot run here, if it cannot."""
-        about, options = catalog.about(step.name), self.options(step)
-        if step.origin is not None and "init_from" not in options and entry.cfg.init_from is None:
-            origin = self.planned[step.origin.directory]
+        about, options = catalog.about(run.name), self.options(run)
+        if run.origin is not None and "init_from" not in options and entry.cfg.init_from is None:
+            origin = self.planned[run.origin.directory]
             waits = origin.state in (READY, BEGUN, WAITS)
-            return WAITS if waits else LACKS, step.origin.directory, ""
+            return WAITS if waits else LACKS, run.origin.directory, ""
         if about.needs and not any(key in options for key in about.lifted_by):
             why = about.needs.partition(";")[0]
             return LACKS, why, "--config.data.root=DIR --config.data.name=NAME"
         root = options.get("data.root", entry.cfg.data.root)
-        for task, dataset in _datasets(step, entry, options):
+        for task, dataset in _datasets(run, entry, options):
             if availability.find_prepared(dataset, root) is None:
                 why = f"{dataset.name} in {availability.directory(root)}"
                 return LACKS, why, availability.prepare_command(task, root) or ""
         return None
 
 
-def command(step: TableRun, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
-    """The words of the command that runs one step."""
+def command(run: TableRun, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
+    """The words of the command of one run."""
     flags = [f"--config.{key}={value}" for key, value in options.items()]
     flags += [f"--plugins={module}" for module in components.plugins()]
-    return [step.kind, step.name, f"--workdir={workdir / step.directory}", *flags]
+    return [run.kind, run.name, f"--workdir={workdir / run.directory}", *flags]
 
 
 def _datasets(
-    step: TableRun, entry: listing.ConfigEntry, options: Mapping[str, str]
+    run: TableRun, entry: listing.ConfigEntry, options: Mapping[str, str]
 ) -> Iterator[tuple[str, datasets.Dataset]]:
     """The datasets that a run trains or evaluates on, with a task of each."""
     data = entry.cfg.data
@@ -165,7 +165,7 @@ def _datasets(
             if task.dataset.tfds == bare:
                 yield task.name, dataclasses.replace(task.dataset, version=version)
                 break
-    for key, value in step.measured:
+    for key, value in run.measured:
         # The digits come with this package.
         if key in ("evaluation.tasks", "evaluation.fewshot") and value != "digits":
             task = tasks.find(value)

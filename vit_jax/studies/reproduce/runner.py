@@ -1,4 +1,4 @@
-"""Runs the steps of a table that can run on this machine, one after another."""
+"""Trains what a table needs and this machine can run, one run or transfer after another."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ from vit_jax.studies.study import GivenCells, Study
 from vit_jax.training import run_config
 
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
-MOST_DAYS = 7.0  # limit for a step without an accelerator
+MOST_DAYS = 7.0  # limit for a run without an accelerator
 OWN = "fewshot/self/5shot"  # replaces few-shot ImageNet in tiny copies, which have no images
 
 
@@ -31,36 +31,36 @@ def perform(
     smoke: bool,
     run: processes.RunCells = processes.run,
 ) -> int:
-    """Runs the steps that are ready in order, then those that they make ready.
+    """Trains every run of a table that is ready, in order, then those it makes ready.
 
     Args:
       table: a table or figure of the paper.
       workdir: the folder of all runs.
       overrides: options of the user's data, for runs whose own data is unavailable.
-      smoke: run tiny copies of all steps on random pixels.
+      smoke: train tiny copies on random pixels.
       run: runs cells.
 
-    Returns the exit code of the last step that failed, else 0; a failure does not stop the other
-    steps. Raises Preempted, and InUse if another process runs the same table in `workdir`. Other
-    tables may share `workdir`; only one of them runs a common step.
+    Returns the exit code of the last run that failed, else 0; a failure does not stop the others.
+    Raises Preempted, and InUse if another process trains the same table in `workdir`. Other tables
+    may share `workdir`; only one of them trains a common run.
     """
     code = 0
     with locking.exclusive(workdir, f"reproduce-{table.name}.lock"):
-        for step in table.steps:
+        for table_run in table.runs:
             plan = TablePlan(table, workdir, overrides)  # anew: the last one may make it ready
-            one = plan.planned[step.directory]
+            one = plan.planned[table_run.directory]
             reason = "" if smoke else _left_out(one)
             if one.state == planning.DONE or reason:
-                logs.log.info("%s: %s", step.directory, reason or "done")
+                logs.log.info("%s: %s", table_run.directory, reason or "done")
                 continue
-            options = plan.options(step)
-            logs.log.info("%s", one.command or step.directory)
+            options = plan.options(table_run)
+            logs.log.info("%s", one.command or table_run.directory)
             try:
-                _study(step, workdir, options, smoke=smoke).perform(run=run)
+                _study(table_run, workdir, options, smoke=smoke).perform(run=run)
             except Preempted:
                 raise
             except config.UserError as error:
-                logs.log.error("%s: %s", step.directory, error)
+                logs.log.error("%s: %s", table_run.directory, error)
                 code = error.exit_code
     return code
 
@@ -76,21 +76,21 @@ class _Training(GivenCells):
 
 
 def _study(
-    step: TableRun, workdir: pathlib.Path, options: Mapping[str, str], *, smoke: bool
+    table_run: TableRun, workdir: pathlib.Path, options: Mapping[str, str], *, smoke: bool
 ) -> Study:
-    """A step as a study; raises ConfigError where data are missing."""
+    """A run as a study; raises ConfigError where data are missing."""
     options = _tiny_options(options) if smoke else options
-    directory = workdir / step.directory
-    if step.kind != "transfer":
-        cfg, _ = run_config.start(step.name, options, directory, tiny=smoke)
+    directory = workdir / table_run.directory
+    if table_run.kind != "transfer":
+        cfg, _ = run_config.start(table_run.name, options, directory, tiny=smoke)
         cfg = reconcile(directory, cfg, options)
-        return _Training([Cell(directory=step.directory, cfg=cfg)], workdir)
+        return _Training([Cell(directory=table_run.directory, cfg=cfg)], workdir)
     if not smoke:
-        run_config.start(step.name, options, directory)  # raises where data are missing
-        return transfer.TransferStudy(transfer.create_plan(step.name, options), directory)
-    protocol = catalog.about(step.name).transfer or catalog.TransferSettings()
+        run_config.start(table_run.name, options, directory)  # raises where data are missing
+        return transfer.TransferStudy(transfer.create_plan(table_run.name, options), directory)
+    protocol = catalog.about(table_run.name).transfer or catalog.TransferSettings()
     rates, seeds = protocol.rates[:2], (0, 1)
-    plan = transfer.create_plan(step.name, options, rates=rates, seeds=seeds, tiny=True)
+    plan = transfer.create_plan(table_run.name, options, rates=rates, seeds=seeds, tiny=True)
     return transfer.TransferStudy(plan, directory)
 
 
@@ -109,7 +109,7 @@ def tiny(table: Exhibit) -> Exhibit:
 
 
 def _left_out(one: Planned) -> str:
-    """Why a step is left out; empty if it is not."""
+    """Why a run is left out; empty if it is not."""
     if one.state in (planning.WAITS, planning.LACKS):
         return f"left out: {one.state} {one.why}"
     days = (one.exaflops or 0.0) * 1e18 / CPU_FLOPS / 86_400

@@ -37,16 +37,16 @@ def table(name: str) -> Exhibit:
 def _table2() -> Exhibit:
     numbers = []
     for (model, pretrained), printed in paper.TABLE_2.items():
-        steps = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
-        steps["imagenet"] = finetuning(model, pretrained, f"imagenet-{printed.imagenet_pixels}")
+        runs = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
+        runs["imagenet"] = finetuning(model, pretrained, f"imagenet-{printed.imagenet_pixels}")
         row = row_label(model, pretrained)
-        numbers += _column_of_table2(row, printed, steps, vtab(model, pretrained))
+        numbers += _column_of_table2(row, printed, runs, vtab(model, pretrained))
     bit = {target: transfer(f"bit/R152x4-jft-{target}") for target in paper.TABLE_4}
     numbers += _column_of_table2(BIT_ROW, paper.TABLE_2_BIT, bit, bit_vtab())
     for column, value in paper.TABLE_2_NOISY_STUDENT.items():
         measure = CORE_DAYS if column == "core-days" else TARGETS[column][1]
         row = "Noisy Student (EfficientNet-L2)"
-        numbers.append(Score(row=row, column=column, steps=(), measure=measure, printed=value))
+        numbers.append(Score(row=row, column=column, runs=(), measure=measure, printed=value))
     return Exhibit(
         name="table2",
         title="Transfer beside the state of the art",
@@ -58,18 +58,18 @@ def _table2() -> Exhibit:
 def _column_of_table2(
     row: str,
     printed: paper.TransferScores,
-    steps: Mapping[str, TableRun],
+    runs: Mapping[str, TableRun],
     tasks: tuple[TableRun, ...],
 ) -> Iterator[Score]:
     """Yields the column of a network in Table 2, which is a row here."""
     for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
-        yield Score(row=row, column=column, steps=(steps[target],), measure=measure,
+        yield Score(row=row, column=column, runs=(runs[target],), measure=measure,
                    printed=mean, std=std)  # fmt: skip
     mean, std = printed.vtab
-    yield Score(row=row, column="VTAB", steps=tasks, printed=mean, std=std)
+    yield Score(row=row, column="VTAB", runs=tasks, printed=mean, std=std)
     origin = tasks[0].origin
     assert origin is not None
-    yield Score(row=row, column="core-days", steps=(origin,), measure=CORE_DAYS,
+    yield Score(row=row, column="core-days", runs=(origin,), measure=CORE_DAYS,
                printed=printed.core_days)  # fmt: skip
 
 
@@ -77,14 +77,14 @@ def _table4() -> Exhibit:
     """Held-out results of each learning rate; the paper prints only the grid."""
     numbers = [
         Score(row=f"{row_label(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
-             steps=(finetuning(*pair, target),))
+             runs=(finetuning(*pair, target),))
         for target, grid in paper.TABLE_4.items()
         for pair in paper.TABLE_5
         for lr in grid.lrs
     ]  # fmt: skip
     numbers += [  # a single rate needs no selection, so this is the test result
         Score(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}",
-             steps=vtab(*pair))
+             runs=vtab(*pair))
         for pair in paper.TABLE_2
     ]  # fmt: skip
     title = "Top-1 by learning rate: on held-out images, of VTAB on test images"
@@ -93,7 +93,7 @@ def _table4() -> Exhibit:
 
 def _table5() -> Exhibit:
     numbers = tuple(
-        Score(row=row_label(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
+        Score(row=row_label(*pair), column=column, runs=(finetuning(*pair, TARGETS[column][0]),),
              measure=TARGETS[column][1], printed=value)
         for pair, scores in paper.TABLE_5.items()
         for column, value in paper.titled(scores).items()
@@ -107,13 +107,13 @@ def _table6() -> Exhibit:
         row = length_row(model, epochs)
         for column, value in paper.titled(printed.scores).items():
             target, measure = TARGETS[column]
-            step = after_jft(model, epochs, target)
+            run = after_jft(model, epochs, target)
             numbers.append(
-                Score(row=row, column=column, steps=(step,), measure=measure, printed=value)
+                Score(row=row, column=column, runs=(run,), measure=measure, printed=value)
             )
-        origin = numbers[-1].steps[0].origin
+        origin = numbers[-1].runs[0].origin
         numbers.append(
-            Score(row=row, column="exaFLOPs", steps=(origin,), measure=EXAFLOPS,
+            Score(row=row, column="exaFLOPs", runs=(origin,), measure=EXAFLOPS,
                  printed=printed.exaflops)
         )  # fmt: skip
     return Exhibit(name="table6", title="Top-1 after JFT-300M, by compute", scores=tuple(numbers))
@@ -124,10 +124,10 @@ def _table7() -> Exhibit:
     for (model, optimizer), printed in paper.TABLE_7.items():
         row = f"{model}, {'Adam' if optimizer == 'adam' else 'SGD'}"
         origin = f"pretrain/{model}-jft-7ep{'-sgd' * (optimizer == 'sgd')}"
-        steps = {c: after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
+        runs = {c: after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
         for column, value in printed.items():
-            used = tuple(steps.values()) if column == "Average" else (steps[column],)
-            numbers.append(Score(row=row, column=column, steps=used, printed=value))
+            used = tuple(runs.values()) if column == "Average" else (runs[column],)
+            numbers.append(Score(row=row, column=column, runs=used, printed=value))
     return Exhibit(
         name="table7", title="Pre-training ResNets by Adam and by SGD", scores=tuple(numbers)
     )
@@ -137,7 +137,7 @@ def _table8() -> Exhibit:
     kinds = {"none": "none", "learned_1d": "1d", "learned_2d": "2d", "relative": "relative"}
     numbers = tuple(
         Score(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
-             steps=(few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
+             runs=(few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
                                            else f"{kinds[position]}-{place}")),),
              printed=round(100 * value, 3))
         for (position, place), value in paper.TABLE_8.items()
@@ -149,9 +149,9 @@ def _table9() -> Exhibit:
     numbers = []
     for task, scores in paper.TABLE_9.items():
         for (model, pretrained), value in zip(paper.TABLE_2, scores, strict=True):
-            step = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
+            run = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
             column = row_label(model, pretrained)
-            numbers.append(Score(row=task, column=column, steps=(step,), printed=value))
+            numbers.append(Score(row=task, column=column, runs=(run,), printed=value))
     return Exhibit(name="table9", title="VTAB-1k by task", scores=tuple(numbers))
 
 
@@ -169,13 +169,13 @@ def _home() -> Exhibit:
                 Score(
                     row=row,
                     column="5-shot",
-                    steps=(first,),
+                    runs=(first,),
                     x=images,
                     measure="fewshot/digits/5shot",
                 )
             )
             second = dataclasses.replace(transfer(f"home/{model}-digits", first.name), origin=first)
-            numbers.append(Score(row=row, column="fine-tuned", steps=(second,), x=images))
+            numbers.append(Score(row=row, column="fine-tuned", runs=(second,), x=images))
     return Exhibit(
         name="home",
         title="All ten digits after pre-training on 0 to 4, by images and network",
@@ -194,8 +194,8 @@ def _masked() -> Exhibit:
             about = catalog.about(name)
             printed = about.results[0].value if about.results else None
             row = about.row.removesuffix(", ImageNet")
-            step = transfer(name)
-            numbers.append(Score(row=row, column="ImageNet", steps=(step,), printed=printed))
+            run = transfer(name)
+            numbers.append(Score(row=row, column="ImageNet", runs=(run,), printed=printed))
     scratch = TableRun(
         directory="masked/digits-scratch", name="masked/digits-scratch", kind="transfer"
     )
@@ -203,7 +203,7 @@ def _masked() -> Exhibit:
         "digits, 10 % of the labels, after masked patches": transfer("masked/digits-tenth"),
         "digits, 10 % of the labels, from random weights": scratch,
     }
-    numbers += [Score(row=row, column="digits", steps=(step,)) for row, step in rows.items()]
+    numbers += [Score(row=row, column="digits", runs=(run,)) for row, run in rows.items()]
     return Exhibit(
         name="masked", title="Top-1 after masked patch prediction", scores=tuple(numbers)
     )
