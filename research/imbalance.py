@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.runtime import locking, logs
+from vit_jax.runtime import locking, logs, provenance
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import DONE, Records
 from vit_jax.studies.study import Study
@@ -148,7 +148,7 @@ class ImbalanceStudy(Study):
             (values.setdefault(section, {}) if section else values)[leaf] = value
         cfg = run_config.config_from_values(values, {})
         shown = {k: v for k, v in (OPTIONS | options).items() if not k.startswith("checkpoint")}
-        facts = {"arm": name, "set": split, "options": shown, "cpu": cpu_model()} | facts
+        facts = {"arm": name, "set": split, "options": shown, "cpu": provenance.processor()} | facts
         directory = f"cells/{name.replace(' ', '-').replace(',', '')}"
         directory += f"/lr{cfg.optimizer.lr:g}-seed{cfg.seed}"
         return Cell(directory=directory, cfg=cfg, facts=facts)
@@ -180,13 +180,6 @@ class ImbalanceStudy(Study):
             rates = {arm: self.rate(arm) for arm in ARMS}
             wanted += [self.cell(arm, rate, seed) for arm, rate in rates.items() if rate]
         return [cell for cell in wanted if self.records.find(cell) is None]
-
-
-def cpu_model() -> str:
-    """The name of this machine's processor."""
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "unknown")
 
 
 def test_top1(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:

@@ -722,6 +722,12 @@ def campaign(name, inputs, seed):
     return counts, bad
 
 
+def _cpu_seconds():
+    """Those of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main():
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # or libtpu looks for a TPU, and complains
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -733,15 +739,18 @@ def main():
     print("| reader | inputs | read | refused | other errors | crashes | hangs | memory | s |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in args.readers:
-        began = time.monotonic()
+        began, spent = time.monotonic(), _cpu_seconds()
         counts, bad = campaign(name, args.inputs, args.seed)
         seconds = round(time.monotonic() - began)
         row = [name, args.inputs, *counts.values(), seconds]
         print(f"| {' | '.join(map(str, row))} |", flush=True)
         if args.output:
-            command = f"python tests/helpers/hostile.py --inputs={args.inputs} --seed={args.seed}"
+            command = (
+                f"python tests/helpers/hostile.py {name} --inputs={args.inputs} --seed={args.seed}"
+            )
             line = {"command": command, "reader": name, "inputs": args.inputs} | counts
-            line |= {"seconds": seconds} | provenance.fields("cpu", {})
+            line |= {"seconds": seconds, "cpu_seconds": round(_cpu_seconds() - spent)}
+            line |= provenance.fields("cpu", {}) | {"processor": provenance.processor()}
             with args.output.open("a") as stream:
                 stream.write(json.dumps(line) + "\n")
         for event, text, data in bad[:5]:

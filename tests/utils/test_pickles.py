@@ -55,8 +55,18 @@ def test_what_is_no_pickle_is_an_error(data, reason):
         (b"\x80\x02K\x01)R.", "a int for a Global"),
         (b"\x80\x02]K\x01b.", "a state for a list"),
         (b"\x80\x02K\x01Q.", "the operation BINPERSID"),
+        # What one pickle may name a million times: long arguments, and keys that hash slowly.
+        (b"\x80\x02cdo\nit\n(" + b"N" * 17 + b"tR.", "a call with 17 arguments"),
+        (b"\x80\x02}(\x8a\x80" + b"\x01" * 128 + b"Nu.", "a key longer than 1,000 [a-z ]+"),
+        (b"\x80\x02}(X\xe9\x03\0\0" + b"a" * 1001 + b"Nu.", "a key longer than 1,000 [a-z ]+"),
     ],
 )
 def test_other_contents_are_refused_by_name(data, what):
     with pytest.raises(pickles.Refused, match=f"^{what}$"):
-        pickles.load(data)
+        pickles.load(data, {"do it": lambda *_: None})
+
+
+def test_keys_and_calls_up_to_the_limit_are_read():
+    allowed = {"do it": lambda *arguments: len(arguments)}
+    assert pickles.load(b"\x80\x02cdo\nit\n(" + b"N" * 16 + b"tR.", allowed) == 16
+    assert pickles.load(pickle.dumps({"a" * 1000: 1, 2**999: 2})) == {"a" * 1000: 1, 2**999: 2}

@@ -61,6 +61,7 @@ def test_what_no_file_of_flax_holds_is_refused(monkeypatch):
         (chunks.replace(b"\x81\xa10\4", b"\x81\xa10\5"), ValueError, "do not make the array"),
         (chunks.replace(b"\x81\xa10\4", b"\x81\xa11\4"), ValueError, "parts out of order"),
         (b"\x82\xa1a\1\xa1a\2", ValueError, "'a' occurs twice"),
+        ((b"\x81\xd9\xff" + b"a" * 255) * 4 + b"\1", ValueError, "a name of many long keys"),
         (b"\x81\xa1a" * 100 + b"\1", weights.WeightsError, "more than 32 deep"),
         (b"\x91" * 100 + b"\1", weights.WeightsError, "more than 32 deep"),
         (b"\xdd\xff\xff\xff\xff" + b"\1" * 300_000, weights.WeightsError, "more than 200,000"),

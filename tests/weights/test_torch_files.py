@@ -209,6 +209,7 @@ def test_a_tensor_lies_within_its_storage():
     for offset, shape, strides in (
         (1, (10,), (1,)), (1, (3, 2), (4, 1)), (10, (), ()), (-1, (1,), (1,)),
         (5, (2,), (-1,)), (0, (True,), (1,)), (0, (2,), ()), (0, (0,) * 33, (1,) * 33),
+        ("0", (1,), (1,)),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="^a tensor "):
             torch_files.rebuilt_tensor(FLOATS, offset, shape, strides)
@@ -228,6 +229,9 @@ def test_names_are_paths_that_differ_in_dictionaries_not_too_deep(monkeypatch):
     assert len(torch_files.named_tensors(nested)) == 1
     with pytest.raises(pickles.Refused, match="nested more than 16 deep"):
         torch_files.named_tensors({"x": nested})
+    assert len(torch_files.named_tensors({"x" * 500: {"y" * 499: one}})) == 1
+    with pytest.raises(ValueError, match="a name of many long keys"):
+        torch_files.named_tensors({"x" * 500: {"y" * 500: one}})
     monkeypatch.setattr(torch_files, "MAX_ENTRIES", 2)
     assert len(torch_files.named_tensors({"a": one, "b": one})) == 2
     with pytest.raises(pickles.Refused, match="more than 2 entries"):
@@ -280,6 +284,25 @@ def test_a_pickle_is_bounded_in_both_forms(monkeypatch):
         monkeypatch.setattr(torch_files, "MAX_PICKLE", least - 1)
         with pytest.raises(pickles.Refused, match="^a pickle of more than"):
             read_all(data)
+
+
+@pytest.mark.parametrize("items", [[["a", 1], ("b", 2)], {"a": 1, "b": 2}, []])
+def test_a_mapping_is_made_of_what_it_is_called_with_and_copies_nothing_twice(items):
+    """A million calls may name one list; its entries are taken by the first of them."""
+    call = torch_files.GLOBALS["collections OrderedDict"]
+    expected = list(dict(items).items())
+    assert list(call(items).items()) == expected
+    assert call(items) == (items if isinstance(items, dict) else {})
+    for wrong in ([["a", 1, 2]], [["a"]]):
+        with pytest.raises(ValueError, match="values to unpack"):
+            call(wrong)
+
+
+def test_a_storage_has_five_parts_or_six():
+    kind = pickles.Global("torch FloatStorage")
+    for count in (3, 4, 7, 10**6):
+        with pytest.raises(ValueError, match="an id of a storage with other parts"):
+            torch_files._storage(("storage", kind, "0", "cpu", *(4,) * (count - 4))[:count])
 
 
 # --- Files that want all memory or time ---------------------------------------------------------

@@ -16,6 +16,7 @@ from vit_jax.benchmarks.train import output
 from vit_jax.benchmarks.turns import OURS, Compared, Worker
 from vit_jax.models import variants
 from vit_jax.preflight import topologies
+from vit_jax.runtime import provenance
 from vit_jax.training import run_config
 
 PEER = "tf.data"
@@ -112,7 +113,9 @@ def _compare(options: Input, cores: list[int], names: pathlib.Path) -> Compared:
         programs = {name: lambda one=one: one.take(count) for name, one in workers.items()}
         results = turns.take(programs, rounds=options.rounds)
     what = f"{len(cores)} core{'s' * (len(cores) > 1)}"
-    return Compared(work=what, unit="images", amount=1, results=results, device=_processor())
+    return Compared(
+        work=what, unit="images", amount=1, results=results, device=provenance.processor()
+    )
 
 
 def title(options: Input) -> list[str]:
@@ -126,7 +129,7 @@ def title(options: Input) -> list[str]:
     return [
         f"JPEG files -> Inception crop -> {f'RandAugment {augment} -> ' if augment else ''}"
         f"224x224x3 uint8 batches of 256 in host memory; {files}",
-        f"{turns.machine(_processor())}; Python {platform.python_version()}",
+        f"{turns.machine(provenance.processor())}; Python {platform.python_version()}",
         f"vit_jax decodes with {jpeg.decoder()}; "
         + (f"{PEER} of TensorFlow {peer}" if peer else f"no {without}"),
     ]
@@ -154,10 +157,3 @@ def host_cores(variant: str, topology: str, per_core: float) -> list[tuple[str, 
         ("", f"{rate / per_core:,.1f} host cores like these, at {per_core:,.0f} images/s each"),
         (f"at {MFU:.0%} of it", f"{MFU * rate:,.0f} images/s: {MFU * rate / per_core:,.1f} cores"),
     ]
-
-
-def _processor() -> str:
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(": ")[2]
-    return platform.processor() or platform.machine()

@@ -3,6 +3,7 @@
 import datetime
 import os
 import pathlib
+import platform
 import subprocess
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +41,16 @@ def commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | N
     except (OSError, subprocess.CalledProcessError):
         return None
     return found[:12] + ("+" if changed else "")
+
+
+def processor() -> str:
+    """The name of this machine's processor."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 def _run(*words: str) -> str:

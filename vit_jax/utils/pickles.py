@@ -54,6 +54,9 @@ PUT = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 GET = frozenset({"GET", "BINGET", "LONG_BINGET"})
 IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
 MAX_OPERATIONS = 1_000_000  # some seconds; weights with an optimizer's state have a tenth
+# What one operation may touch of a value that many name: `_rebuild_tensor_v2` has 7 arguments.
+MAX_ARGUMENTS = 16
+MAX_KEY = 1_000  # characters of a key, or bits
 # Damage shows as an error of the machine's own containers.
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, EOFError)
 
@@ -139,7 +142,9 @@ class _Machine:
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, function = stack.pop(), stack.pop()
             made = self._allowed[expect(function, Global).name]
-            stack.append(made(*expect(arguments, tuple)))
+            if len(expect(arguments, tuple)) > MAX_ARGUMENTS:
+                raise Refused(f"a call with {len(arguments):,} arguments")
+            stack.append(made(*arguments))
         elif name == "BUILD":
             state = stack.pop()
             if hasattr(stack[-1], "build"):
@@ -170,8 +175,14 @@ def expect(value: Any, kind: type | types.UnionType) -> Any:
 
 
 def pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """The keys and values of a dictionary; keys are plain: a tuple in tuples may hash for ever."""
+    """The keys and values of a dictionary; keys are plain: a tuple in tuples may hash for ever.
+
+    So may a long number, or a long text that is compared with its like, if many entries name it.
+    """
     for key, value in zip(items[::2], items[1::2], strict=True):
         if not isinstance(key, str | bytes | int | float | None):
             raise Refused(f"a {type(key).__name__} for a key")
+        long = key.bit_length() if isinstance(key, int) else 0
+        if max(long, len(key) if isinstance(key, str | bytes) else 0) > MAX_KEY:
+            raise Refused(f"a key longer than {MAX_KEY:,} characters or bits")
         yield key, value

@@ -71,6 +71,8 @@ class _Walker:
 
     def arrays(self, path: str, depth: int) -> Iterator[tuple[str, MsgpackArray]]:
         """The arrays of the value that comes next, whose name is `path`."""
+        if len(path) > MAX_TEXT:  # each of many arrays would repeat it
+            raise ValueError("a name of many long keys")
         kind, value = self._next()
         if kind in ("map", "array") and depth == MAX_DEPTH:
             raise WeightsError(

@@ -75,11 +75,10 @@ class Tensor:
 
 def rebuilt_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
     """`torch._utils._rebuild_tensor`, checked: a part outside of its storage is refused."""
-    numbers = (offset, *expect(shape, tuple), *expect(strides, tuple))
-    if not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
-        raise ValueError("a tensor whose shape or strides are no counts")
-    if len(shape) != len(strides) or len(shape) > limits.AXES:
+    if len(expect(shape, tuple)) != len(expect(strides, tuple)) or len(shape) > limits.AXES:
         raise ValueError(f"a tensor of {len(shape)} axes")
+    if not all(type(n) is int and 0 <= n < 2**48 for n in (offset, *shape, *strides)):
+        raise ValueError("a tensor whose shape or strides are no counts")
     tensor = Tensor(expect(storage, Storage), offset, shape, strides)
     if offset + tensor.span > tensor.storage.count:
         raise ValueError("a tensor that reaches beyond its storage")
@@ -91,12 +90,18 @@ def _parameter(data: Any, *_: Any) -> Any:
 
 
 def _mapping(*arguments: Any) -> dict[Any, Any]:
-    """An OrderedDict, a Counter or a defaultdict as a plain dictionary."""
+    """An OrderedDict, a Counter or a defaultdict as a plain dictionary.
+
+    Nothing is copied that another call may name again, or n bytes could ask for n^2 entries.
+    """
     items = next((one for one in arguments if isinstance(one, list | dict)), [])
     if isinstance(items, dict):
-        return dict(items)
-    flat = list(itertools.chain.from_iterable(expect(pair, tuple | list) for pair in items))
-    return dict(pickles.pairs(flat))
+        return items
+    flat = []
+    while items:
+        key, value = expect(items.pop(), tuple | list)
+        flat += [value, key]
+    return dict(pickles.pairs(flat[::-1]))
 
 
 def _inert(*_: Any) -> Inert:
@@ -130,7 +135,9 @@ GLOBALS: Mapping[str, Callable[..., Any]] = {
 
 def _storage(identity: Any) -> Storage:
     """The storage that a persistent id stands for."""
-    kind, dtype, key, _, count, *view = expect(identity, tuple)
+    if len(expect(identity, tuple)) not in (5, 6):
+        raise ValueError("an id of a storage with other parts")
+    kind, dtype, key, _, count, *view = identity
     name = expect(dtype, pickles.Global).name.removeprefix("torch ").removesuffix("Storage")
     if kind != "storage" or name not in DTYPES:
         raise Refused(f"values of the type {name.replace(' ', '.')[:80]}")
@@ -154,6 +161,8 @@ def named_tensors(value: Any) -> dict[str, Tensor]:
 
     def visit(value: Any, path: str, depth: int) -> None:
         if isinstance(value, Tensor):
+            if len(path) > pickles.MAX_KEY:
+                raise ValueError("a name of many long keys")
             if path in found:
                 raise ValueError(f"{path[:80]!r} occurs twice")
             found[path] = value
