@@ -9,6 +9,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 import vit_jax
+from vit_jax.weights import peft_files
 from vit_jax.weights.arrays import WeightsError
 
 WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights"
@@ -74,6 +75,21 @@ def test_the_names_of_a_saved_model_are_taken_too(folder, by_peft):
     model = vit_jax.load(folder, BASE)
     logits = np.asarray(model.apply(model.params, by_peft["images"])[0])
     np.testing.assert_allclose(logits, by_peft["head"], rtol=0, atol=1e-6)
+
+
+def test_trained_names_are_found_under_those_that_are_saved():
+    """DINOv2's layers keep their name in version 5 of transformers, their parts do not."""
+    for name, saved in (
+        (
+            "encoder.layer.1.attention.q_proj.weight",
+            "encoder.layer.1.attention.attention.query.weight",
+        ),
+        ("vit.layers.0.mlp.fc2.bias", "vit.encoder.layer.0.output.dense.bias"),
+        ("encoder.layer.0.mlp.fc1.weight", "encoder.layer.0.mlp.fc1.weight"),
+    ):
+        located = peft_files._Located.by(name, {saved: None})
+        assert located(name) == saved
+        assert located("other.weight") is None
 
 
 def test_a_path_in_the_folder_is_not_followed(folder):

@@ -5,7 +5,7 @@ import argparse
 from vit_jax.cli import arguments
 
 # Those of `conversion.KINDS`, without importing jax.
-KINDS = ("google", "timm", "hf", "flax", "orbax", "adapter")
+KINDS = ("google", "timm", "hf", "flax", "orbax", "adapter", "peft")
 DTYPES = ("float32", "float16", "bfloat16")  # those of `weights.writers`
 HELP = "write a checkpoint in the format of another project"
 TAKES_CONFIG = True
@@ -14,8 +14,8 @@ google: the .npz files of vision_transformer and big_transfer; timm: a .safetens
 folder with its config.json; hf: a folder for Hugging Face transformers; flax: the same for its Flax
 classes, with flax_model.msgpack; orbax: a checkpoint of this project, for every command here;
 adapter: a folder with what has trained of a run that froze the rest (LoRA, a new head), which loads
-beside the weights it began with. Folders of timm, hf and flax get a model card, README.md, for
-`vit_jax push`.
+beside the weights it began with; peft: such a folder of LoRA for PEFT. Folders of timm, hf and flax
+get a model card, README.md, for `vit_jax push`.
 """
 
 

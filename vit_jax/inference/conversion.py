@@ -15,12 +15,13 @@ from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import first_line
 from vit_jax.config import checks
 from vit_jax.inference import loading, model_card
+from vit_jax.models.classifier import LORA
 from vit_jax.training import build, run_config, trainable
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.errors import NotWritten
-from vit_jax.weights import adapter_file
+from vit_jax.weights import adapter_file, exporting, peft_export
 
-KINDS = (*weights.KINDS, "orbax", "adapter")
+KINDS = (*weights.KINDS, "orbax", "adapter", "peft")
 
 
 def convert(
@@ -38,7 +39,8 @@ def convert(
     Args:
       reference: a checkpoint, as in `load`.
       kind: `google`, `timm`, `hf`, `flax`, `orbax` for a checkpoint of this project, or `adapter`:
-        what has trained of a run that froze the rest of `init_from`, to be loaded beside that.
+        what has trained of a run that froze the rest of `init_from`, to be loaded beside that;
+        `peft` is such a folder for PEFT, of a run with LoRA.
       output: the file or folder to write, which must not exist.
       overrides: options, as in `load`.
       step: as in `load`.
@@ -56,7 +58,7 @@ def convert(
     """
     output = storage.given_path("--output", output, remote=False)
     check_free(output)
-    if kind in ("orbax", "adapter") and dtype != "float32":
+    if kind in ("orbax", "adapter", "peft") and dtype != "float32":
         raise config.ConfigError(f"--dtype={dtype}: --to={kind} keeps all bits; leave it out")
     if license_id is not None:
         if kind not in model_card.LIBRARIES or output.suffix.lower() == ".safetensors":
@@ -65,8 +67,8 @@ def convert(
                 f"{', '.join(model_card.LIBRARIES)} writes; leave it out"
             )
         model_card.check_license(license_id)
-    if kind == "adapter":
-        return _save_adapter(reference, output, overrides or {}, step)
+    if kind in ("adapter", "peft"):
+        return _save_adapter(reference, kind, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
     checks.check_fixed(opened.config, "convert")
     params, unsaid = jax.device_get(opened.params), ()
@@ -100,12 +102,13 @@ def convert(
 
 def _save_adapter(
     reference: str | os.PathLike[str],
+    kind: str,
     output: pathlib.Path,
     overrides: Mapping[str, Any],
     step: int | str | None,
 ) -> list[str]:
     if not loading.is_run(reference):
-        raise config.ConfigError(f"--to=adapter: {reference} is no run; only a run has a base")
+        raise config.ConfigError(f"--to={kind}: {reference} is no run; only a run has a base")
     directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
     cfg = run_config.config_from_values(record["config"], overrides)
     base = loading.adapter_base(cfg, record["classes"])
@@ -123,12 +126,62 @@ def _save_adapter(
     # What the run evaluates: the moving average, if it keeps one.
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
     arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in base.shapes}
+    if kind == "peft":
+        opened = loading.load(reference, overrides, step)
+        return _write_peft(output, opened, arrays)
     fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": base.digest}
     adapter_file.write(output, arrays, fields, f"{cfg.name}: {record['selection']}")
     count = sum(array.size for array in arrays.values())
     return [
         f"used: {len(arrays)} arrays, {count:,} parameters; the base: {cfg.init_from}",
         f"written: {output} (adapter, from run, {record['selection']})",
+    ]
+
+
+def _write_peft(
+    output: pathlib.Path, opened: loading.LoadedModel, arrays: Mapping[str, np.ndarray]
+) -> list[str]:
+    """Writes an adapter folder of PEFT, of what a run has trained; lines for people."""
+    cfg, base = opened.config, str(opened.config.init_from)
+    if cfg.lora.rank is None:
+        raise config.ConfigError("--to=peft: the run has no LoRA; write --to=adapter, or --to=hf")
+    if other := [name for name in arrays if not name.startswith((f"{LORA}/", "head/"))]:
+        raise config.ConfigError(
+            f"--to=peft: {other[0]} has trained beside LoRA and the head, and PEFT would not add "
+            "it; write --to=adapter, or --to=hf"
+        )
+    said = []
+    if isinstance(cfg.loss, config.Regression):
+        opened = opened.rescaled((0.0,), (1.0,))
+    elif opened.temperature is not None:
+        said.append(f"temperature={opened.temperature:.4f}: not stored in this format")
+    adapters = {n.removeprefix(f"{LORA}/"): a for n, a in arrays.items() if n.startswith(LORA)}
+    made = peft_export.Adapters(adapters, cfg.lora.rank, cfg.lora.alpha)
+    before, size = loading.describe(base), cfg.data.image_size
+    own, its = exporting.normal(cfg.model), exporting.normal(before.model)
+    for key in exporting.ENCODER:
+        value, other = getattr(own, key), getattr(its, key)
+        if value != other:
+            raise config.ConfigError(
+                f"--to=peft: model.{key}={config.show(value)}: {base} has {config.show(other)}, "
+                "and PEFT adds to it as it is; write --to=hf, or --to=timm"
+            )
+    resized = before.data.image_size != size
+    repository = None if resized else peft_export.repository(base)
+    params = jax.device_get(opened.params)
+    modules = peft_export.write(output, params, opened.spec, made, repository)
+    if repository is None:
+        option = f" --config.data.image_size={size[0]},{size[1]}" if resized else ""
+        said.append(
+            f"base: vit_jax convert --checkpoint={base}{option} --to=hf --output=BASE writes it "
+            "for transformers"
+        )
+    return [
+        *said,
+        f"classes: load the base with num_labels={cfg.model.num_classes}, "
+        "ignore_mismatched_sizes=True; their names are not stored in this format",
+        f"written: {output} (peft, {len(modules)} layers of LoRA and the head, from run, "
+        f"{opened.selection})",
     ]
 
 

@@ -105,13 +105,7 @@ def save(
         raise WeightsError(
             f"model.architecture={spec.model.architecture}: {project.title} has no equivalent"
         )
-    params, spec, changes = _normalized(params, spec, kind)
-    family = find_family(spec, kind)
-    if spec.mae is not None and not family.autoencoders:
-        spec = dataclasses.replace(spec, mae=None)
-        changes += (f"the decoder is left out, as {project.title} has none",)
-    _check_encoder(spec.model, project.title)
-    family.validate_spec(spec)
+    params, spec, family, changes = prepare(params, spec, kind)
     files = family.files(spec) if folder else {}
     if kind == "flax":
         flax_names.check_architecture(files["config.json"]["architectures"][0])
@@ -127,6 +121,27 @@ def save(
         metadata = said | ({"vit_jax": origin[:400]} if origin else {})
         writers.write(path, arrays, documents, metadata)
     return (*changes, *differences)
+
+
+class Prepared(NamedTuple):
+    """The same function with the options of another project, its family there, and the changes."""
+
+    params: models.Params
+    spec: mapping.ModelSpec
+    family: Family
+    changes: tuple[str, ...]
+
+
+def prepare(params: models.Params, spec: mapping.ModelSpec, kind: str) -> Prepared:
+    """Parameters as an export writes them; raises WeightsError for a model that it cannot hold."""
+    params, spec, changes = _normalized(params, spec, kind)
+    family, title = find_family(spec, kind), PROJECTS[kind].title
+    if spec.mae is not None and not family.autoencoders:
+        spec = dataclasses.replace(spec, mae=None)
+        changes += (f"the decoder is left out, as {title} has none",)
+    _check_encoder(spec.model, title)
+    family.validate_spec(spec)
+    return Prepared(params, spec, family, changes)
 
 
 def find_family(spec: mapping.ModelSpec, kind: str) -> Family:

@@ -23,8 +23,10 @@ PREFIX = "base_model.model."
 MERGE = "merge it with PEFT (merge_and_unload, save_pretrained)"
 LORA = re.compile(r"(?P<layer>.+)\.lora_(?P<side>[AB])(?:\.[\w-]+)?\.weight")
 PARTS = re.compile(r"\.(?:modules_to_save\.[\w-]+|base_layer)(?=\.)")  # of PEFT's modules
-# Version 5 of transformers trains a ViT under other names than those it saves.
-NEWER = re.compile(rf"(^|\.)layers\.(\d+)\.({'|'.join(map(re.escape, hf_vit.NEWER_DENSE))})(?=\.)")
+# Version 5 of transformers trains a ViT under other names than those it saves: `layers.0` (in
+# DINOv2 `encoder.layer.0`) and other dense layers.
+TRAINED = "|".join(map(re.escape, hf_vit.NEWER_DENSE))
+NEWER = re.compile(rf"(^|\.)(?:encoder\.layer|layers)\.(\d+)\.({TRAINED})(?=\.)")
 OLDER = dict(zip(hf_vit.NEWER_DENSE, hf_vit.DENSE, strict=True))
 # Fields of LoRA as it is here. Any other that is set belongs to a variant with other arithmetic.
 READ = {

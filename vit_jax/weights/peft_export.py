@@ -1,0 +1,101 @@
+"""Writes adapter folders of PEFT, which `peft_files` reads: LoRA and the head of a run."""
+
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax import models
+from vit_jax.utils import tree_utils
+from vit_jax.weights import exporting, hub, mapping, peft_files, readers, writers, zoo
+from vit_jax.weights.arrays import WeightsError
+from vit_jax.weights.families import hf_vit
+
+SAVED = re.compile(rf"(^|\.)encoder\.layer\.(\d+)\.({'|'.join(map(re.escape, hf_vit.DENSE))})$")
+NEWER = dict(zip(hf_vit.DENSE, hf_vit.NEWER_DENSE, strict=True))
+
+
+class Adapters(NamedTuple):
+    """Adapters of a run: `a` (inputs, rank) and `b` (rank, outputs) under the name of each matrix.
+
+    Those of stacked layers have the layers in front.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    rank: int
+    alpha: float
+
+
+def write(
+    folder: pathlib.Path,
+    params: models.Params,
+    spec: mapping.ModelSpec,
+    adapters: Adapters,
+    base_name: str | None,
+) -> list[str]:
+    """Writes an adapter folder for a base in the form of Hugging Face; returns its modules.
+
+    Modules have the names of transformers 5; the head is there whole. Raises WeightsError for a
+    model that transformers cannot hold, or whose layers are others there.
+
+    Args:
+      folder: must not exist.
+      params: of the model with its adapters merged, of which the head is written.
+      spec: describes that model.
+      adapters: those of its matrices.
+      base_name: of the base's repository on the Hub, if it has one.
+    """
+    params, spec, family, _ = exporting.prepare(params, spec, "hf")
+    kind = family.files(spec)["config.json"]["model_type"]
+    shapes = tree_utils.flatten(mapping.create_classifier(spec).shapes())
+    whole = mapping.write_arrays(params, family.rules(None, spec), spec)
+    arrays: dict[str, np.ndarray] = {}
+    modules, heads = [], []
+    for target, index, _, source, rule in mapping.locate(shapes, family.rules(None, spec), None):
+        module = _trained_name(source.removesuffix(".weight"), kind)
+        if target.startswith("head/"):
+            arrays[f"{peft_files.PREFIX}{source}"] = whole[source]
+            heads += [module] if source.endswith(".weight") else []
+        elif f"{target}/a" in adapters.arrays:
+            if rule.parts > 1 or rule.layout.axes != (1, 0):
+                raise WeightsError(f"lora.where: {target} is no layer of its own in transformers")
+            for side in "ab":
+                values = adapters.arrays[f"{target}/{side}"]
+                values = values if index is None else values[index]
+                name = f"{peft_files.PREFIX}{module}.lora_{side.upper()}.weight"
+                arrays[name] = np.ascontiguousarray(values.T)
+            modules.append(module)
+    alpha = adapters.alpha
+    fields = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": base_name,
+        "inference_mode": True,
+        "r": adapters.rank,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "use_rslora": False,
+        "init_lora_weights": True,
+        "target_modules": modules,  # by their whole names: an end could be that of another layer
+        "modules_to_save": heads,
+    }
+    writers.write(folder, arrays, {peft_files.CONFIG: fields}, folded=peft_files.FILES[0])
+    return modules
+
+
+def repository(base: str) -> str | None:
+    """The repository on the Hub that `init_from` is the address of, if transformers reads it."""
+    page = re.fullmatch(rf"{hub.HUB}/([\w.\-]+/[\w.\-]+?)/?", base, re.ASCII)
+    if page is None:
+        return None
+    fields = readers.read_json(zoo.resolve(base) / "config.json")
+    return page[1] if "model_type" in fields else None
+
+
+def _trained_name(module: str, kind: str) -> str:
+    """The name of a module while transformers 5 runs it, by the name that it saves."""
+    block = "encoder.layer" if kind.startswith("dinov2") else "layers"
+    return SAVED.sub(lambda match: f"{match[1]}{block}.{match[2]}.{NEWER[match[3]]}", module)
