@@ -5,7 +5,6 @@ import functools
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 
@@ -101,7 +100,7 @@ class Programs:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _logits(
-    model: models.Classifier, data: config.Data, params: Any, images: jax.Array
+    model: models.Classifier, data: config.Data, params: models.Params, images: jax.Array
 ) -> jax.Array:
     return model.apply(params, normalization.normalize_pixels(images, data))[0]
 

@@ -42,7 +42,7 @@ class Forward:
         """Label of a result line."""
         return f"{self.model} at {self.side}"
 
-    def compile(self, batch: int, device: Any) -> Any:
+    def compile(self, batch: int, device: Any) -> jax.stages.Compiled:
         """The program from uint8 images (B, H, W, 3) to probabilities (B, 1000).
 
         Raises JaxRuntimeError if the compiler finds that it does not fit the device.
@@ -75,6 +75,8 @@ def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Fo
     return found
 
 
-def _probabilities(network: models.Classifier, params: Any, images: jax.Array) -> jax.Array:
+def _probabilities(
+    network: models.Classifier, params: models.Params, images: jax.Array
+) -> jax.Array:
     logits, _ = network.apply(params, normalization.normalize_pixels(images, PIXELS))
     return jax.nn.softmax(logits)

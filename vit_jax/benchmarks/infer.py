@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from vit_jax import models
 from vit_jax.benchmarks import Table
 from vit_jax.benchmarks.forward import Forward
 from vit_jax.benchmarks.infer_files import Panel
@@ -92,7 +93,9 @@ def _double(forward: Forward, device: Any, rounds: int, timed: list[TimedBatch])
         return f"memory: batch {batch} does not fit"
 
 
-def time_passes(program: Any, params: Any, images: jax.Array, rounds: int) -> float:
+def time_passes(
+    program: jax.stages.Compiled, params: models.Params, images: jax.Array, rounds: int
+) -> float:
     """Median seconds of `rounds` passes, after one that is not counted."""
     jax.block_until_ready(program(params, images))
     times = []
@@ -109,9 +112,11 @@ def pixels(batch: int, side: int) -> jax.Array:
     return jax.random.bits(jax.random.key(1), (batch, side, side, 3), jnp.uint8)
 
 
-def peak_memory(program: Any) -> float:
+def peak_memory(program: jax.stages.Compiled) -> float:
     """Peak memory of a compiled program in bytes."""
-    return float(program.memory_analysis().peak_memory_in_bytes)
+    analysis = program.memory_analysis()
+    assert analysis is not None
+    return float(analysis.peak_memory_in_bytes)
 
 
 def _free_memory() -> float:

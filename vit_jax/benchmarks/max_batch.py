@@ -10,6 +10,7 @@ import jax
 
 from vit_jax.benchmarks import Table
 from vit_jax.benchmarks.forward import Forward
+from vit_jax.benchmarks.infer import peak_memory
 from vit_jax.benchmarks.infer_files import Panel
 from vit_jax.benchmarks.step_timing import jax_out_of_memory
 from vit_jax.preflight.topologies import Slice
@@ -122,7 +123,7 @@ def compile_use(forward: Forward, batch: int, where: Slice) -> MemoryUse:
         if not jax_out_of_memory(error):
             raise
         return parse_refusal(str(error), where.memory)
-    peak = float(compiled.memory_analysis().peak_memory_in_bytes)
+    peak = peak_memory(compiled)
     return MemoryUse(peak, peak <= where.memory, where.memory)
 
 

@@ -29,7 +29,7 @@ def serve(
     packages: tuple[str, ...],
     failures: tuple[type[Exception], ...],
     out_of_memory: Callable[[Exception], bool],
-    load: Callable[[], Any] = lambda: None,
+    load: Callable[[], object] = lambda: None,
 ) -> None:
     """Prepares, takes a step and prints facts about both, then answers until standard input ends.
 

@@ -33,6 +33,7 @@ from vit_jax.checkpoints.record import find
 from vit_jax.runtime import collectives
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint, LeaseLost, UserError
+from vit_jax.utils.tree_utils import Tree
 
 __all__ = [
     "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find",
@@ -106,7 +107,7 @@ class Manager:
     def save(
         self,
         step: int,
-        state: Any,
+        state: Tree,
         *,
         record: Mapping[str, Any],
         metrics: Mapping[str, float] | None,
@@ -198,8 +199,8 @@ class Manager:
         return score is not None and (self._score is None or score > self._score)
 
     def restore(
-        self, target: Any, *, step: int | None = None, avoid: Collection[int] = ()
-    ) -> tuple[Any, dict[str, Any]] | None:
+        self, target: Tree, *, step: int | None = None, avoid: Collection[int] = ()
+    ) -> tuple[Tree, records.Commit] | None:
         """Restores the newest intact state and its record; None if nothing was ever committed.
 
         Renames a damaged checkpoint to NUMBER.bad and restores the one before it.
@@ -255,7 +256,7 @@ class Manager:
         self._background.shutdown()
         self._checkpointer.close()
 
-    def _make_room(self, step: int, commit: Mapping[str, Any], size: int) -> bool:
+    def _make_room(self, step: int, commit: records.Commit, size: int) -> bool:
         """Makes room for a step's folder; returns whether a committed one already exists."""
         self._check_lease()
         path = records.folder(self._directory, step)
@@ -282,7 +283,7 @@ class Manager:
         path.mkdir(parents=True)
         return False
 
-    def _finish(self, step: int, commit: Mapping[str, Any]) -> None:
+    def _finish(self, step: int, commit: records.Commit) -> None:
         """Commits once orbax is done; runs in the background."""
         path = records.folder(self._directory, step)
         try:

@@ -57,14 +57,14 @@ class _Hook:
     def __init__(self, previous: Callable[[Any], object]) -> None:
         self.previous = previous
 
-    def __call__(self, unraisable: Any) -> None:
+    def __call__(self, unraisable: "sys.UnraisableHookArgs") -> None:
         code = getattr(unraisable.object, "cr_code", None)
         coroutine = code is not None and "orbax" in code.co_filename
         if not coroutine and not _called_a_closed_loop(unraisable):
             self.previous(unraisable)
 
 
-def _called_a_closed_loop(unraisable: Any) -> bool:
+def _called_a_closed_loop(unraisable: "sys.UnraisableHookArgs") -> bool:
     """Whether one of tensorstore's threads called an event loop that is closed."""
     frames = list(traceback.walk_tb(unraisable.exc_traceback))
     # Such a thread has no Python of its own: asyncio's function is the outermost frame.

@@ -13,6 +13,7 @@ from vit_jax.checkpoints import record as records
 from vit_jax.runtime import collectives
 from vit_jax.utils import messages, tree_utils
 from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint
+from vit_jax.utils.tree_utils import Tree
 
 # Words in errors that say nothing about the checkpoint itself.
 PASSING = (
@@ -21,7 +22,7 @@ PASSING = (
 )  # fmt: skip
 
 
-def restore_subtree(directory: epath.PathLike, step: int, target: Any) -> Any:
+def restore_subtree(directory: epath.PathLike, step: int, target: Tree) -> Tree:
     """Part of a checkpoint, such as `{"params": ...}`, verified by its digests.
 
     Args:
@@ -36,8 +37,8 @@ def restore_subtree(directory: epath.PathLike, step: int, target: Any) -> Any:
 
 
 def restore_exactly(
-    directory: epath.Path, step: int, target: Any, *, whole: bool
-) -> tuple[Any, dict[str, Any]]:
+    directory: epath.Path, step: int, target: Tree, *, whole: bool
+) -> tuple[Tree, records.Commit]:
     """Like `restore`, but damage raises a CheckpointError that names the alternatives."""
     try:
         return restore(directory, step, target, whole=whole)
@@ -49,8 +50,8 @@ def restore_exactly(
 
 
 def restore(
-    directory: epath.Path, step: int, target: Any, *, whole: bool
-) -> tuple[Any, dict[str, Any]]:
+    directory: epath.Path, step: int, target: Tree, *, whole: bool
+) -> tuple[Tree, records.Commit]:
     """The verified state, or the part of it that `target` names, and the public record.
 
     Raises DamagedCheckpoint; CheckpointError if the target does not fit, or if the checkpoint

@@ -32,6 +32,7 @@ PARTS = {"step": int, "facts": dict, "metrics": dict, "leaves": dict, "files": d
 FACTS = {"config": dict, "classes": list, "data": str, "examples": int, "measured": dict}
 FACTS |= {"plugins": dict, "versions": dict, "changes": list}  # those that there are
 ERRORS = ("loss", "ece", "mae", "rmse")  # metrics of which less is better
+Commit = dict[str, Any]  # the content of commit.json
 BLOCK = 2**20  # bytes read at a time: a core's cache has room for them
 OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
 
@@ -85,7 +86,7 @@ def checkpoint_folders(directory: epath.PathLike) -> list[tuple[epath.Path, re.M
     return [(path, match) for path in sorted(paths) if (match := OWN.fullmatch(path.name))]
 
 
-def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
+def write(path: epath.Path, commit: Commit) -> None:
     """Commits the checkpoint in folder `path`: everything durable first, the record last.
 
     Ends once the record has been read back. Raises OSError, ValueError or DamagedCheckpoint.
@@ -123,7 +124,7 @@ def encode(body: Any) -> str:
     return json.dumps({"commit": body, "sha256": _sha256(body)})
 
 
-def read_commit(path: epath.Path) -> dict[str, Any]:
+def read_commit(path: epath.Path) -> Commit:
     """The commit record in folder `path`; raises DamagedCheckpoint unless it is intact."""
     try:
         with storage.os_errors():
@@ -155,7 +156,7 @@ def read_commit(path: epath.Path) -> dict[str, Any]:
     return body
 
 
-def check_files(path: epath.Path, commit: Mapping[str, Any], share: slice = slice(None)) -> None:
+def check_files(path: epath.Path, commit: Commit, share: slice = slice(None)) -> None:
     """Reads a share of the checkpoint's files; raises DamagedCheckpoint at one that has changed.
 
     Orbax would find some of this damage itself, and fill the terminal about it.
@@ -252,7 +253,7 @@ def prepare(directory: epath.Path) -> str:
     return probe.name
 
 
-def best(commits: Mapping[int, Mapping[str, Any]], metric: str | None) -> int | None:
+def best(commits: Mapping[int, Commit], metric: str | None) -> int | None:
     """The step that `score` ranks first, the earliest of equals; None without metrics."""
     scores = {step: score(commit["metrics"], metric) for step, commit in sorted(commits.items())}
     known = {step: value for step, value in scores.items() if value is not None}
@@ -273,7 +274,7 @@ def score(metrics: Mapping[str, Any] | None, metric: str | None) -> tuple[float,
     return -value if what in ERRORS else value, -loss if _finite(loss) else -math.inf
 
 
-def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
+def readable(directory: epath.PathLike) -> dict[int, Commit]:
     """The commit records of a directory by step, leaving out damaged ones."""
     commits = {}
     for step in steps(directory):
@@ -282,12 +283,12 @@ def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
     return commits
 
 
-def public_record(commit: Mapping[str, Any]) -> dict[str, Any]:
+def public_record(commit: Commit) -> dict[str, Any]:
     """The public part of a commit record: the run's facts, `step` and `metrics`."""
     return {**commit["facts"], "step": commit["step"], "metrics": commit["metrics"]}
 
 
-def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, dict[str, Any]]:
+def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, Commit]:
     """A checkpoint's step and record; its arrays are not read.
 
     The record says in `selection` why it is this one, in words such as `step 60, the best by ...`.
@@ -318,9 +319,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
     return step, {**public_record(commits[step]), "selection": selection}
 
 
-def choose(
-    commits: Mapping[int, Mapping[str, Any]], at: int | str | None = None
-) -> tuple[int, str]:
+def choose(commits: Mapping[int, Commit], at: int | str | None = None) -> tuple[int, str]:
     """The step of one of these checkpoints, chosen as `find` does, and why it is this one.
 
     Raises CheckpointError if no checkpoint is meant.
@@ -374,7 +373,7 @@ def _files(path: epath.Path) -> Iterator[epath.Path]:
         yield from _files(child) if child.is_dir() else (child,)
 
 
-def _list(commits: Mapping[int, Any]) -> str:
+def _list(commits: Mapping[int, Commit]) -> str:
     return "steps " + ", ".join(str(step) for step in sorted(commits))
 
 

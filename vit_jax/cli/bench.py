@@ -5,10 +5,15 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vit_jax import config
 from vit_jax.cli import arguments, tables
+
+if TYPE_CHECKING:
+    from vit_jax.benchmarks import Table
+    from vit_jax.benchmarks.infer_files import Panel
+    from vit_jax.benchmarks.turns import Compared
 
 HELP = "measure speed on this machine, as ratios to a named alternative"
 TAKES_CONFIG = False
@@ -225,7 +230,9 @@ def _make_folder(args: argparse.Namespace) -> None:
             args.output.mkdir(parents=True, exist_ok=True)
 
 
-def _write_infer(args: argparse.Namespace, where: str, rows: Any, panels: Any) -> None:
+def _write_infer(
+    args: argparse.Namespace, where: str, rows: "Table", panels: "Sequence[Panel]"
+) -> None:
     if args.output is not None:
         from vit_jax.benchmarks import infer_files
 
@@ -302,7 +309,7 @@ def _dispatch(args: argparse.Namespace) -> None:
     _show(dispatch.title(), compared)
 
 
-def _show(title: Iterable[str], compared: Sequence[Any]) -> None:
+def _show(title: Iterable[str], compared: "Sequence[Compared]") -> None:
     from vit_jax.benchmarks import turns
 
     for line in title:
@@ -312,7 +319,7 @@ def _show(title: Iterable[str], compared: Sequence[Any]) -> None:
 
 def _record(
     args: argparse.Namespace,
-    compared: Sequence[Any],
+    compared: "Sequence[Compared]",
     work: Mapping[str, Any],
     versions: Mapping[str, str] | Sequence[str] = (),
 ) -> None:

@@ -3,10 +3,13 @@
 import argparse
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vit_jax import config
 from vit_jax.cli import tables
+
+if TYPE_CHECKING:
+    from vit_jax.pages.listing import TitledTable
 
 HELP = "list config names, published checkpoints, or tasks"
 TAKES_CONFIG = False
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     return 0
 
 
-def _print_groups(groups: Iterable[Any]) -> None:
+def _print_groups(groups: Iterable["TitledTable"]) -> None:
     for group in groups:
         print(group.title)
         if group.shared:

@@ -6,10 +6,10 @@ All become what a file of the same picture decodes to, so that one view follows.
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing
 from PIL import Image, ImageOps
 
 from vit_jax import config
@@ -22,8 +22,12 @@ RANGES = "expected 0 to 255, 0 to 65535, or fractions from 0 to 1"
 # What Pillow raises for damaged files, among them broken EXIF.
 DAMAGED = (OSError, SyntaxError, ValueError, KeyError, struct.error)
 
+# A path, the bytes of a file, a Pillow image or an array, of jax too; or several.
+ImageInput = str | os.PathLike[str] | bytes | Image.Image | numpy.typing.ArrayLike
+ImageInputs = ImageInput | Iterable[ImageInput]
 
-def read_images(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
+
+def read_images(images: ImageInputs, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
     """Yields the name and the encoded, uint8 or uint16 `H W C` pixels of each image.
 
     Pillow images are read as their files are: EXIF orientation applied, alpha dropped for models of
@@ -42,7 +46,7 @@ def read_images(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | n
 
 
 def _read_images(
-    images: Any, name: str, data: config.Data
+    images: ImageInputs, name: str, data: config.Data
 ) -> Iterator[tuple[str, bytes | np.ndarray]]:
     if isinstance(images, str | os.PathLike):
         yield os.fspath(images), _file(images)

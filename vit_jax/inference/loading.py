@@ -25,6 +25,7 @@ from vit_jax.data import (
     split_roles,
     transforms,
 )
+from vit_jax.data.image_inputs import ImageInputs
 from vit_jax.evaluation import runner
 from vit_jax.models import mae
 from vit_jax.models.classifier import OBJECTIVE
@@ -415,7 +416,7 @@ class LoadedModel:
         """The network as functions of its parameters."""
         return create_model(self.config)
 
-    def preprocess(self, images: Any) -> jax.Array:
+    def preprocess(self, images: ImageInputs) -> jax.Array:
         """Images as `apply` takes them: resized, cropped and normalized as in evaluation.
 
         Args:
@@ -444,7 +445,7 @@ class LoadedModel:
             )
         return normalization.normalize_pixels(jnp.asarray(np.stack(views)), self.config.data)
 
-    def _views(self, images: Any) -> list[np.ndarray]:
+    def _views(self, images: ImageInputs) -> list[np.ndarray]:
         views = []
         for name, image in image_inputs.read_images(images, self.config.data):
             try:
@@ -482,7 +483,7 @@ class LoadedModel:
         """
         return self.model.apply(params, images, key=key, capture=capture)
 
-    def predict(self, images: Any, *, top: int = 3) -> list[Prediction]:
+    def predict(self, images: ImageInputs, *, top: int = 3) -> list[Prediction]:
         """The `top` classes of each image, or its numbers; `images` as in `preprocess`.
 
         A file that cannot be decoded has an `error` instead. Raises WeightsError for a model
@@ -499,7 +500,7 @@ class LoadedModel:
         named = image_inputs.read_images(images, self.config.data)
         return list(self.classify(((name, image, None) for name, image in named), top))
 
-    def embed(self, images: Any, *, features: str = "pre_logits") -> np.ndarray:
+    def embed(self, images: ImageInputs, *, features: str = "pre_logits") -> np.ndarray:
         """Features of images, float32.
 
         Args:

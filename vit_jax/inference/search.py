@@ -5,7 +5,7 @@ import os
 import pathlib
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ class FeatureIndex:
     features: np.ndarray
 
     @classmethod
-    def from_features(cls, names: Any, features: np.ndarray) -> "FeatureIndex":
+    def from_features(cls, names: Iterable[object], features: np.ndarray) -> "FeatureIndex":
         """Divides rows by their length; a row of zeros is like nothing."""
         lengths = np.linalg.norm(features, axis=1, keepdims=True)
         with np.errstate(invalid="ignore", divide="ignore"):

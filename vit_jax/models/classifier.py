@@ -24,6 +24,8 @@ from vit_jax.utils import tree_utils
 LORA = "lora"  # adapters, under the path of their matrix
 OBJECTIVE = "objective"  # heads and decoders of the objective, which alone reads them
 
+Dense = nnx.Linear | nnx.LinearGeneral
+
 
 class ParameterError(config.UserError):
     """A tree of parameters that does not fit its model."""
@@ -61,7 +63,7 @@ class Classifier:
         return variants.family(self.config).initial(self.config, params, unused)
 
     @functools.cached_property
-    def _abstract(self) -> tuple[Any, Params]:
+    def _abstract(self) -> tuple[nnx.GraphDef, Params]:
         """The module's structure, and the ShapeDtypeStructs of its parameters."""
         module = nnx.eval_shape(lambda: self._module(jax.random.key(0)))
         shapes = nnx.to_pure_dict(nnx.state(module, nnx.Param))
@@ -70,7 +72,7 @@ class Classifier:
         self._check_state(module, plain)
         return nnx.graphdef(module), plain
 
-    def _check_state(self, module: Any, params: Params) -> None:
+    def _check_state(self, module: nnx.Module, params: Params) -> None:
         """Raises ConfigError unless a network (of a plug-in) has only float32 parameters."""
         _, rest = nnx.state(module, nnx.Param, ...)
         wrong = [
@@ -310,7 +312,7 @@ class Adapted(nnx.Module):
     The matrix W is only read, so a gradient with respect to adapters is never as large as W.
     """
 
-    def __init__(self, dense: nnx.Linear | nnx.LinearGeneral, a: jax.Array, b: jax.Array):
+    def __init__(self, dense: Dense, a: jax.Array, b: jax.Array):
         self.dense, self.a, self.b = dense, nnx.Param(a), nnx.Param(b)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -327,11 +329,13 @@ def _axes(features: int | tuple[int, ...]) -> tuple[int, ...]:
     return features if isinstance(features, tuple) else (features,)
 
 
-def _dense_layers(network: nnx.Module) -> list[tuple[str, nnx.Module, str, Any]]:
+def _dense_layers(
+    network: nnx.Module,
+) -> list[tuple[str, nnx.Module, str, Dense]]:
     """The name of each dense layer's matrix, its parent module, its attribute there, and itself."""
     return [
         ("/".join(map(str, (*path, attribute, "kernel"))), module, attribute, layer)
         for path, module in nnx.iter_modules(network)
         for attribute, layer in vars(module).items()
-        if isinstance(layer, (nnx.Linear, nnx.LinearGeneral))
+        if isinstance(layer, Dense)
     ]

@@ -16,15 +16,15 @@ import math
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from vit_jax import config
+from vit_jax.models.family import Params
 from vit_jax.utils import tree_utils
 
-Params = dict[str, Any]
 Shape = tuple[int, ...]
 STANDARD = 0.02
 

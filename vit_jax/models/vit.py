@@ -289,7 +289,7 @@ def unstack(stacked: M, depth: int, dtype: jnp.dtype) -> list[M]:
     as they would be automatically, they cost the step twice the bytes to write and read.
     """
 
-    def slices(path: tuple[Any, ...], leaf: jax.Array) -> tuple[jax.Array, ...]:
+    def slices(path: jax.tree_util.KeyPath, leaf: jax.Array) -> tuple[jax.Array, ...]:
         name = jax.tree_util.keystr(path)
         exact = "norm" in name or "relative_bias" in name
         own, compute = leaf.dtype, leaf.dtype if exact else dtype

@@ -342,7 +342,7 @@ def _interrupt(number: int) -> NoReturn:
 def _without_interrupts(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
     """Keeps interrupts that were lost, and are raised again, from being printed."""
 
-    def filtered(unraisable: Any) -> None:
+    def filtered(unraisable: "sys.UnraisableHookArgs") -> None:
         if not issubclass(unraisable.exc_type, Interrupted):
             hook(unraisable)
 

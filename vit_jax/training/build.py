@@ -213,7 +213,7 @@ def create_model(cfg: config.Config, platform: str | None = None) -> models.Clas
         >>> logits.shape
         (1, 10)
     """
-    dtype: Any = cfg.model.dtype
+    dtype = cfg.model.dtype
     if dtype == "auto":
         dtype = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     # Without labels there is no head, whatever classes the images are sorted by.

@@ -87,7 +87,7 @@ def scaled(outputs: Any, loss: config.Regression) -> Any:
     return outputs * std + mean
 
 
-def _scale(loss: config.Regression, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+def _scale(loss: config.Regression, dtype: np.typing.DTypeLike) -> tuple[np.ndarray, np.ndarray]:
     """Mean and std (1, K), or (1, 1) of 0 and 1 where no data were measured."""
     mean, std = (np.reshape(one, (1, -1)) for one in (loss.mean or 0.0, loss.std or 1.0))
     return mean.astype(dtype), std.astype(dtype)

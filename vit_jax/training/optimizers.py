@@ -13,6 +13,7 @@ import optax.contrib
 from vit_jax import config
 from vit_jax.config import components, patterns
 from vit_jax.utils import tree_utils
+from vit_jax.utils.tree_utils import Tree
 
 # Which parameters decay, by name; the first match decides.
 DECAYED = {
@@ -45,7 +46,7 @@ def create(
       waits: as of the objective.
     """
 
-    def decayed(params: Any) -> Any:
+    def decayed(params: Tree) -> Tree:
         return tree_utils.map_named(lambda name, _: decays(optimizer, name), params)
 
     # The clip before the moments, weight decay after them (AdamW); LAMB's ratio is of the whole
@@ -60,7 +61,7 @@ def create(
         parts.append(_trust_ratio(optimizer))
     chain = optax.chain(*parts)
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
         # optax mixes types on purpose (bfloat16 moments, float32 gradients), our tests forbid it.
         with jax.numpy_dtype_promotion("standard"):
             return chain.update(updates, state, params)
@@ -86,7 +87,7 @@ def _clip_each(limit: float) -> optax.GradientTransformation:
     keys and values of a layer, which are one parameter there, share one.
     """
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
         flat = tree_utils.flatten(updates)
         together = {name: HEADS.sub("/", name) for name in flat}
         squares: dict[str, jax.Array] = {}
@@ -113,13 +114,13 @@ def _waiting(
         return moments
 
     def late(first: int) -> optax.GradientTransformation:
-        def trains(step: Any, **_: Any) -> Any:
+        def trains(step: Any, **_: object) -> Any:
             return step >= first
 
         masked = optax.conditionally_mask(moments, trains)
         return optax.GradientTransformation(masked.init, masked.update)
 
-    def labels(params: Any) -> Any:
+    def labels(params: Tree) -> Tree:
         return tree_utils.map_named(lambda name, _: str(wait_of(name, waits)), params)
 
     groups: dict[Hashable, optax.GradientTransformation] = {"0": moments}
@@ -175,7 +176,7 @@ def _trust_ratio(optimizer: config.Optimizer) -> optax.GradientTransformation:
         usable = (wanted > 0) & (found > 0)
         return update * jnp.where(usable, wanted / jnp.where(usable, found, 1.0), 1.0)
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
         return tree_utils.map_named(scaled, updates, params), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
@@ -194,13 +195,13 @@ def _moments(optimizer: config.Optimizer) -> optax.GradientTransformation:
     return optax.chain(made, optax.scale(-1.0)) if descends else made
 
 
-def _matrices(params: Any) -> Any:
+def _matrices(params: Tree) -> Tree:
     """The axes of the hidden matrices, which Muon orthogonalizes; Adam updates the rest.
 
     They are those of the encoder, of each layer apart, each with all of its heads as one matrix.
     """
 
-    def axes(name: str, leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
+    def axes(name: str, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
         if not re.fullmatch(r"encoder/.*/kernel", name):
             return None
         first = range(1, 2 if HEADS_LAST.fullmatch(name) else leaf.ndim - 1)

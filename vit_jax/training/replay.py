@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from vit_jax.training import sharding
 from vit_jax.training.state import State
 from vit_jax.training.step import Metrics, Step
 from vit_jax.utils import tree_utils
+from vit_jax.utils.tree_utils import Tree
 
 ATTEMPTS = 2
 
@@ -81,7 +81,7 @@ class Replay:
         self._every, self._number = every, first
         self._hosts = hosts()
 
-    def __call__(self, state: State, *inputs: Any) -> tuple[State, Metrics]:
+    def __call__(self, state: State, *inputs: Tree) -> tuple[State, Metrics]:
         """The state after a step, and its metrics; raises Corrupted."""
         self._number += 1
         if self._number % self._every:
@@ -164,7 +164,7 @@ def differences(first: Digests, second: Digests) -> list[Difference]:
     return found
 
 
-def _copied(state: Any) -> Any:
+def _copied(state: State) -> State:
     """A copy, as the step may donate its state."""
     leaves, structure = jax.tree.flatten(state)
     return jax.tree.unflatten(
@@ -177,7 +177,7 @@ def _spec(leaf: jax.Array) -> P:
 
 
 @functools.cache
-def _program(mesh: Mesh, specs: tuple[P, ...]) -> Any:
+def _program(mesh: Mesh, specs: tuple[P, ...]) -> Callable[[list[jax.Array]], jax.Array]:
     """The compiled digest of arrays; its small result is on every device."""
 
     def parts(arrays: list[jax.Array]) -> jax.Array:

@@ -95,7 +95,7 @@ def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:
 def _staircase(lr: float, drops: Sequence[float]) -> optax.Schedule:
     """The constant lr, divided by 10 from each step of `drops` on (Big Transfer, section 3.3)."""
 
-    def schedule(step: Any) -> jax.Array:
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         passed = jnp.asarray(step) >= jnp.asarray(drops, jnp.float32)
         return lr * 0.1 ** jnp.sum(passed, dtype=jnp.float32)
 

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,9 @@ from vit_jax import config, models
 from vit_jax.runtime import collectives, device
 from vit_jax.training import replay
 from vit_jax.training.build import build
+from vit_jax.training.state import State
 from vit_jax.utils import tree_utils
+from vit_jax.utils.tree_utils import Tree
 
 STEPS, EXAMPLES = 4, 1_281_167  # steps of a round; images of an epoch, for the learning rate
 
@@ -89,7 +90,7 @@ def create_config(variant: str, batch: int) -> config.Config:
     return cfg
 
 
-def prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, Any]:
+def prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, State, Tree]:
     """The program of a round, and its arguments: a state and images for each device."""
     trainer = build(cfg, EXAMPLES, devices=jax.devices()[:1])
     drawn = np.random.default_rng(0)
@@ -100,14 +101,14 @@ def prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, An
     }
     split = NamedSharding(mesh, P("device"))
 
-    def copies(tree: Any) -> Any:
+    def copies(tree: Tree) -> Tree:
         """A copy for each device."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (mesh.size, *x.shape)), tree)
 
     live = jax.jit(lambda: copies(trainer.create_state()), out_shardings=split)()
     images = jax.jit(copies, out_shardings=split)(batches)
 
-    def steps(live: Any, batches: Any) -> tuple[Any, Any]:
+    def steps(live: State, batches: Tree) -> tuple[State, Tree]:
         return jax.lax.scan(lambda live, batch: trainer.step(live, batch, None), live, batches)
 
     # Split along the mapped axis, the program has no collective: each device computes alone.

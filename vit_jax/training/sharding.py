@@ -9,7 +9,7 @@ computes, and layers are gathered one by one.
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config
 from vit_jax.utils import tree_utils
+from vit_jax.utils.tree_utils import Tree
 
 BATCH = P(("data", "zero", "fsdp"))
 
@@ -88,17 +89,17 @@ def spec(
     return P()
 
 
-def placed(shapes: Any, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...] = UPDATE) -> Any:
+def placed(shapes: Tree, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...] = UPDATE) -> Tree:
     """Adds to a state's ShapeDtypeStructs their NamedShardings on `mesh`."""
 
-    def place(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    def place(name: str, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         where = NamedSharding(mesh, spec(name, leaf.shape, mesh.shape, options, axes))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
     return tree_utils.map_named(place, shapes)
 
 
-def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding]) -> Any:
+def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding]) -> list[jax.Array]:
     """Copies arrays, each to the devices of its place.
 
     One program makes all: each start of one takes its time, and on CPUs, processes can wait for
@@ -108,16 +109,18 @@ def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding])
 
 
 @functools.cache
-def _copier(places: tuple[jax.sharding.Sharding, ...]) -> Any:
+def _copier(
+    places: tuple[jax.sharding.Sharding, ...],
+) -> Callable[[list[jax.Array]], list[jax.Array]]:
     return jax.jit(lambda leaves: [jnp.copy(x) for x in leaves], out_shardings=list(places))
 
 
-def constrain(tree: Any, options: config.Mesh, axes: tuple[str, ...]) -> Any:
+def constrain(tree: Tree, options: config.Mesh, axes: tuple[str, ...]) -> Tree:
     """Shards state arrays over axes of the mesh that is set; without one, a no-op."""
     return gather(tree, options, (axes,), 0)
 
 
-def gather(tree: Any, options: config.Mesh, steps: Sequence[tuple[str, ...]], layers: int) -> Any:
+def gather(tree: Tree, options: config.Mesh, steps: Sequence[tuple[str, ...]], layers: int) -> Tree:
     """Reshards state arrays over the axes of each step in turn.
 
     Args:

@@ -83,7 +83,7 @@ def evaluated(state: State, options: config.Mesh, trainable: Trainable) -> model
     return _gathered(trainable.evaluated(held), mesh, options)
 
 
-def _gathered(params: Any, mesh: Mesh, options: config.Mesh) -> Any:
+def _gathered(params: tree_utils.Tree, mesh: Mesh, options: config.Mesh) -> tree_utils.Tree:
     """Splits parameters for computing alone; those that lie so already are not copied.
 
     All others move together, while no other program runs (see `sharding.copied`).

@@ -1,7 +1,6 @@
 """One training step: a pure function of (state, batch, teacher_params), and its compiled form."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +10,19 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.data.pipeline import View
+from vit_jax.models import Params
 from vit_jax.models.variants import required
 from vit_jax.training import compiler_options, sharding, streams
 from vit_jax.training.objectives import Batch, Inputs, Objective
 from vit_jax.training.state import State
 from vit_jax.training.teacher import Teacher
 from vit_jax.training.trainable import Trainable
+from vit_jax.utils.tree_utils import Tree
 
 Metrics = dict[str, jax.Array]
-Step = Callable[[State, Batch, models.Params | None], tuple[State, Metrics]]
+Step = Callable[[State, Batch, Params | None], tuple[State, Metrics]]
+Values = tuple[jax.Array, Metrics]  # of an objective: its loss, () float32, and measures
+Gradient = Callable[[Params, Batch, Inputs], tuple[Values, Tree]]
 
 
 def create(
@@ -37,7 +40,7 @@ def create(
     gradient = _gradient(objective, trainable, cfg)
 
     def step(
-        state: State, batch: Batch, teacher_params: models.Params | None = None
+        state: State, batch: Batch, teacher_params: Params | None = None
     ) -> tuple[State, Metrics]:
         # Everything random is a function of (seed, step), so that a resumed run repeats it.
         inputs = Inputs(
@@ -103,7 +106,7 @@ def _hides_links(cfg: config.Config, devices: int) -> bool:
     return one_by_one and cfg.train.accumulation == 1 and few
 
 
-def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
+def _gathered(model: models.Classifier, params: Params, cfg: config.Config) -> Params:
     """The parameters that a step computes with, cast before devices gather them."""
     devices = jax.sharding.get_abstract_mesh().size
     if not cfg.mesh.zero or devices <= cfg.mesh.fsdp:
@@ -122,25 +125,25 @@ def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
     return streams.key(cfg.seed, streams.DROPOUT, step) if drops else None
 
 
-def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) -> Callable[..., Any]:
+def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) -> Gradient:
     """Builds (params, batch, inputs) -> ((loss, measures), gradients of what trains).
 
     Gradients are float32 and sharded like their update.
     """
 
-    def forward(trained: Any, params: Any, batch: Batch, inputs: Inputs) -> Any:
+    def forward(trained: Tree, params: Params, batch: Batch, inputs: Inputs) -> Tree:
         return objective.forward(trainable.network(trained, params), batch, inputs)
 
-    def whole_loss(trained: Any, params: Any, batch: Batch, inputs: Inputs) -> Any:
+    def whole_loss(trained: Tree, params: Params, batch: Batch, inputs: Inputs) -> Values:
         return objective.loss(forward(trained, params, batch, inputs), inputs)
 
-    def reduced(grads: Any) -> Any:
+    def reduced(grads: Tree) -> Tree:
         # Reduce one mesh axis at a time; a joint reduction becomes a full all-reduce on TPU.
         for axes in (sharding.REDUCE, sharding.UPDATE):
             grads = sharding.constrain(grads, cfg.mesh, axes)
         return jax.tree.map(lambda x: x.astype(jnp.float32), grads)
 
-    def at_once(params: Any, batch: Batch, inputs: Inputs) -> Any:
+    def at_once(params: Params, batch: Batch, inputs: Inputs) -> tuple[Values, Tree]:
         value_and_grad = jax.value_and_grad(whole_loss, has_aux=True)
         values, grads = value_and_grad(trainable.split(params), params, batch, inputs)
         return values, reduced(grads)
@@ -153,22 +156,22 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         key = None if inputs.key is None else jax.random.fold_in(inputs.key, index)
         return inputs._replace(key=key)
 
-    def scanned(one: Callable[..., Any], first: Any, *trees: Any) -> Any:
+    def scanned(one: Callable[[jax.Array, Tree], Tree], first: Tree, *trees: Tree) -> Tree:
         """Sums `one(index, parts)` over microbatches, one after another."""
 
-        def add(total: Any, indexed: Any) -> tuple[Any, None]:
+        def add(total: Tree, indexed: tuple[jax.Array, Tree]) -> tuple[Tree, None]:
             return jax.tree.map(jnp.add, total, one(*indexed)), None
 
         # A loop frees the activations of one microbatch before the next begins.
         return jax.lax.scan(add, first, (jnp.arange(count, dtype=jnp.int32), trees))[0]
 
-    def zeros(params: Any) -> Any:
+    def zeros(params: Params) -> Tree:
         trained = jax.eval_shape(trainable.split, params)
         # Split like the update: sums of whole gradients would be a second model on every device.
         grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), trained)
         return sharding.constrain(grads, cfg.mesh, sharding.UPDATE)
 
-    def averaged(params: Any, batch: Batch, inputs: Inputs) -> Any:
+    def averaged(params: Params, batch: Batch, inputs: Inputs) -> tuple[Values, Tree]:
         """The mean over microbatches of their own losses."""
         micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
         part = jax.tree.map(lambda x: x[0], micro)
@@ -181,7 +184,7 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         )
         return jax.tree.map(lambda x: x / count, total)
 
-    def of_whole_batch(params: Any, batch: Batch, inputs: Inputs) -> Any:
+    def of_whole_batch(params: Params, batch: Batch, inputs: Inputs) -> tuple[Values, Tree]:
         """The loss of all microbatches' outputs together; the gradient passes through each again.
 
         Outputs are small beside activations: this costs one more forward pass, and no memory.
@@ -195,7 +198,7 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         values, slopes = jax.value_and_grad(objective.loss, has_aux=True)(outputs, inputs)
         slopes = jax.tree.map(lambda x: _microbatches(x, count, together), slopes)
 
-        def pulled(index: jax.Array, parts: Any) -> Any:
+        def pulled(index: jax.Array, parts: Tree) -> Tree:
             part, slope = parts
             local = own(inputs, index)
             _, pull = jax.vjp(lambda one: forward(one, params, part, local), trained)

@@ -1,9 +1,9 @@
 """A frozen teacher: its parameters are an argument of the step, split over all devices."""
 
 import dataclasses
-from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import config, models
@@ -23,7 +23,7 @@ class Teacher:
     model: models.Classifier
     data: config.Data
 
-    def shapes(self, mesh: Mesh, options: config.Mesh) -> Any:
+    def shapes(self, mesh: Mesh, options: config.Mesh) -> models.Params:
         """ShapeDtypeStructs of its parameters, sharded as `put` does."""
         cast = jax.eval_shape(self.model.cast, self.model.shapes())
         return sharding.placed(cast, mesh, options, sharding.UPDATE)
@@ -32,7 +32,7 @@ class Teacher:
         """Moves its parameters to the devices, split over all; each process has all of them."""
         places = tree_utils.flatten(self.shapes(mesh, options))
 
-        def one(name: str, leaf: Any) -> jax.Array:
+        def one(name: str, leaf: np.ndarray) -> jax.Array:
             host = jax.device_get(leaf)
             place = places[name]
             return jax.make_array_from_callback(

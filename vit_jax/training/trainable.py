@@ -8,7 +8,6 @@ moments nor an average. Of stacked layers, some may train and others not.
 import dataclasses
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from vit_jax.models import mae
 from vit_jax.models.classifier import LORA, OBJECTIVE
 from vit_jax.training import lora, optimizers, schedules
 from vit_jax.utils import tree_utils
+from vit_jax.utils.tree_utils import Tree
 from vit_jax.weights.adapting import HEAD
 
 # Parts after the layers, which train at the full rate, as in the code of BEiT and MAE; others stand
@@ -47,7 +47,7 @@ class TrainSpec:
     head: bool
 
     @property
-    def index(self) -> Any:
+    def index(self) -> slice | np.ndarray:
         """Indexes the layers that train: a slice if contiguous, which XLA updates in place."""
         if self.layers is None:
             return slice(None)
@@ -55,7 +55,7 @@ class TrainSpec:
         contiguous = len(self.layers) == last - first + 1
         return slice(first, last + 1) if contiguous else np.asarray(self.layers)
 
-    def part(self, leaf: Any) -> Any:
+    def part(self, leaf: jax.Array) -> jax.Array:
         """The part of an array that trains."""
         return leaf if self.layers is None else leaf[self.index]
 
@@ -82,14 +82,14 @@ class Trainable:
     waits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     steps: int = 0
 
-    def split(self, params: Any) -> Any:
+    def split(self, params: Tree) -> Tree:
         """The part of the parameters that trains, nested by name."""
         if self.specs is None:
             return params
         flat = tree_utils.flatten(params)
         return tree_utils.nest({name: spec.part(flat[name]) for name, spec in self.specs.items()})
 
-    def join(self, trained: Any, params: Any) -> Any:
+    def join(self, trained: Tree, params: Tree) -> models.Params:
         """`params` with the part that trains, as from `split`, put into its place."""
         specs = self.specs
         if specs is None:
@@ -104,12 +104,12 @@ class Trainable:
 
         return tree_utils.map_named(one, params)
 
-    def network(self, trained: Any, params: Any) -> Any:
+    def network(self, trained: Tree, params: Tree) -> models.Params:
         """The forward-pass parameters: base weights beside scaled LoRA adapters."""
         params = self.join(trained, params)
         return lora.scaled(self.lora, params) if self.lora.rank else params
 
-    def evaluated(self, held: Mapping[str, Any]) -> models.Params:
+    def evaluated(self, held: Mapping[str, models.Params]) -> models.Params:
         """The parameters to evaluate: averages where there are any, adapters merged.
 
         Args:
@@ -123,14 +123,14 @@ class Trainable:
             params = self.join(held["ema"], params)
         return lora.merge(self.lora, params) if self.lora.rank else params
 
-    def scale(self, updates: Any, trained: Any, step: jax.Array) -> Any:
+    def scale(self, updates: Tree, trained: Tree, step: jax.Array) -> Tree:
         """Applies each parameter's own rate and weight decay to the updates of what trains."""
         specs = self.specs
         if specs is None:
             return updates
         options = self.optimizer
         decay = options.weight_decay
-        changes: Any = 1.0  # its factor at this step
+        changes: jax.typing.ArrayLike = 1.0  # its factor at this step
         if options.weight_decay_end is not None:
             ends = options.weight_decay, options.weight_decay_end
             decay, changes = 1.0, schedules.half_cosine(*ends, self.steps)(step)

@@ -7,19 +7,21 @@ from typing import Any, TypeVar
 import jax
 
 T = TypeVar("T")
+# A pytree: nested dicts, tuples or the states of optax, of arrays or of their shapes.
+Tree = Any
 
 
-def path_name(path: tuple[Any, ...]) -> str:
+def path_name(path: jax.tree_util.KeyPath) -> str:
     """The slash-joined name of a jax key path."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def flatten(tree: Any) -> dict[str, Any]:
+def flatten(tree: Tree) -> dict[str, Any]:
     """Leaves by slash-joined name, in jax's leaf order."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
-def map_named(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+def map_named(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """The tree of `function(name, leaf, *leaves of rest)`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, *leaves: function(path_name(path), *leaves), tree, *rest
@@ -49,6 +51,6 @@ def first_match(name: str, rules: Sequence[tuple[str, T]]) -> T:
     raise KeyError(f"no rule matches {name}")
 
 
-def count(tree: Any) -> int:
+def count(tree: Tree) -> int:
     """The number of scalars in all leaves, which may be shapes only."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))

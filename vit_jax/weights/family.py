@@ -13,9 +13,9 @@ import numpy as np
 from vit_jax import config
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import Arrays, WeightsError
+from vit_jax.weights.json_fields import Fields
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size
 
-Fields = Mapping[str, Any]  # of a JSON file
 Files = Mapping[str, Fields]  # the JSON files beside the arrays, by name
 # Mean and standard deviation of pixels from 0 to 1.
 Pixels = tuple[tuple[float, ...], tuple[float, ...]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from vit_jax.weights.arrays import WeightsError
 
-Given = Mapping[str, Any]  # the fields of a file
+Fields = Mapping[str, Any]  # of a JSON file
 
 LARGEST = 10**6  # of the whole numbers in configurations of models
 MOST = 80  # characters of a value in a message
@@ -23,12 +23,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
 
 
-def present(values: Given) -> Given:
+def present(values: Fields) -> Fields:
     """The fields that are not null."""
     return {key: value for key, value in values.items() if value is not None}
 
 
-def text(values: Given, key: str, default: str) -> str:
+def text(values: Fields, key: str, default: str) -> str:
     """A string."""
     value = values.get(key)
     if value is None:
@@ -38,7 +38,7 @@ def text(values: Given, key: str, default: str) -> str:
     return value
 
 
-def whole(values: Given, key: str, default: int | None = None) -> int:
+def whole(values: Fields, key: str, default: int | None = None) -> int:
     """A positive whole number."""
     value = default if values.get(key) is None else values[key]
     if type(value) is not int or not 0 < value < LARGEST:
@@ -46,12 +46,12 @@ def whole(values: Given, key: str, default: int | None = None) -> int:
     return value
 
 
-def real(values: Given, key: str, default: float | None = None) -> float:
+def real(values: Fields, key: str, default: float | None = None) -> float:
     """A positive number."""
     return reals(values, key, None if default is None else (default,))[0]
 
 
-def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+def reals(values: Fields, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
     """Finite non-negative numbers; a single number becomes a tuple."""
     value = default if values.get(key) is None else values[key]
     many: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -62,7 +62,7 @@ def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> 
     return tuple(float(v) for v in many)
 
 
-def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]:
+def pair(values: Fields, key: str, default: int | None = None) -> tuple[int, int]:
     """Height and width, given together or as one number for both."""
     value = default if values.get(key) is None else values[key]
     sides = value if isinstance(value, list | tuple) else [value, value]
@@ -71,7 +71,7 @@ def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]
     return whole({key: sides[0]}, key), whole({key: sides[1]}, key)
 
 
-def section(values: Given, key: str) -> Given:
+def section(values: Fields, key: str) -> Fields:
     """The object under a key; an empty one if it is missing."""
     value = values.get(key)
     if value is None:
@@ -81,7 +81,7 @@ def section(values: Given, key: str) -> Given:
     return value
 
 
-def labels(values: Given, key: str, count: int) -> tuple[str, ...]:
+def labels(values: Fields, key: str, count: int) -> tuple[str, ...]:
     """The names of `count` classes in numeric order, if given.
 
     The field is a list, or an object with the class numbers as keys.

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from types import ModuleType
 
 from vit_jax import config
 from vit_jax.pages import html
@@ -83,7 +83,7 @@ def document(
     )
 
 
-def _sections_module(item: StoredRun | StoredTransfer) -> Any:
+def _sections_module(item: StoredRun | StoredTransfer) -> ModuleType:
     """The module with `lead` and `sections` for a run or a transfer."""
     return run_section if isinstance(item, StoredRun) else transfer_section
 

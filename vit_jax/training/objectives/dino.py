@@ -26,6 +26,7 @@ from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.training import schedules
 from vit_jax.training.normalization import normalize_pixels
 from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
+from vit_jax.utils.tree_utils import Tree
 from vit_jax.weights import adapting
 
 GLOBAL = ("global_1", "global_2")  # entries of a batch
@@ -119,9 +120,9 @@ class Dino(Objective):
         out = jax.eval_shape(self.network.apply, self.model.shapes(), pixels)[1]
         return out["pre_logits"].shape[-1]
 
-    def init_state(self, params: models.Params) -> Mapping[str, Any]:
+    def init_state(self, params: models.Params) -> Mapping[str, Tree]:
         """The mean of the teacher's logits, and for how many steps in a row it has collapsed."""
-        kept: dict[str, Any] = {"collapsed": jnp.zeros((), jnp.int32)}
+        kept: dict[str, Tree] = {"collapsed": jnp.zeros((), jnp.int32)}
         if self.options.centering == "mean":
             kept["center"] = jnp.zeros(self.options.prototypes)
         return kept
@@ -130,7 +131,7 @@ class Dino(Objective):
         """That of the teacher: half a cosine from `momentum` to `momentum_end`."""
         return jnp.asarray(self._momentum(step))
 
-    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Tree:
         """Logits of the `student` (B, V, K) and the `teacher` (B, 2, K), and what they are made of.
 
         `features` (B, 2, D) are the teacher's, `own` (B, 2, D) the student's, of the large views.
@@ -162,7 +163,7 @@ class Dino(Objective):
         logits = head(params[OBJECTIVE], features, jnp.dtype(self.model.dtype))
         return tuple(x.reshape(*views.shape[:2], -1) for x in (features, logits))  # pyright: ignore
 
-    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The cross-entropy, and what `summarize` computes its measures from."""
         own, teacher = self.options, outputs["teacher"]
         temperature = self._temperature(inputs.step)
@@ -222,8 +223,8 @@ class Dino(Objective):
         }
 
     def update(
-        self, state: Any, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
-    ) -> Any:
+        self, state: Tree, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
+    ) -> Tree:
         """The mean of the teacher's logits after a batch, for the next; and steps of collapse."""
         kept = {"collapsed": measures["collapsed"].astype(jnp.int32)}
         if "center" in state:

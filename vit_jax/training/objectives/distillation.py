@@ -7,8 +7,6 @@ features by the cosines between the images of a batch (Tung and Mori 2019), toke
 the patches of an image.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -19,6 +17,7 @@ from vit_jax.models.variants import required
 from vit_jax.training.objectives.objective import Batch, Inputs, Setup
 from vit_jax.training.objectives.supervised import Supervised
 from vit_jax.training.teacher import Teacher
+from vit_jax.utils.tree_utils import Tree
 
 MEASURE = "distillation"
 
@@ -41,7 +40,7 @@ class Distillation(Supervised):
         if setup.teacher is not None:  # a dry run does not load it
             check_teacher(setup.cfg, setup.model, setup.teacher)
 
-    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> dict[str, Any]:
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> dict[str, Tree]:
         """Loss and correctness of each image, and its distance from the teacher's or features."""
         outputs, out = self.classify(params, batch, inputs)
         assert self.teacher is not None
@@ -49,7 +48,7 @@ class Distillation(Supervised):
         wanted = self.teacher.apply(inputs.teacher, batch["image"], inputs.drawn, self.cfg.mesh)
         return outputs | self.compare(out, wanted)
 
-    def compare(self, out: dict[str, jax.Array], wanted: dict[str, jax.Array]) -> dict[str, Any]:
+    def compare(self, out: dict[str, jax.Array], wanted: dict[str, jax.Array]) -> dict[str, Tree]:
         """The distance of the student's outputs from the teacher's, for each image.
 
         `distance` (B,) float32; or `own` and `wanted`, the features (B, D) of both.
@@ -65,14 +64,14 @@ class Distillation(Supervised):
         other = _cosines(_patches(self.teacher.model, wanted["tokens"], grid))
         return {"distance": jnp.mean(jnp.square(own - other), axis=(1, 2))}
 
-    def distance(self, outputs: dict[str, Any]) -> jax.Array:
+    def distance(self, outputs: dict[str, Tree]) -> jax.Array:
         """The mean distance over images, or over pairs of images, () float32."""
         if self.target != "features":
             return jnp.mean(outputs["distance"])
         own, wanted = (_cosines(outputs[name][None]) for name in ("own", "wanted"))
         return jnp.mean(jnp.square(own - wanted))
 
-    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The weighted mean of both losses."""
         loss, measured = super().loss(outputs, inputs)
         distance = self.distance(outputs)

@@ -10,8 +10,6 @@ Everything here is a function of arrays. Patches are in raster order; P patches 
 them corrupted, h w their height and width in pixels, T parts of a patch that have a color.
 """
 
-from typing import Any
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -24,6 +22,7 @@ from vit_jax.models.layers import constrain_batch, patchify
 from vit_jax.models.variants import required
 from vit_jax.training import normalization, streams
 from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
+from vit_jax.utils.tree_utils import Tree
 
 LEVELS = 2 ** (8 - variants.COLOR_BITS)  # gray levels that are one color
 
@@ -51,7 +50,7 @@ class MaskedPatches(Objective):
         drawn = keys(self.cfg.seed, step, self.cfg.train.batch_size)
         return batch | corrupt(drawn, self.model.patches, self.masked)
 
-    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Tree:
         """Loss and measures of each image, as `measure` has them."""
         images, masked, data = batch["image"], batch["masked"], self.cfg.data
         pixels = normalization.normalize_pixels(images, data)
@@ -59,7 +58,7 @@ class MaskedPatches(Objective):
         patch = required(self.cfg.model.patch_size)
         return measure(outputs, images, masked, patch, self.target, data)
 
-    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The mean loss, and the means of the measures."""
         means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in outputs.items()}
         return means.pop("loss"), means

@@ -8,7 +8,7 @@ microbatches are computed twice, once to see them all, and once to pass the grad
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 
@@ -20,6 +20,7 @@ from vit_jax.training.durations import Durations
 from vit_jax.training.losses import ClassCounts
 from vit_jax.training.teacher import Teacher
 from vit_jax.utils import tree_utils
+from vit_jax.utils.tree_utils import Tree
 
 Batch = dict[str, jax.Array]
 
@@ -62,8 +63,8 @@ class Inputs(NamedTuple):
 
     step: jax.Array
     key: jax.Array | None = None
-    drawn: Any = None
-    state: Any = None
+    drawn: Tree = None
+    state: Tree = None
     teacher: models.Params | None = None
     average: models.Params | None = None
 
@@ -112,14 +113,14 @@ class Objective:
         """
         return {}
 
-    def init_state(self, params: models.Params) -> Mapping[str, Any]:
+    def init_state(self, params: models.Params) -> Mapping[str, Tree]:
         """The objective's part of the training state: a teacher's average, centers, queues.
 
         It is sharded by the rules of parameters, saved and resumed.
         """
         return {}
 
-    def draw(self, step: jax.Array) -> Any:
+    def draw(self, step: jax.Array) -> Tree:
         """Draws what all images of a step share, such as the ratio of mixup."""
         return None
 
@@ -127,7 +128,7 @@ class Objective:
         """Adds to or changes the whole batch on the device, before it is cut into microbatches."""
         return batch
 
-    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Tree:
         """Outputs of each image: arrays (B, ...) in any structure.
 
         Args:
@@ -137,7 +138,7 @@ class Objective:
         """
         raise NotImplementedError
 
-    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The loss, () float32, and measures by name, of outputs as from `forward`.
 
         Measures are means over images: those of microbatches are averaged.
@@ -160,8 +161,8 @@ class Objective:
         return None
 
     def update(
-        self, state: Any, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
-    ) -> Any:
+        self, state: Tree, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
+    ) -> Tree:
         """The objective's state after a step, from new parameters and the measures of the batch.
 
         A step that is not finite changes nothing.

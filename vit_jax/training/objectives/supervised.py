@@ -1,7 +1,5 @@
 """Learning from classes or numbers, with mixup, CutMix and the augmentations of plug-ins."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -9,6 +7,7 @@ from vit_jax import config, models
 from vit_jax.config import components
 from vit_jax.training import losses, mixup, normalization, streams
 from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
+from vit_jax.utils.tree_utils import Tree
 
 AUGMENTATIONS = "train.augmentations"  # the option
 
@@ -88,11 +87,11 @@ class Supervised(Objective):
         each = {"loss": loss, "correct": correct.astype(jnp.float32)}
         return each, {**out, "logits": logits}
 
-    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Any:
+    def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Tree:
         """Loss, and of classes correctness, of each image, (B,) float32."""
         return self.classify(params, batch, inputs)[0]
 
-    def loss(self, outputs: Any, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The mean loss, and of classes `top1`."""
         found = {"top1": jnp.mean(outputs["correct"])} if "correct" in outputs else {}
         return jnp.mean(outputs["loss"]), found
