@@ -30,7 +30,7 @@ class Memory:
         self.taken, self.whole = [], self.store.get_file
         monkeypatch.setattr(self.store, "get_file", self.get_file)
         self.before = lambda name, local: None
-        monkeypatch.setattr(bucket, "PACKAGES", {"memory": "none", "s3": "s3fs"})
+        monkeypatch.setattr(bucket, "SCHEMES", {"memory": ("none", "none"), "s3": ("s3fs", "s3")})
         for name, content in HELD.items():
             self.put(name, content)
 

@@ -161,3 +161,28 @@ def test_imbalance_is_said_from_three_to_one(tmp_path, labels, line):
         "data.sampling=balanced" in one for one in page.summarize(examine(tmp_path, pictures))
     )
     assert said == line
+
+
+def draw_labels(count=40, classes=3):
+    random = np.random.default_rng(5)
+    labels = np.concatenate([np.arange(classes), random.integers(0, classes, count - classes)])
+    logits = random.normal(size=(count, classes)) + 1.5 * np.eye(classes)[labels]
+    odds = np.exp(logits)
+    return labels, odds / odds.sum(axis=1, keepdims=True)
+
+
+def test_label_errors_are_those_of_confident_learning():
+    labels, p = draw_labels()
+    found, errors = examination.find_label_errors(labels, p)
+    thresholds = [np.mean([p[i, k] for i in range(40) if labels[i] == k]) for k in range(3)]
+    for i in range(40):
+        above = [k for k in range(3) if p[i, k] >= thresholds[k]]
+        belongs = max(above, key=lambda k: p[i, k]) if above else labels[i]
+        assert found[i] == belongs
+        assert errors[i] == (belongs != labels[i] and max(p[i]) > p[i, labels[i]])
+
+
+def test_label_errors_are_those_of_cleanlab():
+    """`find_label_issues(labels, p, filter_by="confident_learning")` of cleanlab 2.9.0."""
+    _, errors = examination.find_label_errors(*draw_labels())
+    assert np.flatnonzero(errors).tolist() == [12, 18]

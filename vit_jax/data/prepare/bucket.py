@@ -24,8 +24,8 @@ from vit_jax.utils.messages import size_text
 
 Path = pathlib.Path
 
-PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # by scheme
-EXTRAS = {"s3": "s3", "gs": "gcs", "hf": "hf"}
+# The package that reads a scheme, and the extra of vit_jax that installs it.
+SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "hf": ("huggingface_hub", "hf")}
 OBJECTS = 2_000_000  # of a bucket; more belong into tars
 LONGEST = 255  # bytes of a name between slashes
 LISTING = 2**30  # bytes of the record of a copy
@@ -46,7 +46,7 @@ class Object(NamedTuple):
 def is_bucket(source: str) -> bool:
     """Whether a source is an address that can be copied."""
     scheme, separator, _ = source.partition("://")
-    return bool(separator) and scheme in PACKAGES
+    return bool(separator) and scheme in SCHEMES
 
 
 def describe(source: str, cache: Path) -> str:
@@ -115,8 +115,9 @@ def _list(source: str) -> tuple[Any, dict[str, Object], bool]:
         system, root = fsspec.url_to_fs(source, use_listings_cache=False, skip_instance_cache=True)
         listed: Mapping[str, Any] = system.find(root, detail=True)
     except ImportError:
+        package, extra = SCHEMES[scheme]
         raise DataError(
-            f"--from={source}: needs {PACKAGES[scheme]}: pip install 'vit_jax[{EXTRAS[scheme]}]'"
+            f"--from={source}: needs {package}: pip install 'vit_jax[{extra}]'"
         ) from None
     except Exception as error:  # each package has its own
         raise _broken(source, error) from None

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.data.source import UNKNOWN
 from vit_jax.evaluation import probe
-from vit_jax.inference.doctor import KINDS, LEFT_OUT, duplicates, label_errors
+from vit_jax.inference.doctor import KINDS, LEFT_OUT, duplicates
 from vit_jax.inference.doctor.listing import Listing
 from vit_jax.inference.doctor.reading import Images
 from vit_jax.runtime.progress import Bar
@@ -235,7 +235,7 @@ class _Findings:
                 sharding.create_mesh(1),
                 say=progress.update,
             )
-        found, errors = label_errors.find(labels, probabilities)
+        found, errors = find_label_errors(labels, probabilities)
         own = probabilities[np.arange(len(labels)), labels]
         for place in np.flatnonzero(errors)[np.argsort(own[errors], kind="stable")].tolist():
             number, name = int(single[place]), listing.classes[judged[found[place]]]
@@ -252,6 +252,32 @@ class _Findings:
         inside = listing.paths[number].startswith(f"{split}/")
         where = "" if inside or len(listing.splits) == 1 else f" ({split})"
         return f"{messages.printable(listing.paths[number])}{where}"
+
+
+def find_label_errors(
+    labels: np.ndarray, probabilities: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The classes that images confidently belong to, and which labels are likely errors.
+
+    Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068): the threshold of a class
+    is the mean probability of it among the images that have its label. An image belongs to the
+    class of largest probability among those that reach their thresholds. Its label is an error if
+    that is another class (the off-diagonal entries of the confident joint), and the label is not
+    the most probable class.
+
+    Args:
+      labels: (N,) classes; every class has an image.
+      probabilities: (N, K), each predicted without the image's own label.
+
+    Returns classes (N,), the label where no threshold is reached, and errors (N,) bool.
+    """
+    rows = np.arange(len(labels))
+    own = probabilities[rows, labels]
+    counts = np.bincount(labels, minlength=probabilities.shape[1])
+    thresholds = np.bincount(labels, own, minlength=len(counts)) / counts
+    confident = np.where(probabilities >= thresholds, probabilities, -1.0)
+    found = np.where(confident.max(axis=1) < 0, labels, confident.argmax(axis=1))
+    return found, (found != labels) & (probabilities.argmax(axis=1) != labels)
 
 
 def neighbor_distances(features: np.ndarray) -> np.ndarray:
