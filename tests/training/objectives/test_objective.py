@@ -16,6 +16,7 @@ from vit_jax.checkpoints import manager
 from vit_jax.data.pipeline import View
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
+from vit_jax.training.build import build
 from vit_jax.training.normalization import normalize_pixels
 from vit_jax.training.objectives import Objective
 from vit_jax.utils import tree_utils
@@ -120,6 +121,25 @@ def test_state_follows_the_step_and_a_step_that_is_not_finite_changes_nothing():
     after = state_of(made)
     for key, value in kept.items():
         np.testing.assert_array_equal(after[key], value, err_msg=key)
+
+
+def test_what_an_objective_counts_and_says():
+    plain = build(configure(train={"ema": 0.9}), 1000).objective
+    assert plain.decay(jnp.asarray(3)) == 0.9
+    assert plain.describe() == []
+    pair = build(configure(objective={"name": "contrast"}), 1000).objective
+    assert pair.decay(jnp.asarray(3)) == 0.0
+    (one,), (both,) = plain.views, pair.views
+    assert (one.number, both.number) == (1, 2)
+    assert pair.forward_flops(both) == 2 * pair.forward_flops(one)
+    # Three passes; 16 x 4 weights of its own, of which each multiply-accumulate is two FLOPs.
+    assert pair.flops(3) == 2 * 3 * pair.forward_flops(one) + 2 * 3 * 2 * 16 * 4
+    count = sum(leaf.size for leaf in jax.tree.leaves(pair.model.shapes()))
+    kept = f"center: 4 numbers; teacher: {count + 64:,} numbers"
+    assert pair.describe() == [
+        ("views", f"pair: 2 of {SIZE},{SIZE} pixels"),
+        ("objective", f"64 parameters of its own; {kept}"),
+    ]
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ class Objective:
     @property
     def own_matrices(self) -> int:
         """The number of weights in the matrices of `init`."""
-        own = tree_utils.flatten(jax.eval_shape(self.init, jax.random.key(0)))
+        own = tree_utils.flatten({"objective": jax.eval_shape(self.init, jax.random.key(0))})
         return sum(leaf.size for name, leaf in own.items() if name.endswith("/kernel"))
 
     def describe(self) -> list[tuple[str, str]]:
