@@ -511,7 +511,7 @@ def _check_dino(cfg: config.Config, dino: config.Dino) -> None:
                 f"objective.{name}={config.show(values)}: needs three probabilities, of the first, "
                 "the second, and the small views, such as 1,0.1,0.5"
             )
-    for name in ("global_area", "local_area"):
+    for name in ("global_area", "local_area", "mask_ratio"):
         low, high = getattr(dino, name)
         if low > high:
             raise ConfigError(

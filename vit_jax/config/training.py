@@ -277,6 +277,18 @@ class Dino(Objective, components=("dino",)):
     koleo: float = option(
         0.0, "Weight of KoLeo, which spreads features (DINOv2 has 0.1); 0: off.", at_least=0
     )
+    patch_loss: float = option(
+        0.0, "Weight of the loss on masked patches (iBOT and DINOv2 have 1); 0: off.", at_least=0
+    )
+    mask_probability: float = option(
+        0.5, "Probability that a large view is masked for the student.", above=0, at_most=1
+    )
+    mask_ratio: tuple[float, float] = option(
+        (0.1, 0.5), "Share of its patches, drawn between two.", above=0, at_most=1
+    )
+    patch_head: bool = option(
+        False, "Whether patches have a head of their own, as in DINOv2 on ImageNet-21k."
+    )
     global_area: tuple[float, float] = option(
         (0.4, 1.0), "Share of the image in the two large views.", above=0, at_most=1
     )

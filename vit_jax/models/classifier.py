@@ -221,6 +221,31 @@ class Classifier:
         chex.assert_type(kept, int)
         return self.bind(params).encode_kept(images, kept, key)
 
+    def encode_masked(
+        self,
+        params: Params,
+        images: jax.Array,
+        masked: jax.Array,
+        token: jax.Array,
+        *,
+        key: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
+        """Intermediates of `apply`, of images some of whose patches are replaced by one embedding.
+
+        Requires a family that is `droppable`.
+
+        Args:
+          params: as in `apply`.
+          images: as in `apply`.
+          masked: (B, P) bool: the patches to replace.
+          token: (1, 1, D): what replaces them, before positions are added.
+          key: dropout key; None means no dropout.
+        """
+        self._check(images)
+        chex.assert_shape(masked, (images.shape[0], self.patches))
+        chex.assert_type(masked, bool)
+        return self.bind(params).encode_masked(images, masked, token, key)
+
     def _check(self, images: jax.Array) -> None:
         """Raises ValueError for images the model does not take, ConfigError for its attention."""
         expected = (*self.image_size, self.channels)

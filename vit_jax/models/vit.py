@@ -125,7 +125,21 @@ class ViT(Stack, layers.WithHead):
         self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Logits (B, K) and intermediates by name; see `Classifier.apply`."""
-        x, weights = self.transform(self.patches(images), key, capture)
+        return self.classify_patches(self.patches(images), key, capture)
+
+    def encode_masked(
+        self, images: jax.Array, masked: jax.Array, token: jax.Array, key: jax.Array | None
+    ) -> dict[str, jax.Array]:
+        """Intermediates of images with masked patches; see `Classifier.encode_masked`."""
+        x = self.patches(images)
+        # Before positions are added, so a masked patch keeps its place.
+        return self.classify_patches(jnp.where(masked[..., None], token.astype(x.dtype), x), key)[1]
+
+    def classify_patches(
+        self, patches: jax.Array, key: jax.Array | None, capture: bool = False
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Logits (B, K) and intermediates by name, of patch embeddings (B, P, D)."""
+        x, weights = self.transform(patches, key, capture)
         late = self.model.norm_place == "pooled"
         tokens = x if late else normalize(self.encoder_norm, x)
         out = {"tokens": tokens}

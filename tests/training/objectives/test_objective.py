@@ -89,8 +89,11 @@ DINO = {
 }  # fmt: skip
 WHOLE = {  # of which each compares images with each other, or keeps a center
     "contrast": ({"name": "contrast"}, pairs),
-    "dino": (DINO, crops),
-    "dino-sinkhorn": (DINO | {"centering": "sinkhorn", "koleo": 0.1}, crops),
+    "dino": (DINO | {"patch_loss": 1.0}, crops),
+    "dino-sinkhorn": (
+        DINO | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0, "patch_head": True},
+        crops,
+    ),
 }
 
 
@@ -191,7 +194,7 @@ def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path,
             "eval_split": "train[:50]",
             "test_split": "test[:50]",
         },  # which has no loss to measure
-        objective=DINO | {"centering": "sinkhorn", "koleo": 0.1},
+        objective=DINO | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0},
         train={"duration": "8 steps", "accumulation": 2, "ema": None, "clip_by": "parameter"},
         optimizer={"weight_decay": 0.04, "weight_decay_end": 0.4},
         checkpoint={"best": "auto"},

@@ -6,10 +6,15 @@ several small ones, and learns the teacher's assignment of every view but its ow
 images from the same answer looks at the batch as a whole: the mean of the teacher's logits, which
 is subtracted, or Sinkhorn-Knopp, which shares prototypes evenly among images (SwAV, DINOv2).
 
-B images, V views (the large ones first), K prototypes, D features.
+With `patch_loss`, the student sees some large views with masked patches, and learns the teacher's
+answers to those patches too, after iBOT (Zhou et al. 2022; bytedance/ibot, Apache-2.0) and DINOv2.
+
+B images, V views (the large ones first), K prototypes, D features; P patches of a large view, of
+which M at most are masked.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -22,8 +27,12 @@ import optax
 from vit_jax import config, models
 from vit_jax.config import components
 from vit_jax.data.pipeline import View
+from vit_jax.models import variants
 from vit_jax.models.classifier import OBJECTIVE
-from vit_jax.training import schedules
+from vit_jax.models.layers import constrain_batch
+from vit_jax.models.variants import required
+from vit_jax.models.vit import take_rows
+from vit_jax.training import schedules, streams
 from vit_jax.training.normalization import normalize_pixels
 from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
 from vit_jax.utils.tree_utils import Tree
@@ -32,8 +41,14 @@ from vit_jax.weights import adapting
 GLOBAL = ("global_1", "global_2")  # entries of a batch
 LOCAL = "local"
 LAST = "prototypes"  # the head's last layer
+PATCHES = "patches"  # the head of patches, where they have their own
+MASK = "mask_token"
 ITERATIONS = 3  # of Sinkhorn-Knopp, as in SwAV and DINOv2
 HIGHEST = jax.lax.Precision.HIGHEST
+
+# Of the blocks of a mask: the range of their aspect, and after how many draws in a row that do not
+# fit a mask is done, as in iBOT; and how many are drawn in all.
+ASPECTS, MISSES, DRAWS = (0.3, 1 / 0.3), 10, 100
 
 # Below these shares of what they can be, measures mean collapse.
 INFORMATION, SPREAD = 0.05, 0.05
@@ -52,6 +67,9 @@ class Dino(Objective):
         super().__init__(setup)
         self.options = own = config.Dino(**options)
         self.whole_batch = own.centering == "sinkhorn" or own.koleo > 0
+        if own.patch_loss:
+            self._check_patches()
+            self.measures = (*self.measures, "patch_loss")
         # Small views are of another size, to which positions are resized inside the program.
         self.network = adapting.any_size(self.model)
         steps = self.durations.steps
@@ -63,7 +81,31 @@ class Dino(Objective):
         )
         # The authors' cancel_gradients_last_layer; parameters that wait do not decay either.
         frozen = setup.steps(own.freeze_last_layer)
-        self.waits = {f"{OBJECTIVE}/{LAST}": frozen} if frozen else {}
+        last = (LAST, f"{PATCHES}/{LAST}") if own.patch_head and own.patch_loss else (LAST,)
+        self.waits = {f"{OBJECTIVE}/{name}": frozen for name in last} if frozen else {}
+
+    def _check_patches(self) -> None:
+        """Raises ConfigError for a model whose patches cannot be masked."""
+        model, given = self.model.config, f"objective.patch_loss={self.options.patch_loss:g}"
+        if not variants.family(model).droppable:
+            raise config.ConfigError(
+                f"{given}: masks patches, and {variants.KEY}={model.architecture} has none; set 0"
+            )
+        if model.norm_place == "pooled":
+            raise config.ConfigError(
+                f"{given}: compares normalized patches, and model.norm_place=pooled normalizes "
+                "their mean; set tokens, or 0"
+            )
+        if not self._most_masked:
+            raise config.ConfigError(
+                f"objective.mask_ratio={config.show(self.options.mask_ratio)}: masks none of the "
+                f"{self.model.patches} patches; raise it, or set objective.patch_loss=0"
+            )
+
+    @property
+    def _most_masked(self) -> int:
+        """M, the largest number of masked patches of a view."""
+        return int(self.options.mask_ratio[1] * self.model.patches)
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -94,8 +136,19 @@ class Dino(Objective):
         """The head: dense layers, then prototypes, as columns of which the direction counts.
 
         Kernels are normal(0.02), but those of prototypes uniform, as the authors' code draws them.
+        With `patch_loss`, also the embedding of masked patches, zeros, and a head of their own.
         """
-        own, width = self.options, self._features
+        own = self.options
+        params = self._head(key, self._features)
+        if own.patch_loss:
+            width = required(self.model.config.width)
+            params[MASK] = jnp.zeros((1, 1, width))
+            if own.patch_head:
+                params[PATCHES] = self._head(jax.random.fold_in(key, 1), width)
+        return params
+
+    def _head(self, key: jax.Array, width: int) -> models.Params:
+        own = self.options
         widths = [width, *[own.head_hidden] * (own.head_layers - 1), own.head_bottleneck]
         *keys, last = jax.random.split(key, own.head_layers + 1)
         params: models.Params = {
@@ -125,7 +178,27 @@ class Dino(Objective):
         kept: dict[str, Tree] = {"collapsed": jnp.zeros((), jnp.int32)}
         if self.options.centering == "mean":
             kept["center"] = jnp.zeros(self.options.prototypes)
+            if self.options.patch_loss:
+                kept["patch_center"] = jnp.zeros(self.options.prototypes)
         return kept
+
+    def prepare(self, batch: Batch, step: jax.Array) -> Batch:
+        """Draws which patches of the large views the student does not see: `masked` (B, 2, P)."""
+        if not self.options.patch_loss:
+            return batch
+        rows = jnp.arange(2 * self.cfg.train.batch_size, dtype=jnp.int32).reshape(-1, 2)
+        key = streams.key(self.cfg.seed, streams.OBJECTIVE, step)
+        grid = variants.grid(self.model.config, self.model.image_size)
+        fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))
+        drawn = fold(key, constrain_batch(rows))
+        one = functools.partial(
+            mask,
+            grid=grid,
+            ratio=self.options.mask_ratio,
+            probability=self.options.mask_probability,
+        )
+        masks = jax.vmap(jax.vmap(lambda key: one(jax.random.uniform(key, (DRAWS + 1, 4)))))(drawn)
+        return batch | {"masked": masks.reshape(*rows.shape, -1)}
 
     def decay(self, step: jax.Array) -> jax.Array:
         """That of the teacher: half a cosine from `momentum` to `momentum_end`."""
@@ -139,29 +212,95 @@ class Dino(Objective):
         assert inputs.average is not None
         large = jnp.stack([batch[name] for name in GLOBAL], axis=1)
         keys = (None, None) if inputs.key is None else jax.random.split(inputs.key)
-        own, logits = self._assign(params, large, keys[0])
-        student = [logits]
+        masked = batch.get("masked")
+        own, seen = self._encode(params, large, keys[0], masked)
+        student = [self._assign(params, own)]
         if LOCAL in batch:
             small = batch[LOCAL]
             small = small if small.ndim == 5 else small[:, None]  # of a group of one
-            student.append(self._assign(params, small, keys[1])[1])
+            student.append(self._assign(params, self._encode(params, small, keys[1])[0]))
         # No key: in the authors' code, drop path is for the student alone.
-        features, teacher = self._assign(inputs.average, large, None)
-        return {
+        features, answered = self._encode(inputs.average, large, None)
+        found = {
             "student": jnp.concatenate(student, axis=1),
-            "teacher": teacher,
+            "teacher": self._assign(inputs.average, features),
             "own": own,
             "features": features,
         }
+        if masked is None:
+            return found
+        return found | self._of_patches(params, inputs.average, seen, answered, masked)
 
-    def _assign(
-        self, params: models.Params, views: jax.Array, key: jax.Array | None
+    def _of_patches(
+        self,
+        student: models.Params,
+        teacher: models.Params,
+        seen: jax.Array,
+        answered: jax.Array,
+        masked: jax.Array,
+    ) -> dict[str, jax.Array]:
+        """Logits of the masked patches by the student and the teacher, (B, 2, M, K), and weights.
+
+        `patch_weight` (B, 2, M) adds up to 1 for each view that is masked, else to 0;
+        `patch_mean` (B, K) is the teacher's mean logits of all patches of the large views.
+
+        Args:
+          student: parameters.
+          teacher: likewise.
+          seen: (B, 2, P, D), of the student.
+          answered: likewise of the teacher.
+          masked: (B, 2, P) bool.
+        """
+        most, shape = self._most_masked, masked.shape[:2]
+        count = jnp.sum(masked, axis=-1, keepdims=True)
+        # The masked ones first; the rest of M weigh nothing.
+        index = jnp.argsort(~masked, axis=-1, stable=True)[..., :most].astype(jnp.int32)
+        valid = (jnp.arange(most)[None, None] < count).astype(jnp.float32)
+        weight = valid / jnp.maximum(count, 1).astype(jnp.float32)
+
+        def rows(tokens: jax.Array) -> jax.Array:
+            flat = tokens.reshape(-1, *tokens.shape[2:])
+            return take_rows(flat, index.reshape(-1, most)).reshape(*shape, most, -1)
+
+        own, other = (p[OBJECTIVE] for p in (student, teacher))
+        if self.options.patch_head:
+            own, other = own[PATCHES], other[PATCHES]
+        units = bottleneck(other, answered, self._dtype)
+        return {
+            "patch_student": head(own, rows(seen), self._dtype),
+            "patch_teacher": compare(other, rows(units), self._dtype),
+            "patch_weight": weight,
+            # The logits of the mean are the mean of the logits, which would be P x K.
+            "patch_mean": compare(other, jnp.mean(units, axis=(1, 2)), jnp.dtype(jnp.float32)),
+        }
+
+    def _encode(
+        self,
+        params: models.Params,
+        views: jax.Array,
+        key: jax.Array | None,
+        masked: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Features (B, n, D) and logits (B, n, K) float32 of views (B, n, H, W, C)."""
+        """Features (B, n, D) float32 and patches (B, n, P, D) of views (B, n, H, W, C)."""
         pixels = normalize_pixels(views.reshape(-1, *views.shape[2:]), self.cfg.data)
-        features = self.network.apply(params, pixels, key=key)[1]["pre_logits"]
-        logits = head(params[OBJECTIVE], features, jnp.dtype(self.model.dtype))
-        return tuple(x.reshape(*views.shape[:2], -1) for x in (features, logits))  # pyright: ignore
+        if masked is None:
+            out = self.network.apply(params, pixels, key=key)[1]
+        else:
+            flat, token = masked.reshape(len(pixels), -1), params[OBJECTIVE][MASK]
+            out = self.network.encode_masked(params, pixels, flat, token, key=key)
+        features = out["pre_logits"].reshape(*views.shape[:2], -1)
+        if not self.options.patch_loss:
+            return features, features[:, :, :0]
+        patches = out["tokens"][:, variants.prefix_tokens(self.model.config) :]
+        return features, patches.reshape(*views.shape[:2], *patches.shape[1:])
+
+    def _assign(self, params: models.Params, features: jax.Array) -> jax.Array:
+        """Logits (..., K) float32 of features (..., D)."""
+        return head(params[OBJECTIVE], features, self._dtype)
+
+    @property
+    def _dtype(self) -> jnp.dtype:
+        return jnp.dtype(self.model.dtype)
 
     def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The cross-entropy, and what `summarize` computes its measures from."""
@@ -178,11 +317,19 @@ class Dino(Objective):
             # Each large view by itself, as in DINOv2: nearest to a view is the other one of its
             # image.
             loss += own.koleo * sum(koleo(outputs["own"][:, view]) for view in range(2))
+        patches = {}
+        if own.patch_loss:
+            masked = self._patch_loss(outputs, inputs, temperature)
+            loss += own.patch_loss * masked
+            patches = {
+                "patch_loss": masked,
+                "patch_center": jnp.mean(outputs["patch_mean"], axis=0),
+            }
         targets = targets.reshape(-1, own.prototypes)
         units = _unit(outputs["features"].reshape(-1, outputs["features"].shape[-1]))
         entropy = -jnp.sum(jax.scipy.special.xlogy(targets, targets), axis=-1)
         first = jax.nn.one_hot(jnp.argmax(targets, axis=-1), own.prototypes)
-        return loss, {
+        return loss, patches | {
             "center": jnp.mean(teacher, axis=(0, 1)),
             "teacher_entropy": jnp.mean(entropy),
             "targets": jnp.mean(targets, axis=0),
@@ -190,6 +337,21 @@ class Dino(Objective):
             "mean": jnp.mean(units, axis=0),
             "moment": jnp.einsum("bd,be->de", units, units, precision=HIGHEST) / len(units),
         }
+
+    def _patch_loss(self, outputs: Any, inputs: Inputs, temperature: Any) -> jax.Array:
+        """The mean over large views of the cross-entropy of their masked patches, ().
+
+        A view that is not masked counts as 0, as in iBOT and DINOv2.
+        """
+        own, teacher, weight = self.options, outputs["patch_teacher"], outputs["patch_weight"]
+        if own.centering == "sinkhorn":
+            flat = teacher.reshape(-1, own.prototypes) / temperature
+            targets = sinkhorn(flat, weight.reshape(-1, 1) > 0).reshape(teacher.shape)
+        else:
+            center = inputs.state["patch_center"][None, None, None]
+            targets = jax.nn.softmax((teacher - center) / temperature)
+        logs = jax.nn.log_softmax(outputs["patch_student"] / own.student_temperature)
+        return -jnp.sum(weight[..., None] * targets * logs) / (2 * len(weight))
 
     def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
         """Measures of how much images differ in the teacher's outputs and features.
@@ -227,9 +389,10 @@ class Dino(Objective):
     ) -> Tree:
         """The mean of the teacher's logits after a batch, for the next; and steps of collapse."""
         kept = {"collapsed": measures["collapsed"].astype(jnp.int32)}
-        if "center" in state:
-            momentum = self.options.center_momentum
-            kept["center"] = momentum * state["center"] + (1 - momentum) * measures["center"]
+        momentum = self.options.center_momentum
+        for name in ("center", "patch_center"):
+            if name in state:
+                kept[name] = momentum * state[name] + (1 - momentum) * measures[name]
         return kept
 
     def warning(self, metrics: Mapping[str, float]) -> tuple[str, bool] | None:
@@ -259,12 +422,31 @@ class Dino(Objective):
         return text, own.stop_on_collapse
 
     def flops(self, passes: float) -> float | None:
-        """FLOPs of the student, and of the teacher's forward pass on the large views."""
+        """FLOPs of the student, and of the teacher's forward pass on the large views.
+
+        Of patches, the student's head sees M of each large view, the teacher's all P up to its
+        bottleneck.
+        """
         own = super().flops(passes)
         teacher = [self.forward_flops(view) for view in self.views[:2]]
         if own is None or None in teacher:
             return None
-        return own + sum(filter(None, teacher)) + 2 * 2 * self.own_matrices
+        own += sum(filter(None, teacher)) + 2 * 2 * self.own_matrices
+        if not self.options.patch_loss:
+            return own
+        last = self.options.head_bottleneck * self.options.prototypes
+        dense, most = self._matrices(required(self.model.config.width)) - last, self._most_masked
+        macs = 3 * most * (dense + last) + self.model.patches * dense + most * last
+        return own + 2 * 2 * macs
+
+    @property
+    def own_matrices(self) -> int:
+        """The number of weights in the matrices of the head of views."""
+        return self._matrices(self._features)
+
+    def _matrices(self, width: int) -> int:
+        shapes = jax.eval_shape(functools.partial(self._head, width=width), jax.random.key(0))
+        return sum(layer["kernel"].size for layer in shapes.values())
 
 
 def ramp(start: float, end: float, steps: int) -> optax.Schedule:
@@ -277,21 +459,34 @@ def ramp(start: float, end: float, steps: int) -> optax.Schedule:
 
 
 def head(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Logits (N, K) float32 of features (N, D): cosines with prototypes, times their lengths.
+    """Logits (..., K) float32 of features (..., D): cosines with prototypes, times their lengths.
 
     Dense layers compute in `dtype`; lengths and logits are float32.
     """
-    count = len(params) - 1
+    return compare(params, bottleneck(params, x, dtype), dtype)
+
+
+def bottleneck(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """What prototypes are compared with: vectors (..., b) float32 of length 1."""
+    before, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    count = sum(name.startswith("dense_") for name in params)
     for i in range(count):
         layer = params[f"dense_{i}"]
         x = x.astype(dtype) @ layer["kernel"].astype(dtype) + layer["bias"].astype(dtype)[None]
         x = jax.nn.gelu(x, approximate=False) if i < count - 1 else x
+    return _unit(x.astype(jnp.float32)).reshape(*before, -1)
+
+
+def compare(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Logits (..., K) float32 of vectors (..., b) and the prototypes, multiplied in `dtype`."""
     last = params[LAST]
     kernel = last["kernel"].astype(jnp.float32)
     kernel = kernel * jax.lax.rsqrt(jnp.sum(jnp.square(kernel), axis=0, keepdims=True))
-    x, kernel = (one.astype(dtype) for one in (_unit(x.astype(jnp.float32)), kernel))
+    x, kernel = (one.astype(dtype) for one in (x, kernel))
     logits = jnp.dot(x, kernel, preferred_element_type=jnp.float32)
-    return logits * last["length"][None] if "length" in last else logits
+    if "length" in last:
+        logits *= jnp.broadcast_to(last["length"], logits.shape)
+    return logits
 
 
 def cross_entropy(targets: jax.Array, logits: jax.Array) -> jax.Array:
@@ -303,14 +498,54 @@ def cross_entropy(targets: jax.Array, logits: jax.Array) -> jax.Array:
     return jnp.sum(pairs * other) / other.sum()
 
 
-def sinkhorn(logits: jax.Array) -> jax.Array:
+def mask(
+    drawn: jax.Array, grid: tuple[int, int], ratio: tuple[float, float], probability: float
+) -> jax.Array:
+    """The patches of a view that are masked, in blocks, (h, w) bool; none, unless drawn to be.
+
+    As iBOT's code draws them, after BEiT: blocks are added until their patches are a share of all,
+    drawn between two, and a block that would add none or too many is drawn again.
+
+    Args:
+      drawn: (DRAWS + 1, 4), uniform in [0, 1): whether and how much, then size, aspect and place.
+      grid: h and w, patches of a view.
+      ratio: of masked patches, at least and at most.
+      probability: of a mask.
+    """
+    height, width = grid
+    least = (min(grid) // 3) ** 2  # patches of the smallest block
+    share = ratio[0] + drawn[0, 1] * (ratio[1] - ratio[0])
+    wanted = jnp.where(drawn[0, 0] < probability, share * height * width, 0.0)
+    rows, columns = (jnp.arange(n, dtype=jnp.float32) for n in grid)
+    low, high = (math.log(aspect) for aspect in ASPECTS)
+
+    def add(carry: tuple[jax.Array, jax.Array], one: jax.Array) -> tuple[Any, None]:
+        found, misses = carry
+        left = wanted - jnp.sum(found, dtype=jnp.float32)
+        area = least + one[0] * (left - least)
+        aspect = jnp.exp(low + one[1] * (high - low))
+        h, w = jnp.round(jnp.sqrt(area * aspect)), jnp.round(jnp.sqrt(area / aspect))
+        top = jnp.floor(one[2] * (height - h + 1))
+        side = jnp.floor(one[3] * (width - w + 1))
+        down, across = (rows >= top) & (rows < top + h), (columns >= side) & (columns < side + w)
+        block = down[:, None] & across[None]
+        new = jnp.sum(block & ~found, dtype=jnp.float32)
+        fits = (h < height) & (w < width) & (new > 0) & (new <= left) & (misses < MISSES)
+        return (found | (block & fits), jnp.where(fits, 0, misses + 1)), None
+
+    start = jnp.zeros(grid, bool), jnp.int32(0)
+    return jax.lax.scan(add, start, drawn[1:])[0][0]
+
+
+def sinkhorn(logits: jax.Array, counts: jax.Array | None = None) -> jax.Array:
     """Assignments (N, K) of N views to K prototypes, by logits of the same shape.
 
     Each view's add up to 1, each prototype's to about N / K. In logarithms, which nothing
-    overflows.
+    overflows. With `counts` (N, 1) bool, prototypes are shared among these views alone.
     """
+    where = None if counts is None else jnp.broadcast_to(counts, logits.shape)
     for _ in range(ITERATIONS):
-        logits -= jax.nn.logsumexp(logits, axis=0, keepdims=True)
+        logits -= jax.nn.logsumexp(logits, axis=0, keepdims=True, where=where)
         logits -= jax.nn.logsumexp(logits, axis=1, keepdims=True)
     return jnp.exp(logits)
 
