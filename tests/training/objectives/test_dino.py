@@ -343,8 +343,9 @@ class Tokens:
 @pytest.mark.parametrize("own_head", [False, True])
 def test_masked_patches_learn_the_teachers_answers(own_head):
     made = objective(
-        {"model": {"pooling": "token"}}, patch_loss=2.0, patch_head=own_head, local_views=0, head_layers=1, head_bottleneck=4,
-        mask_ratio=(0.1, 0.8), student_temperature=0.5, teacher_temperature=0.2,
+        {"model": {"pooling": "token"}}, patch_loss=2.0, patch_head=own_head, local_views=0,
+        head_layers=1, head_bottleneck=4, mask_ratio=(0.1, 0.8), student_temperature=0.5,
+        teacher_temperature=0.2,
         teacher_temperature_start=0.2,
     )  # fmt: skip
     made.network = Tokens()
