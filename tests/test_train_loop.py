@@ -152,7 +152,10 @@ class Evaluation:
         self.evaluators = evaluators
 
 
-def make(*, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad=(), **sections):
+def make(
+    *, evaluators, saver=None, steps=12, evaluate=2, save=5, first=False, stop=None, bad=(),
+    **sections,
+):  # fmt: skip
     """A loop of 12 steps that evaluates after every second and saves after every fifth."""
 
     def step(state, batch, teacher_params):
@@ -166,7 +169,9 @@ def make(*, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad
         }  # fmt: skip
 
     cfg = runs.configure(**({"logging": {"every": 4, "tensorboard": False}} | sections))
-    found = durations.Durations(steps=steps, warmup=0, cooldown=0, evaluate=evaluate, save=save)
+    found = durations.Durations(
+        steps=steps, warmup=0, cooldown=0, evaluate=evaluate, save=save, first=first
+    )
     return Run(cfg, found, step, evaluators, saver or Saver(), stop or preemption.Stop())
 
 
@@ -281,6 +286,25 @@ def test_a_restored_state_is_evaluated_if_it_was_not():
     assert made.run(12, 12, evaluated=True)[1] == {}
     made = make(evaluators={"test": scores([0.3])})
     assert made.run(12, 12, evaluated=False)[1] == {"test/top1": 0.3}
+
+
+def test_weights_that_learn_on_are_measured_first_and_a_worse_state_is_called_so(caplog):
+    made = make(
+        evaluators={"test": scores([0.6, 0.5, 0.7])}, first=True, evaluate=6, save=None,
+        checkpoint={"best": "top1"}, logging={"every": 6, "tensorboard": False},
+    )  # fmt: skip
+    made.progress = Shown()
+    made.run(0, 0, evaluated=False)
+    assert saves(made) == [(0, 0.6), (12, 0.7)]
+    (line,) = [one.getMessage() for one in caplog.records if "worse" in one.getMessage()]
+    assert line == (
+        "step 6: test/top1 0.5000 is worse than the 0.6000 of the weights that this run began with"
+    )
+    shown = [made.progress.updates[step][0][-1] for step in (1, 6, 7)]
+    assert shown == [f"test {now}, at first 0.600" for now in ("0.600", "0.600", "0.500")]
+    made = make(evaluators={"test": scores([0.7])}, first=True, evaluate=None, save=None)
+    made.run(0, 0, evaluated=True)  # stopped after the first evaluation
+    assert saves(made) == [(12, 0.7)]
 
 
 def test_metrics_are_written_by_steps_and_after_the_last():

@@ -121,7 +121,9 @@ def run_steps(
 
     stop.hold()  # there is a state to save now: a signal is noted, and acted upon between steps
     # A restored state may lack its evaluation: a signal came first, or the evaluators are others.
-    missing = start.restored and not start.evaluated and evaluates(number)
+    # Published weights that learn on without labels have theirs before they change.
+    begins = start.restored or trainer.durations.first
+    missing = begins and not start.evaluated and evaluates(number)
     if missing and not stop() and (results := evaluate(number, live)):
         patience.observe(number, results)
         saver.save(number, live, last := results)

@@ -99,6 +99,9 @@ def test_a_test_split_is_neither_trained_nor_chosen_on():
         )
 
 
+NEIGHBORS = {"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}
+
+
 @pytest.mark.parametrize(
     ("options", "metric"),
     [
@@ -109,6 +112,14 @@ def test_a_test_split_is_neither_trained_nor_chosen_on():
         ({"checkpoint": {"best": "loss"}}, "test/loss"),  # unless it is asked for
         ({"data": {"eval_split": "val"}, "checkpoint": {"best": None}}, None),
         ({"data": {"eval_split": "val"}, "objective": {"name": "masked_patches"}}, "val/loss"),
+        ({"data": {"eval_split": "val"}, "objective": {"name": "dino"}}, None),
+        (NEIGHBORS | {"data": {"eval_split": "val"}}, "knn/self/20nn/top1"),
+        (NEIGHBORS, None),
+        (
+            NEIGHBORS
+            | {"checkpoint": {"best": "knn"}, "evaluation": {"knn": "pets", "neighbors": (5, 99)}},
+            "knn/pets/5nn/top1",
+        ),
     ],
 )
 def test_what_chooses_the_best_checkpoint(options, metric):

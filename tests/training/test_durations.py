@@ -1,5 +1,7 @@
 """The durations of a run in steps: what is logged, evaluated and saved when."""
 
+import dataclasses
+
 import pytest
 
 from vit_jax import config
@@ -30,6 +32,18 @@ def test_the_last_step_is_evaluated_and_saved_whatever_else_is():
     assert [(of(10).evaluates(step), of(10).saves(step)) for step in (9, 10)] == [
         (False, False), (True, True)
     ]  # fmt: skip
+
+
+def test_weights_that_learn_on_without_labels_are_evaluated_before_the_first_step():
+    for objective, init_from, first in (
+        ("dino", "augreg/ViT-S_16", True), ("dino", None, False),
+        ("supervised", "augreg/ViT-S_16", False),
+    ):  # fmt: skip
+        cfg = config.build({"objective": {"name": objective}, "init_from": init_from})
+        assert durations.Durations.from_config(cfg, 1000).first == first
+    made = dataclasses.replace(of(10), first=True)
+    assert [step for step in range(11) if made.evaluates(step)] == [0, 10]
+    assert made.evaluations == 2
 
 
 @pytest.mark.parametrize(("evaluate", "number"), [(None, 1), (4, 3), (5, 2), (20, 1)])

@@ -407,6 +407,8 @@ def _check_metrics(cfg: config.Config) -> None:
     if group is not None and group not in asked:
         both = ",".join((*asked, group))
         raise ConfigError(f"checkpoint.best={best}: is not measured; set evaluation.metrics={both}")
+    if best == "knn" and not cfg.evaluation.knn:
+        raise ConfigError("checkpoint.best=knn: is not measured; set evaluation.knn=self")
     if best == "balanced_accuracy" and cfg.data.multilabel:
         raise ConfigError(f"checkpoint.best={best}: needs one class for each image; set f1")
 
@@ -430,8 +432,8 @@ def _check_unlabeled(cfg: config.Config) -> None:
         _require(cfg, {key: value}, f"{name} has {why}")
     if cfg.checkpoint.best in ("top1", "top5"):
         raise ConfigError(
-            f"checkpoint.best={cfg.checkpoint.best}: {name} has no classes to name; set loss, auto "
-            "or none"
+            f"checkpoint.best={cfg.checkpoint.best}: {name} has no classes to name; set loss, knn, "
+            "auto or none"
         )
 
 

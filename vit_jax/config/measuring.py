@@ -33,9 +33,18 @@ class Checkpoint:
     )
     best: str | None = option(
         "auto",
-        "Metric that chooses the best checkpoint, ties by loss; auto: top1, map, mae, loss, "
+        "Metric that chooses the best checkpoint, ties by loss; auto: top1, map, mae, loss or knn, "
         "none on a test split.",
-        choices=("auto", "top1", "top5", "map", "loss", *NUMBERS, *sum(METRICS.values(), ())),
+        choices=(
+            "auto",
+            "top1",
+            "top5",
+            "map",
+            "loss",
+            "knn",
+            *NUMBERS,
+            *sum(METRICS.values(), ()),
+        ),
         free=True,
     )
     patience: int | None = option(

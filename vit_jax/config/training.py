@@ -380,7 +380,9 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     groups: tuple[ParamGroup, ...] = option(
         (), "Factors on learning rate (lr), weight decay (decay) by pattern: groups.head.lr=10."
     )
-    head_first: int = option(0, "Steps at first in which the head alone trains.", at_least=0)
+    head_first: int = option(
+        0, "Steps at first in which the head, or an objective's own part, trains alone.", at_least=0
+    )
 
 
 MOMENT_TYPES = ("float32", "bfloat16")

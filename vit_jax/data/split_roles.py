@@ -14,6 +14,7 @@ from vit_jax.data import availability, splits, tasks
 from vit_jax.data.source import DataError
 
 AUTO = "auto"
+KNN, NEIGHBORS = "knn", 20  # that DINO's authors report, or the nearest number that is measured
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 # Common split names by role; any other split counts as validation.
 VALIDATION_NAMES, TEST_NAMES = splits.VALIDATION, splits.TEST
@@ -65,7 +66,8 @@ def best_metric(cfg: config.Config) -> str | None:
 
     `checkpoint.best=auto` means top-1, the mean average precision of images with several classes,
     the mean absolute error of one number, or the loss of several, or of masked patches, predicted
-    or autoencoded, on a validation split; a test split is used only if the config names it.
+    or autoencoded, or else the nearest neighbors of features, if they are measured, on a validation
+    split; a test split is used only if the config names it.
     """
     measured, best = evaluation(cfg.data), cfg.checkpoint.best
     if best == AUTO:
@@ -73,9 +75,17 @@ def best_metric(cfg: config.Config) -> str | None:
         if cfg.data.targets:  # several have units of their own, and one loss
             usual = "mae" if len(cfg.data.targets) == 1 else "loss"
         if not cfg.needs_labels:  # which a split can only be evaluated by if the objective says how
-            usual = "loss" if cfg.measured else None
+            usual = "loss" if cfg.measured else KNN
         best = usual if measured.role == VALIDATION else None
-    return best and f"{measured.name}/{best}"
+    return knn_metric(cfg) if best == KNN else best and f"{measured.name}/{best}"
+
+
+def knn_metric(cfg: config.Config) -> str | None:
+    """The accuracy of nearest neighbors that stands for a run; None where it is not measured."""
+    if not cfg.evaluation.knn:
+        return None
+    nearest = min(cfg.evaluation.neighbors, key=lambda number: abs(number - NEIGHBORS))
+    return f"{KNN}/{cfg.evaluation.knn[0]}/{nearest}nn/top1"
 
 
 def notes(cfg: config.Config, evaluations: int) -> list[str]:

@@ -26,7 +26,7 @@ class Patience:
                 "evaluate a validation split, or set checkpoint.best"
             )
         self._best: tuple[float, ...] | None = None
-        self._waited = self._step = 0
+        self._waited, self._step = 0, -1
 
     def resume(self, recorded: Mapping[str, Any] | None) -> None:
         """Goes on from the `patience` of a commit record."""

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from vit_jax import config
+from vit_jax.checkpoints import record as records
+from vit_jax.data import split_roles
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.runs.session import Session
 from vit_jax.runtime import goodput, logs
@@ -52,11 +54,15 @@ class RunLog:
             logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", name)
         self._pending: tuple[int, Mapping[str, jax.Array], np.ndarray] | None = None
         self._first, self._warned = 0, False
+        self._metric = split_roles.knn_metric(self._cfg) or split_roles.best_metric(self._cfg)
+        self._began: Mapping[str, float] = {}  # the evaluation before the first step, if there is
+        self._newest: Mapping[str, float] = {}
         self.start()
 
     def begin(self, step: int, *, complete: bool) -> None:
         """Shows the run from a step on; one that is complete counts as no further session."""
         self._first = step
+        self._resume_results()
         self._progress.begin(self._durations.steps, step)
         if complete:
             self._progress.say("nothing is left to train or to measure")
@@ -107,6 +113,10 @@ class RunLog:
             Field(3, f"{name.replace('_', ' ')} {float(metrics[name]):.3g}")
             for name in self._trainer.objective.shown
         ]
+        if self._metric and self._metric in self._began:
+            name = self._metric.removesuffix("/top1").rpartition("/")[2]
+            now, began = (one[self._metric] for one in (self._newest, self._began))
+            fields.append(Field(3, f"{name} {now:.3f}, at first {began:.3f}"))
         if logged:
             self._warn(step, metrics)
         self._progress.update(step, fields, final=step == self._durations.steps)
@@ -123,6 +133,32 @@ class RunLog:
             and (key.endswith(("top1", "shot", "mce")) or not key.startswith(beside))
         )
         self._progress.say(f"step {step}/{self._durations.steps}  {shown}")
+        self._compare(step, results)
+
+    def _compare(self, step: int, results: Mapping[str, float]) -> None:
+        """Says whether a run is worse than the weights that it began with."""
+        metric = self._metric
+        if metric is None or metric not in results:
+            return
+        self._newest = results
+        if step == 0:
+            self._began = results
+        began, now = (records.score(one, metric) for one in (self._began, results))
+        if began is not None and now is not None and now < began:
+            logs.log.warning(
+                "step %d: %s %.4f is worse than the %.4f of the weights that this run began with",
+                step, metric, results[metric], self._began[metric],
+            )  # fmt: skip
+
+    def _resume_results(self) -> None:
+        """Takes the first and the newest evaluation of a resumed run from its metrics."""
+        if not self._durations.first or (folder := self._files.folder) is None:
+            return
+        file = folder / "metrics.jsonl"
+        for line in logs.read_metrics(file) if file.exists() else ():
+            if self._metric in line and line["step"] <= self._first:
+                self._newest = line
+                self._began = line if line["step"] == 0 else self._began
 
     def stop(self, step: int) -> None:
         """Writes what the time of a run that stops early went into, if it took any step."""

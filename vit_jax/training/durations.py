@@ -9,13 +9,17 @@ from vit_jax.config import checks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Durations:
-    """The durations of a config, in steps; None: never before the last step."""
+    """The durations of a config, in steps; None: never before the last step.
+
+    `first`: whether the state before the first step is evaluated.
+    """
 
     steps: int
     warmup: int
     cooldown: int
     evaluate: int | None
     save: int | None
+    first: bool = False
 
     @classmethod
     def from_config(cls, cfg: config.Config, examples: int) -> Self:
@@ -30,6 +34,8 @@ class Durations:
             cooldown=steps(cfg.schedule.cooldown),
             evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
             save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
+            # What is learned without labels may make published features worse: is it so?
+            first=cfg.init_from is not None and not cfg.needs_labels,
         )
         checks.check_length(cfg, found.steps, found.warmup, found.cooldown)
         return found
@@ -37,7 +43,7 @@ class Durations:
     @property
     def evaluations(self) -> int:
         """Number of evaluations in a whole run."""
-        return 1 if self.evaluate is None else -(-self.steps // self.evaluate)
+        return self.first + (1 if self.evaluate is None else -(-self.steps // self.evaluate))
 
     def logs(self, step: int, every: int | None) -> bool:
         """Whether the metrics of a step are written, by `logging.every`."""
@@ -46,7 +52,9 @@ class Durations:
 
     def evaluates(self, step: int) -> bool:
         """Whether the state after a step is evaluated."""
-        return step == self.steps or bool(self.evaluate and step % self.evaluate == 0)
+        if step == self.steps or (step == 0 and self.first):
+            return True
+        return bool(self.evaluate and step % self.evaluate == 0)
 
     def saves(self, step: int) -> bool:
         """Whether the state after a step is saved."""

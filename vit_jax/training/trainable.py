@@ -244,7 +244,7 @@ def from_config(
             rate=_compact(rates[name][trained]),
             # A group's factor goes before `optimizer.decayed`: it makes biases decay, too.
             decay=_compact(np.where(np.isnan(decays[name]), default, decays[name])[trained]),
-            head=name.startswith(HEAD),
+            head=name.startswith((*HEAD, f"{OBJECTIVE}/")),
         )
     if options.head_first and not any(spec.head for spec in specs.values()):
         raise config.ConfigError(

@@ -18,7 +18,7 @@ from stepping import Stepper, configure
 from vit_jax import config
 from vit_jax.config import checks
 from vit_jax.training import objectives, schedules
-from vit_jax.training.build import create_model
+from vit_jax.training.build import build, create_model
 from vit_jax.training.durations import Durations
 from vit_jax.training.objectives import dino
 from vit_jax.utils import tree_utils
@@ -221,6 +221,13 @@ def test_the_teacher_and_its_center_follow_slowly():
         {}, {"koleo": 0.1}, {"centering": "sinkhorn"},
     )]  # fmt: skip
     assert whole == [False, True, True]
+
+
+def test_its_head_may_train_alone_at_first():
+    made = build(configure(objective=TINY, optimizer={"head_first": 3}), 160)
+    heads = {name for name, spec in made.trainable.specs.items() if spec.head}
+    assert heads == {name for name in made.trainable.specs if name.startswith("objective/")}
+    assert "objective/prototypes/kernel" in heads
 
 
 def measured(made, answers, features):
