@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import states
-from vit_jax.checkpoints import manager, orbax_logging, record
+from vit_jax.checkpoints import manager, orbax_logging, reader, record
 from vit_jax.utils import storage
 
 WORKER = pathlib.Path(states.__file__)
@@ -223,16 +223,16 @@ def test_prediction_reports_damage_and_touches_nothing(run):
     before = names(run)
     target = {"params": states.target(states.mesh())["params"]}
     with pytest.raises(manager.CheckpointError) as caught:
-        manager.restore_subtree(run, 2, target)
+        reader.restore_subtree(run, 2, target)
     size = len((run / "00000001/state/_METADATA").read_bytes())
     assert str(caught.value) == (
         f"{run}/00000002: damaged: state/_METADATA has 2 bytes instead of {size}; "
         "checkpoints there: [1, 2, 3]"
     )
     assert caught.value.exit_code == 2
-    assert manager.find(run)[0] == 2  # the newest with a sound record
+    assert record.find_step(run)[0] == 2  # the newest with a sound record
     with pytest.raises(manager.CheckpointError, match="damaged: commit.json cannot be read"):
-        manager.find(run / "00000003")
+        record.find_step(run / "00000003")
     with contextlib.closing(open_manager(run)) as saver, pytest.raises(manager.CheckpointError):
         saver.restore(states.target(states.mesh()), step=2)
     assert names(run) == before
@@ -493,8 +493,8 @@ def test_a_read_only_directory(small_disk, three):
     assert caught.value.exit_code == 2
     # Reading it, to evaluate or predict, is fine.
     target = {"params": states.target(states.mesh())["params"]}
-    assert manager.find(run)[0] == 3
-    manager.restore_subtree(run, 3, target)
+    assert record.find_step(run)[0] == 3
+    reader.restore_subtree(run, 3, target)
 
 
 def test_old_checkpoints_that_cannot_be_removed(run, monkeypatch, caplog):

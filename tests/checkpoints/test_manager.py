@@ -18,7 +18,7 @@ from etils import epath
 from jax.sharding import SingleDeviceSharding
 
 import states
-from vit_jax.checkpoints import manager, record
+from vit_jax.checkpoints import manager, reader, record
 from vit_jax.utils import tree_utils
 
 FACTS = {"config": {"seed": 3, "rate": 1e-3, "sizes": [1, 2], "none": None}, "data": "abc"}
@@ -233,13 +233,13 @@ def test_restores_parts_without_the_optimizer(make, directory):
     saver.wait()
     whole = states.target(states.mesh(1, 2))
     for name in ("params", "ema"):
-        part = manager.restore_subtree(directory, 3, {name: whole[name]})
+        part = reader.restore_subtree(directory, 3, {name: whole[name]})
         wanted = tree_utils.flatten({name: jax.tree.map(np.asarray, state[name])})
         found = tree_utils.flatten(part)
         assert list(found) == list(wanted)
         assert all(np.asarray(found[k]).tobytes() == wanted[k].tobytes() for k in wanted)
     loose = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole["params"])
-    part = manager.restore_subtree(str(directory), 3, {"params": loose})
+    part = reader.restore_subtree(str(directory), 3, {"params": loose})
     assert part["params"]["head"]["kernel"].sharding == SingleDeviceSharding(jax.devices()[0])
 
 
@@ -257,7 +257,7 @@ def test_a_target_that_does_not_fit_is_no_damage(make, directory, subtree):
         change(whole["params"])
         part = {"params": whole["params"]}
         with pytest.raises(manager.CheckpointError) as caught:
-            manager.restore_subtree(directory, 5, part) if subtree else saver.restore(whole)
+            reader.restore_subtree(directory, 5, part) if subtree else saver.restore(whole)
         assert type(caught.value) is manager.CheckpointError
         assert saver.steps() == [5]
         return str(caught.value).removeprefix(f"{folder}: ")
@@ -294,8 +294,8 @@ def test_without_a_metric_no_checkpoint_is_the_best(make, directory):
         put(saver, step, {"test/top1": score})
     assert (saver.steps(), saver.best_step()) == ([2], None)
     with pytest.raises(manager.CheckpointError, match=r"no checkpoint is the best \(checkpoint"):
-        manager.find(directory, "best")
-    assert manager.find(directory)[1]["selection"] == "step 2, the newest"
+        record.find_step(directory, "best")
+    assert record.find_step(directory)[1]["selection"] == "step 2, the newest"
 
 
 def test_ties_go_to_the_lower_loss(make, directory):
@@ -306,7 +306,7 @@ def test_ties_go_to_the_lower_loss(make, directory):
         metrics = {"val/top1": 0.5, "val/loss": loss, "other/loss": -1.0}
         assert saver.is_best(metrics) == (step in (10, 20, 30))
         put(saver, step, metrics)
-    assert saver.best_step() == manager.find(directory)[0] == 30
+    assert saver.best_step() == record.find_step(directory)[0] == 30
     assert not make(keep=1, best="val/top1").is_best({"val/top1": 0.5, "val/loss": 0.4})
 
 
@@ -314,25 +314,25 @@ def test_find(make, directory, tmp_path):
     saver = make(keep=3)
     where = directory
     with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
-        manager.find(where)
+        record.find_step(where)
     with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
-        manager.find(tmp_path / "nowhere")
+        record.find_step(tmp_path / "nowhere")
     put(saver, 1)
     with pytest.raises(manager.CheckpointError, match="no checkpoint has top1; choose steps 1"):
-        manager.find(where, "best")
+        record.find_step(where, "best")
     put(saver, 2, {"top1": 0.9})
     put(saver, 3, {"top1": 0.1})
     best = "step 2, the best by top1 (0.9000); the newest is step 3"
-    assert manager.find(where) == manager.find(where, "best")
-    assert manager.find(where, "best")[1]["selection"] == best
-    assert manager.find(where, "newest")[1]["selection"] == "step 3, the newest"
+    assert record.find_step(where) == record.find_step(where, "best")
+    assert record.find_step(where, "best")[1]["selection"] == best
+    assert record.find_step(where, "newest")[1]["selection"] == "step 3, the newest"
     oldest = {**FACTS, "step": 1, "metrics": {}, "selection": "step 1; the newest is step 3"}
-    assert manager.find(where, 1) == (1, oldest)
-    assert manager.find(where / "00000002")[0] == 2
-    assert manager.find(where, 2)[1]["metrics"] == {"top1": 0.9}
+    assert record.find_step(where, 1) == (1, oldest)
+    assert record.find_step(where / "00000002")[0] == 2
+    assert record.find_step(where, 2)[1]["metrics"] == {"top1": 0.9}
     for at in (4, "worst"):
         with pytest.raises(manager.CheckpointError, match=f"step {at}; choose steps 1, 2, 3"):
-            manager.find(where, at)
+            record.find_step(where, at)
 
 
 @pytest.mark.parametrize("what", ["commit.json", "."])
@@ -352,10 +352,10 @@ def test_a_link_in_place_of_a_record_is_damage(make, what, target, tmp_path, cap
     else:
         (newest / what).unlink()
         (newest / what).symlink_to(target)
-    assert record.find(directory)[0] == 1
+    assert record.find_step(directory)[0] == 1
     assert f"checkpoint {newest} has a damaged record; passed over" in caplog.text
     with pytest.raises(manager.CheckpointError, match="damaged: commit.json"):
-        record.find(newest)
+        record.find_step(newest)
     record.prepare(directory)  # removes unfinished saves
     assert os.path.lexists(newest)
     caplog.clear()
@@ -414,7 +414,7 @@ def test_reads_records_without_jax(make, directory):
     put(saver, 4)
     code = (
         "import sys; from vit_jax.checkpoints import record; "
-        f"assert record.find({str(directory)!r}, None)[1]['step'] == 4; "
+        f"assert record.find_step({str(directory)!r}, None)[1]['step'] == 4; "
         "assert 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

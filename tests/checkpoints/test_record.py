@@ -42,7 +42,7 @@ def test_reads_back_what_was_written(folder):
     record.check_files(folder, found)
     facts = BODY["facts"] | {"step": 7, "metrics": {"top1": 0.5}}
     facts["selection"] = "step 7, the best by top1 (0.5000), the newest"
-    assert record.find(folder.parent) == (7, facts)
+    assert record.find_step(folder.parent) == (7, facts)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_record_that_says_something_else_is_damaged(folder, changes):
         record.read_commit(folder)
     assert record.readable(folder.parent) == {}
     with pytest.raises(errors.CheckpointError, match="no sound checkpoint here"):
-        record.find(folder.parent)
+        record.find_step(folder.parent)
 
 
 def test_the_record_of_another_step_is_damaged(folder):

@@ -14,7 +14,7 @@ import pytest
 import runs
 import vit_jax
 from vit_jax import cli, config
-from vit_jax.checkpoints import manager
+from vit_jax.checkpoints import record
 from vit_jax.data import folders
 from vit_jax.data.split_roles import Role
 from vit_jax.evaluation import evaluators
@@ -235,7 +235,7 @@ def test_the_best_checkpoint_is_the_default_of_every_command(run, root, tmp_path
     facts = pyarrow.parquet.read_schema(out / "features.parquet").metadata[b"vit_jax"]
     assert json.loads(facts)["step"] == 8
     assert CHOSEN in (out / "weights" / "model.safetensors").read_bytes().decode(errors="replace")
-    assert CHOSEN in manager.find(out / "copy" / "checkpoints")[1]["origin"]
+    assert CHOSEN in record.find_step(out / "copy" / "checkpoints")[1]["origin"]
     for copy in ("weights", "copy"):
         same = tree_utils.flatten(vit_jax.load(out / copy).params)
         for name, array in base.items():

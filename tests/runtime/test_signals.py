@@ -58,7 +58,7 @@ MOMENTS = {
     """,
     "saves": """
         try:
-            with signals.Stop() as stop:
+            with signals.StopSignal() as stop:
                 stop.waiting_for = lambda: "compiling"
                 now()
                 while not stop.signal:
@@ -70,7 +70,7 @@ MOMENTS = {
             sys.exit(75)
     """,
     "saves, and is asked twice": """
-        with signals.Stop() as stop:
+        with signals.StopSignal() as stop:
             libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
             libc.pthread_mutex_lock(mutex)
             now()

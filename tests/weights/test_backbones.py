@@ -101,7 +101,7 @@ def read(described, files, **hints):
         for name, shape in described["arrays"].items()
     }
     hints = family.Hints(files=files, **hints)
-    found = importing.find(Arrays(specs, lambda name: None), files)
+    found = importing.find_family(Arrays(specs, lambda name: None), files)
     return found.family, found.family.read_spec(
         found.family.prepared(found.arrays, hints).specs, hints
     )
@@ -566,7 +566,7 @@ def test_dinov3_of_every_published_size(size):
     given = {"architecture": f"vit_{size}_patch16_dinov3", "global_pool": "token",
              "num_classes": 0, "pretrained_cfg": {"input_size": [3, 256, 256]}}  # fmt: skip
     files = {"config.json": given}
-    found = importing.find(Arrays(specs, lambda name: np.empty(specs[name].shape)), files)
+    found = importing.find_family(Arrays(specs, lambda name: np.empty(specs[name].shape)), files)
     facts = found.family.read_spec(specs, family.Hints(files=files))
     model = facts.model
     assert (model.heads, model.depth, model.mlp_dim) == (heads, depth, hidden)

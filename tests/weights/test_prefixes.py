@@ -134,7 +134,7 @@ def test_many_prefixes_are_no_more_work():
     spec = ArraySpec((2, 2), np.dtype(np.float32))
     names = {f"m{i}.patch_embed.proj.weight": spec for i in range(15_000)}
     with pytest.raises(weights.WeightsError, match="not one of the supported model layouts"):
-        importing.find(Arrays(names, lambda name: None), {})
+        importing.find_family(Arrays(names, lambda name: None), {})
 
 
 # What no arrays can be loaded of says why, and names no list of arrays

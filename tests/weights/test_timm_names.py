@@ -49,7 +49,7 @@ def specs(model):
 
 def recognized(arrays, hints):
     """The family of a file with these arrays, and the arrays as its rules take them."""
-    found = importing.find(Arrays(arrays, lambda name: None), hints.files)
+    found = importing.find_family(Arrays(arrays, lambda name: None), hints.files)
     return found.family, found.family.prepared(found.arrays, hints).specs
 
 

@@ -28,17 +28,10 @@ from etils import epath
 
 from vit_jax.checkpoints import digests, orbax_logging, reader
 from vit_jax.checkpoints import record as records
-from vit_jax.checkpoints.reader import restore_subtree
-from vit_jax.checkpoints.record import find
 from vit_jax.runtime import collectives
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint, LeaseLost, UserError
 from vit_jax.utils.tree_utils import Tree
-
-__all__ = [
-    "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find",
-    "restore_subtree",
-]  # fmt: skip
 
 log = logging.getLogger("vit_jax")
 # Relative to the state's size; orbax also writes a little metadata.

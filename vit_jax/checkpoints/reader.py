@@ -27,7 +27,7 @@ def restore_subtree(directory: epath.PathLike, step: int, target: Tree) -> Tree:
 
     Args:
       directory: the folder of checkpoints; it is only read.
-      step: a committed step; `find` chooses one.
+      step: a committed step; `record.find_step` chooses one.
       target: tree of ShapeDtypeStructs with shardings, for any devices, whose names all occur in
         the checkpoint.
 

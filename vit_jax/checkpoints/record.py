@@ -288,7 +288,7 @@ def public_record(commit: Commit) -> dict[str, Any]:
     return {**commit["facts"], "step": commit["step"], "metrics": commit["metrics"]}
 
 
-def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, Commit]:
+def find_step(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, Commit]:
     """A checkpoint's step and record; its arrays are not read.
 
     The record says in `selection` why it is this one, in words such as `step 60, the best by ...`.
@@ -320,7 +320,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, C
 
 
 def choose(commits: Mapping[int, Commit], at: int | str | None = None) -> tuple[int, str]:
-    """The step of one of these checkpoints, chosen as `find` does, and why it is this one.
+    """The step of one of these checkpoints, chosen as `find_step` does, and why it is this one.
 
     Raises CheckpointError if no checkpoint is meant.
     """

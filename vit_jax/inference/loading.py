@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax import config, models, weights
-from vit_jax.checkpoints import manager
+from vit_jax.checkpoints import reader
 from vit_jax.checkpoints import record as records
 from vit_jax.data import (
     class_matching,
@@ -33,6 +33,7 @@ from vit_jax.runtime import logs
 from vit_jax.training import losses, normalization, run_config, sharding, trainable
 from vit_jax.training.build import create_model
 from vit_jax.utils import messages, storage, tree_utils
+from vit_jax.utils.errors import CheckpointError
 from vit_jax.weights import adapter_file, adapting, readers
 from vit_jax.weights.family import NO_HEAD
 
@@ -179,10 +180,10 @@ def find_checkpoint(
         at = own
     directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir():
-        raise manager.CheckpointError(f"--checkpoint={checkpoint}: no such run directory")
-    number, record = manager.find(directory, at)
+        raise CheckpointError(f"--checkpoint={checkpoint}: no such run directory")
+    number, record = records.find_step(directory, at)
     if missing := {"config", "classes"} - record.keys():
-        raise manager.CheckpointError(
+        raise CheckpointError(
             f"{records.folder(directory, number)}: its record has no {min(missing)}"
         )
     return directory, number, record
@@ -209,7 +210,7 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     averaged = {"ema": jax.eval_shape(selection.split, params)} if kept else {}
     shapes = averaged if averaged and selection.specs is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
-    return manager.restore_subtree(directory, step_number, target)
+    return reader.restore_subtree(directory, step_number, target)
 
 
 class Initial(NamedTuple):

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vit_jax import config, weights
-from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import NEWEST
 from vit_jax.inference import loading
 from vit_jax.runtime import logs
 from vit_jax.training import run_config
 from vit_jax.training.durations import Durations
 from vit_jax.utils import limits, storage
+from vit_jax.utils.errors import CheckpointError
 
 LENGTH = {"train.duration", "schedule.cooldown"}
 # What a commit record seals and resuming compares (`resume.restore`), as `--accept` names it.
@@ -134,7 +134,7 @@ def _newest(workdir: pathlib.Path) -> dict[str, Any] | None:
     """The newest sound commit record of a run, or None; weights written by `convert` are no run."""
     try:
         _, _, record = loading.find_checkpoint(workdir, NEWEST)
-    except manager.CheckpointError:
+    except CheckpointError:
         return None
     return record if "data" in record else None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from vit_jax import config, models
-from vit_jax.checkpoints import manager as checkpoints
+from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.checkpoints.record import NEWEST
 from vit_jax.data import split_roles
@@ -239,7 +239,7 @@ def collect_outcome(
 def _evaluation(workdir: pathlib.Path, at: str | None = None) -> tuple[str, dict[str, float]]:
     """Which checkpoint is meant by `at`, in words, and its evaluation."""
     found = collectives.broadcast_from_main(
-        lambda: checkpoints.find(workdir / "checkpoints", at)[1]
+        lambda: records.find_step(workdir / "checkpoints", at)[1]
     )
     metrics = found["metrics"].items()  # which has None for what was not finite
     return found["selection"], {key: math.nan if one is None else one for key, one in metrics}

@@ -24,7 +24,7 @@ class Preempted(config.UserError):
     exit_code = 75
 
 
-class Stop(signals.Stop):
+class Stop(signals.StopSignal):
     """Asks a run to stop, in all its processes at the same step."""
 
     def noted(self, number: int) -> None:

@@ -40,7 +40,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal arrived while there was nothing to save."""
 
 
-class Stop:
+class StopSignal:
     """Notes signals in a `with` statement, instead of raising, while it holds something to save.
 
     A second SIGINT raises KeyboardInterrupt all the same. Outside the main thread, to which Python
@@ -55,7 +55,7 @@ class Stop:
         self.waiting_for: Callable[[], str] = str  # what delays the save
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> "Stop":
+    def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, _handle) for number in NUMBERS}
             _stops.append(self)
@@ -222,7 +222,7 @@ class _Listener(threading.Thread):
         os._exit(self.code())
 
 
-_stops: list[Stop] = []  # the innermost is last
+_stops: list[StopSignal] = []  # the innermost is last
 _listener: _Listener | None = None
 
 

@@ -111,7 +111,7 @@ def run(
     running: list[tuple[CellProcess, Environment]] = []
     troubles: list[CellStopped] = []
     stopping = False
-    with signals.Stop() as stop:
+    with signals.StopSignal() as stop:
         try:
             while waiting or running:
                 if (stop.signal is not None or troubles) and not stopping:

@@ -293,7 +293,7 @@ def _read_back(
 ) -> tuple[str, ...]:
     """Preprocessing that the format lacks; raises WeightsError where the model itself changes."""
     specs = {name: ArraySpec(array.shape, array.dtype) for name, array in arrays.items()}
-    family = importing.find(Arrays(specs, arrays.__getitem__), files).family
+    family = importing.find_family(Arrays(specs, arrays.__getitem__), files).family
     size = spec.data.image_size
     lines: tuple[str, ...] = ()
     try:

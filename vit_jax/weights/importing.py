@@ -235,7 +235,7 @@ def _recognize(
         arrays, files = _with_adapter(path, overrides.get("init_from"))
     else:
         arrays, files = _open(path)
-    found = find(arrays, files)
+    found = find_family(arrays, files)
     size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
     given = config.build(config.override({}, overrides))
     if "data.image_size" in overrides:
@@ -345,7 +345,7 @@ def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.M
     return spec
 
 
-def find(arrays: Arrays, files: Files) -> Found:
+def find_family(arrays: Arrays, files: Files) -> Found:
     """Finds the model in a file; raises WeightsError where there is none that is known."""
     arrays = flax_names.as_torch(arrays)
     arrays = _renamed(arrays, _unwrapped(arrays.specs))

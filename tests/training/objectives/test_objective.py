@@ -12,7 +12,7 @@ import runs
 import vit_jax
 from stepping import BATCH, SIZE, Stepper, configure, losses_of
 from vit_jax import config, train_loop
-from vit_jax.checkpoints import manager
+from vit_jax.checkpoints import reader
 from vit_jax.data.pipeline import View
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
@@ -201,7 +201,7 @@ def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path,
         evaluation={"knn": "self"},
     )
     resume_and_compare(cfg, tmp_path, monkeypatch, "information")
-    teacher = manager.restore_subtree(
+    teacher = reader.restore_subtree(
         tmp_path / "whole/checkpoints", 8, {"ema": {"cls": jax.ShapeDtypeStruct(
             (1, 1, 16), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
         )}},

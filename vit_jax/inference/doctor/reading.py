@@ -57,7 +57,7 @@ class _Image(NamedTuple):
     mode: str
 
 
-def read(listing: Listing, model: loading.LoadedModel) -> Images:
+def read_images(listing: Listing, model: loading.LoadedModel) -> Images:
     """Reads, decodes and embeds all images; one that cannot be read does not end it."""
     count = len(listing.paths)
     width = loading.feature_shape(model.model, "pre_logits")[0]

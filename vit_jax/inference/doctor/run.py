@@ -12,7 +12,7 @@ from vit_jax.inference import loading
 from vit_jax.inference.doctor import CHECKPOINT, KINDS, LEFT_OUT, duplicates, examination
 from vit_jax.inference.doctor.listing import list_images
 from vit_jax.inference.doctor.page import document
-from vit_jax.inference.doctor.reading import read
+from vit_jax.inference.doctor.reading import read_images
 from vit_jax.pages import html
 from vit_jax.runtime import logs
 from vit_jax.utils import messages, storage
@@ -66,7 +66,7 @@ def doctor(
     listing = list_images(root, holdout, labels=labels)
     model = loading.load(checkpoint, overrides, step)
     found = examination.examine(
-        listing, read(listing, model), os.fspath(checkpoint), tuple(leave_out), cosine
+        listing, read_images(listing, model), os.fspath(checkpoint), tuple(leave_out), cosine
     )
     if listed is not None:
         write_fix_list(listed, found)
