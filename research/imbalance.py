@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from research.findings import planning
+from vit_jax import config
 from vit_jax.runtime import locking, logs, provenance
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import DONE, Records
@@ -142,11 +144,7 @@ class ImbalanceStudy(Study):
         self, name: str, data: str, split: str, options: dict[str, Any], **facts: Any
     ) -> Cell:
         own = {"data.root": str(self.workdir / data), "data.train_split": split, "name": name}
-        values: dict[str, Any] = {}
-        for key, value in (OPTIONS | own | options).items():
-            section, _, leaf = key.rpartition(".")
-            (values.setdefault(section, {}) if section else values)[leaf] = value
-        cfg = run_config.config_from_values(values, {})
+        cfg = run_config.config_from_values(config.override({}, OPTIONS | own | options), {})
         shown = {k: v for k, v in (OPTIONS | options).items() if not k.startswith("checkpoint")}
         facts = {"arm": name, "set": split, "options": shown, "cpu": provenance.processor()} | facts
         directory = f"cells/{name.replace(' ', '-').replace(',', '')}"
@@ -227,8 +225,7 @@ def main() -> None:
         with locking.exclusive(workdir, "imbalance.lock"):
             prepare(args.images, workdir / "cifar10")
             prepare(args.pretraining, workdir / "cifar100")
-            one_core = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
-            ImbalanceStudy(workdir, records).perform([one_core])
+            ImbalanceStudy(workdir, records).perform([planning.ONE_CORE])
     for row in table(list(records)):
         print(row)
 

@@ -185,7 +185,7 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     accepted = facts | {key: changed, "versions": {"jax": "2"}}
     (first, second, _), kept = restored(record, accepted, accept=[part])
     assert first.startswith("accepted: ")
-    assert second == "the run so far had jax 1, this is 2"
+    assert second == "jax is 2 here; the checkpoint was written with 1"
     assert [text.partition(":")[0] for text in kept["changes"]] == ["step 20"]
     # A checkpoint of a version that recorded less.
     kept = ("config", "data", "classes", "step", "metrics", "examples")

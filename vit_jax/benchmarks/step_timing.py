@@ -57,7 +57,7 @@ def serve(
 
 
 def jax_peak() -> int:
-    """The most bytes that jax's device has held; on a CPU, the process."""
+    """Peak memory of jax's device in bytes; on a CPU, of the process."""
     import jax
 
     found = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")

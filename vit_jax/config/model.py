@@ -101,7 +101,7 @@ class Model(
     )
     patch_remainder: str = option(
         "refuse",
-        "Pixels that fill no whole patch: refuse such image sizes, or drop them, as others do.",
+        "Pixels beyond the last whole patch: refuse such image sizes, or drop the pixels.",
         choices=("refuse", "drop"),
     )
     pooling: str = option(
@@ -122,7 +122,7 @@ class Model(
     )
     rotary: float | None = option(
         None,
-        "Base of rotary positions, by which queries and keys turn, as 100 in DINOv3; none: none.",
+        "Base of rotary position embeddings (RoPE), 100 in DINOv3; none: no rotary positions.",
         at_least=1,
     )
     rotary_span: str = option(
@@ -161,7 +161,7 @@ class Model(
     )
     position_place: str = option(
         "stem",
-        "Where positions are added: after the stem, to the input of every layer, or there shared.",
+        "Where positions are added: after the stem, or to each layer's input, own or shared.",
         choices=("stem", "layers", "shared"),
     )
     representation_size: int | None = option(
@@ -177,7 +177,7 @@ class Model(
     )
     init: str = option(
         "google",
-        "Initial values as of Google's code, or that of timm and DINOv2, DeiT and DINO, MAE, BEiT.",
+        "Initialization as in the code of Google, timm and DINOv2, DeiT and DINO, MAE, or BEiT.",
         choices=("google", "timm", "deit", "mae", "beit"),
     )
     head_bias: float = option(
@@ -203,7 +203,7 @@ class Model(
     norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm and RMSNorm.", above=0)
     norm_place: str = option(
         "tokens",
-        "Input of the last LayerNorm: the tokens, or what pooling makes of them (timm's fc_norm).",
+        "Input of the last LayerNorm: the tokens, or the pooled features (timm's fc_norm).",
         choices=("tokens", "pooled"),
     )
     dropout: float = option(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
@@ -227,7 +227,7 @@ class Model(
     )
     remat: str = option(
         "none",
-        "What backward recomputes: nothing, attention weights, all, all but (weight) matmuls.",
+        "Activations recomputed backward: none, attention's, all, all but (weight) matmuls.",
         choices=("none", "attention", "full", "dots", "dots_no_batch"),
         free=True,
     )

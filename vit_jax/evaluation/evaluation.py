@@ -154,6 +154,7 @@ class Evaluation:
                 "evaluation.tasks=imagenet-real: its labels have none of evaluation.metrics, and "
                 "no rows for --output; evaluate it on its own"
             )
+        # On validation images alone: a temperature fitted on test images would flatter them.
         fit = own and self._temperature is None and self.role.role == split_roles.VALIDATION
         return evaluators.whole_classification(
             model,

@@ -112,6 +112,7 @@ def create_runner(
             batch_size=rows,
             rows=sharding.host_rows(mesh, rows),
             train=False,
+            # Rounded up: the last batch is padded, so that every image counts once.
             stop_step=-(-len(source) // rows) if plan is None else plan.steps,
             plan=plan,
         )

@@ -74,7 +74,7 @@ class Picture:
 
     Attributes:
       png: the file.
-      path: where it is, from the run directory.
+      path: relative to the run directory.
       caption: what it shows.
     """
 
@@ -93,7 +93,7 @@ class Gallery:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Paragraph:
-    """A paragraph; `note` for one that stands back, `code` for a command."""
+    """A paragraph; `note` for secondary text, `code` for a command."""
 
     text: str
     note: bool = False
@@ -119,7 +119,7 @@ def _made() -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Document:
-    """A whole report: its title, a line about it, facts for the last line, sections."""
+    """A whole report: title, lead, sections, and facts for the footer."""
 
     title: str
     lead: str

@@ -59,6 +59,7 @@ def reconcile(
         raise config.ConfigError(f"--accept={unknown[0]}: must be among {', '.join(PARTS)}")
     file = workdir / "config.json"
     with storage.readable_errors(f"--workdir={workdir}"):
+        # A broken link counts: it is a config.json that cannot be read, not an empty directory.
         exists = file.exists() if storage.is_remote(file) else os.path.lexists(file)
     record = _newest(workdir)
     if not exists and record is None:
@@ -82,12 +83,14 @@ def reconcile(
     try:
         new = run_config.config_from_values(stored, overrides) if cfg is None else cfg
     except config.ConfigError as error:
+        # A mistake in an override is reported as such; the remedy is for a file edited by hand.
         if overrides or not exists or type(error) is not config.ConfigError:
             raise
         line = f"--workdir={workdir}: config.json: {error}{remedy}"
         raise config.ConfigError(line) from error
     new = config.as_recorded(new, old)
     if new.init_from is not None and new.init_from == old.init_from:
+        # From the record, not the weights: those may be gone since the run began with them.
         spec = weights.ModelSpec(model=old.model, data=old.data)
         keep = new.init_head == "keep"
         found = weights.numerics(spec, keep_head=keep, channels=new.data.channels)

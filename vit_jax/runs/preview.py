@@ -1,4 +1,4 @@
-"""Summaries of a training run: the table of a dry run, and the lines that a run starts with."""
+"""What a training run is going to do: the table of a dry run, the first lines of the log."""
 
 import math
 import pathlib
@@ -56,7 +56,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
 
 
 def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
-    """The lines that a run begins with; raises ConfigError if processes have different data."""
+    """The first lines of a run's log; raises ConfigError if processes have different data."""
     cfg, model = trainer.cfg, trainer.model
     hosts = session.compare(data=splits.train.fingerprint())
     devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
@@ -76,7 +76,7 @@ def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
 
 
 def _of_machine(trainer: Trainer) -> list[str]:
-    """A line on the options that the machine has set, where it loads in processes."""
+    """A line on options chosen for this machine, where data are loaded in processes."""
     cfg, workers = trainer.cfg, pipeline.loader_processes(trainer.cfg.data)
     if cfg.data.workers is not None or not workers:
         return []

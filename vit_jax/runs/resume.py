@@ -85,7 +85,9 @@ def restore(
     """
     avoid = collectives.broadcast_from_main(files.suspects)
     for number in avoid:
-        session.progress.say(f"from step {number} this run has failed twice; trying an older one")
+        session.progress.say(
+            f"the run has failed twice after step {number}; trying an older checkpoint"
+        )
     session.progress.doing("looking for a checkpoint")
     restored = manager.restore(shapes, avoid=avoid)
     if restored is None:
@@ -97,7 +99,8 @@ def restore(
             "that is no checkpoint of a run; choose another --workdir"
         )
     changed = class_matching.differences(record["classes"], facts["classes"])
-    if changed:  # which nobody can accept: the rows of the head mean what they meant
+    # No --accept for this: a row of the head would stand for another class.
+    if changed:
         raise config.ConfigError(
             f"data.train_split: the classes are not those this run began with: {changed}; restore "
             "them, or choose another --workdir"
@@ -112,7 +115,7 @@ def restore(
         session.progress.say(f"accepted: {line.partition(';')[0]}")
     for name, version in facts["versions"].items():
         if (old := record.get("versions", {}).get(name, version)) != version:
-            session.progress.say(f"the run so far had {name} {old}, this is {version}")
+            session.progress.say(f"{name} is {version} here; the checkpoint was written with {old}")
     session.progress.say(f"resuming from step {record['step']}")
     same = record["config"]["evaluation"] == facts["config"]["evaluation"]
     return Start(
@@ -154,7 +157,7 @@ def facts(trainer: Trainer, splits: RunSplits, teacher: LoadedTeacher | None) ->
         "measured": evaluated,
         "examples": len(splits.train),
         "classes": list(splits.classes),
-        # For people: these are not compared, as a run goes on with other devices and versions.
+        # For people: not compared, because a run may resume on other devices and versions.
         "mesh": dict(trainer.mesh.shape),
         "device": jax.devices()[0].device_kind,
         "host": platform.node(),

@@ -57,7 +57,7 @@ def _open_in_a_process() -> None:
 
 
 def problem(error: BaseException) -> str | None:
-    """The line for an error that jax raised as it found no device of JAX_PLATFORMS."""
+    """The message for jax's error that JAX_PLATFORMS names no device; None for another."""
     if not os.environ.get("JAX_PLATFORMS"):
         return None
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)

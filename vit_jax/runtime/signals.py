@@ -274,7 +274,7 @@ def answered() -> None:
 
 
 def stopped() -> int:
-    """The exit code of an interrupted command, which is thereby answered."""
+    """Marks the interrupt as handled and gives the command's exit code."""
     if _listener is None:
         return 128 + signal.SIGINT
     code = _listener.code()

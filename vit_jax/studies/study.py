@@ -91,7 +91,7 @@ class GivenCells(Study):
 
 
 class LiveTable:
-    """The cells while they run: a table on a terminal, lines elsewhere."""
+    """Progress of the cells: a live table on a terminal, log lines elsewhere."""
 
     HEADER = ("cell", "lr", "seed", "state", "result", "time", "now")
 

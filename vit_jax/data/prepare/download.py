@@ -130,7 +130,7 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
         links.mkdir(parents=True, exist_ok=True)
         for official, path in found.items():
             link = links / official
-            link.unlink(missing_ok=True)
+            link.unlink(missing_ok=True)  # an earlier call's, perhaps to a download that is gone
             link.symlink_to(pathlib.Path(path).resolve())
     return [links]
 
@@ -172,6 +172,7 @@ def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = Tru
 
 def check_network(one: Any, name: str, otherwise: str = "") -> None:
     """Raises PrepareError without a network, where TFDS would retry for minutes."""
+    # A proxy looks names up, so that a failure to do so here would mean nothing.
     if urllib.request.getproxies():
         return
     for url in list(one.url_infos or ())[:1]:

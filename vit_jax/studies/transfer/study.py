@@ -23,7 +23,7 @@ from vit_jax.studies.transfer.plan import SELECTED_BY, Candidate, TransferPlan, 
 from vit_jax.utils import intervals, limits, storage
 
 FILE, CELLS, PAGE = "transfer.json", "cells.jsonl", "transfer.html"
-ROUNDING = 1e-9  # tolerance of equal means
+ROUNDING = 1e-9  # means of equal accuracies may differ in their last bits
 MACHINE = ("device", "devices", "host", "versions")  # what a record says of it
 
 CellEntry = dict[str, Any]  # a cell in transfer.json
@@ -125,7 +125,7 @@ def preview(plan: TransferPlan, workdir: pathlib.Path) -> dict[str, Any]:
 
 
 class TransferStudy(Study):
-    """A study of two stages: the final cells are those of the candidate that is chosen."""
+    """A study of two stages: candidates on held-out images, then final runs of the best one."""
 
     def __init__(self, plan: TransferPlan, workdir: pathlib.Path) -> None:
         """Reads the results in `workdir`, and chooses if that stage is done.

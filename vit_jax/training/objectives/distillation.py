@@ -81,6 +81,7 @@ class Distillation(Supervised):
     def flops(self, passes: float) -> float | None:
         """FLOPs of the student, and of a forward pass of the teacher."""
         own = super().flops(passes)
+        # Nothing differentiates by the teacher's parameters: one forward pass.
         teacher = 0 if self.teacher is None else self.teacher.model.flops
         return None if own is None or teacher is None else own + teacher
 

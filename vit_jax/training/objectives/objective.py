@@ -50,7 +50,7 @@ class Setup(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The inputs of an objective in a step besides parameters and images.
+    """What an objective sees of a step besides parameters and batch.
 
     Attributes:
       step: the number of steps taken, () int32; schedules are functions of it.
@@ -157,7 +157,7 @@ class Objective:
         return self.cfg.train.ema or 0.0
 
     def warning(self, metrics: Mapping[str, float]) -> tuple[str, bool] | None:
-        """A problem that the metrics of a step show, with a remedy, and whether it ends the run."""
+        """A warning about a step's metrics, with the remedy, and whether it ends the run."""
         return None
 
     def update(
