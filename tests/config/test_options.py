@@ -254,8 +254,8 @@ def test_groups_of_parameters_keep_their_order():
         ({"data.source": "folder", "data.holdout": "1"}, "data.holdout=1: must be less than 1"),
         (
             {"loss.name": "hinge"},
-            "loss.name=hinge: no such loss; known: softmax, sigmoid, focal, logit_adjusted, "
-            "mse, l1, huber; --plug",
+            "loss.name=hinge: no such loss; known: softmax, sigmoid, emd, focal, "
+            "logit_adjusted, mse, l1, huber; --plug",
         ),
         (
             {"logging.loggers.wandb.projct": "x"},

@@ -54,6 +54,30 @@ def test_each_class_and_the_confusion_matrix(reference):
     assert metrics.confusion(labels, best, 5).tolist() == case["confusion"]
 
 
+def test_errors_of_ordered_classes_are_those_of_scikit_learn(reference):
+    case = reference["single"]
+    given = outputs(case)
+    best, labels = metrics.predicted(given.logits, several=False), given.labels
+    for order in reference["ordinal"].values():
+        ranks, ones = np.array(order["ranks"]), np.ones(len(labels))
+        measured = metrics.measure(given, ("ordinal",), ranks=ranks)
+        assert measured == pytest.approx(order["expected"], rel=1e-12)
+        rows = metrics.ordinal(labels, best, ranks, np.array([ones, case["weights"]]))
+        for name, value in order["weighted"].items():
+            assert rows[name].tolist() == pytest.approx([measured[name], value], rel=1e-12)
+
+
+def test_ordered_classes_without_a_kappa():
+    """All of one class, where scikit-learn has none either; an output with a NaN."""
+    labels, ranks = np.zeros(2, np.int64), np.arange(3)
+    for logits, mae in ((np.eye(3)[[0, 0]], 0.0), (np.full((2, 3), np.nan), np.nan)):
+        given = metrics.Outputs(np.float32(logits), labels, labels)
+        found = metrics.measure(given, ("ordinal",), ranks=ranks)
+        np.testing.assert_equal(found, {"mae": mae, "kappa": np.nan})
+    far = metrics.Outputs(np.eye(3, dtype=np.float32)[[2, 0]], np.array([0, 2]), labels)
+    assert metrics.measure(far, ("ordinal",), ranks=ranks) == {"mae": 2.0, "kappa": -1.0}
+
+
 def by_thresholds(scores, positive):
     """Average precision from its definition: over all thresholds, precision x gained recall."""
     total, before = 0.0, 0.0
@@ -222,6 +246,15 @@ def test_the_same_for_all_batches_and_devices(options):
         ({"evaluation": {"metrics": ("f2",)}}, "evaluation.metrics=f2: .*f1"),
         ({"evaluation": {"metrics": ("intervals",)}}, "of which metrics. set f1,intervals"),
         ({"checkpoint": {"best": "auroc"}}, "best=auroc: is not measured; set .*metrics=auroc"),
+        (
+            {"evaluation": {"metrics": ("ordinal",)}},
+            "ordinal: needs the order of the classes, .* such as data.classes=poor,fair,good",
+        ),
+        (
+            {"evaluation": {"metrics": ("f1",)}, "checkpoint": {"best": "kappa"}},
+            "best=kappa: is not measured; set evaluation.metrics=f1,ordinal",
+        ),
+        ({"checkpoint": {"best": "mae"}}, "best=mae: needs data.targets; set top1"),
         (
             {"evaluation": {"metrics": ("calibration",)}, "loss": {"name": "sigmoid"}},
             "calibration needs one class for each image and a softmax",

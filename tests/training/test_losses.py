@@ -4,6 +4,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import runs
 from vit_jax import config
@@ -133,6 +134,23 @@ def test_logit_adjustment_against_float64():
     np.testing.assert_array_equal(losses.probabilities(LOGITS, loss), jax.nn.softmax(LOGITS))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_emd_is_half_of_scipys_squared_energy_distance(smoothing):
+    """Between the probabilities and the targets, as distributions over 0, 1, ..., in float64."""
+    loss, order = config.Loss(name="emd"), np.arange(7)
+    expected = [
+        stats.energy_distance(order, order, np.exp(p), t) ** 2 / 2
+        for p, t in zip(log_p(), targets(smoothing), strict=True)
+    ]
+    found = losses.cross_entropy(LOGITS, LABELS, loss=loss, smoothing=smoothing)
+    np.testing.assert_allclose(found, expected, rtol=5e-6)
+    np.testing.assert_array_equal(losses.probabilities(LOGITS, loss), jax.nn.softmax(LOGITS))
+    sure = 50 * np.eye(7, dtype=np.float32)[[0, 2, 6]]  # mistakes by 1, 3 and 5 classes
+    np.testing.assert_allclose(
+        losses.cross_entropy(sure, np.array([1, 5, 1]), loss=loss), [1, 3, 5], rtol=1e-6
+    )
+
+
 COUNTS = losses.ClassCounts(("cat", "dog", "a:b", "none"), np.array([90, 9, 1, 0]))
 
 
@@ -174,6 +192,7 @@ def test_weights_of_classes():
              "checkpoint": {"best": "auto"}},
             "loss.name=focal: has one class for each image; set sigmoid",
         ),
+        ({"loss": {"name": "emd"}}, "emd: needs the order of the classes, from lowest to highest"),
     ],
 )  # fmt: skip
 def test_mistakes(sections, message):

@@ -83,7 +83,9 @@ def check_options(cfg: config.Config) -> None:
         _require(cfg, {"train.augmentations": ()}, why)
     if data.targets:
         _check_targets(cfg)
-    elif cfg.checkpoint.best in config.NUMBERS:
+    elif cfg.checkpoint.best in config.NUMBERS and not (
+        cfg.checkpoint.best in config.METRICS["ordinal"] and "ordinal" in cfg.evaluation.metrics
+    ):
         raise ConfigError(f"checkpoint.best={cfg.checkpoint.best}: needs data.targets; set top1")
     if data.multilabel:
         _check_multilabel(cfg)
@@ -399,6 +401,15 @@ def _check_metrics(cfg: config.Config) -> None:
     key = f"evaluation.metrics={config.show(asked)}"
     if asked and not cfg.needs_labels:
         raise ConfigError(f"{key}: objective.name={cfg.objective.name} has no classes; set ()")
+    if loss == "emd" or "ordinal" in asked:
+        what = "loss.name=emd" if loss == "emd" else key
+        if cfg.data.multilabel:
+            raise ConfigError(f"{what}: needs one class for each image; data.multilabel has several")
+        if cfg.data.classes is None:
+            raise ConfigError(
+                f"{what}: needs the order of the classes, from lowest to highest, such as "
+                "data.classes=poor,fair,good"
+            )
     if asked == (config.INTERVALS,):
         raise ConfigError(f"{key}: of which metrics? set f1,{config.INTERVALS}")
     if "calibration" in asked and (cfg.data.multilabel or loss == "sigmoid"):

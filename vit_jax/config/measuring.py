@@ -13,6 +13,7 @@ METRICS = {
     ),
     "auroc": ("auroc", "average_precision"),
     "calibration": ("ece",),
+    "ordinal": ("mae", "kappa"),
 }
 INTERVALS = "intervals"
 NUMBERS = ("mae", "rmse", "r2", "spearman")  # of data.targets, always measured
@@ -42,8 +43,7 @@ class Checkpoint:
             "map",
             "loss",
             "knn",
-            *NUMBERS,
-            *sum(METRICS.values(), ()),
+            *dict.fromkeys((*NUMBERS, *sum(METRICS.values(), ()))),
         ),
         free=True,
     )
@@ -83,7 +83,8 @@ class Evaluation:
     metrics: tuple[str, ...] = option(
         (),
         "Also of the splits: f1 (with precision, recall, balanced accuracy), auroc (with average "
-        "precision), calibration; intervals: 95 % of each, by bootstrap.",
+        "precision), calibration, ordinal (errors of classes that data.classes puts in order); "
+        "intervals: 95 % of each, by bootstrap.",
         choices=(*METRICS, INTERVALS),
         free=True,
     )

@@ -99,20 +99,21 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Loss(Section, kind="loss", components=("softmax", "sigmoid")):
+class Loss(Section, kind="loss", components=("softmax", "sigmoid", "emd")):
     """The loss of an image against its labels."""
 
     name: str = option(
         "softmax",
-        "Of classes: softmax, sigmoid, focal, logit_adjusted, or a plug-in's; of numbers: mse, l1, "
-        "huber.",
+        "Of classes: softmax, sigmoid, focal, logit_adjusted, emd (of ordered ones), or a plug-in's; "
+        "of numbers: mse, l1, huber.",
         kind="loss",
     )
 
     @property
     def meaning(self) -> str:
         """What the logits mean: those of other losses of one class are softmax's."""
-        return "softmax" if isinstance(self, Focal | LogitAdjusted) else self.name
+        softmax = isinstance(self, Focal | LogitAdjusted) or self.name == "emd"
+        return "softmax" if softmax else self.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

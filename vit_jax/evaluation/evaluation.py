@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import config, models
@@ -162,8 +163,21 @@ class Evaluation:
             self.runner(source),
             temperature=self._temperature,
             fit=fit,
+            ranks=self._ranks(),
             keep=keep,
         )
+
+    def _ranks(self) -> np.ndarray | None:
+        """The ranks (K,) of the outputs in the order of data.classes, if metrics ask for them."""
+        cfg, order = self.cfg, self.cfg.data.classes
+        if "ordinal" not in cfg.evaluation.metrics or order is None:
+            return None
+        if sorted(order) != sorted(self.classes):
+            raise ConfigError(
+                f"evaluation.metrics=ordinal: data.classes={config.show(order)} must name the "
+                f"classes of the head, from lowest to highest: {', '.join(self.classes)}"
+            )
+        return np.array([order.index(name) for name in self.classes])
 
     def open_split(self, split: str) -> Source:
         """Opens a split of the run's data, such as `test[:100]`, without augmentation."""

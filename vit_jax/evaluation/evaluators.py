@@ -339,6 +339,7 @@ def whole_classification(
     *,
     temperature: float | None = None,
     fit: bool = False,
+    ranks: np.ndarray | None = None,
     keep: Callable[[Outputs], None] = lambda _: None,
 ) -> Evaluator:
     """`classification` with the metrics of `evaluation.metrics`.
@@ -349,6 +350,7 @@ def whole_classification(
       split: the images.
       temperature: of the head.
       fit: whether to fit that.
+      ranks: (K,) of the outputs, for metrics of ordered classes.
       keep: is given the outputs.
     """
 
@@ -361,7 +363,12 @@ def whole_classification(
         each = jax.device_get(measures.classification(logits, labels, cfg.loss))
         means = {name: float(np.mean(values, dtype=np.float64)) for name, values in each.items()}
         further = metrics.measure(
-            found, cfg.evaluation.metrics, seed=cfg.seed, temperature=temperature, fit=fit
+            found,
+            cfg.evaluation.metrics,
+            seed=cfg.seed,
+            temperature=temperature,
+            fit=fit,
+            ranks=ranks,
         )
         return means | further | results
 

@@ -38,15 +38,17 @@ def measure(
     seed: int = 0,
     temperature: float | None = None,
     fit: bool = False,
+    ranks: Array | None = None,
 ) -> dict[str, float]:
     """The metrics of `config.METRICS` of these groups, by name; none of no images.
 
     Args:
       outputs: of a split.
-      groups: `f1`, `auroc`, `calibration`, and `intervals`: `f1/low`, `f1/high` of each.
+      groups: `f1`, `auroc`, `calibration`, `ordinal`, and `intervals`: `f1/low`, `f1/high` of each.
       seed: draws the resamples.
       temperature: what logits are divided by for `ece_scaled`.
       fit: whether to fit the temperature on these images, in place of a given one.
+      ranks: (K,) of the classes in their order, which `ordinal` needs.
     """
     logits, labels, _ = outputs
     count = len(logits)
@@ -59,6 +61,8 @@ def measure(
         found |= f1(truth, predicted(logits, several=truth.ndim == 2), logits.shape[1], weights)
     if "auroc" in groups:
         found |= ranking(scores(logits, several=truth.ndim == 2), truth, weights)
+    if "ordinal" in groups and ranks is not None:
+        found |= ordinal(truth, predicted(logits, several=False), ranks, weights)
     if "calibration" in groups:
         found["ece"] = calibration_error(logits, truth, weights)
         temperature = fit_temperature(logits, truth) if fit else temperature
@@ -257,6 +261,26 @@ def ranking(values: Array, truth: Array, weights: Array) -> dict[str, Array]:
     known = ~np.isnan(areas)
     auroc, precision = _mean(np.where(known, areas, 0), known)
     return {"auroc": auroc, "average_precision": precision}
+
+
+def ordinal(truth: Array, predictions: Array, ranks: Array, weights: Array) -> dict[str, Array]:
+    """Mean absolute error in ranks, and Cohen's kappa with quadratic weights, (R,) each.
+
+    NaN for an output with a NaN; kappa also where truth and predictions are all of one class.
+
+    Args:
+      truth: (N,) classes.
+      predictions: (N,) classes, or -1 for a NaN.
+      ranks: (K,) of the classes.
+      weights: (R, N).
+    """
+    true, total = ranks[truth].astype(np.float64), weights.sum(axis=1)
+    best = np.where(predictions < 0, np.nan, ranks[predictions])
+    # What independent ratings with these frequencies would differ by.
+    chance = weights @ (true**2 + best**2) - 2 * (weights @ true) * (weights @ best) / total
+    ratio = np.full(len(total), np.nan)
+    np.divide(weights @ (true - best) ** 2, chance, out=ratio, where=chance > 0)
+    return {"mae": weights @ np.abs(true - best) / total, "kappa": 1 - ratio}
 
 
 def curve_areas(values: Array, positive: Array, weights: Array) -> tuple[Array, Array]:

@@ -32,8 +32,9 @@ def cross_entropy(
       labels: (B,) int32 in [0, K), or (B, K) float32: what share of the example is each class.
       loss: softmax; sigmoid: binary cross-entropies summed over classes, the loss of the paper's
         ImageNet-21k and JFT pre-training (vision_transformer issue 34); focal: the softmax's
-        weighted by (1 - p)^gamma; logit_adjusted: softmax with `log_shares`; or the loss of a
-        plug-in, which gets the logits and the (B, K) targets.
+        weighted by (1 - p)^gamma; logit_adjusted: softmax with `log_shares`; emd: of ordered
+        classes, squared distances of the softmax's cumulative probabilities from the targets'
+        (Hou et al. 2016, arXiv 1611.05916), the ranked probability score; or the loss of a plug-in, which gets the logits and the (B, K) targets.
       smoothing: mass taken from the true classes and spread evenly over all K.
       log_shares: (K,) of the training images, which logit adjustment adds while it trains.
 
@@ -59,6 +60,9 @@ def cross_entropy(
         # The slope of (1 - p)^gamma is infinite at p = 1 for gamma < 1, so 1 - p stays positive.
         left = jnp.maximum(-jnp.expm1(log_p), jnp.finfo(jnp.float32).tiny)
         return -jnp.sum(targets * left**loss.gamma * log_p, axis=-1)
+    if loss.name == "emd":
+        apart = jnp.cumsum(jax.nn.softmax(logits) - targets, axis=-1)
+        return jnp.sum(jnp.square(apart), axis=-1)
     if loss.meaning == "softmax":
         return optax.softmax_cross_entropy(logits, targets)
     return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)

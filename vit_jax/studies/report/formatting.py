@@ -57,7 +57,7 @@ def mean_of(result: Mapping[str, Any]) -> str:
 def measured(key: str, value: float) -> str:
     """The value of a result such as `real/top1` or `loss`."""
     last = key.rpartition("/")[2]
-    if set(key.split("/")) & set(config.NUMBERS):
+    if set(key.split("/")) & {*config.NUMBERS, "kappa"}:
         return f"{value:.4f}"
     if last not in COUNTED and not abs(value) > 1:  # not a fraction: a plug-in's, in its own units
         return percent(value)
