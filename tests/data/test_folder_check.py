@@ -95,10 +95,25 @@ def test_a_part_of_a_folder_is_checked_too(tmp_path):
 def test_slow_storage_is_not_waited_for(tmp_path, monkeypatch):
     root = fill(tmp_path, *FILES)
     monkeypatch.setattr(folder_check, "SECONDS", -1.0)
-    monkeypatch.setattr(folder_check, "CHUNK", 1)
+    monkeypatch.setattr(folder_check, "CHUNK", 4)
     monkeypatch.setattr(folder_check, "THREADS", 2)
     assert check(root).endswith("; of train 2 files were checked within -1 s; of val 2 files "
                                 "were checked within -1 s")  # fmt: skip
+
+
+@pytest.mark.parametrize("quick", [0.0, 60.0])
+def test_the_same_is_found_by_one_thread_and_by_several(quick, tmp_path, monkeypatch):
+    root = fill(tmp_path, *(f"train/a/{k:02d}.jpg" for k in range(40)), *FILES)
+    for k in (3, 17, 39):
+        (root / f"train/a/{k:02d}.jpg").write_bytes(b"")
+    monkeypatch.setattr(folder_check, "QUICK", quick)
+    monkeypatch.setattr(folder_check, "CHUNK", 4)
+    source = image_folders.folder(root)
+    bad, checked = folder_check.unreadable(source)
+    assert [path[-6:] for path, _ in bad if path.endswith(("03.jpg", "17.jpg", "39.jpg"))] == [
+        "03.jpg", "17.jpg", "39.jpg"
+    ]  # fmt: skip
+    assert checked == len(source)
 
 
 def test_names_that_are_not_text_and_long_ones_stay_on_the_line(tmp_path):

@@ -404,7 +404,9 @@ def _check_metrics(cfg: config.Config) -> None:
     if loss == "emd" or "ordinal" in asked:
         what = "loss.name=emd" if loss == "emd" else key
         if cfg.data.multilabel:
-            raise ConfigError(f"{what}: needs one class for each image; data.multilabel has several")
+            raise ConfigError(
+                f"{what}: needs one class for each image; data.multilabel has several"
+            )
         if cfg.data.classes is None:
             raise ConfigError(
                 f"{what}: needs the order of the classes, from lowest to highest, such as "

@@ -63,6 +63,8 @@ class Data(
     # What a source has that takes no such argument.
     name: ClassVar[str | None] = None
     root: ClassVar[str | None] = None
+    cache: ClassVar[str | None] = None
+    cache_size: ClassVar[float] = 0.0
     labels: ClassVar[str | None] = None
     multilabel: ClassVar[bool] = False
     exclude: ClassVar[str | None] = None
@@ -261,15 +263,29 @@ class Data(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Folder(Data, components=("folder",)):
-    """Arguments of a folder of images."""
+class Files(Data):
+    """Arguments of image files."""
 
-    root: str | None = option(None, "Folder of images.", free=True)
+    root: str | None = option(
+        None,
+        "Folder of images, and of their lists; in a bucket s3://, gs:// or hf://, which is copied.",
+        free=True,
+    )
+    cache: str | None = option(
+        None, "Folder for copies of buckets; none: ~/.cache/vit_jax/buckets.", free=True
+    )
+    cache_size: float = option(100, "GB that all copies of buckets may take.", above=0, free=True)
     exclude: str | None = option(
         None,
         "CSV file of images to leave out, by their paths below root; `vit_jax doctor` writes it.",
         free=True,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Folder(Files, components=("folder",)):
+    """Arguments of a folder of images."""
+
     holdout: float = option(
         0.0,
         "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
@@ -279,15 +295,9 @@ class Folder(Data, components=("folder",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Csv(Data, components=("csv",)):
+class Csv(Files, components=("csv",)):
     """Arguments of lists of images."""
 
-    root: str | None = option(None, "Folder of lists and images.", free=True)
-    exclude: str | None = option(
-        None,
-        "CSV file of images to leave out, by their paths below root; `vit_jax doctor` writes it.",
-        free=True,
-    )
     multilabel: bool = option(
         False, "Whether an image has any number of classes, for loss.name=sigmoid."
     )

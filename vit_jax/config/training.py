@@ -104,8 +104,8 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid", "emd")):
 
     name: str = option(
         "softmax",
-        "Of classes: softmax, sigmoid, focal, logit_adjusted, emd (of ordered ones), or a plug-in's; "
-        "of numbers: mse, l1, huber.",
+        "Of classes: softmax, sigmoid, focal, logit_adjusted, emd (if ordered), or a plug-in's; of "
+        "numbers: mse, l1, huber.",
         kind="loss",
     )
 

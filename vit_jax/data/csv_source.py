@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.data import decoding, splits
-from vit_jax.data.folders import SUFFIXES, FileNames, hash64, remaining, shown
+from vit_jax.data.folders import SUFFIXES, FileNames, hash64, local_root, remaining, shown
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.utils import limits, messages, storage
@@ -25,6 +25,7 @@ INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
 # What programs write for 0 and 1 in the column of a class.
 BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+ODD = re.compile(r"^\.?/|//|/\.?$|/\./|^\.?$")  # what a path may be spelled without
 LARGEST = 1e30  # of a number: its square is within float64, it within float32
 
 log = logging.getLogger("vit_jax")
@@ -66,7 +67,7 @@ class CsvImages:
         exclude: Collection[str] = (),
     ) -> None:
         """Raises DataError for files that are missing or malformed, in one line."""
-        self._root, self._multilabel = pathlib.Path(data.root or ""), data.multilabel
+        self._root, self._multilabel = local_root(data), data.multilabel
         if not self._root.is_dir():
             what = "not a folder, such as that of train.csv"
             what = what if self._root.exists() else "no such folder"
@@ -92,7 +93,7 @@ class CsvImages:
         if requested.low or requested.high:
             part = requested.select(len(rows), key)
             rows = sorted(sorted(rows, key=lambda row: hash64(row.image))[part.start : part.stop])
-        spelled = [str(pathlib.PurePosixPath(row.image)) for row in rows]
+        spelled = [_spelled(row.image) for row in rows]
         rows = [rows[at] for at in remaining(spelled, exclude, data, f"{key}={split}")]
         if labels and data.multilabel and len(header) == 2:
             _warn_of_other_separators(path, rows)
@@ -237,7 +238,7 @@ def read_table(
             cells = [cell.strip() for cell in cells[kept]]
             image = _image(where, cells[0])
             # Two spellings of one path, such as ./a.png, are one image.
-            earlier = seen.setdefault(str(pathlib.PurePosixPath(image)), reader.line_num)
+            earlier = seen.setdefault(_spelled(image), reader.line_num)
             if earlier != reader.line_num:
                 joined = "class;class" if len(header) == 2 else "1,1"
                 several = f", with several classes image,{joined}" * (labels and not columns)
@@ -259,9 +260,16 @@ def read_table(
     return header, rows
 
 
+def _spelled(image: str) -> str:
+    """A path in its one spelling: `./a//b.png` is `a/b.png`."""
+    if not ODD.search(image):  # of a million, quickly
+        return image
+    return str(pathlib.PurePosixPath(image))
+
+
 def _image(where: str, image: str) -> str:
-    parts = pathlib.PurePosixPath(image).parts
-    if not parts or parts[0] == "/" or ".." in parts or "\0" in image:
+    parts = _spelled(image).split("/")
+    if parts[0] in ("", ".") or ".." in parts or "\0" in image:
         raise DataError(f"{where}: {shown(image) or 'no image'}: must be a path below data.root")
     if "\\" in image:
         raise DataError(f"{where}: {shown(image)}: write / between folders")

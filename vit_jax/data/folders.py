@@ -6,6 +6,7 @@ Without labels: `root/split/...`, or `root/...` with a holdout.
 import collections
 import dataclasses
 import hashlib
+import operator
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import class_matching, decoding, splits
+from vit_jax.data import bucket, class_matching, decoding, splits
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.runtime.logs import log, warn_of_assumptions
@@ -111,7 +112,7 @@ class FileNames:
     STATED = 1000  # files whose size is part of a fingerprint
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
-        encoded = [os.fsencode(name) for name in names]
+        encoded = [name.encode(errors="surrogateescape") for name in names]
         self._root, self.block = root, b"".join(encoded)
         self.ends = np.cumsum([0, *map(len, encoded)], dtype="<i8")
 
@@ -166,7 +167,7 @@ class Folder:
         labels: bool = True,
         exclude: Collection[str] = (),
     ) -> None:
-        root, requested = Path(data.root or ""), Split.parse(split, key)
+        root, requested = local_root(data), Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split")
         if not root.is_dir():
             what = "not a folder" if root.exists() else "no such folder"
@@ -224,6 +225,11 @@ class Folder:
             self.labels.astype("<i4").tobytes(),
             self._files.sizes(),
         )
+
+
+def local_root(data: config.Data) -> Path:
+    """The folder of `data.root`, or the copy of what it names in a bucket; raises a UserError."""
+    return bucket.local_root(data.root or "", data.cache, data.cache_size)
 
 
 def remaining(
@@ -333,7 +339,7 @@ def splits_there(data: config.Data) -> config.Data:
     if data.source != "folder" or data.root is None or data.holdout:
         return data
     try:
-        there = _folders(Path(data.root))
+        there = _folders(local_root(data))
     except DataError:
         return data
     changed = {}
@@ -350,7 +356,7 @@ def splits_there(data: config.Data) -> config.Data:
 
 def list_splits(data: config.Data) -> tuple[str, ...]:
     """The names of possible split folders; raises DataError if the root is missing."""
-    return tuple(_folders(Path(data.root))) if data.root else ()
+    return tuple(_folders(local_root(data))) if data.root else ()
 
 
 def _nothing(folder: Path, skipped: Skipped) -> str:
@@ -434,7 +440,8 @@ def _list(
 
 def hash64(path: str) -> int:
     """64 bits that depend on the path below the root only."""
-    return int.from_bytes(hashlib.sha256(os.fsencode(path)).digest()[:8], "big")
+    encoded = path.encode(errors="surrogateescape")  # a fifth of the time of os.fsencode
+    return int.from_bytes(hashlib.sha256(encoded).digest()[:8], "big")
 
 
 def _hash(file: File) -> int:
@@ -446,16 +453,16 @@ def held_out(files: Sequence[File], holdout: float) -> set[str]:
 
     A class of two images or more has some on both sides.
     """
-    by_class: dict[int, list[str]] = {}
+    by_class: dict[int, list[tuple[int, str]]] = {}
     for label, path in files:
-        by_class.setdefault(label, []).append(path)
+        by_class.setdefault(label, []).append((hash64(path), path))
     found: set[str] = set()
-    for members in by_class.values():
-        ranked = sorted(members, key=hash64)
-        held = sum(hash64(path) < holdout * 2**64 for path in ranked)
+    for ranked in by_class.values():
+        ranked.sort(key=operator.itemgetter(0))
+        held = sum(place < holdout * 2**64 for place, _ in ranked)
         # In a small class the hash may put every file on one side.
         held = min(max(held, 1), len(ranked) - 1)
-        found.update(ranked[:held])
+        found.update(path for _, path in ranked[:held])
     return found
 
 

@@ -13,7 +13,7 @@ from vit_jax.config import ConfigError, checks, components
 from vit_jax.data import class_matching, decoding, folder_check, split_roles
 from vit_jax.data.csv_source import CsvImages, read_table
 from vit_jax.data.example_lists import open_listed
-from vit_jax.data.folders import Folder, shown
+from vit_jax.data.folders import Folder, local_root, shown
 from vit_jax.data.source import DataError, Record, Selection, Source, read_labels
 from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
@@ -188,7 +188,7 @@ def read_excluded(data: config.Data) -> frozenset[str]:
     """
     if data.exclude is None:
         return frozenset()
-    key, root = f"data.exclude={data.exclude}", pathlib.Path(data.root or "")
+    key, root = f"data.exclude={data.exclude}", local_root(data)
     path = storage.given_path("data.exclude", data.exclude, remote=False)
     try:
         _, rows = read_table(path, labels=False, empty=True)

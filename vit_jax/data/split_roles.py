@@ -166,9 +166,9 @@ def _there(data: config.Data) -> tuple[str, ...]:
 
             return folders.list_splits(data)
         if data.source == "csv":
-            from vit_jax.data import csv_source
+            from vit_jax.data import csv_source, folders
 
-            return tuple(csv_source.list_splits(data.root))
+            return tuple(csv_source.list_splits(data.root and str(folders.local_root(data))))
         if data.source == "tfds" and data.name:
             # A known dataset lists only splits that have labels.
             dataset = availability.known_dataset(data.name)

@@ -32,9 +32,10 @@ def cross_entropy(
       labels: (B,) int32 in [0, K), or (B, K) float32: what share of the example is each class.
       loss: softmax; sigmoid: binary cross-entropies summed over classes, the loss of the paper's
         ImageNet-21k and JFT pre-training (vision_transformer issue 34); focal: the softmax's
-        weighted by (1 - p)^gamma; logit_adjusted: softmax with `log_shares`; emd: of ordered
-        classes, squared distances of the softmax's cumulative probabilities from the targets'
-        (Hou et al. 2016, arXiv 1611.05916), the ranked probability score; or the loss of a plug-in, which gets the logits and the (B, K) targets.
+        weighted by (1 - p)^gamma; logit_adjusted: softmax with `log_shares`; emd: of classes in
+        order, squared differences of cumulative probabilities, summed (Hou et al. 2016, arXiv
+        1611.05916; the ranked probability score); or the loss of a plug-in, which gets the logits
+        and the (B, K) targets.
       smoothing: mass taken from the true classes and spread evenly over all K.
       log_shares: (K,) of the training images, which logit adjustment adds while it trains.
 

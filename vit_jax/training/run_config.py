@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax import config, models
 from vit_jax.config import catalog, checks
-from vit_jax.data import availability, folders, split_roles
+from vit_jax.data import availability, bucket, folders, split_roles
 from vit_jax.runtime import locking
 from vit_jax.utils import messages, storage
 
@@ -87,7 +87,8 @@ def _located(cfg: config.Config) -> config.Config:
 
     def absolute(option: str) -> str | None:
         path = config.get(cfg, option)
-        if path is None or storage.is_remote(path):
+        copied = option == "data.root" and isinstance(cfg.data, config.Files)
+        if path is None or storage.is_remote(path) or (copied and bucket.is_bucket(path)):
             return path
         return os.path.abspath(storage.given_path(option, path))  # noqa: PTH100 (no links)
 
@@ -97,7 +98,9 @@ def _located(cfg: config.Config) -> config.Config:
         return os.path.abspath(path) if path and path.exists() else reference  # noqa: PTH100
 
     # Not every source has each.
-    paths = [p for p in ("root", "exclude", "examples") if getattr(cfg.data, p) is not None]
+    paths = [
+        p for p in ("root", "cache", "exclude", "examples") if getattr(cfg.data, p) is not None
+    ]
     data = dataclasses.replace(cfg.data, **{name: absolute(f"data.{name}") for name in paths})
     cfg = dataclasses.replace(cfg, data=data, init_from=weights(cfg.init_from))
     if (distillation := cfg.distillation) is not None:

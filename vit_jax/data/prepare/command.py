@@ -8,10 +8,10 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config
-from vit_jax.data import availability, example_lists, objectnet, real_labels, sources, tasks
+from vit_jax.data import availability, bucket, example_lists, objectnet, real_labels, sources, tasks
 from vit_jax.data.datasets import MANUAL, OBJECTNET, PACKED
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare import bucket, download, pack, shards, tfrecords
+from vit_jax.data.prepare import download, pack, shards, tfrecords
 from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare.official import build
 from vit_jax.data.prepare.request import Request

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax import config
-from vit_jax.data import availability
-from vit_jax.data.prepare import bucket, dedup, staging
+from vit_jax.data import availability, bucket
+from vit_jax.data.prepare import dedup, staging
 from vit_jax.data.source import DataError
 from vit_jax.utils import messages, storage
 from vit_jax.utils.messages import size_text

@@ -1,21 +1,23 @@
 """Copies what a bucket holds to a bounded cache on this machine, and goes on where it was stopped.
 
-`s3://`, `gs://` and `hf://` are read through fsspec. A copy takes the place of a folder or file of
-`prepare --from`, so that folders, tars, zips and tables from a bucket are read by the same code.
+`s3://`, `gs://` and `hf://` are read through fsspec. A copy takes the place of `data.root`, or of a
+folder or file of `prepare --from`, so that the same code reads both.
 """
 
 import concurrent.futures
 import contextlib
+import fcntl
+import functools
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from vit_jax.data.prepare import staging
-from vit_jax.data.prepare.shards import PrepareError
 from vit_jax.data.source import DataError
 from vit_jax.runtime import logs
 from vit_jax.utils import limits, storage
@@ -35,6 +37,24 @@ NOTES = 1000  # objects between two lines about the progress
 IDENTITY = ("ETag", "etag", "md5Hash", "generation", "blob_id", "LastModified", "mtime", "created")
 
 
+class CopyError(DataError):
+    """A failure after which the same command may succeed."""
+
+    exit_code = 70
+
+
+class Options(NamedTuple):
+    """What the user calls a source, the folder of copies and its size, for messages."""
+
+    source: str
+    cache: str
+    size: str
+
+
+PREPARE = Options("--from", "--cache", "--cache-size")
+ROOT = Options("data.root", "data.cache", "data.cache_size")
+
+
 class Object(NamedTuple):
     """An object: its name in the bucket, its bytes, and what changes whenever they do."""
 
@@ -51,12 +71,12 @@ def is_bucket(source: str) -> bool:
 
 def describe(source: str, cache: Path) -> str:
     """What a copy would read and write, for a dry run; raises DataError."""
-    _, found, _ = _list(source)
+    _, found, _ = _list(source, PREPARE)
     size = size_text(sum(one.size for one in found.values()))
     return f"would copy {source}: {len(found):,} objects, {size}, to {_folder(source, cache)}"
 
 
-def copy(source: str, cache: Path, most: int) -> Path:
+def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Path:
     """The local copy of an address: a folder, or a file if the address is that of one object.
 
     Objects are downloaded whole before they get their names, so a copy that was stopped goes on,
@@ -67,18 +87,20 @@ def copy(source: str, cache: Path, most: int) -> Path:
       source: an address.
       cache: the folder of all copies; each has a folder of its own in it.
       most: bytes of all copies.
+      options: what the user calls these.
 
-    Raises DataError for what cannot be copied, PrepareError where the same command may succeed
-    later, NotWritten on a full disk.
+    Raises DataError for what cannot be copied, CopyError where the same command may succeed later,
+    NotWritten on a full disk.
     """
-    system, found, alone = _list(source)
+    system, found, alone = _list(source, options)
+    given = f"{options.source}={source}"
     folder = _folder(source, cache)
     files, record = folder / "files", folder / "objects.json"
-    with storage.errors_as(DataError, f"--cache={cache}: cannot be written"):
+    with storage.errors_as(DataError, f"{options.cache}={cache}: cannot be written"):
         files.mkdir(parents=True, exist_ok=True)
         _drop_changed(record, files, found)
         missing = {path: one for path, one in found.items() if _size(files / path) != one.size}
-        _check_room(source, cache, folder, found, missing, most)
+        _check_room(given, cache, folder, found, missing, most, options)
         lines = {path: [one.size, one.identity] for path, one in found.items()}
         storage.write_atomically(record, json.dumps(lines))
     total, needed = (sum(o.size for o in some.values()) for some in (found, missing))
@@ -86,15 +108,65 @@ def copy(source: str, cache: Path, most: int) -> Path:
         "%s: %d objects, %s; %d, %s, to copy to %s",
         *(source, len(found), size_text(total), len(missing), size_text(needed), files),
     )
-    _download(source, system, missing, files)
+    _download(given, system, missing, files)
     if missing:
-        _, again, _ = _list(source)
+        _, again, _ = _list(source, options)
         if changed := [path for path, one in found.items() if again.get(path) != one]:
-            raise PrepareError(
-                f"--from={source}: {changed[0]} changed while it was copied; run the same command "
-                "again"
+            raise CopyError(
+                f"{given}: {changed[0]} changed while it was copied; run the same command again"
             )
     return files / next(iter(found)) if alone else files
+
+
+_READ: list[int] = []  # locks of copies that this process reads
+
+
+@functools.cache  # a process reads what it found at its start
+def local_root(root: str, cache: str | None, most: float) -> Path:
+    """The folder `data.root` names; of a bucket its copy, which nobody changes while this runs.
+
+    Args:
+      root: a path, or an address.
+      cache: the folder of all copies; None: ~/.cache/vit_jax/buckets.
+      most: GB of all copies.
+
+    Raises like `copy`.
+    """
+    if not is_bucket(root):
+        return Path(root)
+    caches = Path(cache or "~/.cache/vit_jax/buckets").expanduser()
+    folder = _folder(root, caches)
+    with storage.errors_as(DataError, f"{ROOT.cache}={caches}: cannot be written"):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        for attempt in range(4):
+            fcntl.flock(lock, fcntl.LOCK_SH)  # waits for one that copies
+            if _is_whole(root, folder):
+                _READ.append(lock)
+                return folder / "files"
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:  # two that started together, or one that reads what has changed since
+                time.sleep(attempt + os.getpid() % 10 / 10)
+            else:
+                copy(root, caches, round(most * 1e9), ROOT)
+        raise DataError(
+            f"data.root={root}: has changed, and another process reads its copy, {folder}; wait "
+            "for that, or set data.cache to another folder"
+        )
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _is_whole(root: str, folder: Path) -> bool:
+    """Whether a copy has what the bucket has now."""
+    _, found, _ = _list(root, ROOT)
+    kept = _read_record(folder / "objects.json")
+    return kept == {path: [one.size, one.identity] for path, one in found.items()} and all(
+        _size(folder / "files" / path) == one.size for path, one in found.items()
+    )
 
 
 def _folder(source: str, cache: Path) -> Path:
@@ -102,14 +174,14 @@ def _folder(source: str, cache: Path) -> Path:
     return cache / digest
 
 
-def _list(source: str) -> tuple[Any, dict[str, Object], bool]:
+def _list(source: str, options: Options) -> tuple[Any, dict[str, Object], bool]:
     """The file system of an address, its objects by path below it, and whether it is one itself.
 
     Raises DataError.
     """
     import fsspec
 
-    scheme = source.partition("://")[0]
+    scheme, given = source.partition("://")[0], f"{options.source}={source}"
     try:
         # A listing that is kept would miss what changes.
         system, root = fsspec.url_to_fs(source, use_listings_cache=False, skip_instance_cache=True)
@@ -117,13 +189,13 @@ def _list(source: str) -> tuple[Any, dict[str, Object], bool]:
     except ImportError:
         package, extra = SCHEMES[scheme]
         raise DataError(
-            f"--from={source}: needs {package}: pip install 'vit_jax[{extra}]'"
+            f"{given}: needs {package}: pip install 'vit_jax[{extra}]'"
         ) from None
     except Exception as error:  # each package has its own
-        raise _broken(source, error) from None
+        raise _broken(given, error) from None
     if len(listed) > OBJECTS:
         raise DataError(
-            f"--from={source}: holds {len(listed):,} objects, more than {OBJECTS:,}; pack them in "
+            f"{given}: holds {len(listed):,} objects, more than {OBJECTS:,}; pack them in "
             "tars, or name folders one by one"
         )
     found = {}
@@ -132,14 +204,14 @@ def _list(source: str) -> tuple[Any, dict[str, Object], bool]:
             continue
         path = name.removeprefix(root.rstrip("/")).removeprefix("/") or name.rpartition("/")[2]
         if not _is_safe(path):
-            raise DataError(f"--from={source}: {name!r} is no name of a file on this machine")
+            raise DataError(f"{given}: {name!r} is no name of a file on this machine")
         size = about.get("size")
         if not isinstance(size, int) or size < 0:
-            raise DataError(f"--from={source}: {name}: its size is not known")
+            raise DataError(f"{given}: {name}: its size is not known")
         known = [f"{key}={about[key]}" for key in IDENTITY if about.get(key) is not None]
         found[path] = Object(name, size, " ".join(known))
     if not found:
-        raise DataError(f"--from={source}: holds no objects")
+        raise DataError(f"{given}: holds no objects")
     return system, found, list(listed) == [root.rstrip("/")]
 
 
@@ -153,30 +225,33 @@ def _is_safe(path: str) -> bool:
 
 def _broken(what: str, error: BaseException) -> DataError:
     if isinstance(error, FileNotFoundError):
-        return DataError(f"--from={what}: no such object or folder")
+        return DataError(f"{what}: no such object or folder")
     if isinstance(error, PermissionError):
         return DataError(
-            f"--from={what}: no permission to read it; log in with the tools of the bucket "
+            f"{what}: no permission to read it; log in with the tools of the bucket "
             f"({storage.reason(error)})"
         )
-    return PrepareError(
-        f"--from={what}: cannot be read: {storage.reason(error)}; the same command goes on from "
-        "here"
+    return CopyError(
+        f"{what}: cannot be read: {storage.reason(error)}; the same command goes on from here"
     )
 
 
 def _drop_changed(record: Path, files: Path, found: Mapping[str, Object]) -> None:
     """Removes the files of objects that are others than when they were copied."""
-    if not record.exists():
-        return
-    try:
-        before = limits.load_json(limits.read_file(record, LISTING))
-        kept = {path for path, one in found.items() if before.get(path) == [one.size, one.identity]}
-    except (ValueError, AttributeError, limits.LimitError):
-        kept = set()
+    before = _read_record(record)
+    kept = {path for path, one in found.items() if before.get(path) == [one.size, one.identity]}
     for path in _files(files):
         if path.relative_to(files).as_posix() not in kept:
             path.unlink()
+
+
+def _read_record(record: Path) -> dict[str, Any]:
+    """Size and identity of each object of a copy; none of a record that is missing or damaged."""
+    try:
+        found = limits.read_json(record, LISTING)
+    except (OSError, ValueError, limits.LimitError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -193,14 +268,15 @@ def _size(path: Path) -> int | None:
 
 
 def _check_room(
-    source: str,
+    given: str,
     cache: Path,
     folder: Path,
     found: Mapping[str, Object],
     missing: Mapping[str, Object],
     most: int,
+    options: Options,
 ) -> None:
-    """Raises DataError if the cache would hold too much, PrepareError if the disk is too full."""
+    """Raises DataError if the cache would hold too much, CopyError if the disk is too full."""
     total = sum(one.size for one in found.values())
     others = [each for each in cache.iterdir() if each != folder]
     held = sum(_size(path) or 0 for each in others for path in _files(each / "files"))
@@ -208,14 +284,19 @@ def _check_room(
         rest = f", and {cache} holds {size_text(held)} of others" if held else ""
         remedy = f"remove some (rm -r {cache}/*), or " if held else ""
         raise DataError(
-            f"--from={source}: has {size_text(total)}{rest}; the cache may hold "
-            f"{size_text(most)}; {remedy}set --cache-size=GB"
+            f"{given}: has {size_text(total)}{rest}; the cache may hold "
+            f"{size_text(most)}; {remedy}set {options.size}=GB"
         )
     needed = sum(one.size for one in missing.values())
-    staging.check_free(folder, needed, "free some space, or choose another --cache")
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise CopyError(
+            f"{cache}: {size_text(needed)} are needed and {size_text(free)} free; free some space, "
+            f"or choose another {options.cache}"
+        )
 
 
-def _download(source: str, system: Any, missing: Mapping[str, Object], files: Path) -> None:
+def _download(given: str, system: Any, missing: Mapping[str, Object], files: Path) -> None:
     def one(path: str) -> None:
         wanted, target = missing[path], files / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -223,8 +304,8 @@ def _download(source: str, system: Any, missing: Mapping[str, Object], files: Pa
         try:
             system.get_file(wanted.name, str(part))
             if (size := _size(part)) != wanted.size:
-                raise PrepareError(
-                    f"--from={source}: {path} came only in part, {size or 0:,} of "
+                raise CopyError(
+                    f"{given}: {path} came only in part, {size or 0:,} of "
                     f"{wanted.size:,} bytes; the same command goes on from here"
                 )
             part.replace(target)
@@ -244,9 +325,9 @@ def _download(source: str, system: Any, missing: Mapping[str, Object], files: Pa
             except (DataError, NotWritten):
                 raise
             except Exception as error:  # each package has its own
-                raise _broken(f"{source}: {works[work]}", error) from None
+                raise _broken(f"{given}: {works[work]}", error) from None
             if done % NOTES == 0:
-                logs.log.info("%s: %d of %d objects copied", source, done, len(missing))
+                logs.log.info("%s: %d of %d objects copied", given, done, len(missing))
     finally:
         pool.shutdown(cancel_futures=True)
 

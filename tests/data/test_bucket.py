@@ -1,59 +1,24 @@
 """Copies of a bucket: whole objects, exact resume, one line for what breaks; fsspec's memory."""
 
+import dataclasses
 import errno
-import json
+import os
 import pathlib
 
-import fsspec
+import cv2
+import numpy as np
 import pytest
 
-from vit_jax import config
-from vit_jax.data.prepare import bucket
-from vit_jax.data.prepare.request import Request
-from vit_jax.data.prepare.shards import PrepareError
+import runs
+from memory_bucket import HELD, ROOT, content
+from vit_jax import config, train_loop
+from vit_jax.data import bucket, sources, split_roles
+from vit_jax.data.bucket import CopyError
 from vit_jax.data.source import DataError
+from vit_jax.runtime import preemption
 from vit_jax.utils.errors import NotWritten
 
 MOST = 10**6
-HELD = {"a/0.jpg": b"zero", "a/1.jpg": b"one", "b/c/2.jpg": b"two and more" * 1000, "list.txt": b""}
-ROOT = "memory://photos"
-
-
-class Memory:
-    """The bucket of a test: what it holds, and what was downloaded from it."""
-
-    def __init__(self, monkeypatch):
-        self.system = fsspec.filesystem("memory", skip_instance_cache=True)
-        self.store = type(self.system)
-        monkeypatch.setattr(self.store, "store", {})
-        monkeypatch.setattr(self.store, "pseudo_dirs", [""])
-        self.taken, self.whole = [], self.store.get_file
-        monkeypatch.setattr(self.store, "get_file", self.get_file)
-        self.before = lambda name, local: None
-        monkeypatch.setattr(bucket, "SCHEMES", {"memory": ("none", "none"), "s3": ("s3fs", "s3")})
-        for name, content in HELD.items():
-            self.put(name, content)
-
-    def put(self, name, content):
-        self.system.pipe_file(f"/photos/{name}", content)
-
-    def get_file(self, name, local, **options):
-        self.taken.append(name.removeprefix("/photos/"))
-        if not self.before(name, local):
-            self.whole(self.system, name, local, **options)
-
-
-@pytest.fixture
-def memory(monkeypatch):
-    return Memory(monkeypatch)
-
-
-def content(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_a_copy_holds_what_the_bucket_holds(memory, tmp_path):
@@ -77,7 +42,7 @@ def test_a_copy_goes_on_where_it_was_stopped(memory, tmp_path):
             raise ConnectionResetError("peer")
 
     memory.before = broken
-    with pytest.raises(PrepareError, match="photos: b/c/2.jpg: cannot be read: peer; the same"):
+    with pytest.raises(CopyError, match="photos: b/c/2.jpg: cannot be read: peer; the same"):
         bucket.copy(ROOT, tmp_path, MOST)
     (files,) = tmp_path.glob("*/files")
     done = content(files)
@@ -115,7 +80,7 @@ def test_half_an_object_is_not_kept(memory, tmp_path):
             return True
 
     memory.before = half
-    with pytest.raises(PrepareError, match=r"a/0.jpg came only in part, 2 of 4 bytes; the same"):
+    with pytest.raises(CopyError, match=r"a/0.jpg came only in part, 2 of 4 bytes; the same"):
         bucket.copy(ROOT, tmp_path, MOST)
     (files,) = tmp_path.glob("*/files")
     assert "a/0.jpg" not in content(files)
@@ -127,7 +92,7 @@ def test_what_changes_while_it_is_copied_is_said(memory, tmp_path):
             memory.put("a/1.jpg", b"uno")
 
     memory.before = change
-    with pytest.raises(PrepareError, match=r"a/1.jpg changed while it was copied; run the same"):
+    with pytest.raises(CopyError, match=r"a/1.jpg changed while it was copied; run the same"):
         bucket.copy(ROOT, tmp_path, MOST)
     memory.before = lambda name, local: None
     assert content(bucket.copy(ROOT, tmp_path, MOST))["a/1.jpg"] == b"uno"
@@ -138,7 +103,7 @@ def test_what_changes_while_it_is_copied_is_said(memory, tmp_path):
     [
         (PermissionError("Access Denied"), DataError, "no permission to read it; log in"),
         (FileNotFoundError("x"), DataError, "no such object or folder"),
-        (RuntimeError("Unable to locate\ncredentials"), PrepareError, "locate credentials; the sa"),
+        (RuntimeError("Unable to locate\ncredentials"), CopyError, "locate credentials; the sa"),
         (OSError(errno.ENOSPC, "No space left on device"), NotWritten, "No space left on device"),
     ],
 )
@@ -194,37 +159,91 @@ def test_a_cache_holds_no_more_than_it_may(memory, tmp_path, monkeypatch):
         bucket.copy(ROOT, tmp_path, MOST)
 
 
-@pytest.mark.slow
-def test_a_dataset_is_packed_from_a_bucket_as_from_a_folder(memory, prepare, photos, tmp_path):
-    assert prepare("new", f"--from={photos}", data_dir="folder")[0] == 0
+@pytest.fixture
+def rooted(memory, tmp_path):
+    """Options of two classes in a bucket, listed too, and the folder that has the same."""
     memory.store.store.clear()
-    for path in photos.rglob("*"):
-        if path.is_file():
-            memory.put(path.relative_to(photos).as_posix(), path.read_bytes())
-    code, lines, woe = prepare("new", f"--from={ROOT}", "--dry-run", data_dir="bucket")
-    assert (code, memory.taken) == (0, [])
-    assert lines[0].startswith(f"new: would copy {ROOT}: 32 objects, ")
-    code, lines, woe = prepare("new", f"--from={ROOT}", data_dir="bucket")
-    assert code == 0, woe
-    folder, packed = (tmp_path / name / "new" / "1.0.0" for name in ("folder", "bucket"))
-    assert content(packed) == content(folder)
-    assert not list((tmp_path / "bucket" / ".buckets").iterdir())
-    memory.taken = []
-    code, lines, _ = prepare("new", f"--from={ROOT}", data_dir="bucket")
-    assert (code, memory.taken) == (0, [])
-    assert "is packed already" in lines[0]
+    rng, disk = np.random.default_rng(0), tmp_path / "disk"
+    files = {
+        f"{split}/{name}/{number}.png": cv2.imencode(".png", rng.integers(0, 255, (8, 8, 1)))[1]
+        for split in ("train", "test")
+        for name in ("cat", "dog")
+        for number in range(8)
+    }
+    for split in ("train", "test"):
+        rows = [f"{name},{name.split('/')[1]}" for name in files if name.startswith(split)]
+        files[f"{split}.csv"] = "\n".join(("image,class", *rows)).encode()
+    for name, held in files.items():
+        memory.put(name, bytes(held))
+        (disk / name).parent.mkdir(parents=True, exist_ok=True)
+        (disk / name).write_bytes(bytes(held))
+    yield {"root": ROOT, "cache": str(tmp_path / "cache"), "eval_split": "auto"}, disk
+    end_of_process()
 
 
-def test_flags_of_buckets_are_for_buckets(memory, tmp_path):
-    for given, said in (({"cache": "x"}, "--cache=x"), ({"cache_size": 5.0}, "--cache-size=5.0")):
-        with pytest.raises(config.ConfigError, match=f"{said}: is for --from=s3://"):
-            Request(sources=("photos",), **given)
-    with pytest.raises(config.ConfigError, match="--from=http://a/b: cannot be opened"):
-        Request(sources=("http://a/b",))
-    with pytest.raises(config.ConfigError, match="--cache=s3://b: only a folder of this machine"):
-        Request(sources=(ROOT,), cache="s3://b").paths()
-    asked = Request(sources=(ROOT, str(tmp_path)), cache=str(tmp_path / "cache"))
-    copied, local = asked.paths()
-    assert content(copied) == HELD
-    assert local == tmp_path
-    assert json.loads((copied.parent / "objects.json").read_text()).keys() == HELD.keys()
+def end_of_process():
+    """What ends with a process: locks, and what it remembers."""
+    bucket.local_root.cache_clear()
+    while bucket._READ:
+        os.close(bucket._READ.pop())
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv"])
+def test_a_root_in_a_bucket_holds_what_a_folder_holds(kind, rooted, memory):
+    options, disk = rooted
+    there = split_roles.resolved(config.Data(source=kind, **options))
+    here = config.Data(source=kind, root=str(disk))
+    assert there.eval_split == "test"
+    found, expected = (sources.open_source(data, "train", train=True) for data in (there, here))
+    assert found.fingerprint() == expected.fingerprint()
+    assert [found[k] for k in range(len(found))] == [expected[k] for k in range(len(expected))]
+    assert len(memory.taken) == 34  # once, for any number of splits
+    end_of_process()
+    sources.open_source(there, "train", train=True)
+    assert len(memory.taken) == 34
+
+
+def test_a_copy_that_is_read_does_not_change(rooted, memory):
+    options, _ = rooted
+    arguments = (ROOT, options["cache"], 1.0)
+    folder = bucket.local_root(*arguments)
+    memory.put("train/cat/0.png", b"other")
+    memory.put("train/cat/8.png", b"new")
+    assert bucket.local_root(*arguments) == folder  # this process reads what it found
+    bucket.local_root.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucket.time, "sleep", lambda seconds: None)
+        with pytest.raises(DataError, match=f"{ROOT}: has changed, and another process reads it"):
+            bucket.local_root(*arguments)
+    assert not (folder / "train/cat/8.png").exists()
+    end_of_process()
+    assert bucket.local_root(*arguments) == folder
+    assert (folder / "train/cat/0.png").read_bytes() == b"other"
+    assert sorted(memory.taken[34:]) == ["train/cat/0.png", "train/cat/8.png"]
+
+
+def test_a_mistake_about_a_root_names_its_options(rooted, memory):
+    options, _ = rooted
+    for data, line in (
+        ({"root": "memory://none"}, "data.root=memory://none: "),
+        ({"root": "s3://b/photos"}, r"data.root=s3://b/photos: needs s3fs: pip install 'vit_jax\["),
+        ({"cache_size": 1e-9}, rf"data.root={ROOT}: has .*; set data.cache_size=GB"),
+        ({"cache": "/dev/null"}, "data.cache=/dev/null: cannot be written: "),
+    ):
+        with pytest.raises(DataError, match=line):
+            sources.open_source(config.Data(source="folder", **options | data), "train", train=True)
+    assert memory.taken == []
+
+
+@pytest.mark.slow
+def test_a_run_resumes_from_a_folder_to_the_bit(rooted, tmp_path, monkeypatch, one_device):
+    options, disk = rooted
+    data = {"source": "folder", **options, "train_split": "train"}
+    start = {"train": {"batch_size": 8, "duration": "3 epochs"}, "evaluation": {"every": None}}
+    cfg = runs.configure(data=data, checkpoint={"every": 2, "best": None}, **start)
+    train_loop.train(cfg, tmp_path / "whole")
+    with runs.stopping_at(monkeypatch, 3), pytest.raises(preemption.Preempted):
+        train_loop.train(cfg, tmp_path / "stopped")
+    moved = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, root=str(disk)))
+    train_loop.train(moved, tmp_path / "stopped")
+    runs.assert_equal_runs(tmp_path / "stopped", tmp_path / "whole")

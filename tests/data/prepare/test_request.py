@@ -1,0 +1,45 @@
+"""The arguments of `prepare`: sources on this machine and in buckets."""
+
+import json
+
+import pytest
+
+from memory_bucket import HELD, ROOT, content
+from vit_jax import config
+from vit_jax.data.prepare.request import Request
+
+
+@pytest.mark.slow
+def test_a_dataset_is_packed_from_a_bucket_as_from_a_folder(memory, prepare, photos, tmp_path):
+    assert prepare("new", f"--from={photos}", data_dir="folder")[0] == 0
+    memory.store.store.clear()
+    for path in photos.rglob("*"):
+        if path.is_file():
+            memory.put(path.relative_to(photos).as_posix(), path.read_bytes())
+    code, lines, woe = prepare("new", f"--from={ROOT}", "--dry-run", data_dir="bucket")
+    assert (code, memory.taken) == (0, [])
+    assert lines[0].startswith(f"new: would copy {ROOT}: 32 objects, ")
+    code, lines, woe = prepare("new", f"--from={ROOT}", data_dir="bucket")
+    assert code == 0, woe
+    folder, packed = (tmp_path / name / "new" / "1.0.0" for name in ("folder", "bucket"))
+    assert content(packed) == content(folder)
+    assert not list((tmp_path / "bucket" / ".buckets").iterdir())
+    memory.taken = []
+    code, lines, _ = prepare("new", f"--from={ROOT}", data_dir="bucket")
+    assert (code, memory.taken) == (0, [])
+    assert "is packed already" in lines[0]
+
+
+def test_flags_of_buckets_are_for_buckets(memory, tmp_path):
+    for given, said in (({"cache": "x"}, "--cache=x"), ({"cache_size": 5.0}, "--cache-size=5.0")):
+        with pytest.raises(config.ConfigError, match=f"{said}: is for --from=s3://"):
+            Request(sources=("photos",), **given)
+    with pytest.raises(config.ConfigError, match="--from=http://a/b: cannot be opened"):
+        Request(sources=("http://a/b",))
+    with pytest.raises(config.ConfigError, match="--cache=s3://b: only a folder of this machine"):
+        Request(sources=(ROOT,), cache="s3://b").paths()
+    asked = Request(sources=(ROOT, str(tmp_path)), cache=str(tmp_path / "cache"))
+    copied, local = asked.paths()
+    assert content(copied) == HELD
+    assert local == tmp_path
+    assert json.loads((copied.parent / "objects.json").read_text()).keys() == HELD.keys()
