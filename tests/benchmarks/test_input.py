@@ -12,6 +12,7 @@ import pytest
 from vit_jax import config
 from vit_jax.benchmarks import input, input_worker, sample_images, turns
 from vit_jax.data import pipeline, transforms
+from vit_jax.data.sources import open_source
 
 
 def test_pictures_are_the_same_every_time_and_as_large_as_imagenets(tmp_path):
@@ -67,6 +68,17 @@ def stand_in(path, checkout):
     return path
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
+def test_prepared_data_are_the_same_files(count, tmp_path):
+    files = sample_images.make(tmp_path, count)
+    data_dir = input._prepare(files, tmp_path)
+    source = open_source(config.Tfds(name=input_worker.PACKED, root=str(data_dir)), "train")
+    found = {source[k].image for k in range(len(source))}
+    assert found == {file.read_bytes() for file in files}
+    assert len(source) == max(count, 2)
+
+
 def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch):
     (tmp_path / input.REFERENCE).parent.mkdir(parents=True)
     (tmp_path / input.REFERENCE).touch()
@@ -74,6 +86,7 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
     sample_images.make(tmp_path / "jpegs", 1)
     python = str(stand_in(tmp_path / "python", tmp_path))
     monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setattr(input, "_prepare", lambda files, folder: folder)
     options = input.Input(
         data=tmp_path / "jpegs", peer_python=python, peer_path=tmp_path, randaugment="2,10",
         rounds=2,
@@ -81,14 +94,18 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
     compared = list(input.measure(options))
     for one in compared:
         names = [result.name for result in one.results]
-        assert names == [input.OURS, input.WHOLE, *input.PEERS]
+        assert names == [input.OURS, input.PREPARED, input.WHOLE, *input.PEERS]
         assert all(one.rate(result) == pytest.approx(100) for result in one.results)
         assert turns.ratios(*one.results[:2]) == pytest.approx((1, 1, 1))
     assert "RandAugment 2,10" in input.title(options)[0]
     # Without a checkout tf.data cannot do the same work.
     alone = dataclasses.replace(options, peer_path=None)
     (*_, one) = input.measure(alone)
-    assert {result.name for result in one.results} == {input.OURS, input.WHOLE}
+    assert {result.name for result in one.results} == {
+        input.OURS,
+        input.PREPARED,
+        input.WHOLE,
+    }
     assert "no big_vision's RandAugment (--peer-path=CHECKOUT)" in input.title(alone)[-1]
 
 

@@ -1,5 +1,6 @@
-"""Images from files to batches in host memory: this package against tf.data, in turns."""
+"""Images from files, and from prepared data, to batches in host memory, in turns with tf.data."""
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -8,12 +9,14 @@ import pathlib
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from vit_jax import config, models
-from vit_jax.benchmarks import sample_images, turns
+from vit_jax.benchmarks import input_worker, sample_images, turns
 from vit_jax.benchmarks.train import output
 from vit_jax.benchmarks.turns import OURS, Compared, Worker
+from vit_jax.data.prepare import pack
+from vit_jax.data.prepare.request import Request
 from vit_jax.models import variants
 from vit_jax.preflight import topologies
 from vit_jax.runtime import provenance
@@ -22,6 +25,8 @@ from vit_jax.training import run_config
 PEER = "tf.data"
 PEERS = {PEER: "", "tf.data, our pixels": "INTEGER_ACCURATE"}  # its default is a faster DCT
 WHOLE = "vit_jax, whole images"
+PREPARED = "vit_jax, prepared data"
+MOST = 4096  # files that are read, and packed for that
 REFERENCE = pathlib.Path("big_vision", "pp", "archive", "autoaugment.py")
 BATCHES = 8  # of a turn, for each core
 TRAINING = 3  # a backward pass is two products for each one of the forward pass
@@ -83,20 +88,41 @@ def measure(options: Input) -> Iterator[Compared]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         files = sample_images.gather(options.data, folder)
+        files = files[:: math.ceil(len(files) / MOST)]
+        packed = _prepare(files, folder)
         names = folder / "names"
         names.write_bytes(b"".join(os.fsencode(file) + b"\n" for file in files))
         for cores in [every] if len(every) == 1 else [every[:1], every]:
-            yield _compare(options, cores, names)
+            yield _compare(options, cores, names, packed)
 
 
-def _compare(options: Input, cores: list[int], names: pathlib.Path) -> Compared:
+def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Path:
+    """The data_dir of these files as `vit_jax prepare` packs them."""
+    photos, data_dir = folder / "photos", folder / "data"
+    for number in range(max(len(files), 2)):  # of both classes
+        link = photos / ("even", "odd")[number % 2] / f"{number:06}.jpg"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(files[number % len(files)].absolute())
+    workers = len(os.sched_getaffinity(0))
+    request = Request(data_dir=str(data_dir), sources=(str(photos),), holdout=0, workers=workers)
+    collections.deque(pack.prepare(input_worker.PACKED, None, request), maxlen=0)
+    return data_dir
+
+
+def _compare(
+    options: Input, cores: list[int], names: pathlib.Path, packed: pathlib.Path
+) -> Compared:
     where, augment = ",".join(map(str, cores)), options.randaugment
     worker = [sys.executable, "-m", "vit_jax.benchmarks.input_worker", where]
     commands = {}
     for threads in options.threads or (len(cores),):
         suffix = f", {threads} threads" if options.threads else ""
-        for name, decoder in ((OURS, "parts"), (WHOLE, "whole")):
-            commands[name + suffix] = [*worker, str(threads), decoder, str(names), augment]
+        for name, decoder, data in (
+            (OURS, "parts", names),
+            (PREPARED, "parts", packed),
+            (WHOLE, "whole", names),
+        ):
+            commands[name + suffix] = [*worker, str(threads), decoder, str(data), augment]
     if options.peer:
         script = str(pathlib.Path(__file__).with_name("tf_data.py"))
         for name, dct in PEERS.items():

@@ -2,7 +2,8 @@
 
 Each line on standard input is a number of batches to load; the reply is one line of JSON: images,
 seconds, CPU seconds, and peak memory in bytes. The arguments are the cores to run on, threads, the
-decoder (parts, whole), a file with the image paths, and those of RandAugment, as in 2,10, or none.
+decoder (parts, whole), a file with the image paths or a folder with prepared data, and those of
+RandAugment, as in 2,10, or none.
 """
 
 import io
@@ -16,8 +17,10 @@ import time
 from vit_jax import config
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.source import Record, Source
+from vit_jax.data.sources import open_source
 
 BATCH = 256
+PACKED = "bench"  # the name of the prepared data
 
 
 class Files:
@@ -78,7 +81,10 @@ def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> No
     """Answers until standard input ends."""
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     data = settings(int(threads), decoder, augment)
-    source = Files(os.fsdecode(pathlib.Path(names).read_bytes()).split("\n")[:-1])
+    if (path := pathlib.Path(names)).is_dir():
+        source = open_source(config.Tfds(name=PACKED, root=names), "train", train=True)
+    else:
+        source = Files(os.fsdecode(path.read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
         answer = load(source, data, int(line))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
