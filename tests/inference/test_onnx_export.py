@@ -1,5 +1,6 @@
 """`export --to=onnx`: a file whose logits in onnxruntime are the checkpoint's, or none."""
 
+import dataclasses
 import json
 import sys
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import foreign
-from vit_jax import cli
+from vit_jax import cli, config
 from vit_jax.inference import export, loading, onnx_export
 
 NAME = "cifar10/ViT-6_4"
@@ -82,6 +83,21 @@ def test_every_part_of_a_model_is_translated(name, tmp_path, runtime):
 
 
 @pytest.mark.slow
+def test_numbers_keep_their_scale(tmp_path, runtime):
+    model = loading.load(NAME)
+    loss = config.Regression(
+        name="mse", mean=(*range(10),), std=(*(10.0**k for k in range(-5, 5)),)
+    )
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, loss=loss))
+    rows = dict(onnx_export.write(model, export.ExportOptions(), tmp_path / "a.onnx"))
+    assert rows["outputs"] == "logits, numbers: float32"
+    images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    session = runtime.InferenceSession(tmp_path / "a.onnx")
+    logits, numbers = session.run(["logits", "numbers"], {"images": images})
+    np.testing.assert_allclose(numbers, logits * loss.std + loss.mean, rtol=1e-6)
+
+
+@pytest.mark.slow
 def test_a_file_that_computes_something_else_is_not_written(tmp_path, monkeypatch, runtime):
     model = loading.load(NAME)
 
@@ -90,6 +106,6 @@ def test_a_file_that_computes_something_else_is_not_written(tmp_path, monkeypatc
             return [values + 1e-2 for values in super().run(names, inputs)]
 
     monkeypatch.setattr(runtime, "InferenceSession", Shifted)
-    with pytest.raises(export.config.ConfigError, match="differ from the checkpoint's by .*e-03"):
+    with pytest.raises(export.config.ConfigError, match="differ from the checkpoint's by .*e-02"):
         onnx_export.write(model, export.ExportOptions(), tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -46,7 +46,7 @@ def write(
     it comes from, as JSON.
 
     Raises ConfigError, and leaves nothing behind, where a package is missing, an operation has no
-    translation, or onnxruntime's logits are further from ours than TOLERANCE.
+    translation, or onnxruntime's outputs are further from ours than TOLERANCE.
     """
     check_options(options, path)
     jax2onnx, onnx, runtime = (_required(name) for name in PACKAGES)
@@ -94,7 +94,9 @@ def write(
     entry.key, entry.value = META, json.dumps(about, ensure_ascii=False)
     onnx.checker.check_model(model)
     content = model.SerializeToString()
-    difference = _compare(runtime, content, program, pixels, options.batch)
+    loss = loaded.config.loss
+    units = loss.std or 1.0 if isinstance(loss, config.Regression) else 1.0
+    difference = _compare(runtime, content, program, pixels, options.batch, (second, units))
     with storage.writing("--output", path), storage.replacing(path) as draft:
         draft.write_bytes(content)
     kinds = {node.op_type for node in model.graph.node}
@@ -105,7 +107,8 @@ def write(
         ("opset", f"{OPSET}, {len(model.graph.node)} nodes of {len(kinds)} kinds"),
         (
             "proof",
-            f"logits of onnxruntime {runtime.__version__} differ by at most {difference:.1e}",
+            f"logits and {second} of onnxruntime {runtime.__version__} differ by at most "
+            f"{difference:.1e}",
         ),
         *([("checkpoint", loaded.selection)] if loaded.selection else []),
     ]
@@ -137,9 +140,18 @@ def _versions() -> dict[str, str]:
 
 
 def _compare(
-    runtime: ModuleType, content: bytes, program: Any, pixels: Any, batch: int | None
+    runtime: ModuleType,
+    content: bytes,
+    program: Any,
+    pixels: Any,
+    batch: int | None,
+    result: tuple[str, float | tuple[float, ...]],
 ) -> float:
-    """The largest difference of logits, ours and onnxruntime's; raises ConfigError beyond it."""
+    """The largest difference between our outputs and onnxruntime's.
+
+    That of logits is in units of their range, that of the `result` made of them in its own, given
+    for each column. Raises ConfigError beyond TOLERANCE.
+    """
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors alone
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -148,15 +160,18 @@ def _compare(
         most = np.iinfo(pixels.dtype).max
         shape = (number, *pixels.shape[1:])
         images = rng.integers(0, most, shape, dtype=pixels.dtype, endpoint=True)
-        expected = np.asarray(jax.jit(program)(images)["logits"])
-        logits = session.run(["logits"], {"images": images})[0]
-        if logits.shape != expected.shape or not np.isfinite(logits).all():
-            raise config.ConfigError("--to=onnx: onnxruntime gives no logits; report this model")
-        scale = max(1.0, float(np.ptp(expected)))
-        largest = max(largest, float(np.abs(logits - expected).max()) / scale)
+        ours = jax.device_get(jax.jit(program)(images))
+        scale = max(1.0, float(np.ptp(ours["logits"])))
+        for name, unit in (("logits", scale), result):
+            (found,) = session.run([name], {"images": images})
+            if found.shape != ours[name].shape or not np.isfinite(found).all():
+                raise config.ConfigError(
+                    f"--to=onnx: onnxruntime gives no {name}; report this model"
+                )
+            largest = max(largest, float(np.abs((found - ours[name]) / unit).max()))
     if largest > TOLERANCE:
         raise config.ConfigError(
-            f"--to=onnx: onnxruntime's logits differ from the checkpoint's by {largest:.1e}, and "
+            f"--to=onnx: onnxruntime's outputs differ from the checkpoint's by {largest:.1e}, and "
             f"{TOLERANCE:.0e} is the limit; nothing is written. Use --to=stablehlo, or report it"
         )
     return largest
