@@ -188,9 +188,7 @@ def _list(source: str, options: Options) -> tuple[Any, dict[str, Object], bool]:
         listed: Mapping[str, Any] = system.find(root, detail=True)
     except ImportError:
         package, extra = SCHEMES[scheme]
-        raise DataError(
-            f"{given}: needs {package}: pip install 'vit_jax[{extra}]'"
-        ) from None
+        raise DataError(f"{given}: needs {package}: pip install 'vit_jax[{extra}]'") from None
     except Exception as error:  # each package has its own
         raise _broken(given, error) from None
     if len(listed) > OBJECTS:
