@@ -13,6 +13,7 @@ import scipy.stats
 import runs
 from research import corruption, fleet, home_repetitions
 from research import faults as fault_campaign
+from research import imbalance as imbalance_study
 from vit_jax import config, models, preflight
 from vit_jax.preflight import batch, formatting, program, topologies
 from vit_jax.weights import zoo
@@ -281,6 +282,11 @@ def planted_errors():
     )
 
 
+def imbalance():
+    """Rows of metrics.md: test top-1 of each answer to imbalanced classes."""
+    yield from imbalance_study.table(lines("imbalance"))
+
+
 def student(values):
     """Half the 95 % interval of a mean, by Student's t."""
     error = statistics.stdev(values) / len(values) ** 0.5
@@ -333,6 +339,7 @@ QUOTED = {
     "README.md": (readme,),
     "docs/cifar10.md": (cifar10,),
     "docs/own_images.md": (laptop, planted_errors),
+    "docs/metrics.md": (imbalance,),
     "docs/paper.md": (paper, paper_findings),
     "docs/preflight.md": (table3, public_runs),
     "docs/records/README.md": (records,),
