@@ -541,5 +541,5 @@ def _check_dino(cfg: config.Config, dino: config.Dino) -> None:
         )
 
 
-def _multiple(value: int, of: int) -> int:
-    return max(1, round(value / of)) * of
+def _multiple(value: int, factor: int) -> int:
+    return max(1, round(value / factor)) * factor

@@ -456,12 +456,12 @@ def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
         if pixels % whole and (model.patch_remainder == "refuse" or pixels < whole):
             below, over = pixels // whole * whole, -(-pixels // whole) * whole
             nearest = over if below == 0 or over - pixels < pixels - below else below
-            of = f"model.patch_size {patch}"
+            factors = f"model.patch_size {patch}"
             if factor > 1:
-                of += f" x {factor} (the ResNet's down-sampling)"
+                factors += f" x {factor} (the ResNet's down-sampling)"
             raise config.ConfigError(
                 f"data.image_size={config.show(image_size)}: {side} {pixels} is not a multiple of "
-                f"{of}; nearest: {nearest}"
+                f"{factors}; nearest: {nearest}"
             )
 
 

@@ -143,8 +143,8 @@ def describe(found: e.Examination) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _shown(shown: int, of: int) -> str:
-    return "" if shown == of else f"{shown:,} of {of:,}; the fix list and --json have all."
+def _shown(shown: int, count: int) -> str:
+    return "" if shown == count else f"{shown:,} of {count:,}; the fix list and --json have all."
 
 
 def _classes(found: e.Examination) -> Table:
