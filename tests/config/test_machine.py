@@ -30,6 +30,7 @@ def test_loops_are_unrolled_for_training(model, platform, expected):
     [
         ({"source": "folder"}, 7, 0),
         ({"source": "folder"}, 8, 2),
+        ({"source": "csv"}, 6, 0),
         ({"source": "tfds"}, 96, 16),
         ({"source": "digits"}, 96, 0),
         ({"source": "folder", "workers": 0}, 96, 0),

@@ -168,6 +168,14 @@ def test_the_size_of_a_lossy_webp_is_without_its_scale():
     assert image_headers.read_header(data) == ("WebP", (40, 56))
 
 
+def test_a_webp_is_complete_with_all_bytes_that_it_counts():
+    stream = io.BytesIO()
+    PIL.Image.new("RGB", (9, 5), (1, 2, 3)).save(stream, "WebP")
+    data = stream.getvalue()
+    assert image_headers.is_complete("WebP", data)
+    assert not image_headers.is_complete("WebP", data[:-1])
+
+
 def test_a_png_without_pixels_is_not_complete():
     stream = io.BytesIO()
     PIL.Image.new("L", (8, 4)).save(stream, "PNG")

@@ -112,6 +112,7 @@ def test_losses_equal_float64(norm_pix):
 def test_a_step_masks_by_its_number_and_compares_what_the_model_sees(monkeypatch):
     """All but the networks: orders, normalized pixels, dropout's key, mean and cost."""
     cfg = autoencoder(data={"mean": (0.25,), "std": (0.5,)}, objective={"norm_pix": False})
+    cfg = dataclasses.replace(cfg, seed=3)
     model = models.create(cfg.model, image_size=(8, 8), headless=True)
     made = objectives.create(objectives.Setup(cfg, model, None, 160))
     assert not made.needs_labels
