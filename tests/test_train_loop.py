@@ -302,6 +302,11 @@ def test_weights_that_learn_on_are_measured_first_and_a_worse_state_is_called_so
     )
     shown = [made.progress.updates[step][0][-1] for step in (1, 6, 7)]
     assert shown == [f"test {now}, at first 0.600" for now in ("0.600", "0.600", "0.500")]
+    made = make(
+        evaluators={"test": scores([0.6, 0.5])}, evaluate=6, save=None, checkpoint={"best": "top1"}
+    )
+    made.run(0, 0)  # nothing was measured first
+    assert len([one for one in caplog.records if "worse" in one.getMessage()]) == 1
     made = make(evaluators={"test": scores([0.7])}, first=True, evaluate=None, save=None)
     made.run(0, 0, evaluated=True)  # stopped after the first evaluation
     assert saves(made) == [(12, 0.7)]

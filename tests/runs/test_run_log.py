@@ -1,5 +1,6 @@
 """A run that waits for its data says so, sends bytes, and does not wait for its device."""
 
+import json
 import threading
 import time
 import types
@@ -11,7 +12,7 @@ import runs
 from vit_jax import config, train_loop
 from vit_jax.data import sources
 from vit_jax.runs import run_log
-from vit_jax.runtime import progress
+from vit_jax.runtime import progress, watchdog
 from vit_jax.training import durations
 from vit_jax.training.build import Trainer
 
@@ -119,6 +120,31 @@ def test_throughput_is_of_training_alone(monkeypatch):
     assert (rate, waiting) == (0, 0)
     log._timer.steps = 1
     assert log._timer.now()[0] == pytest.approx(1 / 5)
+
+
+def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
+    values, shown = {0: 0.5, 500: 0.7, 900: 0.8}, []
+    lines = [json.dumps({"step": step, "test/top1": value}) for step, value in values.items()]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    files = types.SimpleNamespace(folder=tmp_path, begin=lambda step, age: None)
+    display = progress.Progress(active=False)
+    monkeypatch.setattr(display, "due", lambda step: True)
+    monkeypatch.setattr(display, "update", lambda step, fields, final: shown.append(fields[-1]))
+    phases = watchdog.PhaseTimer("start", time.monotonic)
+    session = runs.session(None, phases=phases, progress=display)
+    trainer = types.SimpleNamespace(
+        cfg=runs.configure(checkpoint={"best": "top1"}), examples=200, flops_per_image=1.0,
+        durations=durations.Durations(
+            steps=1000, warmup=0, cooldown=0, evaluate=None, save=None, first=True
+        ),
+        objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
+    )  # fmt: skip
+    log = run_log.RunLog(trainer, session, files)
+    log.begin(600, complete=False)  # 900 was lost with its checkpoint
+    metrics = {"loss": np.float32(0.5), "finite": True, "bad_steps": 0}
+    log.dispatched(651, metrics, np.arange(3))  # which is not written
+    log.flush()
+    assert [field.text for field in shown] == ["test 0.700, at first 0.500"]
 
 
 def test_speed_is_shared_by_devices(monkeypatch):

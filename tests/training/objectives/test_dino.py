@@ -1,5 +1,6 @@
 """DINO: its parts against float64, twenty steps against the authors' code, collapse, mistakes."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -212,9 +213,11 @@ def test_the_loss_is_of_centered_or_shared_answers_and_spreads_the_students_feat
 def test_the_teacher_and_its_center_follow_slowly():
     made = objective(momentum=0.9, momentum_end=1.0, center_momentum=0.75)
     np.testing.assert_allclose([made.decay(jnp.int32(n)) for n in (0, 5)], [0.9, 0.95], rtol=1e-6)
-    measures = {"collapsed": jnp.float32(2), "center": jnp.float32([4.0])}
-    kept = made.update({"center": jnp.float32([8.0])}, {}, measures, jnp.int32(0))
-    assert (kept["center"].item(), kept["collapsed"].item()) == (7.0, 2)
+    measures = {"collapsed": jnp.float32(2)}
+    measures |= {"center": jnp.float32([4.0]), "patch_center": jnp.float32([0.0])}
+    state = {"center": jnp.float32([8.0]), "patch_center": jnp.float32([2.0])}
+    kept = {name: value.item() for name, value in made.update(state, {}, measures, 0).items()}
+    assert kept == {"center": 7.0, "patch_center": 1.5, "collapsed": 2}
     for text, steps in (("3 steps", 3), ("1 epochs", 10)):  # of 160 images, 16 a step
         assert objective(freeze_last_layer=text).waits == {"objective/prototypes": steps}
     whole = [objective(**one).whole_batch for one in (
@@ -376,12 +379,21 @@ def test_masked_patches_learn_the_teachers_answers(own_head):
     state = {"center": jnp.zeros(24), "patch_center": jnp.float32(center)}
     inputs = objectives.Inputs(jnp.int32(1), average=nets[1], state=state)
 
+    shared = copy.copy(made)
+    shared.options = dataclasses.replace(made.options, centering="sinkhorn")
+
     @jax.jit
     def both(batch):
         outputs = made.forward(nets[0], batch, inputs)
-        return outputs, made.loss(outputs, inputs)
+        even = shared.loss(outputs, inputs)[1]["patch_loss"]
+        valid = outputs["patch_weight"].reshape(-1, 1) > 0
+        flat = outputs["patch_teacher"].reshape(-1, 24) / 0.2
+        return outputs, made.loss(outputs, inputs), even, dino.sinkhorn(flat, valid)
 
-    outputs, (loss, measures) = both(large | {"masked": jnp.asarray(masked)})
+    outputs, (loss, measures), even, targets = both(large | {"masked": jnp.asarray(masked)})
+    own = np.log(softmax(np.float64(outputs["patch_student"]) / 0.5))
+    cross = -(np.reshape(targets, own.shape) * own).sum(-1)
+    np.testing.assert_allclose(even, (cross * outputs["patch_weight"]).sum() / 6, rtol=2e-5)
     pixels = np.stack([large[name] for name in dino.GLOBAL], 1).astype(np.float64) / 127.5 - 1
     patches = pixels.reshape(3, 2, 2, 4, 2, 4).mean((3, 5)).reshape(3, 2, 4)
 
