@@ -133,7 +133,8 @@ def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
     phases = watchdog.PhaseTimer("start", time.monotonic)
     session = runs.session(None, phases=phases, progress=display)
     trainer = types.SimpleNamespace(
-        cfg=runs.configure(checkpoint={"best": "top1"}), examples=200, flops_per_image=1.0,
+        cfg=runs.configure(checkpoint={"best": "top1"}, logging={"every": 100}), examples=200,
+        flops_per_image=1.0,
         durations=durations.Durations(
             steps=1000, warmup=0, cooldown=0, evaluate=None, save=None, first=True
         ),
