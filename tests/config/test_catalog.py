@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vit_jax import cli, config, models
-from vit_jax.config import catalog
+from vit_jax.config import catalog, table_names
 from vit_jax.training import run_config
 
 NAMES = catalog.names()
@@ -52,6 +52,12 @@ def test_names_say_where_they_come_from():
         for line in (about.needs, about.warning):
             assert "\n" not in line
         assert bool(about.lifted_by) or not about.needs
+
+
+def test_a_config_is_in_the_tables_that_it_names_and_in_that_of_its_own_name():
+    assert table_names.containing((), "masked/digits") == {"masked"}
+    assert table_names.containing(("table2",), "pretrain/x") == {"table2"}
+    assert table_names.containing(("6",), "scaling/x") == {"table6", "figure5"}  # the same runs
 
 
 def test_what_choices_say_to_change_can_be_changed():

@@ -15,12 +15,6 @@ from vit_jax.config import components, patterns
 from vit_jax.utils import tree_utils
 from vit_jax.utils.tree_utils import Tree
 
-# Which parameters decay, by name; the first match decides.
-DECAYED = {
-    "kernels": ((r".*kernel", True), (r".*", False)),  # big_vision's rule
-    "all": ((r".*", True),),  # flax.optim.Adam's, when the paper was written
-}
-
 # Kernels (D, H, d), with one input axis; those of others come before their last axis.
 HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
 HEADS = re.compile("/(query|key|value)/")
@@ -70,8 +64,11 @@ def create(
 
 
 def decays(optimizer: config.Optimizer, name: str) -> bool:
-    """Whether a parameter decays, groups aside."""
-    return tree_utils.first_match(name, DECAYED[optimizer.decayed])
+    """Whether a parameter decays, groups aside.
+
+    `kernels` is big_vision's rule, `all` that of flax.optim.Adam when the paper was written.
+    """
+    return optimizer.decayed == "all" or name.endswith("kernel")
 
 
 def decays_apart(optimizer: config.Optimizer) -> bool:

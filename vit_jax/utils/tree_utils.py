@@ -1,12 +1,10 @@
 """Trees of arrays addressed by path: `encoder/attention/query/kernel`."""
 
-import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import jax
 
-T = TypeVar("T")
 # A pytree: nested dicts, tuples or the states of optax, of arrays or of their shapes.
 Tree = Any
 
@@ -38,17 +36,6 @@ def nest(flat: dict[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[last] = leaf
     return tree
-
-
-def first_match(name: str, rules: Sequence[tuple[str, T]]) -> T:
-    """The value of the first rule whose regular expression matches the whole name.
-
-    Raises KeyError if none does: rules must cover every parameter, on purpose or by a final `.*`.
-    """
-    for pattern, value in rules:
-        if re.fullmatch(pattern, name):
-            return value
-    raise KeyError(f"no rule matches {name}")
 
 
 def count(tree: Tree) -> int:

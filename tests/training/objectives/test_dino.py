@@ -113,6 +113,14 @@ def test_schedules_are_functions_of_the_step():
     assert dino.ramp(0.04, 0.07, 0)(0) == np.float32(0.07)
 
 
+def test_small_views_are_three_sevenths_of_large_ones_in_whole_patches():
+    for size, patch, expected in (
+        ((224, 224), (16, 16), (96, 96)), ((224, 112), (14, 16), (98, 48)),
+        ((8, 8), (8, 8), (8, 8)),
+    ):  # fmt: skip
+        assert config.Dino().small_size(config.Data(image_size=size), patch) == expected
+
+
 def test_views_have_sizes_areas_and_augmentations_of_their_own():
     made = objective(local_size=None, solarize=(0.0, 0.2, 0.0))
     first, _, small = made.views
