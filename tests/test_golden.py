@@ -1,4 +1,4 @@
-"""Results that must not change unnoticed: the options of every config, the losses of small runs.
+"""Results that must not change unnoticed: arguments, options of configs, losses of small runs.
 
 What differs on purpose is written anew by `tests/helpers/golden_runs.py`, and shows in its commit.
 """
@@ -13,6 +13,12 @@ import golden_runs
 
 RECORDED = json.loads(golden_runs.LOSSES.read_text())
 FAST = ("adam-fsdp",)
+
+
+def test_no_argument_of_a_command_has_changed():
+    found = list(golden_runs.command_lines())
+    recorded = golden_runs.COMMANDS.read_text().splitlines()
+    assert recorded == found, "meant? python tests/helpers/golden_runs.py commands"
 
 
 def test_no_config_has_changed():

@@ -1,11 +1,13 @@
-"""Golden results: the options of configs, and losses of small runs.
+"""Golden results: the arguments of commands, the options of configs, and losses of small runs.
 
+    python tests/helpers/golden_runs.py commands
     python tests/helpers/golden_runs.py configs
     python tests/helpers/golden_runs.py losses
 
 A difference that was meant shows in the commit that writes a file anew.
 """
 
+import argparse
 import contextlib
 import hashlib
 import json
@@ -13,7 +15,7 @@ import pathlib
 import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "golden"
-CONFIGS, LOSSES = FOLDER / "configs.txt", FOLDER / "losses.json"
+COMMANDS, CONFIGS, LOSSES = (FOLDER / x for x in ("commands.txt", "configs.txt", "losses.json"))
 
 ADAM = {"name": "adam", "lr": 1e-3, "weight_decay": 0.1}
 SGD = {"name": "sgd", "lr": 0.05}
@@ -48,6 +50,41 @@ RUNS = {
 # is room for CPUs that sum in another order.
 TOLERANCES = dict.fromkeys(RUNS, 1e-6) | {"adam-bfloat16": 1e-4}
 STEPS = 12
+
+
+def command_lines():
+    """Yields a title for each command, and a line for each of its arguments."""
+    from vit_jax import cli
+
+    for name in cli.COMMANDS:
+        yield f"vit_jax {name}"
+        parser = cli.command_parser(name)
+        rivals = [group._group_actions for group in parser._mutually_exclusive_groups]
+        for action in parser._actions[1:]:  # after --help
+            others = [one for group in rivals if action in group for one in group if one != action]
+            yield f"  {argument_line(action, others)}"
+
+
+def argument_line(action, others):
+    """How an argument is given and read, what it is otherwise, and what it does not go with."""
+    choices = action.choices and f"{{{','.join(map(str, action.choices))}}}"
+    value = action.metavar or choices or ("" if action.nargs == 0 else action.dest)
+    line = "=".join(filter(None, (*action.option_strings, value)))
+    line += {"*": ", any number", "+": ", one or more", "?": ", optional"}.get(action.nargs, "")
+    line += (
+        ", adds up" if isinstance(action, (argparse._AppendAction, argparse._ExtendAction)) else ""
+    )
+    if action.metavar and choices:
+        line += f", of {choices}"
+    if action.type:
+        line += f", {action.type.__name__.strip('_')}"
+    if action.option_strings and action.required:
+        line += ", required"
+    if action.default is not None and action.nargs != 0:
+        line += f", default {action.default!r}"
+    if action.nargs == "?" and action.option_strings:
+        line += f", alone {action.const!r}"
+    return line + "".join(f", not with {one.option_strings[0]}" for one in others)
 
 
 def config_lines():
@@ -96,8 +133,10 @@ def losses(name):
 def main():
     import jax
 
-    if sys.argv[1:] == ["configs"]:
-        CONFIGS.write_text("".join(f"{line}\n" for line in config_lines()))
+    texts = {"commands": (COMMANDS, command_lines), "configs": (CONFIGS, config_lines)}
+    if sys.argv[1] in texts:
+        file, lines = texts[sys.argv[1]]
+        file.write_text("".join(f"{line}\n" for line in lines()))
         return
     recorded = json.loads(LOSSES.read_text()) if LOSSES.exists() else {}
     key = f"{jax.default_backend()} jax {jax.__version__}"

@@ -30,13 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--examples",
-        type=int,
+        type=arguments.positive,
         default=0,
         metavar="N",
         help="instead of files: N examples of the evaluation split, drawn by --seed",
     )
     arguments.add_seed(parser)
-    parser.add_argument("--top", type=int, metavar="K", help="classes per image (default: 3)")
+    parser.add_argument(
+        "--top", type=arguments.positive, metavar="K", help="classes per image (default: 3)"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one line of JSON per image")
     form.add_argument(
@@ -51,8 +53,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the top classes, or the numbers, of images."""
     if bool(args.images) == bool(args.examples):
         raise config.ConfigError("predict: give image files or folders, or --examples=N")
-    if (args.top is not None and args.top < 1) or args.examples < 0:
-        raise config.ConfigError("predict: --top and --examples must be at least 1")
     for path in args.images:
         if not path.exists():
             raise config.ConfigError(f"{path}: no such file or folder")

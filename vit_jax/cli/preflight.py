@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--examples",
-        type=int,
+        type=arguments.positive,
         metavar="N",
         help="images of an epoch, where the config does not know",
     )

@@ -27,8 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=arguments.local_path, required=True, metavar="DIR", help="images and masks"
     )
-    parser.add_argument("--train", default="train", metavar="SPLIT", help="(default: train)")
-    parser.add_argument("--test", default="val", metavar="SPLIT", help="(default: val)")
+    parser.add_argument(
+        "--train", default="train", metavar="SPLIT", help="split to learn from (default: train)"
+    )
+    parser.add_argument(
+        "--test", default="val", metavar="SPLIT", help="split to measure on (default: val)"
+    )
     parser.add_argument(
         "--output",
         type=arguments.local_output_path,

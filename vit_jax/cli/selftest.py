@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hours", type=arguments.amount, metavar="N", default=0.0, help="go on for this long"
     )
-    parser.add_argument("--model", default="ViT-Ti/16", help="the model (default: ViT-Ti/16)")
+    parser.add_argument(
+        "--model", metavar="MODEL", default="ViT-Ti/16", help="by name (default: ViT-Ti/16)"
+    )
     parser.add_argument(
         "--batch",
         type=arguments.positive,
