@@ -30,6 +30,13 @@ def test_a_dataset_is_packed_from_a_bucket_as_from_a_folder(memory, prepare, pho
     assert "is packed already" in lines[0]
 
 
+def test_a_dry_run_copies_no_labels(memory, prepare):
+    code, lines, _ = prepare("imagenet-real", f"--from={ROOT}/a/0.jpg", "--dry-run")
+    assert code == 0
+    assert lines[0].startswith(f"imagenet-real: would copy {ROOT}/a/0.jpg: 1 objects, 0.0 kB, to ")
+    assert memory.taken == []
+
+
 def test_flags_of_buckets_are_for_buckets(memory, tmp_path):
     for given, said in (({"cache": "x"}, "--cache=x"), ({"cache_size": 5.0}, "--cache-size=5.0")):
         with pytest.raises(config.ConfigError, match=f"{said}: is for --from=s3://"):

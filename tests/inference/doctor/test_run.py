@@ -73,7 +73,7 @@ def test_a_folder_of_one_photo_in_two_classes(tmp_path, capsys, monkeypatch):
         photo(tmp_path / f"r/{'ab'[number % 2]}/{number}.png", 0)
     assert cli.main(["doctor", "r", f"--checkpoint={FIXTURE}"]) == 0
     out = capsys.readouterr().out
-    assert "20 readable images show 1 different pictures" in out
+    assert "20 readable images show one picture" in out
     assert "20 images have copies in another class: no model can be right" in out
     assert "(100%) are in another split too: accuracy on them is memory" in out
 

@@ -149,6 +149,9 @@ def _import_real(request: Request) -> Iterator[str]:
     if len(request.sources) != 1:
         files = tasks.TASKS[REAL_TASK].dataset.files
         raise DataError(f"{REAL_TASK}: is one file: {files}; give it as --from=real.json")
+    if request.buckets and request.dry_run:
+        yield f"{REAL_TASK}: {bucket.describe(request.buckets[0], request.cache_folder())}"
+        return
     source = request.paths()[0]
     labels = real_labels.load_real(source)
     if request.dry_run:

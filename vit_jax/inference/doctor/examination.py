@@ -202,7 +202,7 @@ class _Findings:
 
     def add_labels(self, single: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Likely label errors; returns the images that were judged, and their probabilities."""
-        listing = self._listing
+        listing, conflicts = self._listing, self.by_kind["conflict"]
         label, none = listing.label, (np.zeros(0, np.int64), np.zeros((0, 0), np.float32))
         single = single[label[single] >= 0]
         counts = np.bincount(label[single], minlength=len(listing.classes))
@@ -216,6 +216,8 @@ class _Findings:
             problem = (
                 f"2 to {MOST_CLASSES:,} classes of at least {probe.PARTS} different pictures, and "
                 f"there are {len(judged):,}"
+                + "; images with copies in another class do not count"
+                * bool(conflicts)
             )
         if problem:
             self.notes.append(f"wrong labels were not looked for: that needs {problem}")

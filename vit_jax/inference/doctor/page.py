@@ -32,9 +32,10 @@ def summarize(found: e.Examination) -> list[str]:
     count = len(listing.paths)
     pictures = count - sum(len(group) - 1 for group in found.groups) - len(found.images.errors)
     if pictures < count - len(found.images.errors):
+        shown = "one picture" if pictures == 1 else f"{pictures:,} different pictures"
         lines.append(
-            f"{count - len(found.images.errors):,} readable images show {pictures:,} different "
-            f"pictures; the largest group of copies has {len(found.groups[0]):,}"
+            f"{count - len(found.images.errors):,} readable images show {shown}; the "
+            f"largest group of copies has {len(found.groups[0]):,}"
         )
     for split, (shared, total) in leaks(found).items():
         lines.append(
