@@ -232,6 +232,8 @@ def test_a_mistake_about_a_root_names_its_options(rooted, memory):
     ):
         with pytest.raises(DataError, match=line):
             sources.open_source(config.Data(source="folder", **options | data), "train", train=True)
+    caches = pathlib.Path(options["cache"])
+    assert [one.name for one in caches.rglob("*") if one.is_file()] == ["lock"]  # of the full one
     assert memory.taken == []
 
 

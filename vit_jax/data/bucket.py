@@ -136,13 +136,16 @@ def local_root(root: str, cache: str | None, most: float) -> Path:
         return Path(root)
     caches = Path(cache or "~/.cache/vit_jax/buckets").expanduser()
     folder = _folder(root, caches)
+    _, found, _ = _list(root, ROOT)  # a mistake leaves no folder
     with storage.errors_as(DataError, f"{ROOT.cache}={caches}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     try:
         for attempt in range(4):
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for one that copies
-            if _is_whole(root, folder):
+            if attempt:
+                _, found, _ = _list(root, ROOT)
+            if _is_whole(found, folder):
                 _READ.append(lock)
                 return folder / "files"
             try:
@@ -160,9 +163,8 @@ def local_root(root: str, cache: str | None, most: float) -> Path:
         raise
 
 
-def _is_whole(root: str, folder: Path) -> bool:
-    """Whether a copy has what the bucket has now."""
-    _, found, _ = _list(root, ROOT)
+def _is_whole(found: Mapping[str, Object], folder: Path) -> bool:
+    """Whether a copy has these objects."""
     kept = _read_record(folder / "objects.json")
     return kept == {path: [one.size, one.identity] for path, one in found.items()} and all(
         _size(folder / "files" / path) == one.size for path, one in found.items()
