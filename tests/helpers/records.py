@@ -6,6 +6,7 @@ and no record holds, it calls unrecorded. `tests/documents/test_records.py` chec
 
 import functools
 import json
+import math
 import statistics
 
 import scipy.stats
@@ -15,9 +16,11 @@ from research import corruption, fleet, home_repetitions
 from research import faults as fault_campaign
 from research import imbalance as imbalance_study
 from vit_jax import config, models, preflight
+from vit_jax.config import catalog
 from vit_jax.preflight import batch, formatting, program, topologies
 from vit_jax.weights import zoo
 
+IMAGENET = 1_281_167  # images for training
 FOLDER = runs.ROOT / "docs" / "records"
 
 
@@ -320,19 +323,47 @@ def gpu():
     yield f"{len(resumed)} runs were stopped and resumed there, and no bit of their parameters"
 
 
+def estimate(flops, width, examples, where):
+    """Hours of training on a slice, and the share of its peak that `preflight` expects."""
+    generation, cores = where.split("-")
+    chip = topologies.CHIPS[generation]
+    mfu, _ = program.MFU[width]
+    return 3 * flops * examples / (mfu * chip.flops * int(cores) / chip.cores) / 3600, mfu
+
+
 def public_runs():
     """Rows of preflight.md about runs that others have published."""
     for text, name, epochs, where, measured in (
         ("ViT-S/16, ImageNet-1k, 90 epochs, v3-8, big_vision", "ViT-S/16", 90, "v3-8", "6 to 7.4"),
         ("DeiT-B/16, ImageNet-1k, 300 epochs, v4-64, deit3-jax", "ViT-B/16", 300, "v4-64", "4.7"),
     ):
-        model = models.complete(config.Model(variant=name, num_classes=1000))
-        flops = models.create(model, image_size=(224, 224)).flops
-        generation, cores = where.split("-")
-        chip = topologies.CHIPS[generation]
-        mfu, _ = program.MFU[model.width]
-        seconds = 3 * flops * 1_281_167 * epochs / (mfu * chip.flops * int(cores) / chip.cores)
-        yield f"| {text} | {measured} hours | {seconds / 3600:.1f} hours at {mfu:.0%} |"
+        width, flops = cost(name, (224, 224))
+        hours, mfu = estimate(flops, width, IMAGENET * epochs, where)
+        yield f"| {text} | {measured} hours | {hours:.1f} hours at {mfu:.0%} |"
+
+
+@functools.cache
+def cost(variant, size):
+    """The width of a variant, as `preflight` groups them, and the FLOPs of an image."""
+    model = models.complete(config.Model(variant=variant, num_classes=1000))
+    width = min(program.MFU, key=lambda known: abs(math.log(known / model.width)))
+    return width, models.create(model, image_size=size).flops
+
+
+def deit():
+    """Rows of paper.md about DeiT: the estimate for all stages of a row, and its chip-hours."""
+    for name in (name for name in catalog.names() if name.startswith(("deit/", "deit3/"))):
+        if name.endswith("-to-224"):
+            continue
+        stages = [one for one in (name, f"{name}-to-224") if one in catalog.names()]
+        hours = 0.0
+        for stage in stages:
+            cfg = config.build(catalog.load(stage))
+            width, flops = cost(cfg.model.variant, cfg.data.image_size)
+            examples = cfg.train.duration.amount * IMAGENET
+            hours += estimate(flops, width, examples, "v4-64")[0]
+        minutes = round(60 * hours)
+        yield f" | {minutes // 60}:{minutes % 60:02} | {32 * hours:,.0f} |"
 
 
 QUOTED = {
@@ -340,7 +371,7 @@ QUOTED = {
     "docs/cifar10.md": (cifar10,),
     "docs/own_images.md": (laptop, planted_errors),
     "docs/metrics.md": (imbalance,),
-    "docs/paper.md": (paper, paper_findings),
+    "docs/paper.md": (paper, paper_findings, deit),
     "docs/preflight.md": (table3, public_runs),
     "docs/records/README.md": (records,),
     "docs/reliability.md": (reliability,),
