@@ -131,7 +131,7 @@ def test_a_refusal_of_the_hub_is_one_line_without_the_token(hub, folder, status,
 
 def test_a_hub_that_does_not_answer_is_one_line(hub, folder, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://localhost:1")
-    with pytest.raises(WeightsError, match=r"^push me/vit: .*[Cc]onnection"):
+    with pytest.raises(WeightsError, match=r"^push me/vit: http://localhost:1: .*[Cc]onnection"):
         push.push(folder, "me/vit")
 
 

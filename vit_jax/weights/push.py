@@ -54,7 +54,7 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
         reason = f"no token that may write there; {LOGIN}" if refused else _first_line(error)
         raise WeightsError(f"push {repository}: {reason}") from error
     except (hub.errors.HTTPError, OSError, ValueError) as error:  # no connection, an odd answer
-        raise WeightsError(f"push {repository}: {_first_line(error)}") from error
+        raise WeightsError(f"push {repository}: {api.endpoint}: {_first_line(error)}") from error
     if not there:
         said.append("the repository is public" if public else "the repository is private")
     if not any(file.name == "README.md" for file in files):
