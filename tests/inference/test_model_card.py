@@ -105,6 +105,15 @@ def test_names_of_classes_are_text(opened):
     assert "c19, ..." in said
 
 
+def test_what_learned_without_labels_has_features_and_no_classes(opened):
+    cfg = dataclasses.replace(opened.config, objective=config.Dino(name="dino"))
+    fields, rest = parts(model_card.text(dataclasses.replace(opened, config=cfg), "hf", FILES))
+    assert fields["pipeline_tag"] == "image-feature-extraction"
+    assert "It has no classes: its outputs are features." in rest
+    assert "classes are" not in rest
+    assert 'model.embed(["cat.jpg"])' in rest
+
+
 @pytest.mark.parametrize(
     ("to", "output"), [("google", "x.npz"), ("orbax", "x"), ("timm", "x.safetensors")]
 )

@@ -12,10 +12,11 @@ import numpy as np
 
 from vit_jax import config, weights
 from vit_jax.checkpoints import manager
+from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.record import first_line
 from vit_jax.config import checks
 from vit_jax.inference import loading, model_card
-from vit_jax.models.classifier import LORA
+from vit_jax.models.classifier import LORA, OBJECTIVE
 from vit_jax.training import build, run_config, trainable
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.errors import NotWritten
@@ -71,12 +72,12 @@ def convert(
         return _save_adapter(reference, kind, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
     checks.check_fixed(opened.config, "convert")
-    params, unsaid = jax.device_get(opened.params), ()
+    params, unsaid = jax.device_get(opened.params), _left_behind(reference, step, opened)
     origin = ": ".join(filter(None, (model_card.title(opened), opened.selection)))
     if kind == "orbax":
         save(opened, params, output, origin)
     else:
-        if opened.config.mae is None:
+        if opened.config.masked is not None:
             opened.require_classes()
         if isinstance(opened.config.loss, config.Regression):
             # No other project keeps a scale: the head itself predicts in the units of the data.
@@ -88,7 +89,7 @@ def convert(
         card = functools.partial(
             model_card.text, opened, kind, license_id=license_id, measured=measured
         )
-        unsaid = weights.save(params, opened.spec, kind, output, dtype, origin, card)
+        unsaid += weights.save(params, opened.spec, kind, output, dtype, origin, card)
         if (output / model_card.NAME).is_file() and license_id is None:
             unsaid += (f"{model_card.NAME}: names no license; --license=ID does",)
         if opened.temperature is not None:
@@ -98,6 +99,22 @@ def convert(
             )
     source = ", ".join(filter(None, (opened.kind, opened.selection)))
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
+
+
+def _left_behind(
+    reference: str | os.PathLike[str], step: int | str | None, opened: loading.LoadedModel
+) -> tuple[str, ...]:
+    """A line on parameters of a run's objective that no format has a place for."""
+    if opened.kind != "run" or OBJECTIVE in opened.params:
+        return ()
+    directory, number, _ = loading.find_checkpoint(storage.as_path(reference), step)
+    leaves = records.read_commit(records.folder(records.absolute(directory), number))["leaves"]
+    if not any(f"/{OBJECTIVE}/" in name for name in leaves):
+        return ()
+    return (
+        f"objective.name={opened.config.objective.name}: its own head stays in the run, where "
+        "training goes on from it; no format here holds it",
+    )
 
 
 def _save_adapter(

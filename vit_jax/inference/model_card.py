@@ -88,7 +88,7 @@ def text(
       measured: numbers by split and metric.
     """
     name, measured = title(opened), measured or {}
-    labelled = bool(opened.classes)
+    labelled = bool(_outputs(opened))
     fields: dict[str, Any] = {
         "library_name": LIBRARIES[kind],
         "pipeline_tag": "image-classification" if labelled else "image-feature-extraction",
@@ -107,6 +107,11 @@ def text(
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _outputs(opened: loading.LoadedModel) -> tuple[str, ...]:
+    """The names of what it predicts; () for one that learned without labels, whatever its data."""
+    return opened.classes if opened.config.needs_labels else ()
+
+
 def _about(opened: loading.LoadedModel) -> Iterator[str]:
     rows, columns = opened.model.image_size
     yield (
@@ -114,13 +119,16 @@ def _about(opened: loading.LoadedModel) -> Iterator[str]:
         f"{opened.model.channels} channel{'s' * (opened.model.channels > 1)}. "
         f"Written by vit_jax {__version__}."
     )
-    names = ", ".join(map(markdown.escape, opened.classes[:SHOWN_CLASSES]))
-    more = ", ..." if len(opened.classes) > SHOWN_CLASSES else ""
+    classes = _outputs(opened)
+    names = ", ".join(map(markdown.escape, classes[:SHOWN_CLASSES]))
+    more = ", ..." if len(classes) > SHOWN_CLASSES else ""
     if isinstance(opened.config.loss, config.Regression):
         yield f"It predicts {names}{more}, in the units of the data it was trained on."
-    elif opened.classes:
-        yield f"Its {len(opened.classes)} classes are {names}{more}."
-    if opened.config.loss.name == "sigmoid":
+    elif classes:
+        yield f"Its {len(classes)} classes are {names}{more}."
+    else:
+        yield "It has no classes: its outputs are features."
+    if classes and opened.config.loss.name == "sigmoid":
         yield "An image may be of several classes: each has a sigmoid of its own."
     if opened.temperature is not None:
         yield f"Divide logits by {opened.temperature:.4f} for calibrated probabilities."

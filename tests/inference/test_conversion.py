@@ -1,0 +1,55 @@
+"""A run that learned without labels in other forms: its encoder, and a line on the rest."""
+
+import dataclasses
+import pathlib
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import foreign
+import vit_jax
+from vit_jax import config, weights
+from vit_jax.checkpoints import record
+from vit_jax.inference import conversion, loading
+
+WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights" / "hf_vit_tiny"
+LEAVES = ("params/cls", "params/objective/prototypes/kernel", "ema/cls")
+
+
+@pytest.fixture
+def dino(monkeypatch):
+    """Converts a run of DINO; `leaves` are what its checkpoint holds."""
+    opened = vit_jax.load(WEIGHTS, {"model.norm_epsilon": "1e-6"})  # as timm has it
+    cfg = dataclasses.replace(opened.config, objective=config.Dino(name="dino"))
+    params = {name: part for name, part in opened.params.items() if name != "head"}
+    run = dataclasses.replace(opened, config=cfg, params=params, kind="run", notes=())
+    found = types.SimpleNamespace(run=run, leaves=LEAVES)
+    monkeypatch.setattr(loading, "load", lambda *_: found.run)
+    monkeypatch.setattr(loading, "find_checkpoint", lambda *_: (pathlib.Path("x"), 3, {}))
+    monkeypatch.setattr(record, "read_commit", lambda _: {"leaves": dict.fromkeys(found.leaves)})
+    return found
+
+
+@pytest.mark.parametrize("kind", ["timm", "hf"])
+def test_dino_is_written_as_its_encoder_and_says_what_is_left(dino, tmp_path, kind):
+    lines = conversion.convert("runs/dino", kind, tmp_path / "out")
+    assert "objective.name=dino: its own head stays in the run, where training goes on" in lines[0]
+    written = weights.load(tmp_path / "out")
+    assert written.spec.headless
+    params = {name: part for name, part in written.params.items() if name != "head"}
+    foreign.equal(params, jax.tree.map(np.asarray, dino.run.params))
+
+
+def test_an_objective_without_a_head_of_its_own_leaves_nothing(dino, tmp_path):
+    dino.leaves = ("params/cls",)
+    assert "its own head" not in " ".join(conversion.convert("x", "hf", tmp_path / "out"))
+
+
+def test_masked_patches_are_refused(dino, tmp_path):
+    cfg = dataclasses.replace(dino.run.config, objective=config.MaskedPatches())
+    dino.run = dataclasses.replace(dino.run, config=cfg)
+    with pytest.raises(weights.WeightsError, match="so it knows no classes; fine-tune it"):
+        conversion.convert("x", "timm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
