@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run on Google Kubernetes Engine, as a JobSet. The Cloud TPU API has no Ironwood (tpu7x); GKE has.
+# A run on Google Kubernetes Engine, as a JobSet. Without Kubernetes: launch/tpu.sh.
 #
 #   launch/gke.sh pool --name=NAME --cluster=CLUSTER --zone=ZONE --slice=tpu7x:4x4x4 [--spot]
 #   launch/gke.sh job --name=NAME --slice=tpu7x:4x4x4 --image=IMAGE --workdir=gs://BUCKET/DIR [--spot] \
@@ -68,35 +68,28 @@ require() { # require SETTING...
     fail 2 "--timeout-seconds=$(shown "$timeout_seconds"): must be a whole number, at least 1"
 }
 
-understand_slice() { # sets ACCELERATOR (GKE's label), MACHINE, TOPOLOGY, CHIPS (of a host) and HOSTS
+understand_slice() { # sets ACCELERATOR (GKE's label) and TOPOLOGY, and what `machines` does
   local size='[1-9][0-9]{0,2}'
   [[ $slice =~ ^(v4|v5e|v5p|v6e|tpu7x):($size(x$size){1,2})$ ]] ||
     fail 2 "--slice=$(shown "$slice"): no such slice; in chips, as in v5e:4x4, v5p:2x2x4, v6e:4x4, tpu7x:2x2x1"
   TOPOLOGY=${BASH_REMATCH[2]}
-  case ${BASH_REMATCH[1]} in # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
-    v4) ACCELERATOR=tpu-v4-podslice MACHINE=ct4p-hightpu ;;
-    v5e) ACCELERATOR=tpu-v5-lite-podslice MACHINE=ct5lp-hightpu ;;
-    v5p) ACCELERATOR=tpu-v5p-slice MACHINE=ct5p-hightpu ;;
-    v6e) ACCELERATOR=tpu-v6e-slice MACHINE=ct6e-standard ;;
-    tpu7x) ACCELERATOR=tpu7x MACHINE=tpu7x-standard ;;
+  case ${BASH_REMATCH[1]} in
+    v4) ACCELERATOR=tpu-v4-podslice ;;
+    v5e) ACCELERATOR=tpu-v5-lite-podslice ;;
+    v5p) ACCELERATOR=tpu-v5p-slice ;;
+    v6e) ACCELERATOR=tpu-v6e-slice ;;
+    tpu7x) ACCELERATOR=tpu7x ;;
   esac
-  HOSTS=$((${TOPOLOGY//x/*})) CHIPS=4
-  if ((HOSTS == 1)); then
-    CHIPS=1
-  else
-    ((HOSTS % 4 == 0)) || fail 2 "--slice=$slice: hosts have 4 chips, or the only one"
-    HOSTS=$((HOSTS / 4))
-  fi
-  MACHINE+=-${CHIPS}t
+  machines "${BASH_REMATCH[1]}" "$TOPOLOGY"
 }
 
 pool() {
-  local policy flags=("--machine-type=$MACHINE" "--num-nodes=$HOSTS" "--node-locations=$zone")
+  local policy flags=("--machine-type=$MACHINE" "--num-nodes=$VMS" "--node-locations=$zone")
   [ -n "$dry_run" ] || command -v gcloud >/dev/null ||
     fail 2 "gcloud is not installed; see https://cloud.google.com/sdk/docs/install"
-  ((HOSTS == 1)) || flags+=("--tpu-topology=$TOPOLOGY") # which Google refuses for a single host
+  ((VMS == 1)) || flags+=("--tpu-topology=$TOPOLOGY") # which Google refuses for a single host
   [ -z "$spot" ] || flags+=(--spot)
-  if [ "$ACCELERATOR" = tpu7x ] && ((HOSTS > 1)); then
+  if [ "$ACCELERATOR" = tpu7x ] && ((VMS > 1)); then
     policy="$name-$TOPOLOGY"
     called "$timeout_seconds" gcloud compute resource-policies create workload-policy "$policy" \
       --type=HIGH_THROUGHPUT "--accelerator-topology=$TOPOLOGY" "--region=${zone%-*}" "--project=$project" --quiet ||
@@ -150,8 +143,8 @@ spec:
       replicas: 1
       template:
         spec:
-          parallelism: $HOSTS
-          completions: $HOSTS
+          parallelism: $VMS
+          completions: $VMS
           completionMode: Indexed
           backoffLimit: 0
           podFailurePolicy:
@@ -171,7 +164,7 @@ spec:
                   command: [$command]
                   envFrom: [{secretRef: {name: vit-jax, optional: true}}]
                   resources:
-                    limits: {google.com/tpu: $CHIPS}
+                    limits: {google.com/tpu: $HOST_CHIPS}
 YAML
 }
 

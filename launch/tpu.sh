@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 #: launch/tpu.sh COMMAND [SETTINGS] [NAME [--config.KEY=VALUE ...]]
 #:
-#: Trains on a Cloud TPU slice from this machine, through gcloud.
+#: Trains on a slice of Cloud TPU from this machine, through gcloud.
 #:
-#:   create      ask for a slice: on demand, spot or reserved, through the queue
+#:   create      ask for a slice: on demand, spot, flex-start or reserved; the request waits until there is one
 #:   setup       install this checkout, or a wheel, on all its workers
 #:   run         start a run on all workers; it goes on when this terminal is closed
 #:   logs        follow what one worker, or all, print
@@ -36,9 +36,12 @@ name=${VIT_JAX_NAME:-}
 project=${VIT_JAX_PROJECT:-} zone=${VIT_JAX_ZONE:-}
 #:   --slice=SLICE       v3-32, v5e-16, v6e-16 by Google's names, or v3:4x4 in chips, as in `vit_jax preflight`
 slice=${VIT_JAX_SLICE:-}
-#:   --capacity=KIND     on-demand, spot or reserved (default: on-demand)
-capacity=${VIT_JAX_CAPACITY:-on-demand}
-#:   --runtime=VERSION   of the TPU's software (default: the one for its generation)
+#:   --api=API           tpu: the Cloud TPU API, v2 to v6e; compute: a managed instance group of Compute Engine, v5p,
+#:                       v6e and tpu7x (default: compute for tpu7x, else tpu)
+api=${VIT_JAX_API:-}
+#:   --capacity=KIND     on-demand, spot, flex-start (for at most 7 days) or reserved (default: on-demand)
+capacity=${VIT_JAX_CAPACITY:-on-demand} FLEX_TIME=7d
+#:   --runtime=VERSION   of the TPU's software, or family of the VMs' image (default: the one for its generation)
 runtime=${VIT_JAX_RUNTIME:-}
 #:   --workdir=DIR       the run directory: gs://BUCKET/DIR, which the slice's service account may write, or /DIR on
 #:                       a disk that all workers have mounted there, such as Filestore
@@ -57,7 +60,7 @@ poll_seconds=${VIT_JAX_POLL_SECONDS:-30} backoff_seconds=${VIT_JAX_BACKOFF_SECON
 steady_seconds=${VIT_JAX_STEADY_SECONDS:-1800} wait_seconds=${VIT_JAX_WAIT_SECONDS:-604800}
 force=${VIT_JAX_FORCE:-} dry_run=${VIT_JAX_DRY_RUN:-} then_delete=${VIT_JAX_THEN_DELETE:-}
 
-VALUES=' name project zone slice capacity runtime workdir create_flags ssh_flags wheel python worker lines grace '
+VALUES=' name project zone slice api capacity runtime workdir create_flags ssh_flags wheel python worker lines grace '
 VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds wait_seconds timeout_seconds '
 SWITCHES=' force dry_run then_delete '
 
@@ -142,33 +145,30 @@ require() { # require SETTING...: looks up what gcloud knows itself, and misses 
   done
 }
 
-understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
+choose_api() {
+  if [ -z "$api" ]; then
+    case $slice in tpu7x*) api=compute ;; *) api=tpu ;; esac
+  fi
+  case $api in
+    tpu)
+      # shellcheck source=launch/api_tpu.sh
+      source "$ROOT/launch/api_tpu.sh"
+      ;;
+    compute)
+      # shellcheck source=launch/api_compute.sh
+      source "$ROOT/launch/api_compute.sh"
+      ;;
+    *) fail 2 "--api=$(shown "$api"): must be tpu or compute" ;;
+  esac
+}
+
+understand_slice() { # sets CHIPS, and what the API has to know of --slice
   local generation form size
-  [[ $slice != tpu7x* ]] ||
-    fail 2 "--slice=$(shown "$slice"): the Cloud TPU API has none, Compute Engine and GKE do; for GKE see launch/gke.sh --help"
-  [[ $slice =~ ^(v[2-6][a-z]*)(-|:)([1-9][0-9]{0,4}(x[1-9][0-9]{0,2}){0,2})$ ]] ||
-    fail 2 "--slice=$(shown "$slice"): no such slice; examples: v3-32, v5e-16, v5p-128, v6e-16, v3:4x4"
+  [[ $slice =~ ^(v[2-6][a-z]*|tpu7x)(-|:)([1-9][0-9]{0,4}(x[1-9][0-9]{0,2}){0,2})$ ]] ||
+    fail 2 "--slice=$(shown "$slice"): no such slice; examples: v3-32, v5e-16, v5p-128, v6e-16, v3:4x4, tpu7x:2x2x1"
   generation=${BASH_REMATCH[1]/litepod/e} form=${BASH_REMATCH[2]} size=${BASH_REMATCH[3]}
-  slice=$generation$form$size
-  case $generation in # https://cloud.google.com/tpu/docs/runtimes, as of November 2026
-    v2 | v3 | v4) RUNTIME=tpu-ubuntu2204-base ;;
-    v5e) RUNTIME=v2-alpha-tpuv5-lite ;;
-    v5p) RUNTIME=v2-alpha-tpuv5 ;;
-    v6e) RUNTIME=v2-alpha-tpuv6e ;;
-    *) fail 2 "--slice=$slice: no such generation; known: v2 v3 v4 v5e v5p v6e" ;;
-  esac
-  RUNTIME=${runtime:-$RUNTIME} CHIPS=$((${size//x/*}))
-  case $generation-$CHIPS in
-    v[56]e-1 | v[56]e-4 | v[56]e-8 | v[56]e-16 | v[56]e-32 | v[56]e-64 | v[56]e-128 | v[56]e-256) ;;
-    v[56]e-*) fail 2 "--slice=$slice: no such size; known: $generation-1, -4, -8, -16, -32, -64, -128, -256" ;;
-  esac
-  case $generation$form$size in # Google counts cores up to v5p, and takes shapes up to v4
-    v[234]:*) KIND=("--type=$generation" "--topology=$size") ;;
-    v5e?*) KIND=("--accelerator-type=v5litepod-$CHIPS") ;;
-    v6e?*) KIND=("--accelerator-type=v6e-$CHIPS") ;;
-    *x*) fail 2 "--slice=$slice: name it by its size, such as $generation-16" ;;
-    *) KIND=("--accelerator-type=$generation-$size") CHIPS=$((size / 2)) ;;
-  esac
+  slice=$generation$form$size CHIPS=$((${size//x/*}))
+  understand "$generation" "$form" "$size"
 }
 
 require_run() {
@@ -205,17 +205,13 @@ installed() { # prints the path of vit_jax, or fails
 #: Asks for a slice and returns; `status` tells when it is there. It costs money from then until `delete`.
 #:
 create() {
-  local flags
   require name project zone slice
   understand_slice
-  read -ra flags <<<"$create_flags"
   case $capacity in
-    on-demand) ;;
-    spot | reserved) flags+=("--$capacity") ;;
-    *) fail 2 "--capacity=$capacity: must be on-demand, spot or reserved" ;;
+    on-demand | spot | flex-start | reserved) ;;
+    *) fail 2 "--capacity=$capacity: must be on-demand, spot, flex-start or reserved" ;;
   esac
-  queue create "--node-id=$name" "${KIND[@]}" "--runtime-version=$RUNTIME" "${flags[@]}" ||
-    fail_for create
+  request || fail_for create
 }
 
 #: launch/tpu.sh setup --name=NAME --slice=SLICE
@@ -226,21 +222,19 @@ create() {
 #:   --python=VERSION    which Python the workers use (default: any from 3.11; uv gets one where there is none)
 #:
 setup() {
-  local archive=$SCRATCH/vit_jax.tgz from=$ROOT files=(pyproject.toml setup.py README.md LICENSE vit_jax configs) flags
+  local archive=$SCRATCH/vit_jax.tgz from=$ROOT files=(pyproject.toml setup.py README.md LICENSE vit_jax configs)
   require name project zone slice
   understand_slice
   if [ -n "$wheel" ]; then
     [ -f "$wheel" ] || fail 2 "--wheel=$wheel: no such file"
     from=$(dirname "$wheel") files=("$(basename "$wheel")")
   fi
-  read -ra flags <<<"$ssh_flags"
   if [ -n "$dry_run" ]; then
     echo "$(quoted tar -cf - --exclude=__pycache__ --exclude='*.so' -C "$from" "${files[@]}") | gzip -n >$archive"
   else
     tar -cf - --exclude=__pycache__ --exclude='*.so' -C "$from" "${files[@]}" | gzip -n >"$archive"
   fi
-  cloud tpu-vm scp "$archive" "$ROOT"/launch/{tpu_worker,secrets}.sh "$name:" --worker=all "${flags[@]}" ||
-    fail_for setup
+  copy "$archive" "$ROOT"/launch/{tpu_worker,secrets}.sh || fail_for setup
   on all setup ${python:+"$python"} || fail_for setup
   on all health "$CHIPS" || fail_for setup
 }
@@ -305,8 +299,8 @@ logs() {
 status() {
   require name project zone
   if [ -n "$dry_run" ]; then
-    queue describe '--format=value(state.state)'
-    cloud tpu-vm describe "$name" '--format=value(state,health)'
+    describe_request
+    describe_slice
     on all status
     return
   fi
@@ -337,7 +331,7 @@ delete() {
   if [ -z "$force$dry_run" ] && answered on 0 status && [[ $ANSWER == *running ]]; then
     fail 2 "delete: a run is going on; launch/tpu.sh stop --name=$name, or --force"
   fi
-  queue delete --force || fail_for delete
+  drop || fail_for delete
 }
 
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail 2 "needs bash 4.4 or newer; on macOS: brew install bash"
@@ -350,6 +344,7 @@ case $COMMAND in
 esac
 parse "${@:2}"
 check_numbers
+choose_api
 SCRATCH=.
 if [ -z "$dry_run" ]; then
   SCRATCH=$(mktemp -d)

@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2153,SC2154
-# Sourced by tpu.sh: gcloud, within limits of time, and what its answers mean.
+# Sourced by tpu.sh and gke.sh: gcloud, within limits of time, and what its answers mean. What is asked of it stands in
+# api_tpu.sh or api_compute.sh.
 
-CHILD='' # process id of what is running
+CHILD='' # process ids of what is running
 ANSWER='' # of gcloud, to the last question
 KILL_SECONDS=10 # from SIGTERM to SIGKILL, for what does not end
 
@@ -45,24 +46,26 @@ apart() { # apart COMMAND: in a shell of its own, so that a failure there does n
 }
 
 answered() { # answered WORDS...: leaves what they print in ANSWER; a signal would wait for the end of a $(command)
-  local code=0
-  MOST_KIB=65536 "$@" >"$SCRATCH/answer" || code=$?
-  ANSWER=$(head -c 131072 "$SCRATCH/answer" | tr -d '\0') # whatever it prints: twice what a worker may
+  local code=0 depth=$((${depth:-0} + 1)) # one question may lead to another
+  MOST_KIB=65536 "$@" >"$SCRATCH/answer$depth" || code=$?
+  ANSWER=$(head -c 131072 "$SCRATCH/answer$depth" | tr -d '\0') # whatever it prints: twice what a worker may
   return "$code"
 }
 
 end_child() {
-  [ -z "$CHILD" ] || kill "$CHILD" 2>/dev/null || true
+  # shellcheck disable=SC2086  # one word for each process
+  [ -z "$CHILD" ] || kill $CHILD 2>/dev/null || true
 }
 
-cloud() { # cloud WORDS...: one command of `gcloud compute tpus`
-  local seconds=${limit:-}
-  case "$1 $2" in
-    *' create' | *' delete') : "${seconds:=$((5 * timeout_seconds))}" ;;
-    *' scp') : "${seconds:=$((10 * timeout_seconds))}" ;;
-    *) : "${seconds:=$timeout_seconds}" ;;
+limit() { # limit COMMAND [SECONDS]: how long a command of gcloud, or of tpu_worker.sh, may take
+  case $1 in
+    create | delete) echo $((5 * timeout_seconds)) ;;
+    scp | health) echo $((10 * timeout_seconds)) ;; # jax waits up to 10 minutes for all hosts
+    setup) echo $((30 * timeout_seconds)) ;;
+    clear | stop) echo $(($2 + timeout_seconds)) ;;
+    follow) echo 0 ;; # as long as the run; `heard` ends what is silent
+    *) echo "$timeout_seconds" ;;
   esac
-  called "$seconds" gcloud compute tpus "$@" "--project=$project" "--zone=$zone" --quiet
 }
 
 called() { # called SECONDS gcloud WORDS...: or prints it, for a dry run; ERRORS has what gcloud complains of
@@ -74,27 +77,10 @@ called() { # called SECONDS gcloud WORDS...: or prints it, for a dry run; ERRORS
   fi
   bounded "$seconds" "$@" 2>"$ERRORS" || code=$?
   if ((code && seconds && SECONDS - began >= seconds)); then
-    [ "$3" != tpus ] || shift
-    echo "ERROR: gcloud $3 $4 did not answer within $seconds s (--timeout-seconds)" >"$ERRORS"
+    while [[ " gcloud alpha compute container tpus " == *" $1 "* ]]; do shift; done
+    echo "ERROR: gcloud $1 $2 did not answer within $seconds s (--timeout-seconds)" >"$ERRORS"
   fi
   return "$code"
-}
-
-queue() { # queue COMMAND [FLAGS]: the request for the slice
-  cloud queued-resources "$1" "$name" "${@:2}"
-}
-
-on() { # on WORKER WORDS...: tpu_worker.sh there; gcloud and ssh leave the command as it is for one shell
-  local flags limit
-  case $2 in
-    setup) limit=$((30 * timeout_seconds)) ;;
-    health) limit=$((10 * timeout_seconds)) ;; # jax waits up to 10 minutes for all hosts
-    clear | stop) limit=$(($3 + timeout_seconds)) ;;
-    follow) limit=0 ;; # as long as the run; `heard` ends what is silent
-    *) limit=$timeout_seconds ;;
-  esac
-  read -ra flags <<<"$ssh_flags"
-  cloud tpu-vm ssh "$name" "--worker=$1" "--command=$(quoted bash tpu_worker.sh "${@:2}")" "${flags[@]}"
 }
 
 heard() { # heard SECONDS COMMAND...: prints its lines, and ends it where there is none for so long; empty ones are signs of life
@@ -134,20 +120,24 @@ workers_failed() {
 }
 
 reason() { # the cause and the remedy, of all that gcloud wrote
-  local text remedy
+  local text
   text=$(complaint)
-  text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p' <<<"$text" && workers_failed <<<"$text")
+  text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p; s/^ - //p' <<<"$text" && workers_failed <<<"$text")
   text=$(tr -s '\n' ' ' <<<"${text:-$(complaint | tail -n 1)}")
   text=${text:0:400} # first: bash replaces in long texts for minutes
   text=${text//[[:cntrl:]]/ }
   text=${text% }
   judge
-  remedy=${REMEDY//PROJECT/"$project"}
+  remedied "$text"
+}
+
+remedied() { # remedied TEXT: with the remedy of the last `meaning`
+  local remedy=${REMEDY//PROJECT/"$project"}
   case $remedy in
-    '->'*) text+="; ${remedy#-> }" ;;
-    '=>'*) text=${remedy#=> } ;;
+    '->'*) echo "$1; ${remedy#-> }" ;;
+    '=>'*) echo "${remedy#=> }" ;;
+    *) echo "$1" ;;
   esac
-  echo "$text"
 }
 
 is_permanent() { # of what gcloud wrote: it would say so again
@@ -170,31 +160,24 @@ missing() { # of a state that could not be read: STATE is absent, refused or unk
   esac
 }
 
-slice_state() { # sets STATE and DETAIL, Google's words for it; STATE is one of:
-  # absent, queued, ready, lost; unknown (gcloud failed), refused (and always will), strange (says what we do not know)
-  local node
-  if ! answered queue describe '--format=value(state.state)'; then
-    missing absent ''
-    return
-  fi
-  DETAIL=$(shown "$ANSWER")
-  meaning request "$DETAIL"
-  case $MEANING in
-    active) ;;
-    unknown) STATE=strange DETAIL="the request is '$DETAIL'" && return ;;
-    *) STATE=$MEANING && return ;;
-  esac
-  # A spot slice that is taken away shows in its node first, and may leave the request ACTIVE for a while.
-  if ! answered cloud tpu-vm describe "$name" '--format=value(state,health)'; then
-    missing lost 'no node'
-    return
-  fi
-  node=$(shown "$ANSWER")
-  meaning node "${node%% *}"
-  STATE=$MEANING DETAIL="ACTIVE, node $node"
-  [ "$MEANING" != unknown ] || STATE=strange DETAIL="ACTIVE, its node '$node'"
+give_back() { # true also where there is nothing any more
+  drop || { judge && [ "$MEANING" = absent ]; }
 }
 
-give_back() { # true also where there is nothing any more
-  queue delete --force || { judge && [ "$MEANING" = absent ]; }
+machines() { # machines GENERATION TOPOLOGY: sets MACHINE (the type of a VM), HOST_CHIPS and VMS (how many)
+  case $1 in # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
+    v4) MACHINE=ct4p-hightpu ;;
+    v5e) MACHINE=ct5lp-hightpu ;;
+    v5p) MACHINE=ct5p-hightpu ;;
+    v6e) MACHINE=ct6e-standard ;;
+    tpu7x) MACHINE=tpu7x-standard ;;
+  esac
+  VMS=$((${2//x/*})) HOST_CHIPS=4
+  if ((VMS == 1)); then
+    HOST_CHIPS=1
+  else
+    ((VMS % 4 == 0)) || fail 2 "--slice=$slice: hosts have 4 chips, or the only one"
+    VMS=$((VMS / 4))
+  fi
+  MACHINE+=-${HOST_CHIPS}t
 }

@@ -101,6 +101,7 @@ await_slice() { # until there is a slice that can be used; false, with OUTCOME, 
     [ "$STATE" = strange ] || strange=0
     case $STATE in
       ready) return ;;
+      queued) INSTALLED='' ;; # what comes out of a queue is new
       refused) OUTCOME="refused $DETAIL" && return 1 ;;
       unknown) ((++misses < MISSES)) || { OUTCOME="gcloud: $DETAIL" && return 1; } ;;
       strange) ((++strange < STRANGE)) || { unknown_state && return 1; } ;;
@@ -262,7 +263,9 @@ interrupted() {
 }
 
 remind() {
-  say "slice $name costs money until launch/tpu.sh delete --name=$name --project=$project --zone=$zone"
+  say "slice $name costs money until launch/tpu.sh delete --name=$name --project=$project --zone=$zone$(
+    [ "$api" = tpu ] || echo " --api=$api"
+  )"
 }
 
 pause_for() { # in the background, as a trap waits for whatever is in the foreground
@@ -278,8 +281,8 @@ plan() { # what supervise would do
   echo "# 2. A slice of $CHIPS chips is asked for ($capacity); it costs money from when it is there until it is deleted"
   create
   echo "# 3. Every $poll_seconds s, until the request is ACTIVE and its node READY"
-  queue describe '--format=value(state.state)'
-  cloud tpu-vm describe "$name" '--format=value(state,health)'
+  describe_request
+  describe_slice
   echo "# 4. All workers end what is left of an attempt before; on a new slice this fails, as nothing is there yet"
   on all clear 60
   echo "# 5. vit_jax is packed, copied to all workers and installed; together they count their chips: $CHIPS"

@@ -63,7 +63,8 @@ state() {
 
 join() { # Names the hosts to vit_jax, anew for each start: a slice made again has other addresses.
   local hosts first commas
-  hosts=$(metadata worker-network-endpoints) # HOST,HOST,... or, as it was, NAME:ID:IP,NAME:ID:IP,...
+  # HOST,HOST,... or, as it was, NAME:ID:IP,NAME:ID:IP,...
+  hosts=${VIT_JAX_WORKERS:-$(metadata worker-network-endpoints)}
   first=${hosts%%,*}
   commas=${hosts//[^,]/}
   [ -n "$commas" ] || return 0
@@ -206,5 +207,6 @@ follow() {
 }
 
 mkdir -p "$RUN"
-NUMBER=$(metadata agent-worker-number) || { echo "${0##*/}: no metadata; is this a TPU VM?"; exit 2; }
+# The launcher says which worker this is where the slice is a group of Compute Engine's VMs.
+NUMBER=${VIT_JAX_WORKER:-$(metadata agent-worker-number)} || { echo "${0##*/}: no metadata; is this a TPU VM?"; exit 2; }
 "$@"

@@ -60,7 +60,9 @@ class World:
 
     def make_ready(self):
         """Makes the first slice as `create` and `setup` do."""
-        state = {"life": 0, "alive": True, "seen": 9, "failures": self.scenario.get("failures", {})}
+        failures = self.scenario.get("failures", {})
+        things = ["instance-templates", *["resource-policies"] * (self.scenario["hosts"] > 1)]
+        state = {"life": 0, "alive": True, "seen": 9, "failures": failures, "things": things}
         (self.cloud / "state.json").write_text(json.dumps(state))
         for number in range(self.scenario["hosts"]):
             home = self.worker(number)

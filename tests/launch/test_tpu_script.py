@@ -69,6 +69,15 @@ def test_create(world, slice_, kind, runtime):
     assert call == [*request, *kind, f"--runtime-version={runtime}", *WHERE]
 
 
+def test_flex_start_is_asked_of_the_alpha_release(world):
+    here = world()
+    here.tpu("create", *SLICE, "--capacity=flex-start", "--create-flags=--max-run-duration=1d")
+    (call,) = here.calls()
+    assert call[:5] == ["alpha", *TPUS, "queued-resources", "create"]
+    flex = ["--provisioning-model=flex-start", "--max-run-duration=7d", "--max-run-duration=1d"]
+    assert call[-6:] == [*flex, *WHERE]  # of two alike gcloud takes the last
+
+
 def test_create_takes_settings_from_the_environment(world):
     here = world(configured={"project": "mine", "compute/zone": "zone-a"})
     here.tpu(
@@ -258,9 +267,8 @@ def test_what_is_missing_or_wrong_is_one_line(world):
         (["create", "--name=s"], "no project; set --project=... or VIT_JAX_PROJECT"),
         (["create", *ADDRESS], "no slice; set --slice=... or VIT_JAX_SLICE"),
         (
-            ["create", *ADDRESS, "--slice=tpu7x:2x2x1"],
-            "--slice=tpu7x:2x2x1: the Cloud TPU API has none, Compute Engine and GKE do; for GKE "
-            "see launch/gke.sh --help",
+            ["create", *ADDRESS, "--slice=tpu7x:2x2x1", "--api=tpu"],
+            "--slice=tpu7x:2x2x1: the Cloud TPU API has none; --api=compute has, and launch/gke.sh",
         ),
         (["create", *ADDRESS, "--slice=v9-8"], "--slice=v9-8: no such slice; examples: v3-32, "),
         (["create", *ADDRESS, "--slice=v4x-8"], "--slice=v4x-8: no such generation; known: v2 "),
@@ -269,7 +277,8 @@ def test_what_is_missing_or_wrong_is_one_line(world):
             "--slice=v5e-17: no such size; known: v5e-1, -4, -8, -16, -32, -64, -128, -256",
         ),
         (["create", *ADDRESS, "--slice=v5p:2x2x2"], "--slice=v5p:2x2x2: name it by its size"),
-        (["create", *SLICE, "--capacity=free"], "--capacity=free: must be on-demand, spot or "),
+        (["create", *SLICE, "--capacity=free"], "--capacity=free: must be on-demand, spot, f"),
+        (["create", *SLICE, "--api=gke"], "--api=gke: must be tpu or compute"),
         (["create", *SLICE, "--zoen=z"], "--zoen=z: no such setting, or not in the form --KEY="),
         (["create", *SLICE, "--zone", "z"], "--zone: no such setting, or not in the form --KEY="),
         (["setup", *SLICE, "--wheel=none.whl"], "--wheel=none.whl: no such file"),
