@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config
@@ -45,11 +45,12 @@ def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
     zero = copies // _divisor(copies, math.isqrt(copies))
     if zero > RING:
         zero = _divisor(copies, RING)
-    # Mesh, not jax.make_mesh: its Explicit axes refuse convolutions and concatenations.
     shape = (copies // zero, zero, fsdp)
     # Without splitting, fsdp=8 would not do on the 4 x 4 chips of a v5e-16.
     grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    return Mesh(grid, ("data", "zero", "fsdp"))
+    # Whatever jax's default is: on Explicit axes (jax 0.12) every operand that is joined to a
+    # sharded one, such as the class token, needs that sharding written out.
+    return Mesh(grid, ("data", "zero", "fsdp"), axis_types=(AxisType.Auto,) * 3)
 
 
 def _divisor(count: int, most: int) -> int:
