@@ -137,4 +137,4 @@ def test_what_a_slice_eats():
     # 4 chips of 123 TFLOP/s; a forward pass is 4.41 G multiply-accumulates.
     rate = 4 * 123e12 / (3 * 2 * 4.41e9)
     assert abs(float(lines["at the roofline"].split()[0].replace(",", "")) / rate - 1) < 0.01
-    assert lines["at 40% of it"].endswith("cores")
+    assert lines["at 30% of it"].endswith("cores")

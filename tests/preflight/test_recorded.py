@@ -59,3 +59,20 @@ def test_a_share_of_peak_is_that_of_public_runs_unless_one_is_given():
     lines = dict(preflight.lines(dataclasses.replace(one, width=768)))
     assert lines["at 30% of peak"].endswith(" (public runs of ViT-B/16: 27 to 34 %)")
     assert "(" not in dict(preflight.lines(one, 0.4))["at 40% of peak"]
+
+
+def test_an_input_that_would_bind_is_said():
+    one = next(r for r in batch.read_reports(FILE).values() if r.topology == "v6e-16")
+    # At 40 % of 918 TFLOP/s; a host has 180 vCPUs for four chips, 1,173 images/s for two.
+    rate = 0.4 * 918e12 * one.global_batch / one.devices / one.model_flops
+    cpus = 2 * rate / 1173
+    assert dict(preflight.lines(one, 0.4))["input"] == (
+        f"{rate:,.0f} images/s a chip, about {cpus:.1f} of its 45 vCPUs for JPEGs at 224 px"
+    )
+    tiny = dataclasses.replace(one, model_flops=one.model_flops * cpus / 45.1)
+    assert dict(preflight.lines(tiny, 0.4))["input"].endswith(
+        "; the input would bind: expect a longer run"
+    )
+    just = dataclasses.replace(one, model_flops=one.model_flops * cpus / 44.9)
+    assert "bind" not in dict(preflight.lines(just, 0.4))["input"]
+    assert "input" not in dict(preflight.lines(dataclasses.replace(one, topology="cpu"), 0.4))

@@ -18,7 +18,7 @@ from vit_jax.benchmarks.turns import OURS, Compared, Worker
 from vit_jax.data.prepare import pack
 from vit_jax.data.prepare.request import Request
 from vit_jax.models import variants
-from vit_jax.preflight import topologies
+from vit_jax.preflight import program, topologies
 from vit_jax.runtime import provenance
 from vit_jax.training import run_config
 
@@ -30,7 +30,6 @@ MOST = 4096  # files that are read, and packed for that
 REFERENCE = pathlib.Path("big_vision", "pp", "archive", "autoaugment.py")
 BATCHES = 8  # of a turn, for each core
 TRAINING = 3  # a backward pass is two products for each one of the forward pass
-MFU = 0.4  # share of peak that good runs reach
 # An interpreter's TensorFlow, without importing it.
 VERSION = """
 import importlib.metadata as m
@@ -175,11 +174,13 @@ def host_cores(variant: str, topology: str, per_core: float) -> list[tuple[str, 
     flops = TRAINING * variants.required(variants.flops(model, (224, 224), 3))
     peak = chips * topologies.CHIPS[generation].flops
     rate = peak / flops
+    mfu, source = program.expected_mfu(model.width)
     what = f"{variant} at 224 px on {topology}: {chips} chips, {peak:.3g} FLOP/s in bfloat16"
     return [
         ("feed", what),
         ("training an image", f"{flops:.3g} FLOPs: 6 for each of {flops / 6:.3g} multiply-adds"),
         ("at the roofline", f"{rate:,.0f} images/s, the peak of the matrix units"),
         ("", f"{rate / per_core:,.1f} host cores like these, at {per_core:,.0f} images/s each"),
-        (f"at {MFU:.0%} of it", f"{MFU * rate:,.0f} images/s: {MFU * rate / per_core:,.1f} cores"),
+        (f"at {mfu:.0%} of it", f"{mfu * rate:,.0f} images/s: {mfu * rate / per_core:,.1f} cores"),
+        ("", source),
     ]

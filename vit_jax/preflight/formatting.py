@@ -6,7 +6,11 @@ from typing import NamedTuple
 from vit_jax.pages import markdown as tables
 from vit_jax.preflight.collectives import Transfer
 from vit_jax.preflight.program import Report
-from vit_jax.preflight.topologies import GIB, count_chips
+from vit_jax.preflight.topologies import CHIPS, GIB, count_chips, parse
+
+# 224-pixel crops of ImageNet's JPEGs that one core loads in a second, with RandAugment
+# (docs/records/input.jsonl).
+LOADED = 1173
 
 SCALING = (
     "run", "slice", "images a device", "collectives", "GB sent", "links, ms",
@@ -66,12 +70,24 @@ def lines(
             ("whole run", f"{report.steps:,} steps, {whole['days']:.2f} days, "
              f"{whole['core_days']:,.0f} core-days"),
         ]  # fmt: skip
+        rows += _input(report, whole["images_per_second"])
         if price is not None:
             rows.append(("cost", f"{whole['cost']:,.0f} at {price:,g} per chip and hour"))
     elif price is not None:
         rows.append(("cost", "not known, as the peak FLOP/s of the device or model are not"))
     rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
     return rows
+
+
+def _input(report: Report, images_per_second: float) -> list[tuple[str, str]]:
+    """A row about what the hosts of a TPU slice have to load, with a warning if it would bind."""
+    if report.topology in ("cpu", "gpu"):
+        return []
+    rate = images_per_second / count_chips(report.topology, report.devices)
+    needs, has = 2 * rate / LOADED, CHIPS[parse(report.topology)[0]].cpus
+    text = f"{rate:,.0f} images/s a chip, about {needs:.1f} of its {has} vCPUs for JPEGs at 224 px"
+    bound = "; the input would bind: expect a longer run" if needs > has else ""
+    return [("input", text + bound)]
 
 
 def cell(report: Report, mfu: float | None = None, price: float | None = None) -> str:

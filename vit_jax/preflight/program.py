@@ -28,6 +28,13 @@ MFU = {
 NO_VIT = (0.30, "assumed; --mfu sets it")
 
 
+def expected_mfu(width: int | None) -> tuple[float, str]:
+    """The share of peak FLOP/s of a model with tokens of `width` (None: no ViT), and its source."""
+    if not width:
+        return NO_VIT
+    return MFU[min(MFU, key=lambda known: abs(math.log(known / width)))]
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Options that change the memory and speed of a step, but not its result."""
@@ -94,10 +101,7 @@ class Report:
     @property
     def expected_mfu(self) -> tuple[float, str]:
         """The share of peak FLOP/s to estimate time with, and where it is from."""
-        if not self.width:
-            return NO_VIT
-        width = self.width
-        return MFU[min(MFU, key=lambda known: abs(math.log(known / width)))]
+        return expected_mfu(self.width)
 
     def bounds(self) -> dict[str, float]:
         """Lower bounds on the seconds per step, by resource; unknown ones are absent."""

@@ -22,16 +22,17 @@ class Chip(NamedTuple):
     bandwidth: float  # HBM, bytes/s
     links: float  # all inter-chip links together, bytes/s
     axes: int  # of the torus
+    cpus: int  # vCPUs of the host, two to a core, for each of its chips
 
 
 CHIPS = {
-    "v2": Chip(2, 2, 16, 46e12, 700e9, 1984e9 / 8, 2),
-    "v3": Chip(2, 2, 32, 123e12, 900e9, 2624e9 / 8, 2),
-    "v4": Chip(2, 1, 32, 275e12, 1228e9, 2400e9 / 8, 3),
-    "v5e": Chip(1, 1, 16, 197e12, 819e9, 1600e9 / 8, 2),
-    "v5p": Chip(2, 1, 95, 459e12, 2765e9, 4800e9 / 8, 3),
-    "v6e": Chip(1, 1, 32, 918e12, 1640e9, 3584e9 / 8, 2),
-    "tpu7x": Chip(2, 2, 192, 2307e12, 7380e9, 4800e9 / 8, 3),
+    "v2": Chip(2, 2, 16, 46e12, 700e9, 1984e9 / 8, 2, 24),
+    "v3": Chip(2, 2, 32, 123e12, 900e9, 2624e9 / 8, 2, 24),
+    "v4": Chip(2, 1, 32, 275e12, 1228e9, 2400e9 / 8, 3, 60),
+    "v5e": Chip(1, 1, 16, 197e12, 819e9, 1600e9 / 8, 2, 28),
+    "v5p": Chip(2, 1, 95, 459e12, 2765e9, 4800e9 / 8, 3, 52),
+    "v6e": Chip(1, 1, 32, 918e12, 1640e9, 3584e9 / 8, 2, 45),
+    "tpu7x": Chip(2, 2, 192, 2307e12, 7380e9, 4800e9 / 8, 3, 56),
 }
 SINGLE = ("v5e", "v6e")  # sold by the chip too; `launch/tpu.sh` takes the same sizes
 EXAMPLES = "v3:8x8, v3-128, v5e-16, v5p:4x4x4, tpu7x:2x2x1, cpu or gpu"

@@ -107,8 +107,8 @@ def test_costs(tmp_path):
     first = steps["pretrain/ViT-B_16-jft-7ep"]
     assert (first.runs, first.steps) == (1, 517_823)
     assert first.exaflops == pytest.approx(224, rel=0.01)
-    # 40 % of 61.5 TFLOP/s.
-    assert first.core_days == pytest.approx(first.exaflops * 1e18 / 24.6e12 / 86400)
+    # 30 % of 61.5 TFLOP/s, the share of a width of 768.
+    assert first.core_days == pytest.approx(first.exaflops * 1e18 / (0.3 * 61.5e12) / 86400)
     assert "v3-32" in first.slices
     longer, shorter = (steps[f"pretrain/ViT-L_16-jft-{epochs}ep"].slices for epochs in (14, 7))
     assert longer == shorter != ()  # the same program

@@ -72,7 +72,7 @@ def costs(plan: TablePlan) -> Table:
         header=[header[i] for i in filled],
         rows=[[row[i] for i in filled] for row in rows],
         caption="Steps and exaFLOPs are totals over the runs of a transfer; TPUv3-core-days as "
-        "printed, else at 40 % of peak; slices from stored preflight results.",
+        "printed, else at the share of peak of public runs; slices from stored preflight results.",
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from vit_jax.config import catalog, components
 from vit_jax.data import availability, datasets, tasks
 from vit_jax.pages import listing
+from vit_jax.preflight import program
 from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, Score, TableRun
@@ -17,7 +18,7 @@ from vit_jax.studies.reproduce.measurements import Found, Number
 from vit_jax.utils import limits, storage
 
 SEEDS = 3  # of the final runs of a transfer
-MFU, PEAK = 0.4, 61.5e12  # of a TPUv3 core; core-days are estimated as in `preflight`
+PEAK = 61.5e12  # FLOP/s of a TPUv3 core; core-days are estimated as in `preflight`
 RECORDED = "preflight-table3.jsonl"
 DONE, BEGUN, READY, WAITS, LACKS = "done", "begun", "can run", "waits", "lacks"
 
@@ -31,7 +32,7 @@ class Planned:
       runs: number of runs: candidates and seeds of a transfer.
       steps: training steps of all runs; None if that depends on the user's data.
       exaflops: their compute.
-      core_days: TPUv3-core-days as printed, else estimated at 40 % of peak.
+      core_days: TPUv3-core-days as printed, else estimated as in `preflight`.
       slices: slices it fits on, from stored preflight results.
       state: `done`, `begun`, `can run`, `waits` for another run, or `lacks` a requirement.
       why: the awaited run, the missing requirement, or the progress.
@@ -79,7 +80,8 @@ class TablePlan:
             about, entry = catalog.about(run.name), _entry(run.name)
             runs = _runs(about) if run.kind == "transfer" else 1
             exaflops = None if entry.exaflops is None else runs * entry.exaflops
-            reckoned = None if exaflops is None else exaflops * 1e18 / (MFU * PEAK * 86_400)
+            mfu, _ = program.expected_mfu(entry.cfg.model.width)
+            reckoned = None if exaflops is None else exaflops * 1e18 / (mfu * PEAK * 86_400)
             state, why, command = self._state(run, entry)
             self.planned[run.directory] = Planned(
                 run=run,
