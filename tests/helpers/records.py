@@ -340,6 +340,20 @@ def public_runs():
         width, flops = cost(name, (224, 224))
         hours, mfu = estimate(flops, width, IMAGENET * epochs, where)
         yield f"| {text} | {measured} hours | {hours:.1f} hours at {mfu:.0%} |"
+    for text, name, width, printed in (
+        ("ViT-L/16, ImageNet-21k, 90 epochs, TPUv3, the paper", "ViT-L_16-i21k-90ep", 1024, "230"),
+        ("ViT-H/14, JFT, 14 epochs, TPUv3, the paper", "ViT-H_14-jft-14ep", 1280, "2,500"),
+    ):
+        stem, _, epochs = name.removesuffix("ep").rpartition("-")
+        (report,) = (  # recorded once for all lengths
+            one
+            for one in batch.read_reports(FOLDER / "preflight-table3.jsonl").values()
+            if one.topology == "v3-128" and one.name.startswith(f"pretrain/{stem}-")
+        )
+        mfu, _ = program.MFU[width]
+        recorded = report.name.removesuffix("ep").rpartition("-")[2]
+        days = report.run(mfu)["core_days"] * int(epochs) / int(recorded)
+        yield f"| {text} | {printed} core-days | {days:,.0f} core-days at {mfu:.0%} |"
 
 
 @functools.cache
