@@ -124,7 +124,7 @@ def test_an_exhibit_without_configs_names_what_makes_it(typed, command):
 
 
 def test_the_launcher_and_preflight_know_the_same_small_slices():
-    script = (runs.ROOT / "launch/tpu.sh").read_text()
+    script = (runs.ROOT / "launch/api_tpu.sh").read_text()
     sizes = re.findall(r"v\[56\]e-(\d+)(?= \||\) ;;)", script)
     assert sizes[0] == "1"
     for generation in ("v5e", "v6e"):

@@ -43,7 +43,9 @@ STATED = {
         "95 % interval", "95 % prediction", "half the 95 %", "within 3 points",
         "80 % mask token, 10 %", "10 % kept",
     ),
-    "docs/preflight.md": ("at 40 % of", "1 GiB of stack", "100 % here", "12.2 and 37.2 hours", "34 and 39 %"),
+    "docs/preflight.md": (
+        "at 40 % of", "1 GiB of stack", "100 % here", "12.2 and 37.2 hours", "34 and 39 %",
+    ),
     "docs/reliability.md": (
         "every 15 s", "after 90 s", "SIGKILL 10 s", "within 5 s and 512 MiB",
     ),
