@@ -160,6 +160,8 @@ choose_api() {
       ;;
     *) fail 2 "--api=$(shown "$api"): must be tpu or compute" ;;
   esac
+  ITSELF="--name=$name" # for the next command
+  [ "$api" = tpu ] || ITSELF+=" --api=$api"
 }
 
 understand_slice() { # sets CHIPS, and what the API has to know of --slice
@@ -252,7 +254,7 @@ run() {
   require_run
   preflight
   on all start "${TRAIN[@]}" || fail_for run '; the same command starts the workers that are missing'
-  say "started; follow it with launch/tpu.sh logs --name=$name"
+  say "started; follow it with launch/tpu.sh logs $ITSELF"
 }
 
 preflight() {
@@ -329,7 +331,7 @@ stop() {
 delete() {
   require name project zone
   if [ -z "$force$dry_run" ] && answered on 0 status && [[ $ANSWER == *running ]]; then
-    fail 2 "delete: a run is going on; launch/tpu.sh stop --name=$name, or --force"
+    fail 2 "delete: a run is going on; launch/tpu.sh stop $ITSELF, or --force"
   fi
   drop || fail_for delete
 }

@@ -39,7 +39,7 @@ supervise() {
       strange*) abandon 70 "${OUTCOME#strange }" ;;
       stopped*) finish "${OUTCOME#stopped }" "ended by launch/tpu.sh stop" ;;
       *[!0-9]*) ;;
-      *) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs --name=$name" ;;
+      *) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs $ITSELF" ;;
     esac
     if ((steady_seconds && RAN >= steady_seconds)); then restarts=0; fi
     ((restarts < max_restarts)) ||
@@ -263,9 +263,7 @@ interrupted() {
 }
 
 remind() {
-  say "slice $name costs money until launch/tpu.sh delete --name=$name --project=$project --zone=$zone$(
-    [ "$api" = tpu ] || echo " --api=$api"
-  )"
+  say "slice $name costs money until launch/tpu.sh delete $ITSELF --project=$project --zone=$zone"
 }
 
 pause_for() { # in the background, as a trap waits for whatever is in the foreground
@@ -297,6 +295,6 @@ plan() { # what supervise would do
   echo "# 9. If the slice is gone (SUSPENDED, FAILED; PREEMPTED, TERMINATED) it is deleted first, and again from 2"
   give_back
   if [ -z "$then_delete" ]; then
-    echo "# 10. At the end the slice stays, and costs money: launch/tpu.sh delete --name=$name, or --then-delete"
+    echo "# 10. At the end the slice stays, and costs money: launch/tpu.sh delete $ITSELF, or --then-delete"
   fi
 }

@@ -17,7 +17,7 @@ RUN = [*SLICE, "--workdir=/shared/run"]
 WHERE = ["--project=p", "--quiet"]
 GROUP = ["compute", "instance-groups", "managed"]
 REMINDER = (
-    "slice s costs money until launch/tpu.sh delete --name=s --project=p --zone=z --api=compute"
+    "slice s costs money until launch/tpu.sh delete --name=s --api=compute --project=p --zone=z"
 )
 IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 STATE = (
