@@ -90,8 +90,11 @@ def test_chunks_make_no_difference(monkeypatch):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_images_take_seconds_and_little_memory():
-    bits = np.random.default_rng(0).integers(0, 2**64, 100_000, np.uint64)
-    records, features = prints(bits), np.ones((100_000, 1), np.float32)
+    random = np.random.default_rng(0)
+    records = prints(random.integers(0, 2**64, 100_000, np.uint64))
+    # Of 5e9 pairs of random hashes some 50 differ in at most 10 bits: features tell them apart.
+    features = random.normal(size=(100_000, 16)).astype(np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
     tracemalloc.start()
     found = duplicates.group(records, features)
     peak = tracemalloc.get_traced_memory()[1]
