@@ -16,6 +16,7 @@ from vit_jax.weights import push
 from vit_jax.weights.arrays import WeightsError
 
 TOKEN = "hf_" + "x" * 34
+NAN = b"\0\0\xc0\x7f"  # float32
 WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights" / "hf_vit_tiny"
 
 
@@ -136,9 +137,13 @@ def test_a_hub_that_does_not_answer_is_one_line(hub, folder, monkeypatch):
 
 
 def test_damaged_weights_are_not_sent(hub, folder):
-    (folder / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(WeightsError, match="download it again"):
-        push.push(folder, "me/vit")
+    file = folder / "model.safetensors"
+    sound = file.read_bytes()
+    # A file of other bytes, and one in which a single number is none.
+    for damaged, said in ((b"damaged", "download it again"), (sound[:-4] + NAN, "is not finite")):
+        file.write_bytes(damaged)
+        with pytest.raises(WeightsError, match=said):
+            push.push(folder, "me/vit")
     assert hub["requests"] == []
 
 
