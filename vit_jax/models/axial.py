@@ -34,7 +34,9 @@ class AxisBlock(EncoderBlock):
         super().__init__(model, grid, dtype, rngs=rngs)
         self.grid, self.columns = grid, columns
 
-    def attend(self, x: jax.Array, capture: bool, bias: jax.Array | None) -> tuple[jax.Array, None]:
+    def attend(
+        self, x: jax.Array, capture: bool, bias: jax.Array | None, sequences: None = None
+    ) -> tuple[jax.Array, None]:
         """Attends within lines of tokens (B, N, D); its weights fit no N x N, so None for them."""
         del capture, bias
         lines = x.reshape(x.shape[0], *self.grid, x.shape[2])

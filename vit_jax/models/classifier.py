@@ -174,6 +174,34 @@ class Classifier:
             ) from None
         return logits, out
 
+    def apply_sequences(
+        self,
+        params: Params,
+        patches: jax.Array,
+        grids: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        capture: bool = False,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Like `apply`, for images of unlike grids as padded sequences of patches (NaFlex).
+
+        Learned positions are resized to each image's grid, attention and pooling leave out the
+        padding. Raises ConfigError unless `variants.check_sequences` passes the model.
+
+        Args:
+          params: as in `apply`.
+          patches: (B, P, h, w, C) floats in [-1, 1], in raster order; those beyond the grid pad.
+          grids: rows and columns of patches of each image, (B, 2) int32, P patches at most.
+          key: as in `apply`.
+          capture: as in `apply`.
+        """
+        variants.check_sequences(self.config)
+        chex.assert_shape(patches, (None, None, *variants.required(self.config.patch_size), None))
+        chex.assert_shape(grids, (len(patches), 2))
+        chex.assert_type(grids, int)
+        self._check_device()
+        return self.bind(params)(patches, key=key, capture=capture, grids=grids)
+
     def predict_masked(
         self,
         params: Params,
@@ -255,6 +283,9 @@ class Classifier:
             )
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(f"images are {images.dtype}; the model takes floats in [-1, 1]")
+        self._check_device()
+
+    def _check_device(self) -> None:
         if self.config.attention == "cudnn" and jax.default_backend() != "gpu":
             raise config.ConfigError(
                 f"model.attention=cudnn: needs an NVIDIA GPU, this is {jax.default_backend()}; "

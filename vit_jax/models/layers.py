@@ -208,6 +208,7 @@ def attention_weights(
     key: jax.Array,
     relative: jax.Array | None = None,
     bias: jax.Array | None = None,
+    lengths: jax.Array | None = None,
 ) -> jax.Array:
     """softmax(q k^T / sqrt(d)), (B, H, Q, N) float32, of q (B, Q, H, d) and k (B, N, H, d).
 
@@ -216,6 +217,7 @@ def attention_weights(
       key: likewise.
       relative: further keys (Q, N, d), one per offset (ViT, appendix D.4): q r^T joins q k^T.
       bias: (H, Q, N) float32, added to the logits.
+      lengths: keys of each image, (B,) int32; those beyond are padding and get no weight.
     """
     # Scaled here, d numbers per query, not in the logits, N numbers per query.
     query = query * (1 / math.sqrt(query.shape[-1]))
@@ -225,6 +227,9 @@ def attention_weights(
     if relative is not None:
         logits = logits + jnp.einsum("bqhd,qkd->bhqk", query, relative.astype(query.dtype))
     logits = logits.astype(jnp.float32)
+    if lengths is not None:
+        keys = jnp.arange(key.shape[1], dtype=lengths.dtype)[None, None, None]
+        logits = jnp.where(keys < lengths[:, None, None, None], logits, -jnp.inf)
     return jax.nn.softmax(logits if bias is None else logits + bias[None], axis=-1)
 
 
@@ -236,20 +241,24 @@ def _attend(
     relative: jax.Array | None,
     bias: jax.Array | None,
     gate: jax.Array | None,
+    lengths: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Weighted values (B, Q, H, d) and, if `explicit`, the weights; `kind` is model.attention."""
     if kind == "explicit":
-        weights = attention_weights(query, key, relative, bias)
+        weights = attention_weights(query, key, relative, bias, lengths)
         weights = weights if gate is None else weights * gate
         return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value), weights
     if kind == "xla":
-        return jax.nn.dot_product_attention(query, key, value, implementation="xla"), None
+        y = jax.nn.dot_product_attention(
+            query, key, value, key_value_seq_lengths=lengths, implementation="xla"
+        )
+        return y, None
     # cuDNN's backward pass refuses odd lengths, and 14 x 14 patches with a class token are 197.
-    lengths = [jnp.full(x.shape[:1], x.shape[1], jnp.int32) for x in (query, key)]
+    queries, keys = (jnp.full(x.shape[:1], x.shape[1], jnp.int32) for x in (query, key))
     y = jax.nn.dot_product_attention(
         *(jnp.pad(x, ((0, 0), (0, -x.shape[1] % 8), (0, 0), (0, 0))) for x in (query, key, value)),
-        query_seq_lengths=lengths[0],
-        key_value_seq_lengths=lengths[1],
+        query_seq_lengths=queries,
+        key_value_seq_lengths=keys if lengths is None else lengths,
         implementation="cudnn",
     )
     return y[:, : query.shape[1]], None
@@ -291,11 +300,12 @@ class Attention(nnx.Module):
         if model.qk_norm:
             self.query_norm = create_norm(model, heads[1], rngs=rngs)
             self.key_norm = create_norm(model, heads[1], rngs=rngs)
+        self.prefix = 0 if grid is None else prefix_tokens(model)
         self.rotary = None
         if grid is not None and model.rotary is not None:
             self.rotary = positions.Rotary(
                 grid,
-                prefix_tokens(model),
+                self.prefix,
                 features=heads[1],
                 base=model.rotary,
                 span=model.rotary_span,
@@ -327,6 +337,7 @@ class Attention(nnx.Module):
         to: jax.Array | None = None,
         bias: jax.Array | None = None,
         capture: bool = False,
+        sequences: positions.Sequences | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attends from x (B, Q, D) to `to`.
 
@@ -335,6 +346,7 @@ class Attention(nnx.Module):
           to: what keys and values come from, (B, N, D); None means x itself.
           bias: of the logits, (H, Q, N) float32, unless each layer has its own.
           capture: whether to return the weights.
+          sequences: the grids of padded tokens, and where they end.
 
         Returns:
           (B, Q, D), and the weights (B, H, Q, N) float32 or None.
@@ -346,7 +358,7 @@ class Attention(nnx.Module):
             # it.
             query, key = normalize(self.query_norm, query), normalize(self.key_norm, key)
         if self.rotary is not None:
-            query, key = self.rotary.rotate(query), self.rotary.rotate(key)
+            query, key = (self.rotary.rotate(x, sequences) for x in (query, key))
         gate = None if self.gate is None else self.gate[...]
         # Only the explicit kind has weights to return, or to gate.
         explicit = capture or gate is not None
@@ -357,7 +369,8 @@ class Attention(nnx.Module):
             attend = jax.checkpoint(attend, prevent_cse=self.unrolled)
         bias = self.relative_bias() if self.biased else bias
         relative = self.offsets() if self.relative else None
-        y, weights = attend(query, key, value, relative, bias, gate)
+        lengths = None if sequences is None else self.prefix + sequences.lengths
+        y, weights = attend(query, key, value, relative, bias, gate, lengths)
         if self.inner:
             y = normalize(self.sub_norm, y.reshape(*y.shape[:2], -1)).reshape(y.shape)
         return self.out(y), weights if capture else None
@@ -396,6 +409,7 @@ class EncoderBlock(nnx.Module):
         share: jax.Array,
         capture: bool = False,
         bias: jax.Array | None = None,
+        sequences: positions.Sequences | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Applies the block to tokens x (B, N, D).
 
@@ -408,6 +422,7 @@ class EncoderBlock(nnx.Module):
           share: of the full stochastic depth rate, 0 in the first layer and 1 in the last.
           capture: whether to return the attention weights.
           bias: of the attention logits, (H, N, N) float32, or None.
+          sequences: the grids of padded tokens, and where they end.
 
         Returns:
           (B, N, D), and the weights (B, H, N, N) float32 or None.
@@ -415,8 +430,8 @@ class EncoderBlock(nnx.Module):
         # The order is part of what a resumed run repeats: three dropouts, then two drop paths.
         keys = (None,) * 5 if key is None else jax.random.split(key, 5)
         if self.positioned:
-            x = x + self.position().astype(x.dtype)
-        y, weights = self.attend(normalize(self.norm1, x), capture, bias)
+            x = x + self.position(sequences).astype(x.dtype)
+        y, weights = self.attend(normalize(self.norm1, x), capture, bias, sequences)
         y = self.scale1(y) if self.scaled else y
         x = x + self._drop_path(dropout(y, self.rate, keys[0]), share, keys[3])
         y = self.mlp(normalize(self.norm2, x), keys[1])
@@ -424,10 +439,14 @@ class EncoderBlock(nnx.Module):
         return x + self._drop_path(dropout(y, self.rate, keys[2]), share, keys[4]), weights
 
     def attend(
-        self, x: jax.Array, capture: bool, bias: jax.Array | None
+        self,
+        x: jax.Array,
+        capture: bool,
+        bias: jax.Array | None,
+        sequences: positions.Sequences | None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attention among tokens x (B, N, D), and its weights on request; for subclasses."""
-        return self.attention(x, bias=bias, capture=capture)
+        return self.attention(x, bias=bias, capture=capture, sequences=sequences)
 
     def _drop_path(self, branch: jax.Array, share: jax.Array, key: jax.Array | None) -> jax.Array:
         return drop_path(branch, self.paths * share, key) if self.paths else branch
@@ -445,11 +464,13 @@ class AttentionPooling(nnx.Module):
         self.norm = create_norm(model, width, rngs=rngs)
         self.mlp = Mlp(model, dtype, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Pools tokens (B, N, D) to (B, D), in their dtype."""
+    def __call__(
+        self, tokens: jax.Array, sequences: positions.Sequences | None = None
+    ) -> jax.Array:
+        """Pools tokens (B, N, D) to (B, D), in their dtype; of `sequences`, not the padding."""
         probe = self.probe[...].astype(tokens.dtype)
         probe = jnp.broadcast_to(probe, (tokens.shape[0], 1, tokens.shape[2]))
-        x, _ = self.attention(probe, to=tokens)
+        x, _ = self.attention(probe, to=tokens, sequences=sequences)
         return (x + self.mlp(normalize(self.norm, x), None))[:, 0]
 
 

@@ -1,11 +1,12 @@
 """Position encodings: learned and sinusoidal embeddings (ViT, appendix D.4), relative, rotary.
 
-Grids are (rows, columns) of patches in raster order.
+Grids are (rows, columns) of patches in raster order. Those of `Sequences` differ by image.
 """
 
 import dataclasses
 import functools
 import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,51 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.models.variants import placed_tokens, prefix_tokens, required
 
+# DINOv2 asks torch for sides longer by this, against errors of rounding, and torch scales by them.
+OFFSET = 0.1
+
 normal = nnx.initializers.normal(0.02, dtype=jnp.float32)  # as in BERT and Google's ViT code
+
+
+class Sequences(NamedTuple):
+    """Images of unlike grids as sequences of P patches in raster order, padded at the end.
+
+    Attributes:
+      grids: rows and columns of patches of each image, (B, 2) int32.
+      rows: the row of each patch in its grid, (B, P) int32; of padding, the last.
+      columns: its column, likewise.
+    """
+
+    grids: jax.Array
+    rows: jax.Array
+    columns: jax.Array
+
+    @classmethod
+    def from_grids(cls, grids: jax.Array, patches: int) -> "Sequences":
+        """The sequences of `patches` each, of images with these grids (B, 2)."""
+        index = jnp.arange(patches, dtype=jnp.int32)[None]
+        rows = jnp.minimum(index // grids[:, 1:], grids[:, :1] - 1)
+        return cls(grids, rows, index % grids[:, 1:])
+
+    @property
+    def lengths(self) -> jax.Array:
+        """Patches of each image, without padding, (B,) int32."""
+        return self.grids[:, 0] * self.grids[:, 1]
+
+    @property
+    def mask(self) -> jax.Array:
+        """Which patches are the image's, not padding, (B, P) bool."""
+        index = jnp.arange(self.rows.shape[1], dtype=jnp.int32)[None]
+        return index < self.lengths[:, None]
+
+    def weights(self, grid: tuple[int, int], method: str) -> tuple[jax.Array, jax.Array]:
+        """How patches read the rows and columns of a `grid`: (B, P, R) and (B, P, C) float32."""
+        lengths = self.grids.astype(jnp.float32)
+        if method == "bicubic_offset":
+            same = jnp.all(self.grids == np.array([grid]), axis=1, keepdims=True)
+            lengths, method = jnp.where(same, lengths, lengths + OFFSET), "bicubic"
+        rows = interpolation(self.rows, lengths[:, :1], grid[0], method)
+        return rows, interpolation(self.columns, lengths[:, 1:], grid[1], method)
 
 
 class Positions(nnx.Module):
@@ -26,7 +71,7 @@ class Positions(nnx.Module):
     """
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
-        self.grid, width = grid, required(model.width)
+        self.grid, width, self.resize = grid, required(model.width), model.position_resize
         self.two_d, self.placed = model.position == "learned_2d", placed_tokens(model)
         self.bare = prefix_tokens(model) - self.placed
         if self.two_d:
@@ -38,8 +83,13 @@ class Positions(nnx.Module):
             tokens = grid[0] * grid[1] + self.placed
             self.table = nnx.Param(normal(rngs.params(), (1, tokens, width)))
 
-    def __call__(self) -> jax.Array:
-        """The embedding of every token, (1, N, D) float32, class token first."""
+    def __call__(self, sequences: Sequences | None = None) -> jax.Array:
+        """The embedding of every token, (1, N, D) float32, class token first.
+
+        Of `sequences`, (B, N, D): resized to the grid of each image.
+        """
+        if sequences is not None:
+            return self._resized(sequences)
         if self.two_d:
             shape = (*self.grid, self.rows.shape[1])
             rows = jnp.broadcast_to(self.rows[...][:, None], shape)
@@ -54,6 +104,22 @@ class Positions(nnx.Module):
             nothing = jnp.zeros((self.bare, table.shape[1]), table.dtype)
             table = jnp.concatenate([table[: self.placed], nothing, table[self.placed :]])
         return table[None]
+
+    def _resized(self, sequences: Sequences) -> jax.Array:
+        rows, columns = sequences.weights(self.grid, self.resize)
+        product = functools.partial(jnp.einsum, "bpk,kd->bpd", precision="highest")
+        if self.two_d:
+            x = [product(columns, self.columns[...]), product(rows, self.rows[...])]
+            table, first = jnp.concatenate(x, axis=2), self.cls[...] if self.placed else None
+        else:
+            both = (rows[:, :, :, None] * columns[:, :, None]).reshape(*rows.shape[:2], -1)
+            table, first = product(both, self.table[0, self.placed :]), self.table[0, : self.placed]
+        shape = len(table), self.bare, table.shape[2]
+        parts = [jnp.zeros(shape, table.dtype), table]
+        if self.placed:
+            assert first is not None
+            parts = [jnp.broadcast_to(first[None], (len(table), *first.shape)), *parts]
+        return jnp.concatenate(parts, axis=1)
 
 
 class RelativePositions(nnx.Module):
@@ -126,23 +192,34 @@ class Rotary:
 
     @functools.cached_property
     def angles(self) -> np.ndarray:
-        """The angle of every token and pair of features, (N, d/2) float32."""
+        """The angle of every token and pair of features, (1, N, d/2) float32."""
         # In numpy: float64 until the last cast, and a constant of the compiled program.
-        frequencies = self.base ** -(np.arange(self.features // 4) * 4 / self.features)
-        positions = np.indices(self.grid).reshape(2, -1).T
-        if self.reference is not None:
-            positions = positions / self.grid * self.reference
-        else:
-            spans = {"separate": np.array(self.grid), "max": max(self.grid), "min": min(self.grid)}
-            positions = 2 * (positions + 0.5) / spans[self.span] - 1
-            frequencies = 2 * math.pi * frequencies
-        angles = (positions[:, :, None] * frequencies).reshape(len(positions), -1)
-        return np.pad(angles, ((self.prefix, 0), (0, 0))).astype(np.float32)
+        positions = np.indices(self.grid).reshape(2, -1).T[None]
+        return self._angles(positions, np.array([[self.grid]]), np).astype(np.float32)
 
-    def rotate(self, x: jax.Array) -> jax.Array:
+    def _angles(self, positions: Any, grids: Any, xp: Any) -> Any:
+        """The angles of tokens at rows and columns (B, P, 2) of grids (B, 1, 2), (B, N, d/2)."""
+        frequencies = self.base ** -(np.arange(self.features // 4) * 4 / self.features)
+        if self.reference is not None:
+            positions = positions / grids * np.array([[self.reference]], positions.dtype)
+        else:
+            sides = {"max": grids.max(-1, keepdims=True), "min": grids.min(-1, keepdims=True)}
+            positions = 2 * (positions + 0.5) / sides.get(self.span, grids) - 1
+            frequencies = 2 * math.pi * frequencies
+        angles = positions[..., None] * frequencies.astype(positions.dtype)[None, None, None]
+        angles = angles.reshape(*positions.shape[:2], -1)
+        return xp.pad(angles, ((0, 0), (self.prefix, 0), (0, 0)))
+
+    def rotate(self, x: jax.Array, sequences: Sequences | None = None) -> jax.Array:
         """Rotates queries or keys (B, N, H, d), in float32, rounded once to their dtype."""
-        angles = self.angles[None, :, None]
-        cos, sin = np.cos(angles), np.sin(angles)
+        if sequences is None:
+            angles = self.angles[:, :, None]
+            cos, sin = np.cos(angles), np.sin(angles)
+        else:
+            places = jnp.stack([sequences.rows, sequences.columns], axis=-1)
+            places, grids = (x.astype(jnp.float32) for x in (places, sequences.grids[:, None]))
+            angles = self._angles(places, grids, jnp)[:, :, None]
+            cos, sin = jnp.cos(angles), jnp.sin(angles)
         a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
@@ -174,25 +251,87 @@ def sincos_2d(
     in geometric steps from 1 to 1/temperature, inclusive if `whole` as in big_vision, else not as
     in MoCo v3 and MAE; `features` must be a multiple of 4.
     """
+    rows, columns = jnp.indices((height, width), dtype=jnp.float32).reshape(2, 1, -1)
+    return _sincos_at(rows, columns, features, temperature, whole)[0]
+
+
+def _sincos_at(
+    rows: jax.Array, columns: jax.Array, features: int, temperature: float, whole: bool
+) -> jax.Array:
+    """`sincos_2d` at rows and columns (B, P) float32, (B, P, features) float32."""
     quarter = features // 4
     steps = quarter - 1 if whole else quarter
     exponents = jnp.arange(quarter, dtype=jnp.float32) / max(steps, 1)
     frequencies = jnp.exp(-math.log(temperature) * exponents)
-    rows, columns = jnp.indices((height, width), dtype=jnp.float32)
-    y, x = (jnp.outer(axis.ravel(), frequencies) for axis in (rows, columns))
-    return jnp.concatenate([jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)], axis=1)
+    y, x = (axis[..., None] * frequencies[None, None] for axis in (rows, columns))
+    return jnp.concatenate([jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)], axis=2)
 
 
-def fixed(position: str, grid: tuple[int, int], features: int) -> jax.Array | None:
-    """The table of a parameter-free `model.position`, (P, features) float32, else None.
+def fixed(
+    position: str, grid: tuple[int, int], features: int, sequences: Sequences | None = None
+) -> jax.Array | None:
+    """The table of a parameter-free `model.position`, (1, P, features) float32, else None.
 
     Args:
       position: sincos_1d, sincos_2d or sincos_2d_mae.
       grid: rows and columns of patches.
       features: D.
+      sequences: of images with other grids; the table is then (B, P, features).
     """
     if position == "sincos_1d":
-        return sincos_1d(grid[0] * grid[1], features)
+        patches = grid[0] * grid[1] if sequences is None else sequences.rows.shape[1]
+        return sincos_1d(patches, features)[None]
     if position in ("sincos_2d", "sincos_2d_mae"):
-        return sincos_2d(*grid, features, whole=position == "sincos_2d")
+        whole = position == "sincos_2d"
+        if sequences is None:
+            return sincos_2d(*grid, features, whole=whole)[None]
+        places = (axis.astype(jnp.float32) for axis in (sequences.rows, sequences.columns))
+        return _sincos_at(*places, features, 10_000.0, whole)
     return None
+
+
+def interpolation(index: Any, length: Any, old: int, method: str, xp: Any = jnp) -> Any:
+    """Weights (..., old) with which an axis resized from `old` positions reads these.
+
+    Args:
+      index: positions on the new axis, (...) whole numbers.
+      length: of the new axis, likewise or to broadcast.
+      old: length of the old axis.
+      method: `model.position_resize`, or torch's `bilinear`; that of a `bicubic_offset` is bicubic
+        with a `length` greater by OFFSET.
+      xp: jax.numpy, for float32 under `jit`, or numpy, for float64.
+    """
+    dtype = np.float64 if xp is np else np.float32
+    index, length = (xp.asarray(x).astype(dtype)[..., None] for x in (index, length))
+    # torch repeats the edge, into which positions beyond it are summed at the end.
+    repeated = method == "bicubic"
+    known = np.arange(-2, old + 2) if repeated else np.arange(old)
+    antialiased = method.startswith("antialiased")
+    scale = None
+    if method == "aligned":  # scipy.ndimage.zoom of order 1, in the released code
+        center = index * (old - 1) / xp.maximum(length - 1, 1)
+    else:
+        scale = old / length
+        center = (index + 0.5) * scale - 0.5
+    if method == "bilinear":
+        center = center.clip(0, old - 1)
+    far = xp.abs(xp.asarray(known, dtype).reshape((1,) * (index.ndim - 1) + (-1,)) - center)
+    if antialiased:  # the kernel widened where the grid shrinks, as in Pillow and torch
+        far = far / xp.maximum(scale, 1)
+    if "bicubic" in method:
+        weights = _cubic(far, -0.5 if antialiased else -0.75, xp)
+    else:
+        weights = xp.maximum(1 - far, 0)
+    if antialiased:
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+    if repeated:
+        edges = np.eye(old, dtype=dtype)[known.clip(0, old - 1)]
+        weights = xp.matmul(weights, edges, **({} if xp is np else {"precision": "highest"}))
+    return weights
+
+
+def _cubic(far: Any, a: float, xp: Any) -> Any:
+    """Keys' cubic kernel."""
+    near = ((a + 2) * far - (a + 3)) * far * far + 1
+    outer = a * (((far - 5) * far + 8) * far - 4)
+    return xp.where(far <= 1, near, xp.where(far < 2, outer, 0))

@@ -226,6 +226,23 @@ def check_masked(model: config.Model, objective: config.Objective) -> None:
         )
 
 
+def check_sequences(model: config.Model) -> None:
+    """Raises ConfigError for a complete model that takes no sequences of unlike grids."""
+    key = f"{KEY}={model.architecture}"
+    if not family(model).droppable:
+        raise config.ConfigError(f"{key}: takes no padded patches; set data.aspect=fixed")
+    for name, other, without in (
+        ("resnet_units", model.resnet_units, None),
+        ("relative_bias", model.relative_bias, "none"),
+        ("position", "relative" if model.position == "relative" else None, None),
+    ):
+        if other != without:
+            raise config.ConfigError(
+                f"model.{name}={config.show(other)}: has one grid for all images of a batch, "
+                "padded patches many; set data.aspect=fixed"
+            )
+
+
 def check_read(model: config.Model, names: Iterable[str]) -> None:
     """Raises ConfigError for the first of the options `names` that the model's family ignores.
 

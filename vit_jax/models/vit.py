@@ -14,6 +14,7 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.models import layers, positions, resnet, variants
 from vit_jax.models.layers import constrain_batch, dropout, normalize
+from vit_jax.models.positions import Sequences
 from vit_jax.models.variants import required
 
 M = TypeVar("M", bound=nnx.Module)
@@ -23,7 +24,7 @@ class Stack(nnx.Module):
     """Layers stacked on one leading axis, so that a scan compiles one, whatever the depth."""
 
     block: Callable[..., Any] = layers.EncoderBlock
-    position: Callable[[], jax.Array]  # where layers add it (`model.position_place`)
+    position: Callable[..., jax.Array]  # where layers add it (`model.position_place`)
     relative_bias: Callable[[], jax.Array]  # where they share it
 
     def add_layers(
@@ -38,13 +39,18 @@ class Stack(nnx.Module):
         )
 
     def encode(
-        self, x: jax.Array, keys: jax.Array | None, capture: bool
+        self,
+        x: jax.Array,
+        keys: jax.Array | None,
+        capture: bool,
+        sequences: Sequences | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Tokens after all layers and, on request, attention weights (L, B, H, N, N) float32."""
         shared = self.model.position_place == "shared"
         depth = required(self.model.depth)
         # One table, made once and added in every layer.
-        bias = {"bias": self.relative_bias()} if self.model.relative_bias == "shared" else {}
+        also = {"bias": self.relative_bias()} if self.model.relative_bias == "shared" else {}
+        also |= {} if sequences is None else {"sequences": sequences}
 
         def layer(
             x: jax.Array, scanned: tuple[Any, jax.Array, jax.Array | None]
@@ -52,8 +58,8 @@ class Stack(nnx.Module):
             block, share, key = scanned
             x = constrain_batch(x)
             if shared:
-                x = x + self.position().astype(x.dtype)
-            x, weights = block(x, key, share, capture, **bias)
+                x = x + self.position(sequences).astype(x.dtype)
+            x, weights = block(x, key, share, capture, **also)
             return constrain_batch(x), weights
 
         unroll = self.model.unroll or 1
@@ -122,10 +128,21 @@ class ViT(Stack, layers.WithHead):
         self.add_head(model, variants.pooled_features(model), rngs=rngs)
 
     def __call__(
-        self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
+        self,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        capture: bool = False,
+        grids: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Logits (B, K) and intermediates by name; see `Classifier.apply`."""
-        return self.classify_patches(self.patches(images), key, capture)
+        """Logits (B, K) and intermediates by name; see `Classifier.apply`.
+
+        With `grids`, images are patches as of `Classifier.apply_sequences`.
+        """
+        if grids is None:
+            return self.classify_patches(self.patches(images), key, capture)
+        sequences = Sequences.from_grids(grids, images.shape[1])
+        return self.classify_patches(self.embedding(images), key, capture, sequences)
 
     def encode_masked(
         self, images: jax.Array, masked: jax.Array, token: jax.Array, key: jax.Array | None
@@ -136,10 +153,14 @@ class ViT(Stack, layers.WithHead):
         return self.classify_patches(jnp.where(masked[..., None], token.astype(x.dtype), x), key)[1]
 
     def classify_patches(
-        self, patches: jax.Array, key: jax.Array | None, capture: bool = False
+        self,
+        patches: jax.Array,
+        key: jax.Array | None,
+        capture: bool = False,
+        sequences: Sequences | None = None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Logits (B, K) and intermediates by name, of patch embeddings (B, P, D)."""
-        x, weights = self.transform(patches, key, capture)
+        x, weights = self.transform(patches, key, capture, sequences=sequences)
         late = self.model.norm_place == "pooled"
         tokens = x if late else normalize(self.encoder_norm, x)
         out = {"tokens": tokens}
@@ -151,7 +172,7 @@ class ViT(Stack, layers.WithHead):
         elif self.model.pooling == "distilled":
             pooled = jnp.concatenate([tokens[:, 0], tokens[:, 1]], axis=1).astype(jnp.float32)
         else:
-            pooled = self.pool(tokens[:, variants.prefix_tokens(self.model) :])
+            pooled = self.pool(tokens[:, variants.prefix_tokens(self.model) :], sequences)
             if self.model.pooling == "token_gap":
                 pooled = jnp.concatenate([tokens[:, 0].astype(jnp.float32), pooled], axis=1)
         logits, x = self.classify(normalize(self.encoder_norm, pooled) if late else pooled)
@@ -177,16 +198,18 @@ class ViT(Stack, layers.WithHead):
         key: jax.Array | None,
         capture: bool,
         kept: jax.Array | None = None,
+        sequences: Sequences | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Tokens (B, N, D) after all layers, before the final norm, for embeddings (B, P, D).
 
-        With `kept` (B, K) int32, no layer sees other patches than these.
+        With `kept` (B, K) int32, no layer sees other patches than these; with `sequences`, none
+        attends to the padding.
         """
         first, rest = None, None
         if key is not None:
             keys = jax.random.split(key, 1 + required(self.model.depth))
             first, rest = keys[0], keys[1:]
-        x = self.add_positions(patches)
+        x = self.add_positions(patches, sequences)
         # Positions were added before, so a patch that stays keeps its own.
         if kept is not None:
             prefix = variants.prefix_tokens(self.model)
@@ -195,14 +218,14 @@ class ViT(Stack, layers.WithHead):
         # Dropout, then the norm: the order of timm's pos_drop and norm_pre.
         x = dropout(x, self.model.dropout, first)
         x = normalize(self.stem_norm, x) if self.model.stem_norm else x
-        return self.encode(x, rest, capture)
+        return self.encode(x, rest, capture, sequences)
 
-    def add_positions(self, x: jax.Array) -> jax.Array:
+    def add_positions(self, x: jax.Array, sequences: Sequences | None = None) -> jax.Array:
         """Adds positions and the tokens before the patches: (B, P, D) to (B, N, D)."""
         model = self.model
         # Fixed positions are added before the class token joins, whose position is zero.
-        table = positions.fixed(model.position, self.grid, x.shape[-1])
-        x = x if table is None else x + table[None].astype(x.dtype)
+        table = positions.fixed(model.position, self.grid, x.shape[-1], sequences)
+        x = x if table is None else x + table.astype(x.dtype)
         prefix = [self.cls] if self.token else []
         prefix += [self.distillation] if model.distillation else []
         prefix += [self.registers] if model.registers else []
@@ -213,24 +236,30 @@ class ViT(Stack, layers.WithHead):
             ]
             x = jnp.concatenate([*tokens, x], axis=1)
         if self.learned and model.position_place == "stem":
-            x = x + self.position().astype(x.dtype)
+            x = x + self.position(sequences).astype(x.dtype)
         return x
 
-    def pool(self, tokens: jax.Array) -> jax.Array:
-        """Pools the tokens of patches (B, P, D) to (B, D) float32."""
+    def pool(self, tokens: jax.Array, sequences: Sequences | None = None) -> jax.Array:
+        """Pools the tokens of patches (B, P, D), but not of padding, to (B, D) float32."""
         if self.model.pooling == "map":
-            return self.pooling(tokens).astype(jnp.float32)
+            return self.pooling(tokens, sequences).astype(jnp.float32)
         tokens = tokens.astype(jnp.float32)
-        if self.model.pooling == "max":
-            return tokens.max(axis=1)
-        mean = tokens.mean(axis=1)
-        return (mean + tokens.max(axis=1)) / 2 if self.model.pooling == "gap_max" else mean
+        if sequences is None:
+            mask, mean = None, tokens.mean(axis=1)
+        else:
+            mask = sequences.mask[:, :, None]
+            lengths = sequences.lengths[:, None].astype(jnp.float32)
+            mean = jnp.sum(tokens, axis=1, where=mask) / lengths
+        if self.model.pooling == "gap":
+            return mean
+        largest = tokens.max(axis=1, where=mask, initial=None if mask is None else -jnp.inf)
+        return largest if self.model.pooling == "max" else (mean + largest) / 2
 
     def position_tables(self) -> jax.Array:
         """Position embeddings of the patches, (T, P, D): T is L, or 1 if all layers share one."""
         table = positions.fixed(self.model.position, self.grid, required(self.model.width))
         if table is not None:
-            return table[None]
+            return table
         if self.model.position_place == "layers":
             tables = jax.vmap(lambda block: block.position()[0])(self.positioned_blocks)
         else:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import numpy as np
 from vit_jax import config, models
 from vit_jax.config import options
 from vit_jax.models.classifier import OBJECTIVE
-from vit_jax.models.positions import fixed
+from vit_jax.models.positions import OFFSET, fixed, interpolation
 from vit_jax.utils import tree_utils
 from vit_jax.weights import mapping
 from vit_jax.weights.arrays import WeightsError
@@ -194,52 +193,18 @@ def resize_grid(
     *before, _, features = table.shape
     grid = table.reshape(*before, *old, features).astype(np.float64)
     for axis, (length, wanted) in enumerate(zip(old, new, strict=True), start=len(before)):
-        beside = (-1, *(1,) * (grid.ndim - axis - 1))
-        resized = np.zeros((), np.float64)
-        for indices, weights in _taps(length, wanted, method):
-            resized = resized + grid.take(indices, axis) * weights.reshape(beside)
-        grid = resized
+        if method == "geometric":
+            weights = _geometric(length, wanted)
+        else:
+            offset = method == "bicubic_offset"
+            side, kind = (wanted + OFFSET, "bicubic") if offset else (wanted, method)
+            weights = interpolation(np.arange(wanted), side, length, kind, np)
+        grid = np.moveaxis(np.tensordot(weights, grid, (1, axis)), 0, axis)
     return grid.reshape(*before, new[0] * new[1], features).astype(np.float32)
 
 
-def _taps(old: int, new: int, method: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Interpolation along an axis, as a weighted sum: pairs of indices and weights, each (new,)."""
-    if method == "aligned":  # scipy.ndimage.zoom of order 1, in the released code
-        center = np.linspace(0, old - 1, new)
-        low = np.minimum(np.floor(center).astype(int), max(old - 2, 0))
-        yield low, 1 - (center - low)
-        yield np.minimum(low + 1, old - 1), center - low
-    elif method == "geometric":
-        yield from _geometric(old, new)
-    elif method in ("bilinear", "bicubic", "bicubic_offset"):  # torch's, which repeats the edge
-        # DINOv2 asks torch for new + 0.1, against errors of rounding, and torch scales by that.
-        scale = old / (new + (0.1 if method == "bicubic_offset" else 0))
-        center = (np.arange(new) + 0.5) * scale - 0.5
-        center = center.clip(0) if method == "bilinear" else center
-        low = np.floor(center).astype(int)
-        for tap in range(2) if method == "bilinear" else range(-1, 3):
-            far = np.abs(center - low - tap)
-            weights = 1 - far if method == "bilinear" else _cubic(far, -0.75)
-            yield (low + tap).clip(0, old - 1), weights
-    else:  # the kernel widened where the grid shrinks, as in Pillow, torch and jax.image.resize
-        scale = old / new
-        away = (np.arange(old) + 0.5) - (np.arange(new)[:, None] + 0.5) * scale
-        far = np.abs(away) / max(scale, 1)
-        weights = np.maximum(1 - far, 0) if "bilinear" in method else _cubic(far, -0.5)
-        weights /= weights.sum(axis=1, keepdims=True)
-        for index in range(old):
-            yield np.full(new, index), weights[:, index]
-
-
-def _cubic(far: np.ndarray, a: float) -> np.ndarray:
-    """Keys' cubic kernel."""
-    near = ((a + 2) * far - (a + 3)) * far * far + 1
-    outer = a * (((far - 5) * far + 8) * far - 4)
-    return np.where(far <= 1, near, np.where(far < 2, outer, 0))
-
-
-def _geometric(old: int, new: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Linear between offsets spaced more widely away from 0: the way of BEiT's code, and timm's.
+def _geometric(old: int, new: int) -> np.ndarray:
+    """Weights (new, old), linear between offsets spaced more widely away from 0: the way of BEiT's code, and timm's.
 
     The spacing grows by a factor from 1.01 on, by which the old offsets span the new ones.
     """
@@ -258,8 +223,10 @@ def _geometric(old: int, new: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     # An offset that is there already is 0 away from both neighbors, which would be 0 / 0 below.
     alone = (before == 0) & (after == 0)
     before, after = (np.where(alone, 1, part) for part in (before, after))
-    yield left, after / (before + after)
-    yield right, before / (before + after)
+    weights = np.zeros((new, old))
+    for index, share in ((left, after), (right, before)):
+        weights[np.arange(new), index] += share / (before + after)
+    return weights
 
 
 def _biases(
@@ -334,7 +301,7 @@ def fixed_positions(spec: mapping.ModelSpec) -> np.ndarray | None:
     table = fixed(model.position, models.grid(model, spec.data.image_size), model.width or 0)
     if table is None:
         return None
-    return np.pad(np.asarray(table), ((models.placed_tokens(model), 0), (0, 0)))[None]
+    return np.pad(np.asarray(table), ((0, 0), (models.placed_tokens(model), 0), (0, 0)))
 
 
 class AnySize(models.Classifier):

@@ -278,7 +278,7 @@ def _position_table(
     table = np.zeros((rows * columns + token, width), np.float32)
     fixed = positions.fixed(model.position, (rows, columns), width)
     if fixed is not None:
-        table[token:] = fixed
+        table[token:] = fixed[0]
     return table[None]
 
 
