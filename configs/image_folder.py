@@ -4,7 +4,8 @@ If DIR/val/CLASS/... (or valid, validation, dev, eval) exists, that split is eva
 training and chooses the best checkpoint; the test images are measured once, at the end. A folder
 without splits, DIR/CLASS/..., needs `--config.data.holdout=0.1`, the share of each class to
 evaluate on. `image_folder` is ViT-S/16 at 224 pixels; `image_folder-32` is a small ViT with 4-pixel
-patches for small images such as 32x32.
+patches for small images such as 32x32; `image_folder-naflex` is ViT-S/16 on images at their own
+aspect ratio, of 128, 196 or 256 patches.
 """
 
 import ml_collections
@@ -12,7 +13,7 @@ import ml_collections
 from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice
 
-RUNS = ("image_folder", "image_folder-32")
+RUNS = ("image_folder", "image_folder-32", "image_folder-naflex")
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
@@ -44,12 +45,15 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         # Half of the images: on a CPU a step of 256 takes 6.6 GB.
         options["train"] |= {"batch_size": 128}
         options["data"] |= {"image_size": (32, 32), "crop_area": (0.25, 1.0)}
+    if name == "image_folder-naflex":
+        options["model"] |= {"pooling": "gap", "position_resize": "antialiased_bicubic"}
+        options["data"] |= {"aspect": "native", "lengths": (128, 196, 256)}
     return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:
     """The choices of the recipe."""
-    return catalog.About(choices=CHOICES)
+    return catalog.About(choices=CHOICES + NAFLEX if name.endswith("-naflex") else CHOICES)
 
 
 CHOICES = (
@@ -64,5 +68,18 @@ CHOICES = (
         "a validation split chooses, and then test is measured once; without one, test is "
         "evaluated and nothing is chosen on it",
         "--config.data.eval_split=SPLIT --config.data.test_split=SPLIT",
+    ),
+)
+
+NAFLEX = (
+    Choice(
+        "data.lengths=128,196,256",
+        "the mean is near the 196 patches of 224 pixels, and so is the cost; evaluation is at 196",
+        "--config.data.lengths=LENGTHS",
+    ),
+    Choice(
+        "model.pooling=gap, model.position_resize=antialiased_bicubic",
+        "as in timm's naflexvit_*_gap, without its registers and LayerScale",
+        "--config.model.pooling=token --config.model.position_resize=aligned",
     ),
 )

@@ -328,13 +328,6 @@ def test_other_commands_refuse_in_one_line(capsys, command, tmp_path, monkeypatc
     assert said.startswith("vit_jax: data.aspect=native: is for evaluate, embed and predict, not")
 
 
-def test_a_run_refuses_in_one_line(capsys):
-    assert cli.main(["train", "digits", "--config.data.aspect=native", "--dry-run"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "not for a run; set fixed" in said
-
-
 @pytest.mark.slow
 def test_the_command_line(trained, alone, capsys):
     logits, _, _, source = alone

@@ -155,6 +155,27 @@ def _check_crops(data: config.Data) -> None:
         )
 
 
+def check_sequences(cfg: config.Config) -> None:
+    """Raises ConfigError for what cannot train on images at their own aspect ratio.
+
+    `models.check_sequences` has more.
+    """
+    if cfg.data.aspect != "native":
+        return
+    one_size = {  # what compares, blends or cuts images of one size
+        "objective.name": "supervised",
+        "train.mixup": 0.0,
+        "train.cutmix": 0.0,
+        "train.augmentations": (),
+    }
+    _require(cfg, one_size, "needs images of one shape, and data.aspect=native has several")
+    if cfg.data.train_crop == "random":
+        raise ConfigError(
+            "data.train_crop=random: cuts one size, and data.aspect=native has several; set "
+            "inception or resize"
+        )
+
+
 def check_fixed(cfg: config.Config, command: str) -> None:
     """Raises ConfigError for views of several shapes, which few commands take."""
     if cfg.data.aspect != "fixed":

@@ -98,9 +98,14 @@ class Data(
     )
     aspect: str = option(
         "fixed",
-        "Views of evaluation and features: image_size, or as many patches at the image's own "
-        "aspect ratio.",
+        "Views: of image_size, or of about as many patches at the image's own aspect ratio.",
         choices=("fixed", "native"),
+    )
+    lengths: tuple[int, ...] = option(
+        (),
+        "Patches of padded training views, of which each step draws one; (): those of image_size.",
+        at_least=1,
+        when={"data.aspect": ("native",)},
     )
     channels: int = option(
         3,
@@ -176,7 +181,8 @@ class Data(
     )
     crop_aspect: tuple[float, float] = option(
         (0.75, 4 / 3),
-        "Inception crop: smallest and largest width / height.",
+        "Inception crop: smallest and largest width / height; with aspect=native, as factors of "
+        "the image's own.",
         above=0,
         when={"data.train_crop": ("inception",)},
     )

@@ -1,10 +1,14 @@
-"""Images at their own aspect ratio: `data.aspect=native`, for evaluation and features.
+"""Images at their own aspect ratio: `data.aspect=native`.
 
-An image is resized to about as many patches as `data.image_size` has, in a shape near its own; what
-does not fit is cut off equally on both sides. There are few shapes, so few programs are compiled,
-and the images of a batch have the same one.
+In evaluation, and for features, an image is resized to about as many patches as `data.image_size`
+has, in a shape near its own; what does not fit is cut off equally on both sides. There are few
+shapes, so few programs are compiled, and the images of a batch have the same one.
+
+In training, the images of a batch have grids of their own, with at most as many patches as the step
+draws; sequences are padded to that length.
 """
 
+import bisect
 import concurrent.futures
 import dataclasses
 import math
@@ -15,7 +19,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.data import decoding
 from vit_jax.data.source import Source
-from vit_jax.data.transforms import resize
+from vit_jax.data.transforms import InceptionCrop, resize
 
 LONGEST = 4  # sides of a shape differ by this factor at most
 
@@ -79,6 +83,78 @@ class FitNearest:
         """The view."""
         shape = self.known[nearest(self.known, *image.shape[:2])]
         return Fit(*shape, self.resampling)(image, rng)
+
+
+def largest_grid(height: int, width: int, patch: tuple[int, int], most: int) -> tuple[int, int]:
+    """Rows and columns of the largest image of an aspect ratio that takes `most` patches.
+
+    The sides are scaled alike and rounded up to whole patches, as in SigLIP 2 and timm's NaFlex.
+    """
+    rows, columns = height * patch[1], width * patch[0]  # in proportion to sides in patches
+
+    def longest(own: int, other: int) -> int:
+        """The most whole patches along one side that leave room for the other."""
+        sides = range(1, most + 1)
+        return bisect.bisect_right(sides, most, key=lambda n: n * -(-other * n // own))
+
+    # One side is whole patches, and at the larger scale.
+    tall, wide = longest(rows, columns), longest(columns, rows)
+    if tall * columns >= wide * rows:
+        return tall, -(-columns * tall // rows)
+    return -(-rows * wide // columns), wide
+
+
+@dataclasses.dataclass(frozen=True)
+class FitPatches:
+    """Resizes an image, or a random crop of it, to the largest grid of at most so many patches.
+
+    Attributes:
+      patch: height and width in pixels.
+      patches: at most.
+      crop: whose `aspect` is a factor of the image's own; None: the whole image.
+      resampling: as of `Resize`.
+    """
+
+    patch: tuple[int, int]
+    patches: int
+    crop: InceptionCrop | None = None
+    resampling: str = "bilinear"
+
+    @classmethod
+    def from_data(cls, data: config.Data, patch: tuple[int, int], patches: int) -> "FitPatches":
+        """The training view that the options of `data` describe."""
+        crop = None
+        if data.train_crop == "inception":
+            crop = InceptionCrop(*data.image_size, data.crop_area, data.crop_aspect)
+        return cls(patch, patches, crop, data.resampling)
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """The view."""
+        top, left, height, width = self.rectangle(image.shape[0], image.shape[1], rng)
+        return self.stretch(image[top : top + height, left : left + width])
+
+    def rectangle(
+        self, height: int, width: int, rng: np.random.Generator
+    ) -> tuple[int, int, int, int]:
+        """The `(top, left, height, width)` drawn for an image of `height x width`."""
+        if self.crop is None:
+            return 0, 0, height, width
+        low, high = (factor * width / height for factor in self.crop.aspect)
+        return dataclasses.replace(self.crop, aspect=(low, high)).rectangle(height, width, rng)
+
+    def stretch(self, part: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Resizes the crop; `out` is not used, as the size depends on the crop."""
+        rows, columns = largest_grid(part.shape[0], part.shape[1], self.patch, self.patches)
+        return resize(part, rows * self.patch[0], columns * self.patch[1], self.resampling)
+
+
+def write_patches(image: np.ndarray, out: np.ndarray) -> tuple[int, int]:
+    """Writes an image of whole patches into `out` (P, h, w, C) in raster order: its grid."""
+    _, height, width, channels = out.shape
+    rows, columns = image.shape[0] // height, image.shape[1] // width
+    grid = image.reshape(rows, height, columns, width, channels)
+    out[: rows * columns].reshape(rows, columns, *out.shape[1:])[:] = grid.swapaxes(1, 2)
+    return rows, columns
 
 
 @dataclasses.dataclass(frozen=True)

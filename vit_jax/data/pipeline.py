@@ -87,17 +87,49 @@ class View:
       name: of the entry.
       data: size, crop and augmentation.
       number: of views; the entry is (B, H, W, C) for one, else (B, number, H, W, C).
+      patch: height and width of the patches of one view, in a padded sequence (B, P, h, w, C) whose
+        grids are the entry `grids`, (B, 2) int32; None: whole images.
     """
 
     name: str
     data: config.Data
     number: int = 1
+    patch: tuple[int, int] | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the views of one image."""
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths P of padded sequences, of which each step draws one; () for whole images."""
+        if self.patch is None:
+            return ()
+        (height, width), (h, w) = self.data.image_size, self.patch
+        return self.data.lengths or ((height // h) * (width // w),)
+
+    def length(self, seed: int, step: int) -> int | None:
+        """The length of a step's sequences; None for whole images."""
+        return sampling.step_choice(seed, step, self.lengths) if self.lengths else None
+
+    def at(self, seed: int, step: int, chain: Sequence[Transform]) -> Sequence[Transform]:
+        """The transforms of a step: those of a sequence fit images to its length."""
+        if (length := self.length(seed, step)) is None:
+            return chain
+        assert isinstance(chain[0], native_aspect.FitPatches)
+        return dataclasses.replace(chain[0], patches=length), *chain[1:]
+
+    def shape(self, length: int | None = None) -> tuple[int, ...]:
+        """The shape of the views of one image; `length` of a sequence, by default the longest."""
+        if self.patch is not None:
+            return length or max(self.lengths), *self.patch, self.data.channels
         shape = (*self.data.image_size, self.data.channels)
         return shape if self.number == 1 else (self.number, *shape)
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The training view, of the longest sequence if there are several."""
+        steps = train_transforms(self.data)
+        if self.patch is None:
+            return steps
+        fit = native_aspect.FitPatches.from_data(self.data, self.patch, max(self.lengths))
+        return fit, *steps[1:]
 
 
 def batches(
@@ -122,6 +154,7 @@ def batches(
     - `image` uint8 `len(rows) H W C`, or uint16 for a `data.depth` of 16;
     - `label` int32 `len(rows)`, or float32 `len(rows) K`: with `data.multilabel` of 0 and 1, with
       `data.targets` the numbers;
+    - `grids` int32 `len(rows) 2`, where views are sequences of patches;
     - `index` int64, the position in `source`; `mask` bool;
     - `bad` int64: the unreadable example that belongs in this row, else -1.
 
@@ -146,7 +179,7 @@ def batches(
         )
         threads = min(data.threads * data.workers, MOST_THREADS)
         data = dataclasses.replace(data, workers=0, threads=threads)
-    chains = tuple((view, train_transforms(view.data)) for view in views)
+    chains = tuple((view, view.transforms) for view in views)
     loader = Loader(
         source=source,
         chains=chains or ((View("image", data), tuple(transforms)),),
@@ -192,16 +225,20 @@ class Views:
     def __init__(self, transforms: Sequence[Transform], data: config.Data, seed: int) -> None:
         self._transforms, self._data = tuple(transforms), data
         first = self._transforms[0] if self._transforms else None
-        partial = data.partial_decoding and isinstance(first, InceptionCrop)
+        crops = (InceptionCrop, native_aspect.FitPatches)
+        partial = data.partial_decoding and isinstance(first, crops)
         self._crop = first if partial else None
         self._randomness = Randomness(seed)
         self._scratch = np.empty(0, np.uint8)
         self._small = np.empty((*data.image_size, data.channels), data.pixel_type)
 
-    def __call__(self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray) -> None:
+    def __call__(
+        self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray
+    ) -> tuple[int, int] | None:
         """Writes an image, preprocessed with the stream (epoch, index), into `row` `H W C`.
 
-        Raises `decoding.BadImage` before anything is written.
+        Into a `row` of patches `P h w C` it writes these, and returns their grid. Raises
+        `decoding.BadImage` before anything is written.
         """
         data, steps = self._data, self._transforms
         rng = self._randomness.at(epoch, index)
@@ -218,10 +255,13 @@ class Views:
             )
         for step in steps:
             pixels = step(pixels, rng)
+        if row.ndim == 4:
+            return native_aspect.write_patches(pixels, row)
         if pixels.strides[1] < 0:  # mirrored; much faster than NumPy
             cv2.flip(pixels[:, ::-1], 1, dst=row)
         elif not np.may_share_memory(pixels, row):  # else it was made there
             row[:] = pixels
+        return None
 
     def _rectangle(self, image: bytes | np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
         """The Inception crop of an image, decoding nothing else."""
@@ -275,10 +315,12 @@ class Loader:
         labels = np.zeros(count, np.int32)
         if data.multilabel or data.targets:
             labels = np.zeros((count, len(self.source.classes)), np.float32)
-        shapes = {view.name: view.shape for view, _ in self.chains}
+        shapes = {view.name: view.shape(view.length(self.seed, step)) for view, _ in self.chains}
         if self.plan is not None:
             shapes = dict.fromkeys(shapes, (*self.plan.shapes[step], data.channels))
         images = {n: np.zeros((count, *shape), data.pixel_type) for n, shape in shapes.items()}
+        if any(view.patch for view, _ in self.chains):
+            images["grids"] = np.ones((count, 2), np.int32)
         return images | {
             "label": labels,
             "mask": np.zeros(count, bool),
@@ -313,6 +355,7 @@ class Loader:
             resampling = eval_resampling(self.data)
             fit = (native_aspect.Fit(*self.plan.shapes[step], resampling),)
             chains = tuple((view, fit) for view, _ in chains)
+        chains = ((view, view.at(self.seed, step, one)) for view, one in chains)
         views = [(view.name, view.number, Views(one, view.data, self.seed)) for view, one in chains]
         notes: Notes = []
         repeats = self.data.repeats if self.train else 1
@@ -355,8 +398,9 @@ class Loader:
                 stream = (epoch * self.data.repeats + view) * sum(n for _, n, _ in views)
                 for name, number, make in views:
                     # `own`: whatever replaces a damaged image is augmented by that one's number.
-                    for row in batch[name][slot].reshape(number, *batch[name].shape[-3:]):
-                        make(image, stream, own, row)
+                    for row in batch[name][slot] if number > 1 else batch[name][slot][None]:
+                        if grid := make(image, stream, own, row):
+                            batch["grids"][slot] = grid
                         stream += 1
                 break
             except (decoding.BadImage, OSError) as error:

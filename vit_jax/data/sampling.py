@@ -43,6 +43,13 @@ def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
 
 
+def step_choice(seed: int, step: int, values: tuple[int, ...]) -> int:
+    """One of some values, each as likely: a function of (seed, step)."""
+    # The second half of the key is the index of no image, whose streams `Randomness` has.
+    key = np.array([seed, 2**64 - 1], np.uint64)
+    return values[int(np.random.Philox(key=key, counter=step).random_raw()) % len(values)]
+
+
 class ByClass:
     """Draws in which classes have shares of an epoch by `data.sampling`; pickled to loaders.
 

@@ -285,8 +285,8 @@ def fixed(
         whole = position == "sincos_2d"
         if sequences is None:
             return sincos_2d(*grid, features, whole=whole)[None]
-        places = (axis.astype(jnp.float32) for axis in (sequences.rows, sequences.columns))
-        return _sincos_at(*places, features, 10_000.0, whole)
+        rows, columns = (x.astype(jnp.float32) for x in (sequences.rows, sequences.columns))
+        return _sincos_at(rows, columns, features, 10_000.0, whole)
     return None
 
 

@@ -15,6 +15,7 @@ from vit_jax.preflight.collectives import Transfer, count_collectives, read_tran
 from vit_jax.preflight.topologies import Slice, count_chips
 from vit_jax.training import build, run_config
 from vit_jax.training.build import Trainer
+from vit_jax.training.step import batch_shapes
 from vit_jax.training.teacher import Teacher
 
 # Share of peak FLOP/s that a run is expected to have, by the nearest width, and whose runs say so:
@@ -171,6 +172,8 @@ def same_program(cfg: config.Config) -> str:
     unroll = build.unroll(cfg.model, "tpu")
     values = {**values, "model.unroll": unroll} if unroll > 1 else values
     values["view"] = [cfg.data.image_size, cfg.data.channels, cfg.schedule.name]
+    if cfg.data.aspect == "native":
+        values["view"].append(cfg.data.lengths)
     return json.dumps(values, sort_keys=True)
 
 
@@ -203,7 +206,7 @@ def measure(
     began = time.monotonic()
     compiled, exceeds = None, None
     try:
-        compiled = trainer.compile_step()
+        compiled = trainer.compile_program()
     except jax.errors.JaxRuntimeError as error:
         # A program that does not fit is an answer of preflight, not an error.
         if "RESOURCE_EXHAUSTED" not in str(error):
@@ -220,7 +223,9 @@ def measure(
         costs = compiled.cost_analysis() or {}
         transfers = read_transfers(text)
     # XLA counts the body of a loop once, so bytes and seconds are kept only without loops.
-    whole, flops = _without_loops(cfg) == cfg, trainer.flops_per_image
+    # And of several lengths, the longest alone is compiled: its peak is the run's.
+    whole = _without_loops(cfg) == cfg and len(trainer.lengths) < 2
+    flops = trainer.flops_per_image
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
         name=cfg.name,
@@ -256,6 +261,8 @@ def measure(
 def step_flops(trainer: Trainer) -> float:
     """XLA's count of the floating-point operations of one step over the whole batch.
 
+    Of several lengths it is the mean.
+
     Counted before optimization on a program without loops, as XLA counts a loop's body once;
     microbatches are counted as one batch, which is the same arithmetic.
     """
@@ -265,8 +272,12 @@ def step_flops(trainer: Trainer) -> float:
     whole = build.build(cfg, trainer.examples, devices=devices, teacher=teacher)
     shapes = jax.eval_shape(whole.create_state)
     teacher_params = teacher and jax.eval_shape(teacher.model.cast, teacher.model.shapes())
-    lowered = jax.jit(whole.step).lower(shapes, whole.batch_shapes, teacher_params)
-    return (lowered.cost_analysis() or {})["flops"]
+    counts = []
+    for length in whole.lengths or (None,):
+        batch = batch_shapes(whole.cfg, whole.objective.views, length)
+        lowered = jax.jit(whole.step).lower(shapes, batch, teacher_params)
+        counts.append((lowered.cost_analysis() or {})["flops"])
+    return sum(counts) / len(counts)
 
 
 def _teacher(cfg: config.Config, teacher: config.Config | None, platform: str) -> Teacher | None:

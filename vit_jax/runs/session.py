@@ -21,6 +21,7 @@ from vit_jax.runtime import (
 )
 from vit_jax.runtime.progress import Progress
 from vit_jax.runtime.run_files import RunFiles
+from vit_jax.training import run_config
 from vit_jax.utils.digests import digest
 
 NOTHING_LEFT = "there was nothing left to save; resume with the same command"
@@ -86,7 +87,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
     of devices and processes into one line. Raises InUse or another UserError; Preempted where a
     signal comes while there is nothing to save.
     """
-    checks.check_fixed(cfg, "a run")
+    run_config.check_trains(cfg)
     stop = preemption.Stop(holding=False)
     try:
         with _open(cfg, workdir, stop) as session:

@@ -59,8 +59,13 @@ class Trainer:
 
     @property
     def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of a global batch."""
+        """Shapes of a global batch, of the longest sequences if steps draw their length."""
         return step.batch_shapes(self.cfg, self.objective.views)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of sequences, of which each step draws one; () for whole images."""
+        return self.objective.views[0].lengths
 
     @functools.cached_property
     def state_shapes(self) -> state.State:
@@ -86,8 +91,17 @@ class Trainer:
         )
 
     def compile_step(self) -> Step:
-        """The step compiled for the mesh; it donates its state."""
-        cfg, shapes = self.machine_cfg, self.batch_shapes
+        """The step compiled for the mesh, once for each length; it donates its state."""
+        programs = {length: self.compile_program(length) for length in set(self.lengths)}
+        if not programs:
+            return self.compile_program()
+        return lambda state, batch, teacher_params=None: programs[batch["image"].shape[1]](
+            state, batch, teacher_params
+        )
+
+    def compile_program(self, length: int | None = None) -> jax.stages.Compiled:
+        """The step compiled for sequences of a length, by default the longest; or whole images."""
+        cfg, shapes = self.machine_cfg, step.batch_shapes(self.cfg, self.objective.views, length)
         return step.compile_step(self.step, self.state_shapes, shapes, cfg, self.mesh, self.teacher)
 
     def eval_params(self, live: state.State) -> models.Params:

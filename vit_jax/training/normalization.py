@@ -8,10 +8,11 @@ from vit_jax import config
 
 
 def normalize_pixels(images: jax.Array, data: config.Data) -> jax.Array:
-    """Normalizes uint8 or uint16 pixels (B, H, W, C) to float32 by `data.mean` and `data.std`.
+    """Normalizes uint8 or uint16 pixels (..., C) to float32 by `data.mean` and `data.std`.
 
     These are shares of the largest value, 255 or 65535. The defaults give [-1, 1].
     """
     mean, std = np.asarray(data.mean), np.asarray(data.std)
     scale, offset = np.float32(np.iinfo(images.dtype).max * std), np.float32(mean / std)
-    return images.astype(jnp.float32) / scale.reshape(1, 1, 1, -1) - offset.reshape(1, 1, 1, -1)
+    scale, offset = (x.reshape((1,) * (images.ndim - 1) + (-1,)) for x in (scale, offset))
+    return images.astype(jnp.float32) / scale - offset

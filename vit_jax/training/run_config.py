@@ -31,8 +31,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
     cfg = config_from_values(values, overrides, tiny=tiny)
-    checks.check_fixed(cfg, "a run")
-    checks.check_numbers(cfg)
+    check_trains(cfg)
     return cfg
 
 
@@ -80,6 +79,14 @@ def check_config(cfg: config.Config) -> None:
             text = str(error).partition(": ")[2]
             key = f"objective.local_size={config.show(cfg.dino.local_size)}"
             raise config.ConfigError(f"{key}: {text}") from None
+
+
+def check_trains(cfg: config.Config) -> None:
+    """Raises ConfigError for a complete config of what can be evaluated, but not trained."""
+    checks.check_numbers(cfg)
+    checks.check_sequences(cfg)
+    if cfg.data.aspect == "native":
+        models.check_sequences(cfg.model)
 
 
 def _located(cfg: config.Config) -> config.Config:
@@ -138,6 +145,7 @@ def shrink(cfg: config.Config) -> config.Config:
         eval_split="test" if cfg.data.test_split is None else "validation",
         test_split=cfg.data.test_split and "test",
         image_size=image_size,
+        lengths=tuple(4 * number for number in range(1, 1 + len(cfg.data.lengths))),
         resize_to=None,
         crop_pct=None,
         num_examples=EXAMPLES,

@@ -209,16 +209,23 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
     return of_whole_batch if objective.whole_batch else averaged
 
 
-def batch_shapes(cfg: config.Config, views: Sequence[View]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of a batch: views (B, ..., H, W, C), labels (B,) int32 or (B, K) float32."""
+def batch_shapes(
+    cfg: config.Config, views: Sequence[View], length: int | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of a batch: views (B, ..., H, W, C), labels (B,) int32 or (B, K) float32.
+
+    Sequences are (B, P, h, w, C), with `grids` (B, 2) int32; `length` is P, by default the longest.
+    """
     rows = cfg.train.batch_size
     label = jax.ShapeDtypeStruct((rows,), jnp.int32)
     if cfg.data.multilabel or cfg.data.targets:
         label = jax.ShapeDtypeStruct((rows, required(cfg.model.num_classes)), jnp.float32)
     shapes = {
-        view.name: jax.ShapeDtypeStruct((rows, *view.shape), jnp.dtype(cfg.data.pixel_type))
+        view.name: jax.ShapeDtypeStruct((rows, *view.shape(length)), jnp.dtype(cfg.data.pixel_type))
         for view in views
     }
+    if any(view.patch for view in views):
+        shapes["grids"] = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
     return shapes | {"label": label}
 
 

@@ -204,9 +204,10 @@ def resize_grid(
 
 
 def _geometric(old: int, new: int) -> np.ndarray:
-    """Weights (new, old), linear between offsets spaced more widely away from 0: the way of BEiT's code, and timm's.
+    """Weights (new, old) of resized biases, between offsets spaced more widely away from 0.
 
-    The spacing grows by a factor from 1.01 on, by which the old offsets span the new ones.
+    Those of BEiT's code and timm's, linear between the offsets. The spacing grows by a factor from
+    1.01 on, by which the old offsets span the new ones.
     """
     low, high = 1.01, 1.5
     factor = low

@@ -138,7 +138,7 @@ def create_plan(
     def resolve(values: Mapping[str, Any], tried: Mapping[str, str] | None = None) -> config.Config:
         given = {**overrides, **(tried or {})}
         cfg = run_config.config_from_values(values, given, tiny=tiny)
-        checks.check_fixed(cfg, "a run")
+        checks.check_fixed(cfg, "transfer")
         return directory.as_in_weights(cfg, given)
 
     base = resolve(values)

@@ -185,8 +185,13 @@ class Objective:
     def forward_flops(self, view: View) -> int | None:
         """FLOPs of the model's forward pass of a group of views; None: not counted."""
         model, data = self.model, view.data
-        one = variants.flops(model.config, data.image_size, data.channels, model.masked)
-        return None if one is None else view.number * one
+        size = data.image_size
+        sizes = [size]
+        if view.patch is not None:  # each length in one column of patches, which costs the same
+            sizes = [(length * view.patch[0], view.patch[1]) for length in view.lengths]
+        flops = [variants.flops(model.config, s, data.channels, model.masked) for s in sizes]
+        one = [count for count in flops if count is not None]
+        return None if len(one) < len(flops) else view.number * sum(one) // len(one)
 
     @property
     def own_matrices(self) -> int:
@@ -201,6 +206,9 @@ class Objective:
             for view in self.views
         ]
         rows = [("views", ", ".join(groups))] if len(groups) > 1 or self.views[0].number > 1 else []
+        if lengths := self.views[0].lengths:
+            what = " or ".join(map(str, lengths))
+            rows = [("views", f"at most {what} patches, at the image's own aspect ratio")]
         own = jax.eval_shape(self.init, jax.random.key(0))
         kept = jax.eval_shape(lambda: self.init_state({**self.model.shapes(), "objective": own}))
         what = [f"{tree_utils.count(own):,} parameters of its own"] if own else []

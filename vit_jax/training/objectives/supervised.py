@@ -1,10 +1,13 @@
 """Learning from classes or numbers, with mixup, CutMix and the augmentations of plug-ins."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from vit_jax import config, models
 from vit_jax.config import components
+from vit_jax.data.pipeline import View
 from vit_jax.training import losses, mixup, normalization, streams
 from vit_jax.training.objectives.objective import Batch, Inputs, Objective, Setup
 from vit_jax.utils.tree_utils import Tree
@@ -30,6 +33,12 @@ class Supervised(Objective):
         self._weights = counts.weights(weighted) if counts is not None and weighted else None
         # Rows are mixed with their neighbors: pairs stay together.
         self.rows_together = 2 if train.mixup or train.cutmix else 1
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The image, whole or as a padded sequence of patches (`data.aspect=native`)."""
+        patch = self.model.config.patch_size if self.cfg.data.aspect == "native" else None
+        return (View("image", self.cfg.data, patch=patch),)
 
     def draw(self, step: jax.Array) -> mixup.Mix | None:
         """Draws how mixup and CutMix blend the images of a step; None without them."""
@@ -68,7 +77,11 @@ class Supervised(Objective):
             images = normalization.normalize_pixels(images, cfg.data)
         if mix is not None:
             images = mixup.blend(images, mix.pixels)
-        logits, out = self.model.apply(params, images, key=inputs.key)
+        if "grids" in batch:
+            apply = functools.partial(self.model.apply_sequences, grids=batch["grids"])
+        else:
+            apply = self.model.apply
+        logits, out = apply(params, images, key=inputs.key)
         classes = logits.shape[-1]
         targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, classes, dtype=jnp.float32)
         if mix is not None:

@@ -1,0 +1,180 @@
+"""Training on images at their own aspect ratio, as padded sequences of patches (NaFlex)."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import runs
+from stepping import BATCH, CLASSES, Stepper, assert_same_training, configure, losses_of
+from vit_jax import cli, config, models, train_loop
+from vit_jax.training import build, run_config
+from vit_jax.weights import adapting
+
+LENGTHS = (4, 6, 9)
+GRIDS = np.array([(1, 4), (2, 2), (1, 2), (3, 1)])
+NATIVE = {"aspect": "native", "lengths": LENGTHS}
+
+
+def sequences(number):
+    """Random patches of images of unlike grids, with noise for padding; a function of the step."""
+    rng = np.random.default_rng(number)
+    length = LENGTHS[number % len(LENGTHS)]
+    return {
+        "image": rng.integers(0, 256, (BATCH, length, 4, 4, 1), np.uint8),
+        "grids": GRIDS[rng.integers(0, len(GRIDS), BATCH)].astype(np.int32),
+        "label": rng.integers(0, CLASSES, BATCH).astype(np.int32),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"pooling": name} for name in ("token", "gap", "max", "gap_max", "map", "token_gap")),
+        *({"position": name} for name in ("learned_2d", "sincos_1d", "sincos_2d")),
+        *(
+            {"position_resize": name}
+            for name in (
+                "bicubic", "bicubic_offset", "antialiased_bicubic", "antialiased_bilinear",
+            )
+        ),
+        {"position": "none", "rotary": 100.0, "rotary_span": "max"},
+        {"position": "none", "rotary": 100.0, "rotary_span": "min"},
+        {"rotary": 100.0, "rotary_grid": (16, 16)},
+        {"rotary": 100.0, "registers": 3, "distillation": True, "pooling": "distilled"},
+        {"position_place": "layers"},
+        {"position_place": "shared", "attention": "xla", "pooling": "map"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)  # fmt: skip
+def test_a_padded_image_as_alone(options):
+    """Compared with the network of its own image size, one image at a time."""
+    sizes = {"patch_size": (4, 4), "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2}
+    model = models.create(config.Model(num_classes=3, **sizes, **options), image_size=(12, 12))
+    params = model.init(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(params)
+    drawn = [jax.random.normal(jax.random.key(n), x.shape) / 4 for n, x in enumerate(leaves)]
+    params = jax.tree.unflatten(tree, drawn)
+    grids, rng = [(2, 5), (3, 3), (1, 1), (6, 2)], np.random.default_rng(0)
+    patches = rng.normal(size=(4, 12, 4, 4, 3)).astype(np.float32)
+    found, _ = jax.jit(model.apply_sequences)(params, patches, np.array(grids, np.int32))
+    alone = adapting.any_size(model)
+    for (rows, columns), own, logits in zip(grids, patches, found, strict=True):
+        image = own[: rows * columns].reshape(rows, columns, 4, 4, 3).swapaxes(1, 2)
+        image = image.reshape(1, 4 * rows, 4 * columns, 3)
+        expected, _ = jax.jit(alone.apply)(params, image)
+        np.testing.assert_allclose(logits, expected[0], rtol=1e-5, atol=2e-6)
+
+
+def test_padding_has_no_gradient_and_no_answer():
+    trainer = build.build(configure(data=NATIVE), 1000, devices=jax.devices()[:1])
+    params = trainer.model.init(jax.random.key(0))
+    params["head"]["kernel"] = jnp.ones_like(params["head"]["kernel"])
+    batch = {key: jnp.asarray(value[:2]) for key, value in sequences(1).items()}
+    batch["grids"] = jnp.array([(2, 2), (1, 3)], jnp.int32)
+    pixels = batch["image"].astype(jnp.float32)
+
+    @jax.jit
+    @jax.grad
+    def slope(pixels):
+        logits, _ = trainer.model.apply_sequences(params, pixels / 255, batch["grids"])
+        return jnp.sum(logits)
+
+    found = np.abs(slope(pixels)).sum(axis=(2, 3, 4))
+    np.testing.assert_array_equal(found > 0, [[1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]])
+
+
+@pytest.fixture(scope="module")
+def on_one():
+    """Losses and parameters of six steps, two of each length, on one device."""
+    stepper = Stepper(configure(data=NATIVE), devices=1)
+    return losses_of(stepper.run(6, sequences)), stepper.params
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "microbatch"), [(2, None), (4, None), (8, None), (1, 4), (2, 2)]
+)
+def test_devices_and_microbatches_give_the_same_numbers(devices, microbatch, on_one):
+    cfg = configure(data=NATIVE, train={"microbatch": microbatch})
+    stepper = Stepper(cfg, devices=devices)
+    stepper.run = functools.partial(stepper.run, batches=sequences)
+    assert_same_training(stepper, *on_one)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    """Stopped at every fifth step, beside one that goes through; evaluated at native aspect."""
+    cfg = runs.configure(
+        data=NATIVE | {"train_crop": "inception"}, train={"duration": "12 steps"},
+        evaluation={"every": 12},
+    )  # fmt: skip
+    with runs.on_one_device():
+        whole = train_loop.train(cfg, tmp_path / "whole")
+        with runs.stopping_at(monkeypatch, 5, 10):
+            for _ in range(2):
+                with pytest.raises(Exception, match="stopped and saved"):
+                    train_loop.train(cfg, tmp_path / "parts")
+            parts = train_loop.train(cfg, tmp_path / "parts")
+    assert whole.results == parts.results
+    lines = [
+        (tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "parts")
+    ]
+    assert losses(lines[0]) == losses(lines[1])
+
+
+def losses(lines):
+    """The loss of each step."""
+    found = [json.loads(line) for line in lines]
+    return {one["step"]: one["train/loss"] for one in found if "train/loss" in one}
+
+
+def test_costs_are_the_mean_over_lengths():
+    cfg = configure(data=NATIVE)
+    made = build.build(cfg, 1000, devices=jax.devices()[:1])
+    each = [
+        build.build(configure(data=NATIVE | {"lengths": (n,)}), 1000, devices=jax.devices()[:1])
+        for n in LENGTHS
+    ]
+    mean = np.mean([one.flops_per_image for one in each])
+    np.testing.assert_allclose(made.flops_per_image, mean, rtol=1e-3)
+    assert (
+        each[0].flops_per_image
+        == build.build(configure(), 1000, devices=jax.devices()[:1]).flops_per_image
+    )
+    assert made.batch_shapes["image"].shape == (BATCH, 9, 4, 4, 1)
+    assert ("views", "at most 4 or 6 or 9 patches, at the image's own aspect ratio") in (
+        build.describe(cfg)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"train": {"mixup": 0.2}}, "train.mixup=0.2: needs images of one shape"),
+        ({"train": {"cutmix": 1.0}}, "train.cutmix=1: needs images of one shape"),
+        ({"data": {"train_crop": "random"}}, "data.train_crop=random: cuts one size"),
+        ({"model": {"relative_bias": "layers", "attention": "explicit"}},
+         "model.relative_bias=layers: has one grid for all images"),
+        ({"model": {"position": "relative"}}, "model.position=relative: has one grid"),
+        ({"model": {"architecture": "axial_vit", "position": "none"}},
+         "model.architecture=axial_vit: takes no padded patches"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)  # fmt: skip
+def test_what_needs_one_shape_refuses_in_one_line(options, said):
+    both = {**options, "data": NATIVE | options.get("data", {})}
+    cfg = run_config.complete(configure(**both))
+    with pytest.raises(config.ConfigError) as error:
+        run_config.check_trains(cfg)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_lengths_without_native_views_are_refused(capsys):
+    assert cli.main(["train", "digits", "--config.data.lengths=9,16", "--dry-run"]) == 2
+    assert capsys.readouterr().err.startswith("vit_jax: data.lengths=9,16: ")
