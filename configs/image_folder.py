@@ -75,7 +75,7 @@ NAFLEX = (
     Choice(
         "data.lengths=128,196,256",
         "the mean is near the 196 patches of 224 pixels, and so is the cost; evaluation is at 196",
-        "--config.data.lengths=LENGTHS",
+        "--config.data.lengths=128,256,576",
     ),
     Choice(
         "model.pooling=gap, model.position_resize=antialiased_bicubic",
