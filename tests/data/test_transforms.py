@@ -523,6 +523,7 @@ def test_three_augment_is_an_option():
 FOLDERS = [
     "image_folder",
     "image_folder-32",
+    "image_folder-naflex",
     "image_csv",
     "image_csv-multilabel",
     "tfds",
