@@ -4,10 +4,12 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import io
 import json
 import os
 import pathlib
 import re
+import sys
 import types
 from typing import Any
 
@@ -16,19 +18,22 @@ import pytest
 from matplotlib.figure import Figure
 
 from preflight_reports import create_report
-from vit_jax import cli, preflight
+from vit_jax import __main__, cli, preflight
 from vit_jax.benchmarks import input as bench_input
 from vit_jax.benchmarks.turns import Compared, Turns
-from vit_jax.cli import arguments, bench
+from vit_jax.cli import arguments, bench, transfer, weights_tables
 from vit_jax.config import catalog
 from vit_jax.inference.doctor.examination import Finding
+from vit_jax.inference.inspect import serve, view
 from vit_jax.inference.loading import Prediction
 from vit_jax.inference.search import SimilarImage
 from vit_jax.inference.segmentation import Segmentation
 from vit_jax.pages import listing
 from vit_jax.pages.document import Table
-from vit_jax.runtime import logs
+from vit_jax.runs.evaluating import Outcome
+from vit_jax.runtime import logs, signals
 from vit_jax.studies import reproduce
+from vit_jax.training import build
 from vit_jax.training.selftest import Verdict
 
 PATH = pathlib.Path
@@ -67,6 +72,14 @@ def test_flags_of_bench_say_which_measurements_have_them():
         (arguments.seeds, {"0,1,0": (0, 1), "7": (7,)}, ["", "0,", "0,x", "0,-1", "4294967296"]),
         (arguments.numbers, {"64,4096": (64, 4096)}, ["0", "64,4097", "x", ""]),
         (arguments.learning_rates, {"1e-3,0.01": (1e-3, 0.01)}, ["0", "0.1,inf", "-1", "nan", ""]),
+        (
+            transfer._tried,
+            {
+                "a.b=1,2": ("a.b", ("1", "2")),
+                "a=1,2;3": ("a", ("1,2", "3")),
+            },
+            ["a", "a=", "=1"],
+        ),
         (arguments.words, {"a,b,a,": ("a", "b"), "": ()}, []),
     ],
 )
@@ -246,6 +259,24 @@ CALLS = [
         [PATH("a.png"), PATH("a.svg")], "a.png\na.svg\n",
     ),
     Call(
+        "train digits --workdir=new --smoke --profile=3:5 --accept=data,config --config.seed=7",
+        "api.train",
+        {"name_or_config": "digits", "workdir": PATH("new"), "overrides": {"seed": "7"}}
+        | {"smoke": True, "profile": (3, 5), "accept": ("data", "config")},
+        Outcome(
+            workdir=PATH("new"), steps=2000, seconds=62.0, results={"test/top1": 0.5}, last={},
+            checkpoint="step 3, the newest", files=(PATH("new/curves.png"),),
+            splits={"test": "test", "validation": "train[90%:]"},
+        ),
+        "result validation/split train[90%:] test/top1 0.5000 checkpoint step 3, the newest "
+        "steps 2,000 time 1m02s curves.png new/curves.png",
+    ),
+    Call(
+        "train digits --dry-run --accept=data", "api.preview",
+        {"name_or_config": "digits", "workdir": None, "overrides": {}, "accept": ("data",)},
+        [("model", "ViT")], "run model ViT",
+    ),
+    Call(
         f"segment {MODEL} --data=. --train=fit --test=try", "inference.segmentation.measure",
         {"checkpoint": "run", "root": PATH(), **LOADED, "splits": ("fit", "try")}
         | {"say": logs.log.info},
@@ -408,3 +439,102 @@ def test_preflight_needs_configs_and_their_number_of_images(words, line, monkeyp
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert cli.main(["preflight", "--topology=cpu", *words.split()]) == 2
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
+
+
+def test_what_others_serve_is_a_page_that_takes_images(monkeypatch, capsys):
+    """`inspect view --serve`, until Ctrl-C."""
+    served = []
+
+    class Server:
+        url = "http://127.0.0.1:9"
+
+        def __init__(self, viewer, page, port):
+            served.append((viewer, page, port))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            served.append("closed")
+
+        def serve_forever(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(view, "open_viewer", lambda *_, **given: ("viewer", ["image"]))
+    monkeypatch.setattr(view, "page", lambda viewer, pictures, *, live: (viewer, pictures, live))
+    monkeypatch.setattr(serve, "Server", Server)
+    assert cli.main(["inspect", "view", "--checkpoint=run", "--serve=9"]) == 0
+    assert served == [("viewer", ("viewer", ["image"], True), 9), "closed"]
+    assert capsys.readouterr().out == "http://127.0.0.1:9 (on this machine only; Ctrl-C ends it)\n"
+
+
+def test_tables_of_weights_leave_out_columns_that_are_empty():
+    made = [weights_tables.zoo.entries()[0]]
+    whole = dataclasses.replace(made[0], top1=81.5, image_size=224)
+    bare = dataclasses.replace(made[0], model="", top1=None, image_size=None)
+    (table,) = weights_tables.groups([whole])
+    assert {"name", "model", "pixels", "top-1"} <= {*table.header}
+    (table,) = weights_tables.groups([bare])
+    assert table.header[0] == "name"
+    assert not {"model", "pixels", "top-1"} & {*table.header}
+
+
+@pytest.mark.parametrize("described", [[], [("views", "two of 224"), ("objective", "dino")]])
+def test_show_describes_the_objective(described, monkeypatch, capsys):
+    monkeypatch.setattr(build, "describe", lambda cfg: described)
+    assert cli.main(["show", "dino/folder"]) == 0
+    out = capsys.readouterr().out
+    assert ("\n\nviews: two of 224\nobjective: dino\n\nchoice" in out) == bool(described)
+    assert "\n\n\n" not in out
+    assert cli.main(["show", "digits"]) == 0
+    assert "views" not in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_a_command_with_130_and_a_line(monkeypatch, capsys):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing, "entries", interrupted)
+    assert cli.main(["list"]) == 130
+    assert capsys.readouterr().err == "vit_jax: interrupted\n"
+
+
+@pytest.mark.parametrize(("written", "code", "ends"), [(True, 0, 0), (True, 2, 2), (False, 0, 70)])
+def test_the_exit_code_of_a_process(written, code, ends, monkeypatch, capsys):
+    """That of its command; 70 where standard output cannot be written."""
+
+    def end(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(signals, "listen", lambda: None)
+    monkeypatch.setattr(cli, "main", lambda command: code)
+    monkeypatch.setattr(cli, "_flush", lambda: written)
+    monkeypatch.setattr(os, "_exit", end)
+    with io.TextIOWrapper(io.BytesIO(), encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as caught:
+            cli.entry()
+        print("\u00e9", file=stream)  # a file name, say
+    assert caught.value.code == ends
+    assert ("standard output: cannot be written" in capsys.readouterr().err) == (not written)
+
+
+@pytest.mark.parametrize("when", ["while importing", "while running"])
+def test_an_interrupt_before_the_command_can_answer_is_a_line(when, monkeypatch):
+    done = []
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def end(code):
+        done.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(__main__, "os", types.SimpleNamespace(
+        write=lambda *given: done.append(given), _exit=end
+    ))  # fmt: skip
+    monkeypatch.setattr(signals, "listen", interrupt if when == "while importing" else lambda: None)
+    monkeypatch.setattr(cli, "entry", interrupt)
+    with pytest.raises(SystemExit):
+        __main__.entry()
+    assert done == [(2, b"vit_jax: interrupted\n"), 130]

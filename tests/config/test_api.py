@@ -16,6 +16,7 @@ from vit_jax import api, config
 from vit_jax.config import components
 from vit_jax.data import decoding
 from vit_jax.inference import conversion, embedding, loading, prediction
+from vit_jax.runtime import backend
 from vit_jax.training import build
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -141,3 +142,19 @@ def test_a_script_of_a_user_type_checks(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", vit_jax.__all__)
+def test_a_name_is_looked_up_once_the_backend_is_chosen(name, monkeypatch):
+    """What only reads configs opens no devices."""
+    chosen = []
+    monkeypatch.setattr(backend, "choose", lambda *, opens: chosen.append(opens))
+    assert callable(vit_jax.__getattr__(name))
+    assert chosen == [name not in ("get_config", "list_configs", "register")]
+
+
+def test_names_that_are_not_there(monkeypatch):
+    with pytest.raises(AttributeError, match="^module 'vit_jax' has no attribute 'trian'$"):
+        vit_jax.__getattr__("trian")
+    assert api.list_configs("digits*") == ["digits", "digits-token"]
+    assert api.list_configs("nothing") == []

@@ -1,14 +1,18 @@
 """Cells as processes: their answers, their shares of the devices, and what stops them."""
 
+import io
+import json
 import os
 import signal
+import sys
 import threading
+import types
 
 import pytest
 
 from vit_jax import config
 from vit_jax.runtime.preemption import Preempted
-from vit_jax.studies import processes
+from vit_jax.studies import processes, worker
 from vit_jax.studies.cells import Cell
 
 # Does what the directory of its cell says.
@@ -98,3 +102,49 @@ def test_a_signal_stops_all_after_they_have_saved(run):
         run("trains", "b/done")
     thread.join()
     assert run.log == {"trains": {"state": "stopped", "why": "saved", "exit_code": 75}}
+
+
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, capsys):
+    """The thread that ends the process with its parent does not keep it alive."""
+    job = {"config": config.to_dict(config.Config()), "measurements": [{"top": 1}, {"top": 5}]}
+    trained, watching = [], []
+
+    def train_cell(cfg, workdir, directory):
+        trained.append((cfg, workdir, directory))
+        return {"state": state, "results": {"loss": 0.5}}
+
+    def measure(path, one):
+        assert path == tmp_path / "cell"
+        return {f"top{one['top']}": 0.25}
+
+    class Thread:
+        def __init__(self, target, daemon=False):
+            watching.append((target, daemon))
+
+        def start(self):
+            watching.append("started")
+
+    for name in ("device.keep_freed_memory", "backend.choose", "logs.setup"):
+        monkeypatch.setattr(f"vit_jax.runtime.{name}", lambda: None)
+    monkeypatch.setattr(worker, "train_cell", train_cell)
+    monkeypatch.setattr(worker, "threading", types.SimpleNamespace(Thread=Thread))
+    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path), "cell"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job) + "\n"))
+    worker.serve(measure)
+    assert trained == [(config.Config(), tmp_path, "cell")]
+    assert watching == [(worker._end_with_parent, True), "started"]
+    measured = {"top1": 0.25, "top5": 0.25} if state == "done" else {}
+    expected = {"state": state, "results": {"loss": 0.5} | measured}
+    assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_a_cell_ends_once_its_standard_input_is_closed(monkeypatch):
+    """Whatever else comes on it."""
+    read = iter([b"a", b"b", b""])
+    calls = []
+    monkeypatch.setattr(worker, "os", types.SimpleNamespace(
+        read=lambda *given: calls.append(given) or next(read), _exit=calls.append
+    ))  # fmt: skip
+    worker._end_with_parent()
+    assert calls == [(0, 1), (0, 1), (0, 1), 1]

@@ -54,8 +54,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if not cfg.needs_labels:
         from vit_jax.training import build
 
-        print()
-        for label, text in build.describe(cfg):
+        if described := build.describe(cfg):
+            print()
+        for label, text in described:
             print(f"{label}: {text}")
     if about.choices:
         print()

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 
 import jax
 import pytest
@@ -14,12 +15,15 @@ import browsing
 import pages
 import runs
 from vit_jax import cli, config, train_loop
+from vit_jax.data import sources
+from vit_jax.inference import loading
+from vit_jax.inference.loading import Prediction
 from vit_jax.pages import html, markdown
 from vit_jax.pages.document import Confusion, Sample
 from vit_jax.runtime.goodput import GoodputLog
 from vit_jax.studies import report
 from vit_jax.studies.report import page as report_page
-from vit_jax.studies.report import run_data, run_section
+from vit_jax.studies.report import run_data, run_section, transfer_section
 from vit_jax.training import sharding
 
 RESULTS = {"test/top1": 0.8125, "test/top5": 0.98, "test/loss": 0.5432, "test/count": 100,
@@ -158,6 +162,14 @@ def test_several_runs_are_compared_and_then_shown(tmp_path):
     assert "| optimizer.lr | 0.001 | 0.5 |" in words
     assert words.index("81.25 %") < words.index("50.00 %")
     assert page.count("svg", "chart") == 5 + 4 + 4
+    titles = [line.removeprefix("## ") for line in words.splitlines() if line.startswith("## ")]
+    assert titles == [
+        "Results",
+        "Curves",
+        "Where they differ",
+        str(tmp_path / "a"),
+        str(tmp_path / "b"),
+    ]
     legend = [attrs["class"] for tag, attrs in page.elements if tag == "i"][:2]
     assert legend == ["key solid c0", "key solid c1"]
 
@@ -306,3 +318,55 @@ def test_a_browser_shows_the_page_without_scrolling_sideways(trained, tmp_path, 
     title = re.search("<title>(.*?)</title>", done.stdout)[1]
     images = pages.Page.of(path).count("img")
     assert title == f"wide false broken 0 flat 0 images {images}"
+
+
+def test_the_rates_of_a_choice_are_points_with_their_intervals(tmp_path):
+    cells = [
+        {"stage": "choose", "setup": "vit", "lr": lr, "seed": seed, "state": "done",
+         "directory": f"choose/{lr}-{seed}", "results": {"top1": top1}}
+        for lr, values in ((0.003, (0.9, 0.92)), (0.01, (0.94, 0.94))) for seed, top1 in
+        enumerate(values)
+    ]  # fmt: skip
+    pages.write_transfer(tmp_path, cells=cells)
+    stored = run_data.read_transfer(tmp_path)
+    (series,) = transfer_section._rates(stored).series
+    assert series.points == [(0.003, pytest.approx(0.91)), (0.01, pytest.approx(0.94))]
+    # Of two values Student's factor is 12.706, and the standard error half their distance.
+    assert series.errors == [pytest.approx(12.706 * 0.01, rel=1e-4), pytest.approx(0)]
+    assert series.marks
+    named = transfer_section._named
+    assert named(cells[0], several=True) == "rate 0.003, seed 0"
+    assert named(cells[0] | {"setup": "bit"}, several=False) == "setup bit rate 0.003"
+    assert named(cells[0] | {"stage": "final"}, several=False) == "seed 0"
+
+
+def test_predictions_count_the_mistakes_and_show_the_surest_first(tmp_path, monkeypatch):
+    """A model that calls every digit a 5, with a certainty that grows from image to image."""
+    cfg = runs.configure(data={"eval_split": "test[:20]"})
+    source = sources.open_source(cfg.data, cfg.data.eval_split, labels=True)
+
+    class Model:
+        config, classes, selection = cfg, source.classes, "step 9, the newest"
+
+        def classify(self, examples, top):
+            for number, (name, _, truth) in enumerate(examples):
+                yield Prediction(image=name, top=(("5", 0.5 + number / 100),), truth=truth)
+
+    monkeypatch.setattr(loading, "load", lambda directory: Model())
+    found = report_page.predict_some(tmp_path, 20, 3)
+    truths = [source.classes[int(source[index].label)] for index in range(20)]
+    assert (found.seen, found.total, found.seed) == (20, 20, 3)
+    assert found.wrong == sum(truth != "5" for truth in truths)
+    assert 0 < found.wrong < 20
+    sure = [sample.top[0][1] for sample in found.mistakes]
+    assert sure == sorted(sure, reverse=True)
+    assert all(sample.truth != "5" for sample in found.mistakes)
+    assert {sample.right for sample in found.samples if sample.truth == "5"} == {True}
+    assert found.selection == "step 9, the newest"
+    assert sum(found.confusion.counts.values()) == 20
+
+
+@pytest.mark.parametrize(("cfg", "results"), [(None, {"top1": 0.5}), ("a config", {})])
+def test_nothing_is_said_of_the_splits_of_a_run_without_a_config_or_results(cfg, results):
+    run = types.SimpleNamespace(cfg=cfg, results=results, evaluated=None, tested=None)
+    assert list(run_section._measured_on(run)) == []

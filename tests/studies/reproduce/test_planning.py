@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -11,7 +12,7 @@ import runs
 from vit_jax import cli
 from vit_jax.studies import reproduce
 from vit_jax.studies.report import run_data
-from vit_jax.studies.reproduce import document, measurements, tables
+from vit_jax.studies.reproduce import document, exhibit, measurements, tables
 
 NAME = "finetune/ViT-B_16-i21k-cifar10"
 REAL = "finetune/ViT-B_16-i21k-imagenet"
@@ -287,3 +288,26 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     arguments = ["reproduce", "table8", "--dry-run", f"--output={tmp_path / 'file' / 'x.md'}"]
     assert cli.main(arguments) == 2
     assert "--output=" in capsys.readouterr().err
+
+
+def test_a_point_stands_at_the_place_of_its_score(tmp_path, monkeypatch):
+    """At 0 where that is its place; hollow what the paper prints, filled what was measured."""
+    run = tables.table("figure2").scores[0].runs
+    scores = (
+        exhibit.Score(row="ViT", column="a", runs=run, x=2.0, printed=80.0),
+        exhibit.Score(row="ViT", column="a", runs=run, x=0.0, printed=70.0, measure="loss"),
+    )
+    table = exhibit.Exhibit(name="figure2", title="t", scores=scores, x="images")
+    known = {scores[0]: measurements.Number(81.0, None, 1)}
+    plan = types.SimpleNamespace(table=table, numbers=known)
+    (chart,) = document.charts(plan)
+    paper, here = chart.series
+    assert (paper.points, paper.hollow) == ([(2.0, 80.0), (0.0, 70.0)], True)
+    assert (here.points, here.hollow) == ([(2.0, 81.0)], False)
+    assert document.charts(types.SimpleNamespace(table=tables.table("table9"), numbers={})) == []
+
+
+def test_a_page_says_what_is_left(tmp_path):
+    plan = reproduce.TablePlan(tables.table("table9"), tmp_path, {})
+    assert "What is left" in [one.title for one in document.document(plan).sections]
+    assert document.commands(plan).rows

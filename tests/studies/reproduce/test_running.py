@@ -9,6 +9,7 @@ import pytest
 
 import sweeps
 from vit_jax import cli
+from vit_jax.config import ConfigError, catalog
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import reproduce
 from vit_jax.studies.reproduce import planning, runner, tables
@@ -129,3 +130,27 @@ def test_one_that_fails_keeps_no_other_from_running_but_a_stop_does(tmp_path, ca
     with pytest.raises(Preempted):
         reproduce.perform(small, tmp_path, {}, smoke=True, run=ran)
     assert len(ran.cells) == 3
+
+
+def test_tiny_copies_measure_few_shot_on_their_own_images_after_the_last_epoch():
+    table = tables.table("figure9")
+    small = reproduce.tiny(table)
+    assert [c.measure for c in small.scores] == 3 * [runner.OWN]
+    assert {c.epoch for c in small.scores} == {None}
+    assert [c.row for c in small.scores] == [c.row for c in table.scores if c.epoch == 7]
+    assert len(reproduce.tiny(tables.table("table8")).scores) == len(tables.table("table8").scores)
+
+
+def test_a_tiny_transfer_tries_two_rates_and_two_seeds(tmp_path):
+    run = next(one for one in tables.table("table5").runs if one.name == PETS)
+    plan = runner._study(run, tmp_path, {}, smoke=True)._plan
+    rates = catalog.about(PETS).transfer.rates
+    assert [one.lr for one in plan.candidates] == list(rates[:2])
+    assert plan.seeds == (0, 1)
+
+
+def test_a_transfer_whose_data_are_missing_does_not_begin(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    run = next(one for one in tables.table("table5").runs if one.name == PETS)
+    with pytest.raises(ConfigError, match="data.name=oxford_iiit_pet: not in"):
+        runner._study(run, tmp_path, {"init_from": "none"}, smoke=False)

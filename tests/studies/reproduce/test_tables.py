@@ -13,7 +13,7 @@ import runs
 from vit_jax import config
 from vit_jax.config import catalog, table_names
 from vit_jax.pages import listing
-from vit_jax.studies.reproduce import tables
+from vit_jax.studies.reproduce import exhibit, tables
 
 ROWS = json.loads((runs.ROOT / "tests" / "paper_tables.json").read_text())
 SETS = {"JFT-300M": "JFT-300M", "JFT": "JFT-300M", "I21k": "ImageNet-21k",
@@ -334,3 +334,24 @@ def test_other_names_are_a_line():
         assert len(line) <= 500
     with pytest.raises(config.ConfigError, match="reproduce table3: its columns are settings"):
         tables.table("table3")
+
+
+def test_the_experiment_on_half_of_the_digits():
+    """A quarter, a half and all of the 901 training images of 0 to 4."""
+    home = tables.table("home")
+    whole = catalog.about("home/ViT-half").images
+    assert [c.x for c in home.scores[:6:2]] == [round(whole / 4), round(whole / 2), whole]
+    assert {c.row for c in home.scores} == {
+        f"{model}, {count:.0f} images" for model in ("ViT", "ResNet") for count in
+        (round(whole / 4), round(whole / 2), whole)
+    }  # fmt: skip
+
+
+def test_only_a_transfer_of_another_origin_has_a_name_of_its_own():
+    name, usual = "finetune/R50x1-jft7ep-cifar10", "pretrain/R50x1-jft-7ep"
+    assert catalog.about(name).origin == usual
+    for same in (exhibit.transfer(name), exhibit.transfer(name, usual)):
+        assert (same.directory, same.origin.directory) == (name, usual)
+    other = exhibit.transfer(name, f"{usual}-sgd")
+    assert (other.directory, other.name) == ("finetune/R50x1-jft7ep-sgd-cifar10", name)
+    assert other.origin.directory == f"{usual}-sgd"

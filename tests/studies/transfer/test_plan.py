@@ -218,3 +218,23 @@ def test_a_random_search_draws_some_by_seed():
 def test_mistakes_of_a_search(tried, message):
     with pytest.raises(config.ConfigError, match=message):
         search(search=tried)
+
+
+def test_a_transfer_from_python_is_that_of_the_command(monkeypatch, tmp_path):
+    given = {
+        "rates": (0.1,), "search": {"train.mixup": ("0", "0.2")}, "draws": 1,
+        "choose_seeds": (3,), "seeds": (4, 5),
+    }  # fmt: skip
+    study, done = transfer.study, []
+    monkeypatch.setattr(study, "create_plan", lambda *args, **more: done.append((args, more)) or 7)
+    monkeypatch.setattr(study, "perform", lambda *args: done.append(args) or {})
+    monkeypatch.setattr(study, "shares", lambda parallel: [parallel])
+    transfer.transfer("digits", tmp_path, {"seed": 1}, **given, parallel=2, smoke=True)
+    assert done == [
+        (("digits", {"seed": 1}), given | {"tiny": True}), (7, tmp_path, [2]),
+    ]  # fmt: skip
+
+
+def test_devices_are_the_last_words_of_the_process_that_looks_for_them(monkeypatch):
+    monkeypatch.setattr(devices.backend, "ask", lambda code: ["a", "warning", "gpu", "4"])
+    assert devices.find_devices() == ("gpu", 4)
