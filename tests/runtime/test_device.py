@@ -65,6 +65,34 @@ def test_a_named_platform_tells_whether_jax_can_only_choose_the_cpu(monkeypatch,
     assert backend.is_cpu_only() == answer
 
 
+@pytest.mark.parametrize(
+    ("platforms", "libtpu", "tpu", "plugin", "chosen"),
+    [
+        (None, True, False, False, "cpu"),
+        (None, True, False, True, None),
+        (None, True, True, False, None),
+        (None, False, False, False, None),
+        ("cuda,cpu", True, False, False, "cuda,cpu"),
+    ],
+)
+def test_jax_looks_for_no_tpu_where_libtpu_is_there_to_compile(
+    platforms, libtpu, tpu, plugin, chosen, monkeypatch
+):
+    from vit_jax.runtime import backend
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    if platforms:
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    find = {"libtpu": libtpu or None}
+    monkeypatch.setattr(backend.importlib.util, "find_spec", find.get)
+    monkeypatch.setattr(backend, "_has_tpu", lambda: tpu)
+    monkeypatch.setattr(backend, "has_plugin", lambda: plugin)
+    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
+    backend.choose()
+    assert os.environ.get("JAX_PLATFORMS") == chosen
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # what the rest of the tests needs
+
+
 @pytest.mark.parametrize("platforms", ["cuda", "rocm,gpu"])
 def test_a_platform_that_is_not_installed_is_one_line(monkeypatch, capsys, platforms):
     from vit_jax import cli
@@ -107,6 +135,13 @@ def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
     assert str(caught.value) == line
     with pytest.raises(RuntimeError, match="another"), device.memory_errors():
         raise RuntimeError("another")
+    with pytest.raises(RuntimeError, match="RESOURCE"), device.memory_errors():
+        raise RuntimeError("RESOURCE_EXHAUSTED: by another library")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), device.memory_errors():
+        raise jax.errors.JaxRuntimeError("INTERNAL: broken")
+    line = "^out of device memory: RESOURCE_EXHAUSTED: 9 B; raise "
+    with pytest.raises(device.OutOfMemory, match=line), device.memory_errors():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 B\nby whom")
 
 
 @pytest.mark.slow  # libtpu looks for its device for ten seconds
@@ -150,7 +185,7 @@ def test_compiled_programs_are_kept_in_a_private_folder_of_the_user(tmp_path, mo
         device.cache_programs()
         assert jax.config.values["jax_compilation_cache_dir"] == str(folder)
         assert folder.stat().st_mode & 0o777 == 0o700
-        monkeypatch.setattr(device, "CACHED", 20)
+        monkeypatch.setattr(device, "CACHED", 23)  # a byte too many is one
         for number in range(4):
             (folder / str(number)).write_bytes(bytes(8))
             os.utime(folder / str(number), (number, number))

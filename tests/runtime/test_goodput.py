@@ -53,3 +53,21 @@ def test_a_damaged_file_is_begun_anew(tmp_path, text):
     time = goodput.GoodputLog(tmp_path, 3, age=1).update(4, {"step": 1.0})
     assert time.restarts == 0
     assert len(goodput.read_sessions(tmp_path / goodput.FILE)) == 1
+
+
+def test_a_step_is_suspect_from_which_two_processes_have_failed(tmp_path):
+    for number, failed in enumerate((True, True, False)):
+        log = goodput.GoodputLog(tmp_path, 8, age=1)
+        log.update(9, {"step": 2.0})
+        if failed:
+            log.failed()
+        sessions = goodput.read_sessions(tmp_path / goodput.FILE)
+        assert (sessions[-1]["last_step"], sessions[-1].get("failed", False)) == (9, failed)
+        assert goodput.suspects(sessions) == ({8} if number == 1 else set())
+    assert goodput.earlier_seconds(tmp_path) == 4.0
+
+
+def test_shares_that_round_to_nothing_are_left_out():
+    shares = {"step": 0.5, "start": 0.4, "save": 0.006, "lost": 0.004}
+    time = goodput.Summary(seconds=100, shares=shares, restarts=0, repeated=0)
+    assert goodput.describe(time) == "goodput 50% of 1m40s (start 40%, save 1%)"

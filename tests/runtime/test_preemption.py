@@ -190,6 +190,8 @@ def test_a_server_that_fails_is_asked_again(monkeypatch):
     told = threading.Event()
     with socketless_port() as nobody:
         done = preemption.start(nobody, told.set)
+        (thread,) = (one for one in threading.enumerate() if one.name == "notices")
+        assert thread.daemon  # a server that does not answer keeps no process alive
         time.sleep(0.05)
         done.set()
     with metadata_server([None, "", "TERMINATE_ON_HOST_MAINTENANCE"]) as (address, asked):

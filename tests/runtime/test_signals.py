@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent import futures
 
@@ -237,3 +238,79 @@ def test_a_signal_at_any_time_of_other_commands(number, code):
             assert process.returncode == code, (words, seconds, output)
             assert "Traceback" not in output
             assert output.splitlines()[-1] == "vit_jax: interrupted"
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    """A listener that has not begun to listen."""
+    made = signals._Listener(resumable=True)
+    monkeypatch.setattr(signals, "_listener", made)
+    return made
+
+
+def test_the_exit_code_says_whether_the_same_command_goes_on(listener):
+    listener._hear(signal.SIGTERM)
+    assert listener.code() == 75
+    listener.heard = [signal.SIGINT, signal.SIGINT]
+    assert listener.code() == 130
+    listener.resumable, listener.heard = False, [signal.SIGTERM, signal.SIGINT]
+    assert listener.code() == 143
+
+
+@pytest.mark.parametrize(("code", "heard", "ends"), [
+    (0, [], 0), (0, [signal.SIGTERM], 75), (2, [signal.SIGTERM], 2), (70, [], 70),
+])  # fmt: skip
+def test_no_signal_is_in_vain_as_a_command_ends(code, heard, ends, listener):
+    listener.heard = heard
+    assert signals.finish(code) == listener.final == ends
+    assert listener.heard == []
+
+
+def test_an_interrupt_is_noted_where_it_is_raised(listener):
+    with pytest.raises(signals.Interrupted) as caught:
+        signals._interrupt(signal.SIGTERM)
+    assert listener.raised() is caught.value
+    assert listener.unwound
+    assert listener.code() == 75
+    listener.resumable = False
+    assert listener.code() == 143
+
+
+def test_a_lost_interrupt_is_raised_again_in_the_main_thread(listener, monkeypatch):
+    sent = []
+    monkeypatch.setattr(signal, "pthread_kill", lambda *given: sent.append(given))
+    listener._raise_in_main(7.0)
+    assert sent == [(threading.main_thread().ident, signal.SIGINT)]
+    assert (listener._own, listener._again) == (1, 7.0)
+
+
+def test_what_is_done_about_a_signal_is_said_once(listener, monkeypatch):
+    said = []
+    monkeypatch.setattr(signals.log, "warning", lambda text, *values: said.append(text % values))
+    listener._hear(signal.SIGTERM)
+    for doing in ("stopping", "stopping"):
+        listener._announce(doing)
+    assert said == ["SIGTERM received: stopping"]
+    listener._hear(signal.SIGINT)
+    listener._announce("saving")
+    assert said[1:] == ["SIGINT received: saving"]
+    listener._hear(signal.SIGINT)
+    listener._announce("")  # by a stop that says nothing
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "resumable"), [(["x", "train"], True), (["x", "list"], False), (["x"], False)]
+)
+def test_a_process_listens_for_the_command_that_it_runs(words, resumable, monkeypatch):
+    handlers = {}
+    monkeypatch.setattr(signals, "_listener", None)
+    monkeypatch.setattr(signals._Listener, "start", lambda self: handlers.update(started=self))
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(signals.os, "register_at_fork", lambda **given: None)
+    monkeypatch.setattr(signals.atexit, "register", lambda function: None)
+    monkeypatch.setattr(sys, "unraisablehook", print)
+    monkeypatch.setattr(sys, "argv", words)
+    signals.listen()
+    assert handlers.pop("started").resumable == resumable
+    assert handlers == dict.fromkeys(signals.NUMBERS, signals._handle)

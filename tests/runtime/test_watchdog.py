@@ -47,10 +47,9 @@ def test_a_stuck_process_ends_with_the_stacks_of_all_threads(how, code):
 def test_a_phase_that_gets_on_is_left_alone():
     now, ended = [0.0], threading.Event()
     phases = PhaseTimer("start", clock=lambda: now[0])
-    with (
-        Watchdog(phases, {"step": 10}, poll=0.001, end=lambda code: ended.set()),
-        phases("step"),
-    ):
+    watchdog = Watchdog(phases, {"step": 10}, poll=0.001, end=lambda code: ended.set())
+    assert watchdog._thread.daemon  # one that hangs keeps no process alive
+    with watchdog, phases("step"):
         for _ in range(20):
             now[0] += 9
             phases.beat()

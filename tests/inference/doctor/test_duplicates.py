@@ -101,3 +101,9 @@ def test_a_hundred_thousand_images_take_seconds_and_little_memory():
     tracemalloc.stop()
     assert np.unique(found).size == 100_000
     assert peak < 100e6
+
+
+def test_pairs_join_groups_in_both_directions():
+    roots = np.arange(5)
+    assert duplicates._join(roots, np.array([3]), np.array([1])).tolist() == [0, 1, 2, 1, 4]
+    assert duplicates._join(roots, np.array([1, 4]), np.array([3, 3])).tolist() == [0, 1, 2, 1, 1]

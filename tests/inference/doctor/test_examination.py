@@ -87,6 +87,13 @@ def test_one_photo_in_two_classes_is_the_first_thing_said(tmp_path):
         for note in found.notes
     )
     assert len(found.left_out) == 40
+    assert page._classes(found).rows == [("a", "20"), ("b", "20")]
+
+
+def test_broken_files_show_no_pictures(tmp_path):
+    pictures = {"a/1.png": 1, "a/2.png": 1, "a/3.png": 2, "b/4.png": 3}
+    found = examine(tmp_path, pictures, errors={"b/4.png": "is empty"})
+    assert page.summarize(found)[0].startswith("3 readable images show 2 different pictures; ")
 
 
 def test_files_of_odd_kinds(tmp_path):
@@ -188,3 +195,9 @@ def test_label_errors_are_those_of_cleanlab():
     """`find_label_issues(labels, p, filter_by="confident_learning")` of cleanlab 2.9.0."""
     _, errors = examination.find_label_errors(*draw_labels())
     assert np.flatnonzero(errors).tolist() == [12, 18]
+
+
+@pytest.mark.parametrize(("count", "said"), [(20, True), (21, False)])
+def test_outliers_need_more_pictures_than_two_neighborhoods(count, said, tmp_path):
+    found = examine(tmp_path, {f"{at:02}.png": at for at in range(count)})
+    assert ("outliers need more than 20 different pictures" in found.notes) == said

@@ -36,6 +36,7 @@ def rows(root, holdout=0.0, labels=True):
 )  # fmt: skip
 def test_the_layouts(tmp_path, files, expected):
     assert rows(fill(tmp_path / "r", *files)) == expected
+    assert not list_images(tmp_path / "r", 0.0, labels=True).several
 
 
 def test_what_is_not_used_is_said(tmp_path):
