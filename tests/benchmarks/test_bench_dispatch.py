@@ -1,5 +1,7 @@
 """`bench dispatch` takes the same steps in each of its ways."""
 
+import contextlib
+import functools
 import json
 
 import jax
@@ -24,8 +26,17 @@ def test_all_ways_take_the_steps_of_a_run():
 
 def test_images_in_memory_come_again_and_again():
     batches = [{"image": np.full(1, number)} for number in range(3)]
-    held = dispatch.HeldBatches(batches, 4)
-    assert [int(next(held)["image"][0]) for _ in range(5)] == [1, 2, 0, 1, 2]
+    held = dispatch.HeldBatches(batches, 5)
+    assert [int(next(held)["image"][0]) for _ in range(5)] == [2, 0, 1, 2, 0]
+
+
+def test_every_way_takes_a_turn_that_is_not_timed(monkeypatch):
+    taken = []
+    ways = {name: functools.partial(lambda *given: taken.append(given), name) for name in "ab"}
+    monkeypatch.setattr(dispatch, "programs", lambda steps: contextlib.nullcontext(ways))
+    found = dispatch.measure(2)
+    assert taken == [(name, dispatch.STEPS) for name in "ababba"]
+    assert [(one.name, len(one.seconds)) for one in found.results] == [("a", 2), ("b", 2)]
 
 
 def test_no_turn_evaluates_or_saves():

@@ -1,6 +1,7 @@
 """`bench evaluate` computes what the commands compute, on the same images."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -82,6 +83,37 @@ def test_every_model_and_size_is_compared_twice(monkeypatch, tmp_path):
     whats = [one.work for compared in found for one in compared]
     assert said == ["ViT-Ti/16 at 32", "ViT-Ti/16 at 64", "ViT-S/32 at 32", "ViT-S/32 at 64"]
     assert whats == [f"{kind} {what}" for what in said for kind in ("evaluate", "embed")]
+
+
+def test_images_take_turns_in_two_class_folders(tmp_path):
+    files = [tmp_path / f"{number}.jpg" for number in range(3)]
+    for file in files:
+        file.touch()
+    top = evaluate.arrange(tmp_path, tmp_path / "new")
+    found = {str(one.relative_to(top)): one.resolve() for one in top.rglob("*.jpg")}
+    assert found == {
+        f"test/{kind}/{number:05}.jpg": files[number] for number, kind in
+        enumerate(("even", "odd", "even"))
+    }  # fmt: skip
+
+
+def test_features_are_written_anew(tmp_path, monkeypatch):
+    """By a pass that may be the first."""
+    written = []
+    monkeypatch.setattr(
+        evaluate.embedding, "write", lambda *given, **more: written.append((given, more))
+    )
+    one = object.__new__(evaluate.Programs)
+    one._features = tmp_path / "features.npz"
+    one.opened = types.SimpleNamespace(
+        config=config.Config(evaluation=config.Evaluation(batch_size=8))
+    )
+    for _ in range(2):
+        if written:
+            one._features.touch()
+        assert one.embed() == one._features
+        assert not one._features.exists()
+    assert written == 2 * [((one.opened, one._features), {"batch_size": 8})]
 
 
 def test_a_folder_without_images_is_named(tmp_path):

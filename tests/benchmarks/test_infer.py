@@ -2,11 +2,13 @@
 
 import csv
 import importlib.util
+import math
 import types
 
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from vit_jax import config, models, preflight
 from vit_jax.benchmarks import forward, infer, infer_files, max_batch
@@ -96,7 +98,7 @@ def test_where_not_one_image_fits_the_answer_is_none():
 
 
 @pytest.mark.slow
-def test_the_batch_doubles_until_memory_ends(monkeypatch):
+def test_a_program_gives_the_probabilities_of_images():
     tiny = config.Model(patch_size=(8, 8), width=16, depth=1, mlp_dim=16, heads=2, num_classes=1000)
     network = models.create(tiny, image_size=(16, 16))
     one = forward.Forward(model="tiny", size=16, side=16, network=network)
@@ -106,12 +108,18 @@ def test_the_batch_doubles_until_memory_ends(monkeypatch):
     found = np.asarray(program(params, infer.pixels(2, 16)))
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-5)
 
+
+def test_the_batch_doubles_until_memory_ends(monkeypatch):
+    network = types.SimpleNamespace(init=lambda key: {"kernel": key})
+    one = forward.Forward(model="tiny", size=16, side=16, network=network)
+
     def compile_(self, batch, device):
         if batch == 8:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return batch
 
     monkeypatch.setattr(forward.Forward, "compile", compile_)
+    monkeypatch.setattr(infer, "pixels", lambda batch, side: None)
     monkeypatch.setattr(infer, "peak_memory", lambda program: 1.0)
     monkeypatch.setattr(
         infer, "time_passes", lambda program, params, images, rounds: program**0.5 / 9
@@ -130,6 +138,60 @@ def test_the_batch_doubles_until_memory_ends(monkeypatch):
     (result,) = infer.measure([one], rounds=2, say=lambda text: None)
     assert result.timed == []
     assert "half of the free memory" in result.limit
+    half = 0.6 * infer._free_memory()
+    monkeypatch.setattr(infer, "peak_memory", lambda program: half)
+    (result,) = infer.measure([one], rounds=2, say=lambda text: None)
+    assert result.timed == []
+
+    def broken(self, batch, device):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no such program")
+
+    monkeypatch.setattr(forward.Forward, "compile", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        next(infer.measure([one], rounds=2, say=lambda text: None))
+
+
+def test_a_first_pass_is_not_timed():
+    passes = []
+    infer.time_passes(lambda *given: passes.append(given), "params", "images", 3)
+    assert passes == 4 * [("params", "images")]
+
+
+def test_every_forward_pass_is_searched_on_one_device(monkeypatch):
+    """And the compilations are counted."""
+    asked, said = [], []
+
+    def use(one, batch, where):
+        asked.append((one, batch, where))
+        return max_batch.MemoryUse(batch, batch <= 100, 100)
+
+    monkeypatch.setattr(max_batch, "compile_use", use)
+    where = types.SimpleNamespace(name="v3-8")
+    one = forward.Forward(model="tiny", size=15, side=16, network=None)
+    (found,) = max_batch.search([one], where, said.append)
+    assert (found.model, found.size, found.side, found.compiled) == ("tiny", 15, 16, len(asked))
+    assert 95 <= found.batch == found.peak <= 100
+    assert all(place is where for _, _, place in asked)
+    assert said[0] == "tiny at 16 for v3-8: compiling a batch of 8"
+    assert len(said) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("fits", "refused", "guess"), [([], 64, 32), ([8], 64, 48), ([8, 16], 80, 64)]
+)
+def test_the_next_batch_where_the_compiler_does_not_say_what_one_takes(fits, refused, guess):
+    """Half of one that does not fit, then three quarters of the way there from the largest."""
+    tried = {batch: max_batch.MemoryUse(0.0, True, 1e9) for batch in fits}
+    tried[refused] = max_batch.MemoryUse(math.inf, False, 1e9)
+    assert max_batch._next(tried) == guess
+
+
+def test_the_axes_of_the_picture_are_logarithmic():
+    (axes,) = (Figure().subplots(),)
+    infer_files._draw(axes, infer_files.Panel("images/s", [("R50x1", 64, 10.0), ("ViT", 64, 9.0)]))
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("input size [pixels]", "images/s")
+    assert [line.get_linestyle() for line in axes.get_lines()] == ["--", "-"]
 
 
 def test_tables_and_files_say_what_was_found(tmp_path):

@@ -1,6 +1,8 @@
 """What `bench input` measures and how it says it; the measuring itself is not timed here."""
 
 import dataclasses
+import json
+import os
 import stat
 import sys
 import tarfile
@@ -18,9 +20,19 @@ from vit_jax.data.sources import open_source
 def test_pictures_are_the_same_every_time_and_as_large_as_imagenets(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    some, others = (sample_images.make(tmp_path / name, 3) for name in "ab")
-    assert [file.read_bytes() for file in some] == [file.read_bytes() for file in others]
+    some, others = (
+        sample_images.make(tmp_path / name, count) for name, count in (("a", 6), ("b", 2))
+    )
+    assert [one.read_bytes() for one in some[:2]] == [one.read_bytes() for one in others]
     assert cv2.imread(str(some[0])).shape == (375, 500, 3)
+    assert {cv2.imread(str(file)).shape[:2] for file in some} == {
+        (375, 500),
+        (500, 375),
+        (333, 500),
+        (480, 640),
+    }
+    pixels = cv2.imread(str(some[0])).astype(float)
+    assert np.ptp(pixels, axis=2).mean() < 0.7 * pixels.mean(axis=2).std()  # few strong colors
     assert 90_000 < np.median([file.stat().st_size for file in some]) < 130_000
 
 
@@ -40,10 +52,42 @@ def test_files_come_from_a_folder_or_a_tar(tmp_path):
 def test_a_worker_loads_what_it_is_asked_for(tmp_path):
     files = sample_images.make(tmp_path, 2)
     source = input_worker.Files([str(file) for file in files])
+    assert [source[k].label for k in (0, 1)] == [0, 1]
+    assert [input_worker.Files(3 * [str(files[0])])[2].label] == [0]
     answer = input_worker.load(source, config.Data(train_crop="inception", threads=1), count=1)
     assert answer["images"] == 256
     assert answer["seconds"] > 0
     assert answer["cpu"] > 0
+
+
+def test_a_worker_answers_every_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "names").write_bytes(b"a.jpg\nb.jpg\n")
+    asked, cores = [], []
+
+    def load(source, data, count):
+        asked.append((len(source), source.name(1), data.threads, data.partial_decoding, count))
+        return {"images": 256 * count}
+
+    monkeypatch.setattr(input_worker, "load", load)
+    monkeypatch.setattr(input_worker.os, "sched_setaffinity", lambda *given: cores.append(given))
+    monkeypatch.setattr(sys, "stdin", ["1\n", "3\n"])
+    input_worker.main("0,2", "2", "whole", str(tmp_path / "names"), "2,10")
+    assert cores == [(0, {0, 2})]
+    assert asked == [(2, "b.jpg", 2, False, 1), (2, "b.jpg", 2, False, 3)]
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["images"] for one in answers] == [256, 768]
+    assert all(one["peak"] > 2**20 for one in answers)
+
+
+@pytest.mark.parametrize(("cores", "measured"), [({3}, [[3]]), ({1, 3, 2}, [[1], [1, 2, 3]])])
+def test_one_core_is_measured_and_then_all(cores, measured, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: cores if process == 0 else {9})
+    monkeypatch.setattr(sample_images, "gather", lambda *_: [tmp_path / "a.jpg"])
+    monkeypatch.setattr(input, "_prepare", lambda files, folder: "packed")
+    monkeypatch.setattr(input, "_compare", lambda options, *given: asked.append(given))
+    list(input.measure(input.Input()))
+    assert [given[0] for given in asked] == measured
 
 
 STAND_IN = """#!{python}
