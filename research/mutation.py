@@ -297,7 +297,7 @@ def main():
         for found in search(waiting(), until=options.until, budget=options.budget):
             record(found)
     elif options.command == "check":
-        killed = [row for row in rows if row.killed_by]
+        killed = [row for row in rows if row.killed_by and _named(row, options.words)]
         number, source = rotation.number()
         repeated = killed[number % options.share :: options.share]
         print(f"{len(repeated)} of {len(killed)} faults, by {source}")

@@ -253,6 +253,10 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
             "https://host/a?x=1&X-Goog-Signature=***&token=*** gone",
         ),
         ("hf_planted0123456789, ya29.planted-0123", "hf_***, ya29.***"),
+        (
+            "weights/hf_vit_base_patch16_224/config.json",
+            "weights/hf_vit_base_patch16_224/config.json",
+        ),
         ("HF_TOKEN=planted WANDB_API_KEY='planted'", "HF_TOKEN=*** WANDB_API_KEY='***'"),
         ("it was planted0123456789", "it was ***"),
         (

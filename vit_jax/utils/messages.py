@@ -20,7 +20,7 @@ DIRECTIONS = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u
 # What precedes a secret: an address's password, a token's kind, or the name of a value.
 NAMES = ("TOKEN", "API_KEY", "ACCESS_KEY", "SECRET", "PASSWORD")
 SECRET = re.compile(
-    r"(://)[^/@\s*]+(?=@)|\b(hf_|ghp_|github_pat_|ya29\.|AIza)[\w.\-]{8,}"
+    r"(://)[^/@\s*]+(?=@)|\b(hf_(?=[A-Za-z0-9]{16})|ghp_|github_pat_|ya29\.|AIza)[\w.\-]{8,}"
     r"|([?&][\w.\-]*(?i:token|secret|password|key|signature|credential)=)[^*&\s\"']+"
     rf"|((?:{'|'.join(NAMES)})=[\"']?)[^*&\s\"']+"
 )
