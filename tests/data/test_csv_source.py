@@ -9,7 +9,7 @@ import pytest
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, pipeline, sources, transforms
-from vit_jax.data.source import UNKNOWN, DataError, label_text, read_targets
+from vit_jax.data.source import UNKNOWN, DataError, label_text, read_labels, read_targets
 
 TRAIN = "image,labels\na.png,cat;dog\nsub/b.png,dog\nc.png,\nd.png, cat ; bird \n"
 TEST = "image,labels\ne.png,bird\nf.png,\n"
@@ -370,3 +370,9 @@ def test_columns_that_are_not_there(tmp_path):
         "ROOT/train.csv: needs a header and at least 2 columns with commas between, image and "
         "numbers"
     )
+
+
+def test_classes_are_known_without_reading_an_image(tmp_path):
+    (tmp_path / "train.csv").write_text("image,class\na.png,b\nc.png,a\nd.png,b\n")
+    source = opened(tmp_path, multilabel=False)
+    assert read_labels(source).tolist() == [1, 0, 1]

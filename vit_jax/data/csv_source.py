@@ -50,7 +50,8 @@ class CsvImages:
     the numbers of these columns, in their order, and no other is read. Without `labels` only the
     first column is read, and may be the only one.
 
-    `targets` are the numbers of all images, (N, K) float64, or None.
+    `targets` are the numbers of all images, (N, K) float64, or None; `labels` the classes, (N,)
+    int32, or None where an image has any number.
 
     Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
     of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest. Images of
@@ -103,6 +104,8 @@ class CsvImages:
         self._files = FileNames(self._root, [row.image for row in rows])
         self.targets = np.array([row.numbers for row in rows], "<f8") if columns else None
         self._labels = np.array([place for label in found for place in label], "<i4")
+        # Known without reading an image, if each has one.
+        self.labels = self._labels if known and not self._multilabel else None
         self._label_ends = np.cumsum([0, *map(len, found)], dtype="<i8")
 
     def _label(self, path: pathlib.Path, row: CsvRow, places: dict[str, int]) -> tuple[int, ...]:
