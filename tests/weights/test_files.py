@@ -105,6 +105,13 @@ def test_safetensors_as_the_library_writes_it(tmp_path):
     assert_same(all_of(path), expected)
 
 
+@pytest.mark.parametrize("length", range(1, 9))
+def test_numbers_of_safetensors_begin_at_a_multiple_of_their_size(tmp_path, length):
+    path = tmp_path / "a.safetensors"
+    writers.write(path, {"n" * length: np.zeros(1, np.float32)}, {})
+    assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
+
+
 def times_open(path):
     """How often the process holds a file open."""
     links = pathlib.Path("/proc/self/fd").iterdir()

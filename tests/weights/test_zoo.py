@@ -222,12 +222,12 @@ def row(name, ds, val, file, adapted="", tuned="", side=""):
 def index(tmp_path):
     lines = [
         HEADER,
+        row("B/16", "i21k", "", "B_16-d", "imagenet2012", 0.99, 224),  # without an accuracy
         row("B/16", "i21k", 0.40, "B_16-a", "imagenet2012", 0.89, 384),
         row("B/16", "i21k", 0.47, "B_16-b", "cifar100", 0.99, 224),
         row("B/16", "i21k", 0.47, "B_16-b", "imagenet2012", 0.81, 224),
         row("B/16", "i21k", 0.47, "B_16-b", "imagenet2012", 0.85, 384),
         row("B/16", "i1k", 0.76, "B_16-c", "imagenet2012", 0.79, 224),
-        row("B/16", "i21k", "", "B_16-d", "imagenet2012", 0.99, 224),
         row("R50+L/32", "i21k", 0.48, "R50_L_32-e", "cifar10", 0.98, 224),
     ]
     path = tmp_path / "index.csv"
