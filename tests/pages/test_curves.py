@@ -5,8 +5,10 @@ import resource
 
 import cv2
 import pytest
+from matplotlib.figure import Figure
 
 from vit_jax.pages import curves
+from vit_jax.pages.charts import Chart, Series
 from vit_jax.runtime import logs
 
 
@@ -39,3 +41,28 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_picture(metrics):
     assert output.read_bytes() == b"the picture of before"
     assert sorted(path.name for path in metrics.parent.iterdir()) == ["curves.png", "metrics.jsonl"]
     assert logs.NotWritten.exit_code == 70
+
+
+def test_charts_are_drawn_as_they_say():
+    series = [
+        Series(name=str(k), points=[(1, 0.1), (10, 0.4)], color=k, marks=k == 0) for k in (0, 5)
+    ]
+    axes = Figure().subplots()
+    curves._draw(axes, Chart(title="a", series=series, percent=True, ticks=[(1, "one")]))
+    colors = [container[0].get_color() for container in axes.containers]
+    assert colors == [curves.COLORS[0], curves.COLORS[1]]
+    assert axes.yaxis.get_major_formatter()(0.25) == "25.0%"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["one"]
+    axes = Figure().subplots()
+    curves._draw(axes, Chart(title="a", series=series, log_y=True, log_x=True))
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    curves._draw(Figure().subplots(), Chart(title="a", series=[], log_y=True))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_several_series_have_a_legend(count, tmp_path, monkeypatch):
+    legends = []
+    monkeypatch.setattr(Figure, "legend", lambda self, **given: legends.append(given))
+    series = [Series(name=str(k), points=[(1, 0.1)], color=k) for k in range(count)]
+    curves.draw_chart(Chart(title="a", series=series), tmp_path / "a.png")
+    assert len(legends) == (count > 1)

@@ -200,3 +200,21 @@ def test_compiled_programs_are_kept_in_a_private_folder_of_the_user(tmp_path, mo
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
+
+
+@pytest.mark.parametrize("platforms", [None, "tpu"])
+def test_a_question_about_devices_is_answered_in_words_or_in_a_line(platforms, monkeypatch):
+    from vit_jax.runtime import backend
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    if platforms:
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    assert backend.ask("print('cpu', 4)") == ["cpu", "4"]
+    why = "raise RuntimeError('no such device (set JAX_PLATFORMS to choose)')"
+    with pytest.raises(errors.ConfigError) as caught:
+        backend.ask(why)
+    assert str(caught.value) == (
+        "JAX_PLATFORMS=tpu: not on this machine (no such device); unset it to use what there is"
+        if platforms
+        else "jax finds no device: no such device"
+    )

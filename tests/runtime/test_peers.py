@@ -1,5 +1,8 @@
 """Real processes that do not come, do not agree, or are lost: each says so and ends."""
 
+import hashlib
+import platform
+import re
 import signal
 import socket
 import time
@@ -128,3 +131,22 @@ def test_half_an_environment_is_one_line(monkeypatch, variables, line):
     monkeypatch.setenv("TPU_WORKER_ID", "2")
     with pytest.raises(config.ConfigError, match="TPU_WORKER_ID=2: must be a number below 2, on a"):
         distributed.from_environment()
+
+
+def test_what_processes_leave_for_each_other(tmp_path):
+    me = distributed.ProcessInfo(number=3, count=4, address=None)
+    folder = tmp_path / "run" / distributed.FOLDER
+    distributed._write_host(folder, me)
+    assert distributed.host_of(tmp_path / "run", 3) == platform.node()
+    assert distributed.host_of(tmp_path / "run", 2) == distributed.host_of(None, 3) == "?"
+    token = distributed._write_token(tmp_path / "new" / "folder")
+    assert (tmp_path / "new/folder/token").read_text() == token
+    assert re.fullmatch("[0-9a-f]{16}", token)
+    assert distributed._write_token(tmp_path / "new" / "folder") != token
+
+
+def test_the_code_is_that_of_the_package_alone():
+    root, total = runs.ROOT / "vit_jax", hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        total.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
+    assert distributed.code_digest() == total.hexdigest()[:16]

@@ -93,3 +93,82 @@ def test_wandb_offline_keeps_the_run_and_a_resumed_one_has_its_id(tmp_path, monk
     kept = list((tmp_path / "run" / "wandb").glob(f"offline-run-*-{name}/run-{name}.wandb"))
     assert len(kept) == 2  # one for each process of the run; `wandb sync` joins them by the id
     assert all(b"train/loss" in file.read_bytes() for file in kept)
+
+
+class Service:
+    """Stands in for a package: notes every call, and gives back what has the same attributes."""
+
+    def __init__(self, calls, name=""):
+        self._calls, self._name = calls, name
+
+    def __getattr__(self, name):
+        return Service(self._calls, f"{self._name}.{name}".strip("."))
+
+    def __call__(self, *args, **more):
+        self._calls.append((self._name, args, more))
+        return self
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    noted = []
+    monkeypatch.setattr(trackers, "_installed", lambda package: Service(noted))
+    return noted
+
+
+def test_an_id_is_made_once(tmp_path):
+    made = iter("ab")
+    assert trackers._run_id(tmp_path, "wandb", lambda: next(made)) == "a"
+    assert trackers._run_id(tmp_path, "mlflow", lambda: next(made)) == "b"
+    assert trackers._run_id(tmp_path, "wandb", lambda: 1 / 0) == "a"
+    assert json.loads((tmp_path / "tracking.json").read_text()) == {"wandb": "a", "mlflow": "b"}
+
+
+def test_wandb_is_quiet_and_waits_for_its_uploads(tmp_path, calls):
+    logger = trackers.WandB(tmp_path, project="mine")
+    (settings,) = (more for name, _, more in calls if name == "Settings")
+    assert settings == {"silent": True, "console": "off"}
+    (given,) = (more for name, _, more in calls if name == "init")
+    assert (given["project"], given["resume"], given["dir"]) == ("mine", "allow", str(tmp_path))
+    logger.write(7, {"train/loss": 0.5})
+    assert calls[-1][1] == ({"step": 7, "train/loss": 0.5},)
+    logger.close()
+    assert calls[-1][0].endswith("finish")
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "used"),
+    [("http://a", "http://b", "http://a"), (None, "http://b", "http://b"), (None, None, "mlruns")],
+)
+def test_mlflow_has_every_option_a_hundred_at_a_time(
+    given, variable, used, tmp_path, monkeypatch, calls
+):
+    if variable:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
+    else:
+        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name in trackers.MLFLOW:
+        monkeypatch.setenv(name, "1")
+    options = {f"option{number}": number for number in range(205)}
+    (tmp_path / "config.json").write_text(json.dumps(options))
+    monkeypatch.setattr(trackers, "_run_id", lambda directory, name, make: make() and "id")
+    trackers.MLflow(tmp_path, uri=given)
+    (client,) = (more for name, _, more in calls if name == "MlflowClient")
+    assert client == {"tracking_uri": (tmp_path / used).as_uri() if used == "mlruns" else used}
+    batches = [more["params"] for name, _, more in calls if name.endswith("log_batch")]
+    assert [len(batch) for batch in batches] == [100, 100, 5]
+    params = [args for name, args, _ in calls if name.endswith("Param")]
+    assert params == [(key, str(value)) for key, value in options.items()]
+
+
+def test_tensorboard_is_a_logger_of_its_name_and_makes_no_folder_before_it_writes(tmp_path):
+    metrics = logs.Metrics(tmp_path, tensorboard=True)
+    (board,) = metrics._others
+    assert type(board) is logs.TensorBoard
+    assert not (tmp_path / "tensorboard").exists()
+    metrics.write(1, {"train/loss": 0.5})
+    metrics.close()
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+    metrics = logs.Metrics(tmp_path, tensorboard=False)
+    assert metrics._others == []
+    metrics.close()

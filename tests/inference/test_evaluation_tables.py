@@ -1,0 +1,55 @@
+"""`vit_jax evaluate --output`: the CSV files, by hand."""
+
+import types
+
+import numpy as np
+
+from vit_jax import config
+from vit_jax.evaluation.metrics import Outputs
+from vit_jax.inference import evaluation
+
+CLASSES = ("cat", "dog", "owl")
+SOURCE = types.SimpleNamespace(name=lambda at: f"{at}.png")
+
+
+def tables(folder, outputs, loss, classes=CLASSES):
+    opened = types.SimpleNamespace(
+        classes=classes, config=types.SimpleNamespace(loss=loss), scaled=lambda logits: logits / 2
+    )
+    evaluation.write_tables(folder, outputs, SOURCE, opened)
+    return {one.name: one.read_text().splitlines() for one in folder.iterdir()}
+
+
+def test_images_classes_and_confusions_of_a_split(tmp_path):
+    """Probabilities are those of logits over the temperature, here 2."""
+    logits = 2 * np.log(np.float32([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]))
+    outputs = Outputs(logits, np.int32([0, 1, 1]), np.array([2, 0, 1]))
+    found = tables(tmp_path / "out", outputs, config.Config().loss)
+    assert found["images.csv"] == [
+        "image,truth,prediction,truth_probability,prediction_probability",
+        "2.png,cat,cat,0.700000,0.700000",
+        "0.png,dog,cat,0.250000,0.500000",
+        "1.png,dog,dog,0.800000,0.800000",
+    ]
+    assert found["classes.csv"] == [
+        "class,images,precision,recall,f1,auroc,average_precision",
+        "cat,1,0.500000,1.000000,0.666667,1.000000,1.000000",
+        "dog,2,1.000000,0.500000,0.666667,1.000000,1.000000",
+        "owl,0,0.000000,0.000000,0.000000,,",
+    ]
+    assert found["confusion.csv"] == ["truth,cat,dog,owl", "cat,1,0,0", "dog,1,1,0", "owl,0,0,0"]
+
+
+def test_numbers_have_their_truth_beside_them(tmp_path, monkeypatch):
+    truth = np.array([[1.5, 2.5], [3.5, 4.5]])
+    monkeypatch.setattr(evaluation, "read_targets", lambda source: truth)
+    loss = config.Regression(mean=(0.0, 1.0), std=(1.0, 2.0))
+    outputs = Outputs(np.float32([[1.0, 1.0], [2.0, 0.0]]), np.zeros((2, 2)), np.array([1, 0]))
+    found = tables(tmp_path / "out", outputs, loss, ("width", "height"))
+    assert found == {
+        "images.csv": [
+            "image,width,width_predicted,height,height_predicted",
+            "1.png,3.5,1.0,4.5,3.0",
+            "0.png,1.5,2.0,2.5,1.0",
+        ]
+    }
