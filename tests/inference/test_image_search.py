@@ -111,3 +111,45 @@ def test_a_folder_and_its_table_give_the_same(tmp_path, capsys):
     (tmp_path / "text.png").write_text("none")
     bad = [f"--checkpoint={FIXTURE}", f"--index={table}", f"--query={tmp_path}/text.png"]
     assert cli.main(["search", *bad]) == 2
+
+
+@pytest.fixture
+def searched(tmp_path, monkeypatch):
+    """A table of two images and a query; the model gives the first one's features."""
+    asked = []
+    np.savez(tmp_path / "x.npz", names=np.array(["a", "b"]), features=np.eye(2, dtype=np.float32))
+    cv2.imwrite(str(tmp_path / "q.png"), np.zeros((3, 3, 3), np.uint8))
+
+    def load(reference, overrides, step):
+        asked.append((reference, overrides, step))
+        return types.SimpleNamespace(embed=lambda image: np.float32([[1, 0]]))
+
+    monkeypatch.setattr(search.loading, "load", load)
+    monkeypatch.setattr(search, "create_document", lambda *given: given)
+    monkeypatch.setattr(search.html, "page", lambda given: f"{given[1].name} {given[2].name}")
+    return tmp_path, asked
+
+
+def test_the_model_is_asked_once_query_and_table_are_read(searched):
+    root, asked = searched
+    found = search.search("run", root / "x.npz", root / "q.png", {"seed": 1}, step=7, top=1)
+    assert found == [("a", 1.0)]
+    assert asked == [("run", {"seed": 1}, 7)]
+    page = root / "page.html"
+    search.search("run", root / "x.npz", root / "q.png", images=root, output=page)
+    assert page.read_text() == f"q.png {root.name}"
+
+
+def test_what_cannot_be_searched_is_one_line_before_a_model_is_loaded(searched):
+    root, asked = searched
+    table, query = root / "x.npz", root / "q.png"
+    for line, index, photo, more in (
+        ("--index=.*gone: no such file or folder", root / "gone", query, {}),
+        ("--query=.*gone.png: No such file", table, root / "gone.png", {}),
+        ("--output=p.html: shows pictures; name their folder", table, query, {"output": "p.html"}),
+        ("--index=.*must be on a disk", "gs://b/x.npz", query, {}),
+        ("--output=.*must be on a disk", root, query, {"output": "gs://b/p.html"}),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            search.search("run", index, photo, **more)
+    assert asked == []

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 import cv2
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 from image_folders import fill
 from vit_jax import cli, config
 from vit_jax.data.sources import open_source
-from vit_jax.inference.doctor import KINDS
+from vit_jax.inference.doctor import KINDS, run
 
 FIXTURE = pathlib.Path(__file__).parents[2] / "fixtures/vit_tiny_token.npz"
 
@@ -105,3 +106,23 @@ def test_mistakes_are_one_line(tmp_path, words, line, capsys, monkeypatch):
     assert line in err
     assert err.count("\n") == 1
     assert not (tmp_path / "doctor.html").exists()
+
+
+def test_paths_in_a_bucket_are_refused_from_python_too(tmp_path):
+    for given in ({"folder": "gs://b/x"}, {"folder": tmp_path, "fix_list": "gs://b/x.csv"}):
+        with pytest.raises(config.ConfigError, match="gs://b/x.*must be on a disk"):
+            run.doctor(**given)
+
+
+def test_a_list_leaves_out_what_it_cannot_have(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(run.logs.log, "warning", lambda text, *values: said.append(text % values))
+    left_out = {"a.png": "copy", " b.png": "copy", "c\\d.png": "leak"}
+    found = types.SimpleNamespace(left_out=left_out)
+    assert run.write_fix_list(tmp_path / "fix.csv", found) == 1
+    assert (tmp_path / "fix.csv").read_text() == "image,reason\na.png,copy\n"
+    assert len(said) == 1
+    assert said[0].startswith(f"--fix-list={tmp_path / 'fix.csv'}: a list cannot have  b.png")
+    left_out.clear()
+    assert run.write_fix_list(tmp_path / "fix.csv", found) == 0
+    assert len(said) == 1

@@ -1,0 +1,53 @@
+"""When a run saves, where, and how long it has run."""
+
+import time
+import types
+
+import pytest
+
+import pages
+import runs
+from vit_jax.runs import preview, saving
+from vit_jax.runs.session import Session
+
+
+def session(tmp_path, **given):
+    return Session(workdir=tmp_path, stop=None, phases=None, progress=None, **given)
+
+
+def test_checkpoints_are_those_of_the_run_and_of_its_lease(tmp_path, monkeypatch):
+    made, cfg = {}, runs.configure(checkpoint={"keep": 3, "best": "top1"})
+    monkeypatch.setattr(
+        saving, "Manager", lambda folder, **given: made.update(given, folder=folder) or made
+    )
+    mine = session(tmp_path, check_lease=lambda: None)
+    assert saving.open_manager(cfg, mine).thing is made
+    assert made == {
+        "folder": tmp_path / "checkpoints", "keep": 3, "best": "test/top1",
+        "check_lease": mine.check_lease,
+    }  # fmt: skip
+
+
+def test_the_age_of_a_process(tmp_path, monkeypatch):
+    one = session(tmp_path, began=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 107.5)
+    assert one.age == 7.5
+
+
+@pytest.mark.parametrize(
+    ("minutes", "passed", "over"), [(None, 1e9, False), (2, 120.0, False), (2, 120.5, True)]
+)
+def test_a_run_saves_once_its_minutes_are_over(minutes, passed, over, monkeypatch):
+    one = object.__new__(saving.Saver)
+    one._cfg = runs.configure(checkpoint={"minutes": minutes})
+    one._durations = types.SimpleNamespace(saves=lambda step: False)
+    one._saved_at = 50.0
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0 + passed)
+    assert one.due(3) == over
+
+
+def test_a_run_has_done_the_steps_of_its_newest_checkpoint(tmp_path):
+    assert preview._steps_done(tmp_path) is None
+    for step in (10, 20, 30):
+        pages.write_record(tmp_path, step)
+        assert preview._steps_done(tmp_path) == step
