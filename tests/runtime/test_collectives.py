@@ -57,6 +57,9 @@ def test_its_error_is_that_of_all(process):
     with pytest.raises(DamagedCheckpoint, match="^torn$"):
         collectives.broadcast_from_main(fail)
     assert json.loads(bytes(sent[1])) == {"error": "torn", "damaged": True}
+    process(0)
+    with pytest.raises(ZeroDivisionError):  # its own, there
+        collectives.broadcast_from_main(lambda: 1 / 0)
     for damaged, kind in ((True, DamagedCheckpoint), (False, CheckpointError)):
         process(1, *message(error="torn", damaged=damaged))
         with pytest.raises(kind, match="^torn$") as caught:

@@ -1,8 +1,10 @@
 """`vit_jax doctor` from end to end, and its mistakes before a checkpoint is opened."""
 
+import errno
 import json
 import pathlib
 import types
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -126,3 +128,20 @@ def test_a_list_leaves_out_what_it_cannot_have(tmp_path, monkeypatch):
     left_out.clear()
     assert run.write_fix_list(tmp_path / "fix.csv", found) == 0
     assert len(said) == 1
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    for name in ("list_images", "read_images", "document"):
+        monkeypatch.setattr(run, name, lambda *_, **__: None)
+    monkeypatch.setattr(
+        run.loading, "load", lambda *_: types.SimpleNamespace(config=config.Config())
+    )
+    monkeypatch.setattr(run.examination, "examine", lambda *_: None)
+    monkeypatch.setattr(run.html, "page", lambda document: "text")
+    page = tmp_path / "page.html"
+    run.doctor(tmp_path, output=page)
+    assert page.read_text() == "text"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(run.storage, "write_atomically", Mock(side_effect=full))
+    with pytest.raises(Exception, match=f"^--output={page}: cannot be written: No space left"):
+        run.doctor(tmp_path, output=page)

@@ -120,16 +120,15 @@ def pretraining(name: str) -> TableRun:
 def transfer(name: str, origin: str = "") -> TableRun:
     """A transfer; its name includes an `origin` that differs from the config's."""
     usual = catalog.about(name).origin
-    directory = name
-    if origin and origin != usual:  # finetune/R50x1-jft7ep-cifar10: the arm of Table 7 with SGD
-        stem, target = name.rsplit("-", 1)
-        directory = f"{stem}{origin.removeprefix(usual)}-{target}"
+    origin = origin or usual
+    stem, target = name.rsplit("-", 1)
     measures_real = "-imagenet" in name.partition("-")[2]
     return TableRun(
-        directory=directory,
+        # Of finetune/R50x1-jft7ep-cifar10 Table 7 has an arm with SGD.
+        directory=f"{stem}{origin.removeprefix(usual)}-{target}",
         name=name,
         kind="transfer",
-        origin=pretraining(origin or usual),
+        origin=pretraining(origin),
         measured=(("evaluation.tasks", "imagenet-real"),) if measures_real else (),
     )
 
