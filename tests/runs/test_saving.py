@@ -1,5 +1,6 @@
 """When a run saves, where, and how long it has run."""
 
+import contextlib
 import time
 import types
 
@@ -8,7 +9,9 @@ import pytest
 import pages
 import runs
 from vit_jax.runs import preview, saving
+from vit_jax.runs import session as sessions
 from vit_jax.runs.session import Session
+from vit_jax.runtime import distributed, locking, preemption
 
 
 def session(tmp_path, **given):
@@ -51,3 +54,20 @@ def test_a_run_has_done_the_steps_of_its_newest_checkpoint(tmp_path):
     for step in (10, 20, 30):
         pages.write_record(tmp_path, step)
         assert preview._steps_done(tmp_path) == step
+
+
+def test_the_lease_of_a_run_is_checked_by_its_session(tmp_path, monkeypatch):
+    joined = []
+    monkeypatch.setattr(distributed, "initialize", lambda directory, **_: joined.append(directory))
+    for refusal in (None, "in use"):
+        lease = lambda: None  # noqa: E731
+        attempt = contextlib.nullcontext((refusal, lease))
+        monkeypatch.setattr(locking, "attempt", lambda *_, attempt=attempt, **__: attempt)
+        cfg, stop = runs.configure(), preemption.Stop(holding=False)
+        if refusal is None:
+            with sessions._open(cfg, tmp_path, stop) as one:
+                assert one.check_lease is lease
+        else:
+            with pytest.raises(locking.InUse, match="in use"), sessions._open(cfg, tmp_path, stop):
+                pass
+    assert joined == [tmp_path, None]  # another run's directory stays as it is

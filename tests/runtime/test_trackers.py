@@ -6,6 +6,7 @@ The packages are extras; without them only what needs none of them is tested.
 import importlib
 import json
 import logging
+import warnings
 from unittest import mock
 
 import pytest
@@ -14,6 +15,7 @@ import runs
 from vit_jax import config, train_loop
 from vit_jax.runtime import logs
 from vit_jax.runtime.logs import trackers
+from vit_jax.utils.errors import AssumptionWarning
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])
@@ -172,3 +174,15 @@ def test_tensorboard_is_a_logger_of_its_name_and_makes_no_folder_before_it_write
     metrics = logs.Metrics(tmp_path, tensorboard=False)
     assert metrics._others == []
     metrics.close()
+
+
+@pytest.mark.parametrize("handlers", [[], [logging.NullHandler()]])
+def test_a_command_that_logs_nothing_else_shows_assumptions(handlers, monkeypatch):
+    shown, said = [], []
+    monkeypatch.setattr(logs.log, "handlers", handlers)
+    monkeypatch.setattr(logs.log, "info", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(logs, "setup", lambda: shown.append(1))
+    with logs.assumptions_logged():
+        warnings.warn(AssumptionWarning("a.npz", ["pooling=token", "mean=0.5"]), stacklevel=1)
+    assert said == ["a.npz: pooling=token", "a.npz: mean=0.5"]
+    assert len(shown) == (not handlers)

@@ -5,6 +5,8 @@ import dataclasses
 import hashlib
 import json
 import re
+import threading
+import types
 import zlib
 
 import cv2
@@ -17,7 +19,7 @@ import pages
 import runs
 from vit_jax import cli
 from vit_jax.inference import loading, prediction
-from vit_jax.inference.inspect import measures, view
+from vit_jax.inference.inspect import measures, serve, view
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
 from vit_jax.utils import messages
@@ -393,3 +395,37 @@ def test_narrow_screens_do_not_scroll_sideways_and_everything_has_a_name(opened,
         [],
         True,
     ]
+
+
+@pytest.mark.parametrize(
+    ("fresh", "meaning", "best"),
+    [((), "softmax", [1, 2]), (("head/kernel",), "softmax", []), ((), "mse", [])],
+)
+def test_the_best_classes_are_those_of_a_trained_head_of_classes(fresh, meaning, best):
+    loss = types.SimpleNamespace(meaning=meaning)
+    one = types.SimpleNamespace(fresh=fresh, config=types.SimpleNamespace(loss=loss), classes="ab")
+    found = view.Viewer._best(types.SimpleNamespace(opened=one), np.float32([0.1, 0.6, 0.3]))
+    assert found == best
+
+
+@pytest.mark.parametrize(("count", "shown"), [(None, view.COUNT), (3, 3)])
+def test_so_many_files_are_shown(count, shown, monkeypatch):
+    monkeypatch.setattr(view.loading, "load", lambda *_, **__: types.SimpleNamespace(config=None))
+    monkeypatch.setattr(view.checks, "check_fixed", lambda *_: None)
+    monkeypatch.setattr(view, "Viewer", lambda opened: "viewer")
+    monkeypatch.setattr(view.prediction, "files", lambda *given: given)
+    assert view.open_viewer("run", {}, paths=["a"], count=count, seed=7) == (
+        "viewer", (["a"], shown, 7),
+    )  # fmt: skip
+
+
+def test_a_server_refuses_more_connections_than_it_has_threads_for():
+    done = []
+    free = threading.BoundedSemaphore(1)
+    server = object.__new__(serve.Server)
+    server._connections, server.shutdown_request = free, done.append
+    assert free.acquire(blocking=False)
+    thread = threading.Thread(target=server.process_request, args=("a request", None), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done == ["a request"]

@@ -1,0 +1,36 @@
+"""Which files and examples are predicted, and what cannot be read."""
+
+import types
+
+import pytest
+
+from vit_jax import config
+from vit_jax.inference import prediction
+
+
+def test_a_file_that_is_gone_is_named(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"1")
+    files = prediction.files([tmp_path / "a.png", tmp_path / "gone.png"])
+    assert next(files) == (str(tmp_path / "a.png"), b"1", None)
+    with pytest.raises(config.ConfigError, match=r"gone\.png: No such file or directory$"):
+        next(files)
+
+
+def test_a_number_of_files_is_drawn_by_seed(tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.png").touch()
+    some, others = ([name for name, *_ in prediction.files([tmp_path], 4, s)] for s in (0, 1))
+    assert len(some) == len(set(some)) == 4
+    assert some == [name for name, *_ in prediction.files([tmp_path], 4, 0)] != others
+    assert len(list(prediction.files([tmp_path], 9))) == 9
+
+
+def test_examples_of_random_pixels_have_the_classes_of_the_head():
+    cfg = config.build({
+        "model": {"variant": "ViT-Ti/16", "num_classes": 7},
+        "data": {"source": "synthetic", "eval_split": "test[:20]", "image_size": 16},
+    })  # fmt: skip
+    loaded = types.SimpleNamespace(config=cfg, classes=tuple(map(str, range(7))))
+    truths = {truth for _, _, truth in prediction.read_examples(loaded, 20)}
+    assert truths <= set(loaded.classes)
+    assert len(truths) > 3
