@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -69,6 +70,7 @@ def test_results_are_those_of_the_step_with_their_split(tmp_path):
     for place in (".", "checkpoints", "checkpoints/00000060"):
         assert model_card.results(tmp_path / place, 60) == wanted
     assert model_card.results(tmp_path, 10) == {}
+    assert model_card.results(tmp_path / "checkpoints/00000060/params", 60) == {}  # of no run
 
 
 def test_results_stand_in_the_card_and_in_its_index(opened):
@@ -121,3 +123,21 @@ def test_a_license_without_a_card_is_refused(to, output, tmp_path, capsys):
     argv = ["convert", f"--checkpoint={WEIGHTS}", f"--to={to}", f"--output={tmp_path / output}"]
     assert cli.main([*argv, "--license=mit"]) == 2
     assert "--license=mit: goes into the model card of a folder" in capsys.readouterr().err
+
+
+def test_a_card_without_a_license_is_said(tmp_path):
+    for more, said in (({}, True), ({"license_id": "mit"}, False)):
+        lines = vit_jax.convert(WEIGHTS, "hf", tmp_path / f"{said}", **more)
+        assert ("README.md: names no license; --license=ID does" in lines) == said
+
+
+def test_an_adapter_is_of_a_run_and_its_checkpoint(tmp_path, monkeypatch):
+    with pytest.raises(config.ConfigError, match="is no run; only a run has a base"):
+        vit_jax.convert(WEIGHTS, "adapter", tmp_path / "out")
+    loading = model_card.loading
+    monkeypatch.setattr(loading, "is_run", lambda reference: True)
+    asked = Mock(side_effect=config.ConfigError("enough"))
+    monkeypatch.setattr(loading, "find_checkpoint", asked)
+    with pytest.raises(config.ConfigError, match="enough"):
+        vit_jax.convert(tmp_path / "run", "adapter", tmp_path / "out", step=7)
+    asked.assert_called_once_with(tmp_path / "run", 7)

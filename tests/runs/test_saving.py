@@ -71,3 +71,29 @@ def test_the_lease_of_a_run_is_checked_by_its_session(tmp_path, monkeypatch):
             with pytest.raises(locking.InUse, match="in use"), sessions._open(cfg, tmp_path, stop):
                 pass
     assert joined == [tmp_path, None]  # another run's directory stays as it is
+
+
+def test_a_compilation_is_shown_at_once_and_timed(tmp_path, monkeypatch):
+    done, clock = [], iter((10.0, 12.5, 12.5))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    one = Session(
+        workdir=tmp_path,
+        stop=None,
+        phases=lambda name: contextlib.nullcontext(done.append(name)),
+        progress=types.SimpleNamespace(doing=lambda *given, **more: done.append((given, more)),
+                                       say=done.append),
+        began=0.0,
+    )  # fmt: skip
+    with one.compiling():
+        pass
+    assert done == [
+        (("compiling the step",), {"slow": 0.0}), "compile",
+        "step compiled in 2.5 s, ready after 12.5 s",
+    ]  # fmt: skip
+
+
+def test_a_preview_counts_classes_and_parameters(tmp_path):
+    rows = dict(preview.preview(runs.configure(train={"class_weights": "balanced"}), tmp_path))
+    assert rows["model"].split()[1].startswith("parameters")
+    assert rows["evaluation"]
+    assert not list(tmp_path.iterdir())

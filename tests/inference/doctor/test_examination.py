@@ -201,3 +201,11 @@ def test_label_errors_are_those_of_cleanlab():
 def test_outliers_need_more_pictures_than_two_neighborhoods(count, said, tmp_path):
     found = examine(tmp_path, {f"{at:02}.png": at for at in range(count)})
     assert ("outliers need more than 20 different pictures" in found.notes) == said
+
+
+def test_a_gallery_has_the_findings_of_its_kind(tmp_path):
+    pictures = {"a/1.png": 1, "a/2.png": 2, "a/3.png": 3}
+    found = examine(tmp_path, pictures, sizes={"a/1.png": (9, 9), "a/3.png": (8, 8)})
+    gallery = page._Pictures(found, config.Config().data).gallery("tiny")
+    assert [one.path for one in gallery.samples] == ["a/1.png", "a/3.png"]
+    assert [one.caption for one in gallery.samples] == ["9 x 9 pixels", "8 x 8 pixels"]
