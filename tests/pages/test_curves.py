@@ -45,12 +45,12 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_picture(metrics):
 
 def test_charts_are_drawn_as_they_say():
     series = [
-        Series(name=str(k), points=[(1, 0.1), (10, 0.4)], color=k, marks=k == 0) for k in (0, 5)
+        Series(name=str(k), points=[(1, 0.1), (10, 0.4)], color=k, marks=k == 0) for k in (0, 6)
     ]
     axes = Figure().subplots()
     curves._draw(axes, Chart(title="a", series=series, percent=True, ticks=[(1, "one")]))
     colors = [container[0].get_color() for container in axes.containers]
-    assert colors == [curves.COLORS[0], curves.COLORS[1]]
+    assert colors == [curves.COLORS[0], curves.COLORS[2]]
     assert axes.yaxis.get_major_formatter()(0.25) == "25.0%"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["one"]
     axes = Figure().subplots()

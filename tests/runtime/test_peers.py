@@ -1,6 +1,7 @@
 """Real processes that do not come, do not agree, or are lost: each says so and ends."""
 
 import hashlib
+import pathlib
 import platform
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 import pytest
 
 import runs
+import vit_jax
 from vit_jax import config
 from vit_jax.runtime import distributed
 
@@ -146,7 +148,7 @@ def test_what_processes_leave_for_each_other(tmp_path):
 
 
 def test_the_code_is_that_of_the_package_alone():
-    root, total = runs.ROOT / "vit_jax", hashlib.sha256()
+    root, total = pathlib.Path(vit_jax.__file__).parent, hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         total.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
     assert distributed.code_digest() == total.hexdigest()[:16]

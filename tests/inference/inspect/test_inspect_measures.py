@@ -380,3 +380,15 @@ def test_photos_of_files_of_several_sizes_are_of_one_size():
     np.testing.assert_array_equal(shown.photos[1], inputs.see(large, data)[1])
     np.testing.assert_array_equal(shown.views[0], small)
     assert shown.first(1).photos.shape == (1, 64, 64, 3)
+
+
+@pytest.mark.parametrize(("side", "seen"), [(31, 16), (32, 32), (63, 32), (64, 64)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_people_see_the_pixels_that_a_file_has(axis, side, seen):
+    """As many times those of the model as there are in both directions."""
+    size = [64, 64, 1]
+    size[axis] = side
+    data = config.Data(image_size=(16, 16), channels=1)
+    view, photo = inputs.see(np.zeros(size, np.uint8), data)
+    assert view.shape == (16, 16, 1)
+    assert photo.shape == (seen, seen, 1)
