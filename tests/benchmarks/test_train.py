@@ -88,6 +88,10 @@ def test_the_worker_takes_the_steps_of_a_run():
     assert later["loss"] < first["loss"]
     assert later["peak"] >= first["peak"] > 0
     assert facts["platform"] == "cpu"
+    # A training step: three passes of two operations for each weight of a token, and attention.
+    matrices = small.depth * (4 * 24 * 24 + 2 * 24 * 48)
+    least = 6 * WORK.batch * (WORK.size // WORK.patch) ** 2 * matrices
+    assert least < facts["flops"] < 100 * least
 
 
 @pytest.mark.slow

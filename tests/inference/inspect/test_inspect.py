@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import re
+import types
 
 import cv2
 import numpy as np
@@ -16,7 +17,7 @@ import vit_reference
 from vit_jax import cli, train_loop
 from vit_jax.data import sampling
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import figures, measures
+from vit_jax.inference.inspect import figures, measures, outputs
 from vit_jax.models import positions
 from vit_jax.studies import report
 
@@ -324,3 +325,24 @@ def test_light_follows_the_mask():
     assert left_lit[:, 0].min() > 190
     assert left_lit[:, -1].max() < 10
     assert (np.diff(left_lit[100, :, 0].astype(int)) <= 0).all()
+
+
+@pytest.mark.parametrize(("mae", "said"), [(None, False), (False, False), (True, True)])
+def test_what_a_model_predicts_is_drawn_for_masked_models_alone(mae, said, monkeypatch):
+    required, shown = [], types.SimpleNamespace(views="views", names=["a"])
+    monkeypatch.setattr(measures, "require_masked", required.append)
+    monkeypatch.setattr(measures, "predict_masked", lambda opened, views: {"found": views})
+    monkeypatch.setattr(figures, "reconstruction", lambda found: "figure")
+    chosen = None if mae is None else types.SimpleNamespace(norm_pix=mae)
+    opened = types.SimpleNamespace(config=types.SimpleNamespace(mae=chosen))
+    subject = types.SimpleNamespace(
+        opened=opened,
+        counts={"reconstruct": 1},
+        pictures=types.SimpleNamespace(first=lambda n: shown),
+    )
+    answer = outputs._reconstruct(subject)
+    assert required == [opened]
+    (figure, caption) = answer.figures["reconstruct"]
+    assert figure == "figure"
+    assert caption.endswith("deviation of the true one.") == said
+    assert answer.arrays["found"] == "views"

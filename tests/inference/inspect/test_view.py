@@ -120,6 +120,8 @@ def test_features_of_a_page_are_those_of_the_encoder(opened, viewer):
         np.testing.assert_allclose(found.reshape(4, -1), patches, atol=2e-5)
         found = np.frombuffer(zlib.decompress(base64.b64decode(one["colors"])), np.uint8)
         np.testing.assert_allclose(found.reshape(2, 2, 3), 255 * shades, atol=1.01)
+        encoded = np.frombuffer(base64.b64decode(one["picture"].partition(",")[2]), np.uint8)
+        assert cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED).shape[:2] == views.shape[1:3]
 
 
 def test_an_image_of_later_has_the_colors_of_the_page(opened):
