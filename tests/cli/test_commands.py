@@ -36,7 +36,7 @@ from vit_jax.studies import reproduce
 from vit_jax.training import build
 from vit_jax.training.selftest import Verdict
 
-PATH = pathlib.Path
+Path = pathlib.Path
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -126,7 +126,7 @@ class Call:
 MODEL = "--checkpoint=run --step=best --config.seed=7"
 LOADED = {"overrides": {"seed": "7"}, "step": "best"}
 SIMILAR = [SimilarImage("a.png", 0.98765), SimilarImage("b.png", 0.5)]
-SEARCH = {"reference": "run", "index": PATH("table.npz"), "query": PATH("q.png"), **LOADED}
+SEARCH = {"reference": "run", "index": Path("table.npz"), "query": Path("q.png"), **LOADED}
 SEGMENTED = Segmentation(
     train=9,
     test=9,
@@ -167,12 +167,12 @@ BENCH_TABLE = (
 CALLS = [
     Call(
         "average a b --output=mean --config.seed=7", "inference.averaging.average",
-        {"references": ["a", "b"], "output": PATH("mean"), "overrides": {"seed": "7"}},
+        {"references": ["a", "b"], "output": Path("mean"), "overrides": {"seed": "7"}},
         ["first", "second"], "first\nsecond\n",
     ),
     Call(
         "average a --last=3 --output=mean", "inference.averaging.average",
-        {"references": ["a"], "output": PATH("mean"), "overrides": {}, "last": 3}, [], "",
+        {"references": ["a"], "output": Path("mean"), "overrides": {}, "last": 3}, [], "",
     ),
     Call(
         "push here user/name", "weights.push.push",
@@ -190,24 +190,24 @@ CALLS = [
         f"search {MODEL} --index=table.npz --query=q.png --top=2 --images=all "
         "--output=p.html --json",
         "inference.search.search",
-        SEARCH | {"top": 2, "images": PATH("all"), "output": PATH("p.html")}, SIMILAR,
+        SEARCH | {"top": 2, "images": Path("all"), "output": Path("p.html")}, SIMILAR,
         '{"image": "a.png", "similarity": 0.98765}\n{"image": "b.png", "similarity": 0.5}\n',
     ),
     Call(
         f"embed {MODEL} photos --output=f.npz --features=tokens --batch-size=4",
         "inference.embedding.embed",
-        {"reference": "run", "output": PATH("f.npz"), "images": PATH("photos"), **LOADED}
+        {"reference": "run", "output": Path("f.npz"), "images": Path("photos"), **LOADED}
         | {"features": "tokens", "batch_size": 4}, 1234, "f.npz: 1,234 images\n",
     ),
     Call(
         f"convert {MODEL} --to=hf --output=new --dtype=float16 --license=mit",
         "inference.conversion.convert",
-        {"reference": "run", "kind": "hf", "output": PATH("new"), **LOADED}
+        {"reference": "run", "kind": "hf", "output": Path("new"), **LOADED}
         | {"dtype": "float16", "license_id": "mit"}, ["first", "second"], "first\nsecond\n",
     ),
     Call(
         f"evaluate {MODEL} --output=new", "api.evaluate",
-        {"reference": "run", "output": PATH("new"), **LOADED},
+        {"reference": "run", "output": Path("new"), **LOADED},
         {"step": 1200, "test/split": "test", "test/count": 1000, "test/top1": 0.5},
         "metric value step 1,200 test/split test test/count 1,000 test/top1 0.5000",
     ),
@@ -223,28 +223,28 @@ CALLS = [
     ),
     Call(
         f"predict {MODEL} . --csv", "inference.prediction.predict",
-        {"reference": "run", "images": [PATH()], **LOADED},
+        {"reference": "run", "images": [Path()], **LOADED},
         [Prediction(image="a", numbers=(("width", 0.1), ("height", 2.0)))],
         "image,width,height\r\na,0.1,2.0\r\n",
     ),
     Call(
         f"predict {MODEL} .", "inference.prediction.predict",
-        {"reference": "run", "images": [PATH()], **LOADED},
+        {"reference": "run", "images": [Path()], **LOADED},
         [Prediction(image="a", top=(("cat", 0.75), ("dog", 0.25)))],
         "image prediction a cat 75.0% dog 25.0%",
     ),
     Call(
         "report a b", "studies.report.write",
-        {"directories": [PATH("a"), PATH("b")], "output": None, "images": 512},
-        (PATH("a.html"), PATH("a.md")), "a.html\na.md\n",
+        {"directories": [Path("a"), Path("b")], "output": None, "images": 512},
+        (Path("a.html"), Path("a.md")), "a.html\na.md\n",
     ),
     Call(
         "report a --output=new --images=9 --seed=3", "studies.report.write",
-        {"directories": [PATH("a")], "output": PATH("new"), "images": 9, "seed": 3}, (), "",
+        {"directories": [Path("a")], "output": Path("new"), "images": 9, "seed": 3}, (), "",
     ),
     Call(
         "report a --no-predictions", "studies.report.write",
-        {"directories": [PATH("a")], "output": None, "images": 0}, (), "",
+        {"directories": [Path("a")], "output": None, "images": 0}, (), "",
     ),
     Call(
         "selftest --hours=2 --model=ViT-B/16 --batch=4", "training.selftest.run",
@@ -254,18 +254,18 @@ CALLS = [
     Call(
         f"inspect saliency {MODEL} . --count=2 --seed=3 --class=cat --steps=8 --format=both "
         "--output=new", "inference.inspect.outputs.inspect",
-        {"what": "saliency", "checkpoint": "run", **LOADED, "images": [PATH()], "count": 2}
-        | {"seed": 3, "output": PATH("new"), "formats": ("png", "svg"), "label": "cat", "steps": 8},
-        [PATH("a.png"), PATH("a.svg")], "a.png\na.svg\n",
+        {"what": "saliency", "checkpoint": "run", **LOADED, "images": [Path()], "count": 2}
+        | {"seed": 3, "output": Path("new"), "formats": ("png", "svg"), "label": "cat", "steps": 8},
+        [Path("a.png"), Path("a.svg")], "a.png\na.svg\n",
     ),
     Call(
         "train digits --workdir=new --smoke --profile=3:5 --accept=data,config --config.seed=7",
         "api.train",
-        {"name_or_config": "digits", "workdir": PATH("new"), "overrides": {"seed": "7"}}
+        {"name_or_config": "digits", "workdir": Path("new"), "overrides": {"seed": "7"}}
         | {"smoke": True, "profile": (3, 5), "accept": ("data", "config")},
         Outcome(
-            workdir=PATH("new"), steps=2000, seconds=62.0, results={"test/top1": 0.5}, last={},
-            checkpoint="step 3, the newest", files=(PATH("new/curves.png"),),
+            workdir=Path("new"), steps=2000, seconds=62.0, results={"test/top1": 0.5}, last={},
+            checkpoint="step 3, the newest", files=(Path("new/curves.png"),),
             splits={"test": "test", "validation": "train[90%:]"},
         ),
         "result validation/split train[90%:] test/top1 0.5000 checkpoint step 3, the newest "
@@ -278,7 +278,7 @@ CALLS = [
     ),
     Call(
         f"segment {MODEL} --data=. --train=fit --test=try", "inference.segmentation.measure",
-        {"checkpoint": "run", "root": PATH(), **LOADED, "splits": ("fit", "try")}
+        {"checkpoint": "run", "root": Path(), **LOADED, "splits": ("fit", "try")}
         | {"say": logs.log.info},
         SEGMENTED,
         "class IoU pixels 0 0.9000 1,000 1 0.0000 0 2 - 0 mean IoU 0.4500 pixel accuracy 0.9000",
@@ -286,8 +286,8 @@ CALLS = [
     Call(
         f"doctor {MODEL} photos --output=p.html --fix-list=f.csv --leave-out=leak --holdout=0.2 "
         "--no-labels --cosine=0.9", "inference.doctor.run.doctor",
-        {"folder": PATH("photos"), "checkpoint": "run", **LOADED, "output": PATH("p.html")}
-        | {"fix_list": PATH("f.csv"), "leave_out": ("leak",), "holdout": 0.2, "labels": False}
+        {"folder": Path("photos"), "checkpoint": "run", **LOADED, "output": Path("p.html")}
+        | {"fix_list": Path("f.csv"), "leave_out": ("leak",), "holdout": 0.2, "labels": False}
         | {"cosine": 0.9},
         EXAMINED,
         "folder: a features: b 3 are in another split finding images in the list what it is "
@@ -297,7 +297,7 @@ CALLS = [
     ),
     Call(
         "doctor photos", "inference.doctor.run.doctor",
-        {"folder": PATH("photos"), "output": PATH("doctor.html"), "overrides": {}},
+        {"folder": Path("photos"), "output": Path("doctor.html"), "overrides": {}},
         EXAMINED,
         "folder: a features: b 3 are in another split nothing was found "
         "doctor.html: pictures, and how this was found",
@@ -305,31 +305,31 @@ CALLS = [
     ),
     Call(
         "doctor photos --json", "inference.doctor.run.doctor",
-        {"folder": PATH("photos"), "output": PATH("doctor.html"), "overrides": {}},
+        {"folder": Path("photos"), "output": Path("doctor.html"), "overrides": {}},
         EXAMINED, '{"image": "a.png", "kind": "leak", "reason": "as b.png"}\n',
     ),
     Call(
         "reproduce table9 --config.seed=7", "studies.reproduce.perform",
-        {"table": reproduce.table("table9"), "workdir": PATH("runs"), "overrides": {"seed": "7"}}
+        {"table": reproduce.table("table9"), "workdir": Path("runs"), "overrides": {"seed": "7"}}
         | {"smoke": False},
         70, "Means a 1 of three", 70, also=PLANNED,
     ),
     Call(
         "reproduce table9 --smoke --json", "studies.reproduce.perform",
-        {"table": reproduce.tiny(reproduce.table("table9")), "workdir": PATH("runs/smoke")}
+        {"table": reproduce.tiny(reproduce.table("table9")), "workdir": Path("runs/smoke")}
         | {"overrides": {}, "smoke": True},
         0, '{"seed": 7}\n', also=PLANNED,
     ),
     Call(
         "bench evaluate --models=a,b --sizes=32 --data=photos --rounds=2",
         "benchmarks.evaluate.measure",
-        {"names": ("a", "b"), "sizes": (32,), "batch": 32, "data": PATH("photos"), "rounds": 2}
+        {"names": ("a", "b"), "sizes": (32,), "batch": 32, "data": Path("photos"), "rounds": 2}
         | {"say": bench._print_progress},
         [[COMPARED], [COMPARED]], BENCH_TABLE, also=BENCH,
     ),
     Call(
         "bench checkpoint --models=a,b --workdir=disk --rounds=2", "benchmarks.checkpoint.measure",
-        {"names": ("a", "b"), "where": PATH("disk"), "rounds": 2, "say": bench._print_progress},
+        {"names": ("a", "b"), "where": Path("disk"), "rounds": 2, "say": bench._print_progress},
         [[COMPARED], [COMPARED]], BENCH_TABLE, also=BENCH,
     ),
 ]  # fmt: skip
@@ -405,7 +405,7 @@ def test_preflight_measures_every_config_on_every_slice(
     topologies = re.search(r"--topology=(\S+)", words)[1].split(",")
     assert given["slices"] == [f"the slice {one}" for one in topologies]
     assert (given["fit"], given["loops"]) == ("--fit" in words, "--loops" in words)
-    assert given["output"] == (PATH("f") if "--output" in words else None)
+    assert given["output"] == (Path("f") if "--output" in words else None)
     out, err = capsys.readouterr()
     share, price = (0.4, 2.0) if "--mfu" in words else (None, None)
     days = {name: catalog.about(name).core_days for name in names}
@@ -441,8 +441,7 @@ def test_preflight_needs_configs_and_their_number_of_images(words, line, monkeyp
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
 
 
-def test_what_others_serve_is_a_page_that_takes_images(monkeypatch, capsys):
-    """`inspect view --serve`, until Ctrl-C."""
+def test_a_served_page_takes_images_until_ctrl_c(monkeypatch, capsys):
     served = []
 
     class Server:
