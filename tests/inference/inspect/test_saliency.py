@@ -289,6 +289,7 @@ def inspect(*arguments):
         (["saliency", "--class=1", "gone.png"], "gone.png: no such file or folder"),
         (["saliency"], "inspect saliency: needs images: name files or folders"),
         (["rollout", "--class=1"], "--class=1: only for `inspect saliency`"),
+        (["rollout", "--output=cat.PNG"], "--output=cat.PNG: is a folder, for several files; "),
         (["view", "--steps=8"], "--steps=8: only for `inspect saliency`"),
     ],
 )

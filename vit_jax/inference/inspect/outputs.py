@@ -132,6 +132,10 @@ def inspect(
 
     Raises CannotAnswer if the model does not support the figure; UserError for other mistakes.
     """
+    if output is not None and output.suffix.lower() in (".png", ".svg", ".html"):
+        raise config.ConfigError(
+            f"--output={output}: is a folder, for several files; leave {output.suffix} out"
+        )
     opened = loading.load(checkpoint, overrides, step=step)
     checks.check_fixed(opened.config, "inspect")
     asked = list(KINDS) if what == "all" else [what]
