@@ -250,7 +250,7 @@ class ViT(Stack, layers.WithHead):
             mask = sequences.mask[:, :, None]
             lengths = sequences.lengths[:, None].astype(jnp.float32)
             mean = jnp.sum(tokens, axis=1, where=mask) / lengths
-        if self.model.pooling == "gap":
+        if self.model.pooling not in ("max", "gap_max"):
             return mean
         largest = tokens.max(axis=1, where=mask, initial=None if mask is None else -jnp.inf)
         return largest if self.model.pooling == "max" else (mean + largest) / 2
