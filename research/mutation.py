@@ -253,11 +253,12 @@ def markdown(rows):
     packages = {row: package(row.fault.file) or pathlib.Path(row.fault.file).stem for row in rows}
     for name in [*sorted(set(packages.values())), "all"]:
         own = [row for row in rows if name in ("all", packages[row])]
-        tried = sum(row.seconds is not None or bool(row.why) for row in own)
-        seconds = [row.seconds for row in own if row.killed_by]
+        tried = sum(row.seconds is not None or bool(row.killed_by or row.why) for row in own)
+        killed = [row for row in own if row.killed_by]
+        seconds = [row.seconds for row in killed if row.seconds is not None]
         explained = sum(bool(row.why) for row in own)
         lines.append((
-            name, len(own), tried, len(seconds), explained, tried - len(seconds) - explained,
+            name, len(own), tried, len(killed), explained, tried - len(killed) - explained,
             f"{statistics.median(seconds or [0]):.0f}", f"{max(seconds, default=0):.0f}",
         ))  # fmt: skip
     return [f"| {' | '.join(map(str, line))} |" for line in lines]
