@@ -100,7 +100,7 @@ def test_uncounted_flops_are_left_out(workdir, tmp_path, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", ["filters", "posemb", "attention-distance", "rollout", "view"])
 def test_figures_it_does_not_have_are_one_line(figure, workdir, capsys, tmp_path):
-    arguments = [f"--checkpoint={workdir}", f"--output={tmp_path / 'out.html'}"]
+    arguments = [f"--checkpoint={workdir}", f"--output={tmp_path / 'out'}"]
     assert cli.main(["inspect", figure, *arguments]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "model.architecture=probe_of_tests declares no" in said
