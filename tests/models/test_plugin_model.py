@@ -104,7 +104,7 @@ def test_figures_it_does_not_have_are_one_line(figure, workdir, capsys, tmp_path
     assert cli.main(["inspect", figure, *arguments]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "model.architecture=probe_of_tests declares no" in said
-    assert not (tmp_path / "out.html").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
