@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import runs
+from vit_jax.checkpoints.record import CheckpointError
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
 
@@ -125,7 +126,7 @@ def test_a_kill_before_the_save_is_done_leaves_the_checkpoint_before(phase, tmp_
     process.send_signal(signal.SIGTERM)
     process.kill()
     process.communicate()
-    with contextlib.suppress(loading.manager.CheckpointError):  # of the first save there is none
+    with contextlib.suppress(CheckpointError):  # of the first save there is none
         assert loading.find_checkpoint(workdir, "newest")[1] == 5
     resumes(workdir)
     oracle = tmp_path / "oracle"
