@@ -101,6 +101,7 @@ def shortened(words):
 def adapted(command):
     """The words of a command with this world's names for what its reader has, and its output."""
     text = re.sub(r"--(config\.data\.root|index)=(DIR|LABELED)\b", r"--\1=photos", command)
+    text = text.replace("doctor DIR", "doctor photos").replace("poor,fair,good", "dog,cat")
     text = text.replace("runs/a --last=3", "runs/a runs/b")  # short runs keep one checkpoint
     if "holdout=0." in text and "root=photos" in text:
         text = text.replace("root=photos", "root=unsplit")
