@@ -76,7 +76,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "data.source": "tfds",
         "data.name": "imagenet2012",
         "data.eval_split": "validation",
-        "train.duration": f"{EPOCHS.get(name, 100)} epochs",
+        "train.duration": f"{100 * V2_STEPS} steps" if name == V2 else f"{EPOCHS[name]} epochs",
         "optimizer.weight_decay_end": 0.4,
         # The authors decay all but biases and vectors: these two are neither.
         "optimizer.groups": {"cls": {"decay": 1.0}, "position/table": {"decay": 1.0}},
@@ -114,7 +114,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "optimizer.lr": 0.004 * (batch / 1024) ** 0.5,
             "optimizer.layer_decay": 0.9,
             "schedule.warmup": f"{10 * V2_STEPS} steps",
-            "train.duration": f"{100 * V2_STEPS} steps",
             "train.clip_by": "global",
         }
         changes["optimizer.groups"] |= {"embedding": {"lr": 0.2}}
@@ -190,8 +189,8 @@ V2_CHOICES = (
         "the authors mask half of the views of a batch, in blocks from 4 patches on",
     ),
     Choice(
-        "the center of patches is that of all patches, as iBOT has it",
-        "the authors' is of masked ones",
+        "patches are centered by the mean over all patches, as in iBOT",
+        "the authors average over the masked patches only",
     ),
     Choice(
         "blur with probability 0, 0.9, 0.5",

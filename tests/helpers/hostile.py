@@ -684,7 +684,7 @@ def _received(pipe):
 
 
 def campaign(name, inputs, seed):
-    """Counts of what came of so many inputs of a reader, and the first bad ones."""
+    """Outcomes of a number of inputs to a reader, counted, and the first bad inputs."""
     counts, bad, done = (
         dict.fromkeys(("read", "refused", "wrong", "crash", "hang", "memory"), 0),
         [],

@@ -159,7 +159,7 @@ def environment(devices=1, **variables):
 
 
 def environments(count, devices=1):
-    """The environment of each of so many processes of one run."""
+    """The environment of each process of a run with several."""
     if count == 1:
         return [environment(devices)]
     with socket.socket() as free:

@@ -21,7 +21,7 @@ LEAVES = ("params/cls", "params/objective/prototypes/kernel", "ema/cls")
 @pytest.fixture
 def dino(monkeypatch):
     """Converts a run of DINO; `leaves` are what its checkpoint holds."""
-    opened = vit_jax.load(WEIGHTS, {"model.norm_epsilon": "1e-6"})  # as timm has it
+    opened = vit_jax.load(WEIGHTS, {"model.norm_epsilon": "1e-6"})  # timm's default
     cfg = dataclasses.replace(opened.config, objective=config.Dino(name="dino"))
     params = {name: part for name, part in opened.params.items() if name != "head"}
     run = dataclasses.replace(opened, config=cfg, params=params, kind="run", notes=())

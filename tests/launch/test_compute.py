@@ -9,7 +9,6 @@ import signal
 
 import pytest
 
-import worlds
 from worlds import ADDRESS, wait_for
 
 SLICE = [*ADDRESS, "--api=compute", "--slice=v6e-8"]  # two VMs of four chips
@@ -26,19 +25,6 @@ STATE = (
     "status.bulkInstanceOperation.lastProgressCheck.error.errors[0].message)"
 )
 NAMES = "--format=csv[no-heading](instance.basename(),currentAction,instanceStatus)"
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = []
-
-    def make(**scenario):
-        made.append(worlds.World(tmp_path, **scenario))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
 
 
 def ready(world, **scenario):

@@ -9,7 +9,6 @@ import tarfile
 
 import pytest
 
-import worlds
 from worlds import ADDRESS, RUN, SLICE, wait_for
 
 # What an installation needs of a checkout.
@@ -18,19 +17,6 @@ SENT = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "vit_jax", "config
 TPUS = ["compute", "tpus"]
 WHERE = ["--project=p", "--zone=z", "--quiet"]
 COMMANDS = ("create", "setup", "run", "logs", "status", "stop", "supervise", "delete")
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = []
-
-    def make(**scenario):
-        made.append(worlds.World(tmp_path, **scenario))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
 
 
 def ssh(worker, command):

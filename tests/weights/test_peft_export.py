@@ -64,12 +64,12 @@ def test_arrays_and_settings_are_those_that_peft_writes(run, tmp_path):
     for name in head:
         np.testing.assert_array_equal(written[name], stored[name[17:]], strict=True)
     fields = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
-    theirs = json.loads((WEIGHTS / "peft" / "plain" / "adapter_config.json").read_text())
+    reference = json.loads((WEIGHTS / "peft" / "plain" / "adapter_config.json").read_text())
     names = {name.removeprefix("base_model.model.").partition(".lora")[0] for name in expected}
     assert set(fields.pop("target_modules")) == names
     assert fields.pop("modules_to_save") == ["classifier"]
     assert fields.pop("base_model_name_or_path") is None
-    assert fields == {name: theirs[name] for name in fields}
+    assert fields == {name: reference[name] for name in fields}
     assert said[0].startswith(f"base: vit_jax convert --checkpoint={BASE} --to=hf --output=BASE")
     assert said[1].startswith("classes: load the base with num_labels=6, ignore_mismatched_sizes")
     assert said[-1].endswith("4 layers of LoRA and the head, from run, step 3, the newest)")
