@@ -56,7 +56,7 @@ class Fault:
         first = self.before[: len(self.before) - len(self.before.lstrip())]
         new = textwrap.indent(self.after, indent.removesuffix(first)).splitlines()
         changed = lines[:start] + new + lines[start + count :]
-        first, end = _statement(_parsed(text), start, start + count, len(lines))
+        first, end = _statement(_parsed(text), start, start + count, lines)
         if _dumped(changed[first : end + len(new) - count]) == _dumped(lines[first:end]):
             raise ValueError(f"{self.file}: {self.function}: {self.after!r} changes nothing")
         return "\n".join(changed) + "\n"
@@ -67,13 +67,16 @@ def _parsed(text):
     return ast.parse(text)
 
 
-def _statement(tree, start, stop, length):
-    """The lines of the statement of a module, or of a class, around some lines; else all."""
-    found, body = (0, length), tree.body
-    while body:
-        around = [one for one in body if one.lineno <= start + 1 and stop <= one.end_lineno]
-        found = (around[0].lineno - 1, around[0].end_lineno) if around else found
-        body = around[0].body if around and isinstance(around[0], ast.ClassDef) else []
+def _statement(tree, start, stop, lines):
+    """The lines of the innermost statement around some lines; without one, all."""
+    found, node = (0, len(lines)), tree
+    while node:
+        inside = (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+        around = (one for one in inside if one.lineno <= start + 1 and stop <= one.end_lineno)
+        node = next(around, None)
+        if node is None or lines[node.lineno - 1].lstrip().startswith("elif "):
+            break  # an `elif` cannot be parsed alone
+        found = node.lineno - 1, node.end_lineno
     return found
 
 
@@ -94,7 +97,8 @@ def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
                 name = f"{prefix}.{child.name}".lstrip(".")
                 if isinstance(child, ast.FunctionDef):
                     found.setdefault(name, child)
-            visit(child, name)
+            if not isinstance(child, ast.expr):  # no function is defined inside one
+                visit(child, name)
 
     visit(tree, "")
     return found
