@@ -54,6 +54,7 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
         lambda path: vit_jax.embed("run", path),
         lambda path: vit_jax.embed("run", "features.npz", path),
         lambda path: vit_jax.predict("run", [path]),
+        lambda path: vit_jax.evaluate("run", output=path),
         lambda path: list(image_inputs.read_images([path], config.Data())),
     ],
 )

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 
 import jax
@@ -27,14 +28,20 @@ def test_all_ways_take_the_steps_of_a_run():
 def test_images_in_memory_come_again_and_again():
     batches = [{"image": np.full(1, number)} for number in range(3)]
     held = dispatch.HeldBatches(batches, 5)
-    assert [int(next(held)["image"][0]) for _ in range(5)] == [2, 0, 1, 2, 0]
+    assert [int(batch["image"][0]) for batch in itertools.islice(held, 5)] == [2, 0, 1, 2, 0]
 
 
 def test_every_way_takes_a_turn_that_is_not_timed(monkeypatch):
-    taken = []
+    taken, lengths = [], []
     ways = {name: functools.partial(lambda *given: taken.append(given), name) for name in "ab"}
-    monkeypatch.setattr(dispatch, "programs", lambda steps: contextlib.nullcontext(ways))
+
+    def programs(steps):
+        lengths.append(steps)
+        return contextlib.nullcontext(ways)
+
+    monkeypatch.setattr(dispatch, "programs", programs)
     found = dispatch.measure(2)
+    assert lengths[0] > 3 * dispatch.STEPS  # the last step of a run would also evaluate and save
     assert taken == [(name, dispatch.STEPS) for name in "ababba"]
     assert [(one.name, len(one.seconds)) for one in found.results] == [("a", 2), ("b", 2)]
 

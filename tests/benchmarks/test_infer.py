@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import math
+import re
 import types
 
 import jax
@@ -31,6 +32,7 @@ def test_an_input_size_becomes_the_nearest_that_a_model_takes():
     assert sides["ViT-H/14"] == [70, 126, 224, 378, 518]
     assert sides["ViT-B/16"] == sides["R50x1"] == list(forward.SIZES)
     assert sides["R50+ViT-B/32"] == list(forward.SIZES)
+    assert [one.side for one in forward.create(names[:1], (5,), "cpu")] == [14]
     assert {one.network.dtype for one in found} == {"bfloat16"}
     network = found[5].network
     assert network.flops == models.create(network.config, image_size=(64, 64)).flops
@@ -55,12 +57,22 @@ def test_the_largest_batch_is_found_in_few_compilations(fixed, each, memory):
     assert len(tried) == len(set(tried)) <= 5
 
 
-def test_a_compiler_that_allows_less_than_there_is_is_believed():
+def test_a_compiler_that_allows_less_than_there_is_is_believed(monkeypatch):
     said = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
         "temporaries (16.01G) exceeds available HBM (15.48G)."
     )
-    assert max_batch.parse_refusal(said, 16.0 * GIB) == (16.01 * GIB, False, 15.48 * GIB)
+    refusals = [jax.errors.JaxRuntimeError(one) for one in (said, "INTERNAL: a bug")]
+
+    def refuse(self, batch, device):
+        raise refusals.pop(0)
+
+    monkeypatch.setattr(forward.Forward, "compile", refuse)
+    one = forward.Forward(model="tiny", size=16, side=16, network=None)
+    where = types.SimpleNamespace(memory=16.0 * GIB, devices=["a core"])
+    assert max_batch.compile_use(one, 8, where) == (16.01 * GIB, False, 15.48 * GIB)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+        max_batch.compile_use(one, 8, where)
     tried = []
 
     def use(batch):
@@ -151,6 +163,18 @@ def test_the_batch_doubles_until_memory_ends(monkeypatch):
         next(infer.measure([one], rounds=2, say=lambda text: None))
 
 
+@pytest.mark.parametrize(
+    ("platform", "dtype", "ends"),
+    [("cpu", "float32", "as far as a batch takes 1 s or half"), ("tpu", "bfloat16", "until the")],
+)
+def test_the_title_says_what_ends_the_doubling_here(platform, dtype, ends, monkeypatch):
+    device = types.SimpleNamespace(platform=platform, device_kind="a chip")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    what, where = infer.title(3)
+    assert what.endswith(f"1,000 classes; {dtype}, parameters float32; median of 3 passes")
+    assert re.fullmatch(rf"a chip \(.*\), jax .*; batches 1, 2, 4, \.\.\. {ends}.*", where)
+
+
 def test_a_first_pass_is_not_timed():
     passes = []
     infer.time_passes(lambda *given: passes.append(given), "params", "images", 3)
@@ -188,10 +212,11 @@ def test_the_next_batch_where_the_compiler_does_not_say_what_one_takes(fits, ref
 
 def test_the_axes_of_the_picture_are_logarithmic():
     (axes,) = (Figure().subplots(),)
-    infer_files._draw(axes, infer_files.Panel("images/s", [("R50x1", 64, 10.0), ("ViT", 64, 9.0)]))
+    points = [("R50x1", 64, 10.0), ("ViT", 64, 9.0), ("R50+ViT", 64, 8.0)]
+    infer_files._draw(axes, infer_files.Panel("images/s", points))
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("input size [pixels]", "images/s")
-    assert [line.get_linestyle() for line in axes.get_lines()] == ["--", "-"]
+    assert [line.get_linestyle() for line in axes.get_lines()] == ["--", "-", "-"]
 
 
 def test_tables_and_files_say_what_was_found(tmp_path):

@@ -14,7 +14,6 @@ import pytest
 from vit_jax import config
 from vit_jax.benchmarks import input, input_worker, sample_images, turns
 from vit_jax.data import pipeline, transforms
-from vit_jax.data.sources import open_source
 
 
 def test_pictures_are_the_same_every_time_and_as_large_as_imagenets(tmp_path):
@@ -36,7 +35,7 @@ def test_pictures_are_the_same_every_time_and_as_large_as_imagenets(tmp_path):
     assert 90_000 < np.median([file.stat().st_size for file in some]) < 130_000
 
 
-def test_files_come_from_a_folder_or_a_tar(tmp_path):
+def test_files_come_from_a_folder_or_a_tar_or_are_made(tmp_path, monkeypatch):
     top = tmp_path / "top"
     (top / "class").mkdir(parents=True)
     (file,) = sample_images.make(top / "class", 1)
@@ -47,6 +46,8 @@ def test_files_come_from_a_folder_or_a_tar(tmp_path):
     assert unpacked.read_bytes() == file.read_bytes()
     with pytest.raises(config.ConfigError, match="no folder and no tar"):
         sample_images.gather(file, tmp_path / "out2")
+    monkeypatch.setattr(sample_images, "COUNT", 2)
+    assert sample_images.gather(None, top) == [top / "000.jpg", top / "001.jpg"]
 
 
 def test_a_worker_loads_what_it_is_asked_for(tmp_path):
@@ -114,10 +115,15 @@ def stand_in(path, checkout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
-def test_prepared_data_are_the_same_files(count, tmp_path):
+def test_a_worker_opens_prepared_data_of_the_same_files(count, tmp_path, monkeypatch):
     files = sample_images.make(tmp_path, count)
     data_dir = input._prepare(files, tmp_path)
-    source = open_source(config.Tfds(name=input_worker.PACKED, root=str(data_dir)), "train")
+    opened = []
+    monkeypatch.setattr(input_worker, "load", lambda source, *_: opened.append(source) or {})
+    monkeypatch.setattr(input_worker.os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(sys, "stdin", ["1\n"])
+    input_worker.main("0", "1", "parts", str(data_dir), "")
+    (source,) = opened
     found = {source[k].image for k in range(len(source))}
     assert found == {file.read_bytes() for file in files}
     assert len(source) == max(count, 2)
@@ -142,6 +148,8 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
         assert all(one.rate(result) == pytest.approx(100) for result in one.results)
         assert turns.ratios(*one.results[:2]) == pytest.approx((1, 1, 1))
     assert "RandAugment 2,10" in input.title(options)[0]
+    assert input.title(options)[0].endswith(f"; files of {tmp_path / 'jpegs'}")
+    assert input.title(dataclasses.replace(options, data=None))[0].endswith("; 256 files made here")
     # Without a checkout tf.data cannot do the same work.
     alone = dataclasses.replace(options, peer_path=None)
     (*_, one) = input.measure(alone)

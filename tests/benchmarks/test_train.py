@@ -36,7 +36,7 @@ print(json.dumps({{"params": 10, "start": 0.1, "versions": {{"torch": "9"}}, "pe
 for line in sys.stdin:
     steps = int(line)
     print(json.dumps({{"seconds": {seconds} * steps, "cpu": 3.0 * steps, "loss": 1.0,
-                      "peak": 2**31}}), flush=True)
+                      "peak": 2**31 + steps}}), flush=True)
 """
 
 
@@ -116,7 +116,7 @@ def test_steps_of_a_run_in_turns_with_a_stand_in(tmp_path, capsys):
     assert ours["params"] == weights
     assert 0 < min(ours["seconds"]) <= ours["start"]
     assert eager["seconds"] == compiled["seconds"] == [1000.0, 1000.0]
-    assert eager["peak"] == 2**31
+    assert eager["peak"] - 2**31 == compiled["peak"] - 2**31 > 1  # steps of a turn
     assert compiled["ratio"][0] > 10
     assert line["work"]["batch"] == compared["amount"] == 2
     # Forward, and twice that backward; two FLOPs for each weight that meets a token.
@@ -135,6 +135,14 @@ def test_a_batch_that_does_not_fit_a_peer_is_halved_for_all(tmp_path, monkeypatc
     assert turns.ratios(*one.results[:2]) == (10, 10, 10)
     with pytest.raises(config.ConfigError, match="batch 4: too large"):
         measure(WORK, peer)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.01, 100), (0.4, 2), (3.0, 1)])
+def test_a_turn_takes_about_a_second(seconds, steps, tmp_path, monkeypatch):
+    own = stand_in(tmp_path / "own", seconds=seconds)
+    monkeypatch.setattr(train, "WORKER", (own, "worker"))
+    ((_, one),) = measure(WORK, train.Peer())
+    assert one.results[0].facts["peak"] == 2**31 + steps
 
 
 def test_a_tpu_is_measured_without_a_peer(tmp_path, monkeypatch):
@@ -170,7 +178,8 @@ def checkout(tmp_path):
         "import flax.linen as nn\n"
         "import jax.numpy as jnp\n"
         "def Model(num_classes, **options):\n"
-        "    assert options['pool_type'] == 'tok' and options['dtype_mm'] == 'float32'\n"
+        "    assert options == dict(pool_type='tok', dtype_mm='float32', patch_size=(16, 16),\n"
+        "                           width=192, depth=12, mlp_dim=768, num_heads=3)\n"
         "    return Tiny(num_classes)\n"
         "class Tiny(nn.Module):\n"
         "    classes: int\n"

@@ -313,7 +313,11 @@ def test_help(command, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main([*([command] if command else []), "--help"])
     assert caught.value.code == 0
-    assert "options:" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "options:" in printed
+    if command:
+        takes = cli.command_parser(command).get_default("command").TAKES_CONFIG
+        assert (cli.OVERRIDES in printed) == takes
 
 
 @pytest.mark.parametrize(
@@ -363,6 +367,7 @@ NOWHERE = (
          "--config=hom.py: no such file; did you mean home.py?"),
         (["train", "--config=mine/my.py:x"], "--config=mine/my.py: no such file"),
         (["show"], "show: name a config; see `vit_jax list`"),
+        (["transfer", "x", "--draws=2"], "--draws=2: of which combinations? add --try"),
         (["list", "--config.seed=1"], "--config.seed: list takes no config options"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
         (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),

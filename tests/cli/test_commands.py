@@ -21,9 +21,11 @@ import vit_jax
 from preflight_reports import create_report
 from vit_jax import __main__, cli, preflight
 from vit_jax.benchmarks import input as bench_input
+from vit_jax.benchmarks import train as bench_train
 from vit_jax.benchmarks.turns import Compared, Turns
 from vit_jax.cli import arguments, bench, transfer, weights_tables
 from vit_jax.config import catalog
+from vit_jax.data.prepare.request import Request
 from vit_jax.inference.doctor.examination import Finding
 from vit_jax.inference.inspect import serve, view
 from vit_jax.inference.loading import Prediction
@@ -32,9 +34,9 @@ from vit_jax.inference.segmentation import Segmentation
 from vit_jax.pages import listing
 from vit_jax.pages.document import Table
 from vit_jax.runs.evaluating import Outcome
-from vit_jax.runtime import logs, signals
+from vit_jax.runtime import distributed, logs, signals
 from vit_jax.studies import reproduce
-from vit_jax.training import build
+from vit_jax.training import build, selftest
 from vit_jax.training.selftest import Verdict
 
 Path = pathlib.Path
@@ -70,7 +72,11 @@ def test_flags_of_bench_say_which_measurements_have_them():
         (arguments.fraction, {"0.4": 0.4, "1": 1.0}, ["0", "1.1", "nan", "x"]),
         (arguments.amount, {"1e-9": 1e-9, "2000": 2000.0}, ["0", "-1", "inf", "nan", "x"]),
         (arguments.seed, {"0": 0, "4294967295": 4294967295}, ["4294967296", "-1", "0,1", "x"]),
-        (arguments.seeds, {"0,1,0": (0, 1), "7": (7,)}, ["", "0,", "0,x", "0,-1", "4294967296"]),
+        (
+            arguments.seeds,
+            {"0,1,0": (0, 1), "7": (7,), "4294967295": (4294967295,)},
+            ["", "0,", "0,x", "0,-1", "4294967296"],
+        ),
         (arguments.numbers, {"64,4096": (64, 4096)}, ["0", "64,4097", "x", ""]),
         (arguments.learning_rates, {"1e-3,0.01": (1e-3, 0.01)}, ["0", "0.1,inf", "-1", "nan", ""]),
         (
@@ -159,8 +165,15 @@ COMPARED = Compared(
 BENCH = {
     "benchmarks.checkpoint.title": ["a title"],
     "benchmarks.evaluate.title": ["a title"],
+    "benchmarks.train.title": ["a title"],
     "runtime.device.keep_freed_memory": None,
 }
+STEPS = bench_train.works(
+    ("ViT-S/16",), (224,), batch=4, dtype="bfloat16", attentions=("explicit",)
+)
+MEASURED = dataclasses.replace(
+    COMPARED, results=[dataclasses.replace(COMPARED.results[0], facts={"versions": {}})]
+)
 BENCH_TABLE = (
     "a title work program per second seconds CPU seconds vit_jax's speed over it"
     + 2 * " work vit_jax 2,000 images 0.5 1 -"
@@ -333,6 +346,29 @@ CALLS = [
         {"names": ("a", "b"), "where": Path("disk"), "rounds": 2, "say": bench._print_progress},
         [[COMPARED], [COMPARED]], BENCH_TABLE, also=BENCH,
     ),
+    Call(
+        "bench train --rounds=2 --batch=4 --dtype=bfloat16", "benchmarks.train.measure",
+        {"every": STEPS, "peer": bench_train.Peer(), "rounds": 2, "say": bench._print_progress},
+        [(STEPS[0], MEASURED), (STEPS[0], MEASURED)], BENCH_TABLE, also=BENCH,
+    ),
+    Call(
+        "prepare mine --from a b --data-dir=d --label=kind --holdout=0.2 --max-side=9 --workers=3 "
+        "--dedup-against c,d e --dedup-distance=4 --partial --dry-run",
+        "data.prepare.command.prepare",
+        {"name": "mine", "request": Request(
+            sources=("a", "b"), data_dir="d", label="kind", holdout=0.2, max_side=9, workers=3,
+            against=("c", "d", "e"), distance=4, partial=True, dry_run=True,
+        )},
+        ["first", "second"], "first\nsecond\n", also={"data.prepare.command.names": ["mine"]},
+    ),
+    Call(
+        "prepare mine --from=s3://b/a --cache=c --cache-size=5 --verify --workers=1",
+        "data.prepare.command.prepare",
+        {"name": "mine", "request": Request(
+            sources=("s3://b/a",), cache="c", cache_size=5.0, verify=True
+        )},
+        [], "", also={"data.prepare.command.names": ["mine"]},
+    ),
 ]  # fmt: skip
 WITHOUT_A_LOG = ("bench", "push", "report")
 
@@ -366,14 +402,36 @@ def test_a_command_is_the_call_of_a_function(call, monkeypatch, capsys):
     assert (printed if call.printed.endswith("\n") else " ".join(printed.split())) == call.printed
 
 
-def test_bench_input_says_how_many_cores_feed_a_slice(monkeypatch, capsys):
+def test_bench_input_is_kept_and_says_how_many_cores_feed_a_slice(tmp_path, monkeypatch, capsys):
     """By the last measurement, on all cores."""
-    slower = dataclasses.replace(COMPARED, amount=1)
-    monkeypatch.setattr(bench_input, "measure", lambda _: [slower, COMPARED])
+    slower, output = dataclasses.replace(COMPARED, amount=1), tmp_path / "speed.jsonl"
+    monkeypatch.setattr(bench_input, "measure", lambda _: [slower, slower, COMPARED])
     monkeypatch.setattr(bench_input, "title", lambda _: ["a title"])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
-    assert cli.main(["bench", "input", "--feed=ViT-B/32", "--topology=v3-8"]) == 0
-    assert "host cores like these, at 500 images/s each" in capsys.readouterr().out
+    words = ["bench", "input", "--feed=ViT-B/32", "--topology=v3-8", f"--output={output}"]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "host cores like these, at 500 images/s each" in printed
+    assert re.findall(r"work +vit_jax +(\S+) images", printed) == ["2", "2", "2,000"]
+    (line,) = map(json.loads, output.read_text().splitlines())
+    assert [one["amount"] for one in line["compared"]] == [1, 1, 1000]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_selftest_joins_its_processes_and_the_first_one_speaks(first, monkeypatch, capsys):
+    joined = []
+    monkeypatch.setattr(distributed, "initialize", lambda *given, **more: joined.append(given))
+    monkeypatch.setattr(distributed, "is_first", lambda: first)
+
+    def run(variant, *, batch, hours, say):
+        say("round 1")
+        return Verdict(rounds=3, devices=1, seconds=7200.4)
+
+    monkeypatch.setattr(selftest, "run", run)
+    assert cli.main(["selftest"]) == 0
+    assert joined == [(None,)]  # there is no run directory to share
+    said = "round 1\n3 rounds in 7200 s: no difference\n"
+    assert capsys.readouterr().out == (said if first else "")
 
 
 @pytest.mark.parametrize(

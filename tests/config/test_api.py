@@ -132,6 +132,20 @@ def test_a_config_trains_like_its_name(run, tmp_path):
         vit_jax.train(cfg, tmp_path / "run", {"seed": 1})
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"name_or_config": None, "workdir": "x", "smoke": True}, "smoke=True: needs the name of"),
+        ({"name_or_config": None, "workdir": None}, "workdir=None: needs the name of a config"),
+    ],
+)
+def test_what_names_no_run_is_a_line(given, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(config.ConfigError, match=line):
+        vit_jax.train(**given)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_a_script_of_a_user_type_checks(tmp_path):
     script = ROOT / "tests" / "fixtures" / "api_script.py"

@@ -82,7 +82,7 @@ def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> No
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     data = settings(int(threads), decoder, augment)
     if (path := pathlib.Path(names)).is_dir():
-        source = open_source(config.Tfds(name=PACKED, root=names), "train", train=True)
+        source = open_source(config.Tfds(name=PACKED, root=names), "train")
     else:
         source = Files(os.fsdecode(path.read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
