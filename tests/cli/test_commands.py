@@ -17,15 +17,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import runs
 import vit_jax
 from preflight_reports import create_report
-from vit_jax import __main__, cli, preflight
+from vit_jax import __main__, cli, config, preflight
 from vit_jax.benchmarks import input as bench_input
 from vit_jax.benchmarks import train as bench_train
 from vit_jax.benchmarks.turns import Compared, Turns
 from vit_jax.cli import arguments, bench, transfer, weights_tables
+from vit_jax.cli import preflight as preflight_command
 from vit_jax.config import catalog
 from vit_jax.data.prepare.request import Request
+from vit_jax.inference import loading
 from vit_jax.inference.doctor.examination import Finding
 from vit_jax.inference.inspect import serve, view
 from vit_jax.inference.loading import Prediction
@@ -499,6 +502,18 @@ def test_preflight_needs_configs_and_their_number_of_images(words, line, monkeyp
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert cli.main(["preflight", "--topology=cpu", *words.split()]) == 2
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
+
+
+def test_preflight_reads_the_model_of_every_teacher_once(monkeypatch):
+    plain, distilled = runs.configure(), runs.configure(
+        objective={"name": "distillation", "teacher": "weights.npz"}
+    )  # fmt: skip
+    asked = []
+    monkeypatch.setattr(loading, "describe", lambda name: asked.append(name) or plain)
+    found = preflight_command._teachers([plain, distilled, distilled])
+    assert found == {"weights.npz": config.Config(model=plain.model, data=plain.data)}
+    assert asked == ["weights.npz"]
+    assert preflight_command._teachers([plain]) == {}
 
 
 def test_a_served_page_takes_images_until_ctrl_c(monkeypatch, capsys):

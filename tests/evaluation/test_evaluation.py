@@ -9,7 +9,7 @@ import pytest
 import runs
 from vit_jax import config, models
 from vit_jax.config import ConfigError
-from vit_jax.evaluation import runner, task_sets
+from vit_jax.evaluation import evaluators, runner, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
 
 SYNTHETIC = {
@@ -58,6 +58,74 @@ def test_real_labels_have_no_metrics_of_all_logits(measured, kept, monkeypatch):
     monkeypatch.setattr(task_sets, "reassess", lambda cfg, source: source)
     with pytest.raises(ConfigError, match="^evaluation.tasks=imagenet-real: its labels have none"):
         evaluation.of_split(evaluation.source, real=True)
+
+
+@pytest.fixture
+def small():
+    """The evaluation of three classes."""
+    return open_evaluation(runs.configure(data=SYNTHETIC, model={"num_classes": 3}))
+
+
+@pytest.mark.parametrize(
+    ("measured", "kept", "own", "whole"),
+    [
+        ((), None, True, False),
+        ((), print, True, True),
+        ((), print, False, False),  # outputs of the evaluation split alone are kept
+        (("ece",), None, True, True),
+        (("ece",), None, False, True),
+    ],
+)
+def test_logits_of_a_whole_split_are_gathered_where_something_needs_them(
+    measured, kept, own, whole, small, monkeypatch
+):
+    small.cfg = dataclasses.replace(
+        small.cfg, evaluation=dataclasses.replace(small.cfg.evaluation, metrics=measured)
+    )
+    small._keep = kept
+    for name in ("classification", "whole_classification"):
+        monkeypatch.setattr(evaluators, name, lambda *_, name=name, **__: name)
+    source = small.source if own else small.open_split("test[:6]")
+    expected = "whole_classification" if whole else "classification"
+    assert small.of_split(source, real=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "temperature", "role", "fit"),
+    [
+        (True, None, "validation", True),
+        (False, None, "validation", False),
+        (True, 1.5, "validation", False),
+        (True, None, "test", False),  # it would flatter the test images
+    ],
+)
+def test_a_temperature_is_fitted_on_validation_images_alone(
+    own, temperature, role, fit, small, monkeypatch
+):
+    small._keep, small._temperature = print, temperature
+    small.role = types.SimpleNamespace(role=role)
+    small.cfg = dataclasses.replace(
+        small.cfg, evaluation=dataclasses.replace(small.cfg.evaluation, metrics=("ece",))
+    )
+    monkeypatch.setattr(evaluators, "whole_classification", lambda *_, **given: given)
+    found = small.of_split(small.source if own else small.open_split("test[:6]"), real=False)
+    assert (found["fit"], found["temperature"]) == (fit, temperature)
+
+
+def test_ranks_are_places_in_the_order_of_the_classes(small):
+    def ranks(order, metrics=("ordinal",)):
+        small.cfg = dataclasses.replace(
+            small.cfg,
+            data=dataclasses.replace(small.cfg.data, classes=order),
+            evaluation=dataclasses.replace(small.cfg.evaluation, metrics=metrics),
+        )
+        return small._ranks()
+
+    first, second, third = small.classes
+    assert ranks((third, first, second)).tolist() == [1, 2, 0]
+    assert ranks((third, first, second), ("ece",)) is None
+    with pytest.raises(ConfigError, match=f"must name the classes of the head, .*: {first}, "):
+        ranks((third, first, "good"))
 
 
 def test_views_at_their_own_aspect_have_patches_of_the_models_side():

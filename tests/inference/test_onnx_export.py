@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import types
 
 import jax
 import numpy as np
@@ -30,6 +31,49 @@ def test_options_of_another_format_are_refused(flag, tmp_path, capsys):
     command = ["export", f"--checkpoint={NAME}", "--to=onnx", f"--output={tmp_path}/a.onnx", flag]
     assert cli.main(command) == 2
     assert f"{flag.partition('=')[0]}: is for --to=stablehlo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("off", "expected"),
+    [
+        ({}, 0.0),
+        ({"logits": 6e-4}, 6e-5),  # in units of their range, here 10
+        ({"numbers": [5e-5, 5e-4]}, 5e-5),  # in those of each column: 1 and 10
+        ({"logits": 6e-4, "numbers": 5e-5}, 6e-5),
+        ({"logits": 2e-3}, "differ from the checkpoint's by 2.0e-04, and 1e-04 is the limit"),
+        ({"logits": np.nan}, "gives no logits"),
+        ({"numbers": np.zeros((3, 1, 1))}, "gives no numbers"),
+    ],
+)
+@pytest.mark.parametrize("batch", [None, 3])
+def test_outputs_are_compared_in_units_that_matter(off, expected, batch):
+    """With a stand-in of onnxruntime, which is off by so much for every number of images."""
+    asked = []
+
+    def program(images):
+        shape = (len(images), 2)
+        steps = jax.numpy.broadcast_to(jax.numpy.asarray([0.0, 10.0]), shape)
+        return {"logits": steps, "numbers": steps}
+
+    class Session:
+        def __init__(self, content, options, providers):
+            assert (content, providers) == (b"onnx", ["CPUExecutionProvider"])
+
+        def run(self, names, inputs):
+            (name,), images = names, inputs["images"]
+            asked.append((name, len(images)))
+            return [np.asarray(program(images)[name], np.float64) + off.get(name, 0.0)]
+
+    stand_in = types.SimpleNamespace(SessionOptions=types.SimpleNamespace, InferenceSession=Session)
+    pixels = jax.ShapeDtypeStruct((batch or 7, 2, 2, 3), np.uint8)
+    given = stand_in, b"onnx", program, pixels, batch, ("numbers", (1.0, 10.0))
+    if isinstance(expected, str):
+        with pytest.raises(config.ConfigError, match=expected):
+            onnx_export._compare(*given)
+        return
+    assert onnx_export._compare(*given) == pytest.approx(expected, rel=1e-3)
+    counts = [batch] if batch else [1, 3]
+    assert asked == [(name, count) for count in counts for name in ("logits", "numbers")]
 
 
 @pytest.fixture

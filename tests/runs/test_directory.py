@@ -1,5 +1,7 @@
 """What a run may change between its parts, without a run."""
 
+import json
+
 import pytest
 
 import runs
@@ -43,3 +45,13 @@ def test_options_that_the_user_set_stay():
     found = directory._with_options(cfg, given, {"data.mean": "0.5"})
     assert found.model.gelu == "tanh"
     assert found.data.mean == cfg.data.mean
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_run_that_began_with_weights_is_itself(channels, tmp_path):
+    """From its config alone: the weights may be gone."""
+    data = {"source": "synthetic", "channels": channels, "std": (0.25,)}
+    data["mean"] = (0.4, 0.5, 0.6, 0.7)[:channels]
+    cfg = runs.configure(init_from=str(tmp_path / "gone"), data=data)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
+    assert directory.reconcile(tmp_path, None, {}) == cfg

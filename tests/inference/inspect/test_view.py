@@ -19,7 +19,7 @@ import pages
 import runs
 from vit_jax import cli
 from vit_jax.inference import loading, prediction
-from vit_jax.inference.inspect import measures, serve, view
+from vit_jax.inference.inspect import measures, saliency, serve, view
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
 from vit_jax.utils import messages
@@ -122,6 +122,26 @@ def test_features_of_a_page_are_those_of_the_encoder(opened, viewer):
         np.testing.assert_allclose(found.reshape(2, 2, 3), 255 * shades, atol=1.01)
         encoded = np.frombuffer(base64.b64decode(one["picture"].partition(",")[2]), np.uint8)
         assert cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED).shape[:2] == views.shape[1:3]
+    # Where it looked for each class, from 0 to 1 at the most.
+    for one, pixels in zip(known["images"], views, strict=True):
+        labels = [opened.classes.index(name) for name, _ in one["top"]]
+        found = np.frombuffer(zlib.decompress(base64.b64decode(one["maps"])), np.uint8) / 255
+        found = found.reshape(len(labels), 2, 4)
+        maps = saliency.class_maps(opened, pixels, labels)
+        for shares, exact in zip(found, maps, strict=True):
+            for share, kind in zip(shares, ("gradient rollout", "Grad-CAM"), strict=True):
+                expected = exact[kind].ravel() / max(exact[kind].max(), 1e-30)
+                np.testing.assert_allclose(share, expected.clip(0, 1), atol=0.0021)
+
+
+def test_a_picture_shows_what_patches_cover_at_the_scale_of_people(opened, monkeypatch):
+    """Of a view of 8 x 8 pixels, 6 x 4 of them here, and of the photo four times as many."""
+    monkeypatch.setattr(view.Viewer, "_side", (6, 4))
+    photo = np.random.default_rng(0).integers(0, 256, (32, 32, 1), np.uint8)
+    one, _ = view.Viewer(opened).examine(("photo", photo, None))
+    encoded = np.frombuffer(base64.b64decode(one["picture"].partition(",")[2]), np.uint8)
+    shown = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE)
+    np.testing.assert_array_equal(shown, photo[:24, :16, 0])
 
 
 def test_an_image_of_later_has_the_colors_of_the_page(opened):
