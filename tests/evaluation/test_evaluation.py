@@ -107,9 +107,13 @@ def test_a_temperature_is_fitted_on_validation_images_alone(
     small.cfg = dataclasses.replace(
         small.cfg, evaluation=dataclasses.replace(small.cfg.evaluation, metrics=("ece",))
     )
-    monkeypatch.setattr(evaluators, "whole_classification", lambda *_, **given: given)
+    monkeypatch.setattr(
+        evaluators, "whole_classification",
+        lambda model, cfg, runner, **given: given | {"of": (model, cfg, runner.order)},
+    )  # fmt: skip
     found = small.of_split(small.source if own else small.open_split("test[:6]"), real=False)
     assert (found["fit"], found["temperature"]) == (fit, temperature)
+    assert found["of"] == (small.model, small.cfg, None)
 
 
 def test_ranks_are_places_in_the_order_of_the_classes(small):

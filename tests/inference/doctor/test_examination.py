@@ -1,5 +1,6 @@
 """What is said about images that were read: which copy stays, what leaks, what is unlike others."""
 
+import dataclasses
 import pathlib
 
 import cv2
@@ -94,6 +95,10 @@ def test_broken_files_show_no_pictures(tmp_path):
     pictures = {"a/1.png": 1, "a/2.png": 1, "a/3.png": 2, "b/4.png": 3}
     found = examine(tmp_path, pictures, errors={"b/4.png": "is empty"})
     assert page.summarize(found)[0].startswith("3 readable images show 2 different pictures; ")
+    found = examine(
+        tmp_path / "other", {"a/1.png": 1, "b/2.png": 2}, errors={"b/2.png": "is empty"}
+    )
+    assert not any("pictures; " in line for line in page.summarize(found))  # no copies
 
 
 def test_files_of_odd_kinds(tmp_path):
@@ -209,3 +214,22 @@ def test_a_gallery_has_the_findings_of_its_kind(tmp_path):
     gallery = page._Pictures(found, config.Config().data).gallery("tiny")
     assert [one.path for one in gallery.samples] == ["a/1.png", "a/3.png"]
     assert [one.caption for one in gallery.samples] == ["9 x 9 pixels", "8 x 8 pixels"]
+    # A class is suggested under "Likely label errors" alone.
+    other = dataclasses.replace(found, suggested={0: ("b", 0.9)})
+    assert page._Pictures(other, config.Config().data).gallery("tiny") == gallery
+
+
+@pytest.mark.parametrize(("right", "weak"), [(14, False), (13, True)])
+def test_how_often_the_judge_of_labels_is_right_is_said(right, weak, tmp_path, monkeypatch):
+    """Below 70 % its findings are called guesses."""
+
+    def judge(features, labels, classes, mesh, say):
+        taken = np.where(np.arange(len(labels)) < right, labels, 1 - labels)
+        return np.eye(classes)[taken]
+
+    monkeypatch.setattr(examination.probe, "cross_validate", judge)
+    pictures = {f"{name}/{at}.png": 2 * at + (name == "b") for name in "ab" for at in range(10)}
+    found = examine(tmp_path, pictures)
+    assert any(f"; it is right on {right / 20:.1%}" in line for line in page.assumptions(found))
+    guesses = f"a probe of these features is right on {right / 20:.0%} of the images: label errors"
+    assert any(line.startswith(guesses) for line in found.notes) == weak

@@ -136,10 +136,10 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(
         run.loading, "load", lambda *_: types.SimpleNamespace(config=config.Config())
     )
-    monkeypatch.setattr(run.examination, "examine", lambda *_: None)
+    monkeypatch.setattr(run.examination, "examine", lambda *_: "what was found")
     monkeypatch.setattr(run.html, "page", lambda document: "text")
     page = tmp_path / "page.html"
-    run.doctor(tmp_path, output=page)
+    assert run.doctor(tmp_path, output=page) == "what was found"
     assert page.read_text() == "text"
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(run.storage, "write_atomically", Mock(side_effect=full))

@@ -17,7 +17,7 @@ import vit_reference
 from vit_jax import cli, train_loop
 from vit_jax.data import sampling
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import figures, measures, outputs
+from vit_jax.inference.inspect import figure_index, figures, measures, outputs
 from vit_jax.models import positions
 from vit_jax.studies import report
 
@@ -181,6 +181,17 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
     assert "![inspect/rollout.png](inspect/rollout.png)" in words.read_text()
     assert page.text.count("Step 4.") == len(listed)
+
+
+def test_new_figures_take_the_place_of_those_of_their_kind(tmp_path):
+    def add(*pairs):
+        figures = [figure_index.Figure(what=what, file=file, caption="") for what, file in pairs]
+        figure_index.add(tmp_path, figures)
+        return [(one.what, one.file) for one in figure_index.read_index(tmp_path)]
+
+    add(("filters", "a.png"), ("rollout", "b.png"))
+    new = ("filters", "c.png"), ("posemb", "d.png")
+    assert add(*new) == [("rollout", "b.png"), *new]
 
 
 def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):

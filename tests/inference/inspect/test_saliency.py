@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import pathlib
+import types
 
 import cv2
 import numpy as np
@@ -12,7 +13,7 @@ from scipy import special
 import vit_reference
 from vit_jax import cli, config
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import saliency
+from vit_jax.inference.inspect import outputs, saliency
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
 
@@ -134,6 +135,13 @@ def check_maps(opened, view, monkeypatch):
     assert np.ptp(row) > 0.2 * row.max()
     ours = found["gradient rollout"].ravel()
     np.testing.assert_allclose(ours, row, rtol=1e-4, atol=1e-5 * row.max())
+
+
+def test_a_head_that_is_new_has_looked_at_nothing():
+    opened = dataclasses.replace(create(), fresh={"head/kernel": "the weights have none"})
+    subject = types.SimpleNamespace(opened=opened, label=None)
+    with pytest.raises(CannotAnswer, match="head"):
+        outputs._saliency(subject)
 
 
 @pytest.mark.slow
