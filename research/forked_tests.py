@@ -151,7 +151,7 @@ class Copy:
         import pytest
 
         os.chdir(self.root)
-        sys.dont_write_bytecode = order is not None
+        sys.dont_write_bytecode = False  # or every fork compiles the whole package, in 2 s
         output = os.open(self.root.parent / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -175,13 +175,17 @@ class Copy:
         """The copy with a fault, for as long as the context lasts."""
         path = self.root / fault.file
         sound = path.read_text()
-        for stale in path.parent.glob(f"__pycache__/{path.stem}.*"):
-            stale.unlink()  # which would stand for a source of the same size and second
-        path.write_text(fault.applied(sound))
         try:
+            self._write(path, fault.applied(sound))
             yield
         finally:
-            path.write_text(sound)
+            self._write(path, sound)
+
+    @staticmethod
+    def _write(path, text):
+        for stale in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            stale.unlink()  # which would stand for a source of the same size and second
+        path.write_text(text)
 
 
 def _parent(root, name):
