@@ -1,70 +1,163 @@
-"""NaFlex models of timm and transformers: equal weights and padded patches give their answers."""
+"""NaFlex models of timm and transformers: their files load, answer alike, and are written back."""
 
-import dataclasses
-import functools
 import json
+import math
 
+import cv2
 import jax
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
 import foreign
+import vit_jax
 from vit_jax import models, weights
+from vit_jax.data import native_aspect
+from vit_jax.inference import embedding
+from vit_jax.weights.arrays import WeightsError
 
-SIDE, PATCH = 5, 4
-NAMES = {"embeds.cls_token": "cls_token", "embeds.reg_token": "reg_token"}
-HEADS = {"model.heads": 2, "data.image_size": (20, 20)}
-HF = {
-    "model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 32,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4, "image_size": 20,
+SIDE, PATCH, LENGTH = 5, 4, 28
+GAP, SIGLIP = "naflexvit_base_patch16_gap", "naflexvit_base_patch16_siglip"
+ARGUMENTS = {
+    "patch_size": PATCH, "embed_dim": 16, "depth": 2, "num_heads": 2, "mlp_ratio": 2.0,
+    "pos_embed_grid_size": [SIDE, SIDE],
 }  # fmt: skip
+TIMM = {
+    "timm_gap": (GAP, {"reg_tokens": 3}),
+    "timm_token": (GAP, {"class_token": True, "global_pool": "token", "fc_norm": False}),
+    "timm_map": (SIGLIP, {}),
+}
+TOWER = {
+    "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "patch_size": PATCH, "num_patches": SIDE * SIDE,
+}  # fmt: skip
+HF = {"model_type": "siglip2_vision_model", **TOWER}
+PROCESSOR = {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": LENGTH}
 
 
-@functools.cache
-def fixture():
+def timm_config(name, arguments):
+    view = {"input_size": [3, 4 * PATCH, 7 * PATCH], "interpolation": "bicubic"}
+    view |= {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0}
+    return {"architecture": name, "model_args": arguments, "pretrained_cfg": view}
+
+
+def write(folder, kind, **changed):
+    """A folder as of the library, with `changed` fields of config.json."""
+    folder.mkdir()
     with np.load(foreign.FOLDER / "naflex.npz") as file:
-        return dict(file)
+        made = {name.partition("/")[2]: file[name] for name in file if name.startswith(f"{kind}/")}
+        known = {name: file[name] for name in ("patches", "grids")}
+    known["answer"] = made.pop("answer")
+    safetensors.save_file(made, folder / "model.safetensors")
+    if kind == "hf_siglip2":
+        given = HF
+        (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    else:
+        name, arguments = TIMM[kind]
+        given = timm_config(name, ARGUMENTS | arguments)
+    (folder / "config.json").write_text(json.dumps(given | changed))
+    return known
 
 
-def as_of_one_size(kind):
-    """The weights under the names of the model of one image size, whose arrays they are."""
-    made = {}
-    for name, value in fixture().items():
-        own, _, name = name.partition("/")
-        if own != kind or name == "answer":
-            continue
-        if name.endswith(("embeds.proj.weight", "patch_embedding.weight")):
-            name = name.replace("embeds.", "patch_embed.")
-            value = value.reshape(-1, PATCH, PATCH, 3).transpose(0, 3, 1, 2)
-        elif name == "embeds.pos_embed":
-            name, value = "pos_embed", value.reshape(1, SIDE * SIDE, -1)
-        name = NAMES.get(name, name).replace("embeds.proj.bias", "patch_embed.proj.bias")
-        made[name] = np.ascontiguousarray(value)
-    return made
+def answers(loaded, known):
+    """Logits, or of a model without a head what it pools."""
+    model = models.create(
+        loaded.spec.model, image_size=loaded.spec.data.image_size, headless=loaded.spec.headless
+    )
+    patches = known["patches"].reshape(*known["patches"].shape[:2], PATCH, PATCH, 3)
+    logits, out = jax.jit(model.apply_sequences)(loaded.params, patches, known["grids"])
+    return np.asarray(out["pre_logits"] if loaded.spec.headless else logits)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [*TIMM, "hf_siglip2"])
+def test_answers_are_those_of_its_library_also_when_written_back(tmp_path, kind):
+    known = write(tmp_path / "theirs", kind)
+    loaded = weights.load(tmp_path / "theirs")
+    data = loaded.spec.data
+    assert (data.aspect, data.lengths, data.image_size) == ("native", (LENGTH,), (20, 20))
+    np.testing.assert_allclose(answers(loaded, known), known["answer"], rtol=0, atol=1e-5)
+
+    project = kind.partition("_")[0]
+    assert weights.save(loaded.params, loaded.spec, project, tmp_path / "written") == ()
+    files = [
+        safetensors.load_file(tmp_path / f / "model.safetensors") for f in ("theirs", "written")
+    ]
+    given, made = (
+        {name.removeprefix("vision_model."): a for name, a in one.items()} for one in files
+    )
+    assert given.keys() == made.keys()
+    for name, array in given.items():
+        np.testing.assert_array_equal(made[name], array, err_msg=name)
+    again = weights.load(tmp_path / "written")
+    assert (again.spec.model, again.spec.data) == (loaded.spec.model, data)
+
+
+@pytest.mark.slow
+def test_features_of_padded_views_are_those_of_each_image_alone(tmp_path):
+    write(tmp_path / "theirs", "timm_gap")
+    model = vit_jax.load(tmp_path / "theirs")
+    rng, images = np.random.default_rng(0), []
+    (tmp_path / "images").mkdir()
+    for number, shape in enumerate([(20, 33), (64, 9), (24, 24), (7, 5)]):
+        images.append(rng.integers(0, 256, (*shape, 3), np.uint8))
+        cv2.imwrite(str(tmp_path / f"images/{number}.png"), images[-1][..., ::-1])
+    together = model.embed(images)
+    for features, image in zip(together, images, strict=True):
+        _, out = model.apply(model.params, model.preprocess(image))
+        np.testing.assert_allclose(features, out["pre_logits"][0], rtol=0, atol=1e-5)
+    with pytest.raises(vit_jax.data.decoding.BadImage, match="views of 4 shapes"):
+        model.preprocess(images)
+    embedding.write(model, tmp_path / "out.npz", tmp_path / "images", batch_size=3)
+    with np.load(tmp_path / "out.npz") as file:
+        np.testing.assert_allclose(file["features"], together, rtol=0, atol=1e-5)
+
+
+def test_a_file_alone_says_what_is_assumed(tmp_path):
+    write(tmp_path / "theirs", "timm_gap")
+    (tmp_path / "theirs/config.json").unlink()
+    loaded = weights.load(tmp_path / "theirs/model.safetensors", {"model.heads": "2"})
+    assert loaded.spec.data.lengths == (576,)
+    assumed = " ".join(loaded.assumed)
+    assert "data.lengths=576" in assumed
+    assert "model.position_resize=antialiased_bicubic" in assumed
+
+
 @pytest.mark.parametrize(
-    ("kind", "resize", "gelu"),
+    ("kind", "changed", "message"),
     [
-        ("timm_gap", "antialiased_bicubic", "erf"),
-        ("timm_token", "antialiased_bicubic", "erf"),
-        ("timm_map", "antialiased_bilinear", "tanh"),
-        ("hf_siglip2", "antialiased_bilinear", "tanh"),
+        ("timm_gap", {"architecture": "naflexvit_base_patch16_par_gap"}, "square around the image"),
+        ("timm_gap", {"architecture": "naflexvit_base_patch16_parfac_gap"}, "rows and columns"),
+        ("timm_gap", {"architecture": "naflexvit_base_patch16_radio_v3"}, "normalizes its last"),
+        ("timm_gap", {"architecture": "vit_base_patch16_224"}, "this model of timm is not"),
+        ("timm_gap", {"model_args": {"patch_size": 8}}, "patches of 8 x 8 pixels"),
+        ("timm_gap", {"model_args": {"rope_type": "axial"}}, "model_args.rope_type"),
+        ("timm_gap", {"model_args": {"pos_embed_interp_mode": "area"}}, "only bicubic, bilinear"),
+        ("hf_siglip2", {"patch_size": 16}, "patches of 16 x 16 pixels and 3 channels"),
+        ("hf_siglip2", {"model_type": "siglip_vision_model"}, "no embeddings.patch_embedding"),
+        ("hf_siglip2", {"num_patches": 100}, "position"),
     ],
 )
-def test_answers_are_those_of_its_library(tmp_path, kind, resize, gelu):
-    made = fixture()
-    safetensors.save_file(as_of_one_size(kind), tmp_path / "model.safetensors")
-    if kind.startswith("hf"):
-        (tmp_path / "config.json").write_text(json.dumps(HF))
-        loaded = weights.load(tmp_path)
-    else:
-        loaded = weights.load(tmp_path / "model.safetensors", HEADS | {"model.gelu": gelu})
-    own = dataclasses.replace(loaded.spec.model, position_resize=resize)
-    model = models.create(own, image_size=(SIDE * PATCH,) * 2)
-    patches = made["patches"].reshape(*made["patches"].shape[:2], PATCH, PATCH, 3)
-    logits, out = jax.jit(model.apply_sequences)(loaded.params, patches, made["grids"])
-    given = out["pre_logits"] if kind.startswith("hf") else logits
-    np.testing.assert_allclose(given, made[f"{kind}/answer"], rtol=0, atol=1e-5)
+def test_others_are_refused_in_a_line(tmp_path, kind, changed, message):
+    write(tmp_path / "theirs", kind, **changed)
+    with pytest.raises(WeightsError, match=message) as caught:
+        weights.load(tmp_path / "theirs")
+    assert "\n" not in str(caught.value)
+
+
+def size_by_search(height, width, patch, most):
+    """Height and width by transformers' and timm's search for the largest scale."""
+    low, high = 1e-6, 100.0
+    sides = lambda scale: [patch * max(1, math.ceil(n * scale / patch)) for n in (height, width)]  # noqa: E731
+    while high - low >= 1e-5:
+        middle = (low + high) / 2
+        fits = math.prod(sides(middle)) <= most * patch**2
+        low, high = (middle, high) if fits else (low, middle)
+    return tuple(sides(low))
+
+
+def test_views_have_the_size_that_their_authors_search_for():
+    rng = np.random.default_rng(0)
+    for height, width in rng.integers(40, 3000, (300, 2)).tolist():
+        rows, columns = native_aspect.largest_grid(height, width, (16, 16), 256)
+        assert (16 * rows, 16 * columns) == size_by_search(height, width, 16, 256), (height, width)

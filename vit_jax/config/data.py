@@ -103,7 +103,8 @@ class Data(
     )
     lengths: tuple[int, ...] = option(
         (),
-        "Patches of padded training views, of which each step draws one; (): those of image_size.",
+        "Patches of padded views: a training step draws one, evaluation has the most; (): those of "
+        "image_size, in evaluation unpadded views of a few shapes.",
         at_least=1,
         when={"data.aspect": ("native",)},
     )
@@ -256,6 +257,11 @@ class Data(
     def pixel_type(self) -> str:
         """The type of pixels before they are normalized: uint8 or uint16."""
         return f"uint{self.depth}"
+
+    @property
+    def padded(self) -> int | None:
+        """Patches of evaluation views that are padded sequences; None: views are whole images."""
+        return max(self.lengths, default=None) if self.aspect == "native" else None
 
     @property
     def before_crop(self) -> tuple[int, int]:

@@ -1,11 +1,12 @@
 """Images at their own aspect ratio: `data.aspect=native`.
 
-In evaluation, and for features, an image is resized to about as many patches as `data.image_size`
-has, in a shape near its own; what does not fit is cut off equally on both sides. There are few
-shapes, so few programs are compiled, and the images of a batch have the same one.
-
 In training, the images of a batch have grids of their own, with at most as many patches as the step
-draws; sequences are padded to that length.
+draws; sequences are padded to that length. So they are in evaluation, and for features, if there
+are `data.lengths`: with at most as many patches as the longest.
+
+Without them, an image is then resized to about as many patches as `data.image_size` has, in a shape
+near its own; what does not fit is cut off equally on both sides. There are few shapes, so few
+programs are compiled, and the images of a batch have the same one.
 """
 
 import bisect
@@ -19,7 +20,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.data import decoding
 from vit_jax.data.source import Source
-from vit_jax.data.transforms import InceptionCrop, resize
+from vit_jax.data.transforms import InceptionCrop, eval_resampling, resize
 
 LONGEST = 4  # sides of a shape differ by this factor at most
 
@@ -119,6 +120,11 @@ class FitPatches:
     patches: int
     crop: InceptionCrop | None = None
     resampling: str = "bilinear"
+
+    @classmethod
+    def for_evaluation(cls, data: config.Data, patch: tuple[int, int]) -> "FitPatches":
+        """The whole image, with at most as many patches as the longest of `data.lengths`."""
+        return cls(patch, max(data.lengths), None, eval_resampling(data))
 
     @classmethod
     def from_data(cls, data: config.Data, patch: tuple[int, int], patches: int) -> "FitPatches":

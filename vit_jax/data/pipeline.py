@@ -144,6 +144,7 @@ def batches(
     start_step: int = 0,
     stop_step: int,
     plan: native_aspect.BatchPlan | None = None,
+    patch: tuple[int, int] | None = None,
     views: Sequence[View] = (),
 ) -> "Batches":
     """An iterator over the batches of steps `start_step` to `stop_step` - 1.
@@ -160,7 +161,8 @@ def batches(
 
     Training (`train`) shuffles and never ends. Evaluation goes through the source once, in order;
     rows beyond its end are padding: black, label 0, mask False, index -1. With a `plan` it goes
-    through the images in that order, their views in its shapes. `views` replace `image` and
+    through the images in that order, their views in its shapes; with a `patch` (height, width), the
+    views are sequences padded to the longest of `data.lengths`. `views` replace `image` and
     `transforms` by the training views they describe, each from a random stream of its own.
 
     An unreadable image raises DataError with its name and the reason, unless
@@ -180,9 +182,10 @@ def batches(
         threads = min(data.threads * data.workers, MOST_THREADS)
         data = dataclasses.replace(data, workers=0, threads=threads)
     chains = tuple((view, view.transforms) for view in views)
+    longest = dataclasses.replace(data, lengths=(max(data.lengths),)) if patch else data
     loader = Loader(
         source=source,
-        chains=chains or ((View("image", data), tuple(transforms)),),
+        chains=chains or ((View("image", longest, patch=patch), tuple(transforms)),),
         data=data,
         seed=seed,
         batch_size=batch_size,

@@ -394,4 +394,4 @@ def corruptions(evaluators: Mapping[str, Evaluator]) -> Evaluator:
 def _logits(
     model: models.Classifier, data: config.Data, params: models.Params, batch: Arrays
 ) -> jax.Array:
-    return model.apply(params, normalization.normalize_pixels(batch["image"], data))[0]
+    return normalization.apply_to_pixels(model, data, params, batch)[0]

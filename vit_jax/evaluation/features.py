@@ -128,7 +128,7 @@ class OnFeatures:
 def _pre_logits(
     model: models.Classifier, data: config.Data, params: models.Params, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    _, out = model.apply(params, normalization.normalize_pixels(batch["image"], data))
+    _, out = normalization.apply_to_pixels(model, data, params, batch)
     chex.assert_shape(out["pre_logits"], (batch["label"].shape[0], None))
     chex.assert_type(out["pre_logits"], jnp.float32)
     found = out["pre_logits"], jnp.where(batch["mask"], batch["label"], PADDING)

@@ -29,8 +29,8 @@ class Evaluator(Protocol):
 
 
 def needed(batch: Batch) -> Inputs:
-    """The parts of a batch that go to the devices: `image`, `label` and `mask`."""
-    return {key: batch[key] for key in ("image", "label", "mask")}
+    """The parts of a batch that go to the devices: `image`, `grids` if any, `label` and `mask`."""
+    return {key: batch[key] for key in ("image", "grids", "label", "mask") if key in batch}
 
 
 class SplitRunner:
@@ -99,14 +99,18 @@ def create_runner(
       cfg: how they are read and seen.
       mesh: the devices.
       rows: of a batch.
-      plan: which images are in each batch, with `data.aspect=native`.
+      plan: which images are in each batch, where views have several shapes.
       stop: loads ahead in a thread that ends when this turns true; None: loads when asked.
     """
+    chain, patch = transforms.eval_transforms(cfg.data), None
+    if cfg.data.padded:
+        patch = variants.required(cfg.model.patch_size)
+        chain = (native_aspect.FitPatches.for_evaluation(cfg.data, patch),)
 
     def batches() -> prefetch.BatchIterator:
         loaded = pipeline.batches(
             source,
-            transforms.eval_transforms(cfg.data),
+            chain,
             cfg.data,
             seed=cfg.seed,
             batch_size=rows,
@@ -115,6 +119,7 @@ def create_runner(
             # Rounded up: the last batch is padded, so that every image counts once.
             stop_step=-(-len(source) // rows) if plan is None else plan.steps,
             plan=plan,
+            patch=patch,
         )
         return loaded if stop is None else prefetch.Prefetcher(loaded, stop)
 
@@ -122,7 +127,7 @@ def create_runner(
 
 
 def native_shapes(model: models.Classifier) -> tuple[native_aspect.Shape, ...]:
-    """Heights and widths of views at their own aspect ratio."""
+    """Heights and widths of unpadded views at their own aspect ratio."""
     rows, columns = models.grid(model.config, model.image_size)
     height, width = variants.covered(model.config, model.image_size)
     return native_aspect.shapes((rows, columns), (height // rows, width // columns))
@@ -135,7 +140,7 @@ def plan_native(
     rows: int,
     window: int | None = None,
 ) -> native_aspect.BatchPlan | None:
-    """The batches of a pass over a source with `data.aspect=native`, else None."""
-    if data.aspect != "native":
+    """The batches of a pass over a source whose views have several shapes, else None."""
+    if data.aspect != "native" or data.padded:
         return None
     return native_aspect.plan(source, data, native_shapes(model), rows, window)

@@ -14,7 +14,6 @@ from vit_jax import config, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.record import first_line
-from vit_jax.config import checks
 from vit_jax.inference import loading, model_card
 from vit_jax.models.classifier import LORA, OBJECTIVE
 from vit_jax.training import build, run_config, trainable
@@ -71,7 +70,6 @@ def convert(
     if kind in ("adapter", "peft"):
         return _save_adapter(reference, kind, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
-    checks.check_fixed(opened.config, "convert")
     params, unsaid = jax.device_get(opened.params), _left_behind(reference, step, opened)
     origin = ": ".join(filter(None, (model_card.title(opened), opened.selection)))
     if kind == "orbax":

@@ -97,7 +97,7 @@ def write(
     """Writes the features of every image in the order of the source; returns how many there are.
 
     Each row depends on its image only: batch size and devices change no more than rounding. At most
-    two batches of features are in memory, WINDOW with `data.aspect=native`. An unreadable image
+    two batches of features are in memory, WINDOW with views of several shapes. An unreadable image
     raises DataError with its name, or gives a row of NaN within `data.max_bad_examples`. With
     several processes, each computes its share, and the first one writes.
     """
@@ -194,7 +194,7 @@ def row_inputs(batch: runner.Batch, *, numbers: bool = False) -> runner.Inputs:
     missing = np.float32(np.nan) if numbers else np.int32(folders.UNKNOWN)
     mask, label = batch["mask"], batch["label"].astype(missing.dtype)
     label = np.where(_wide(mask, label), label, missing)
-    return {"image": batch["image"], "mask": mask, "label": label}
+    return {**runner.needed(batch), "label": label}
 
 
 def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -206,7 +206,7 @@ def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _features(
     model: models.Classifier, data: config.Data, kind: str, params: models.Params, batch: Arrays
 ) -> Arrays:
-    _, out = model.apply(params, normalization.normalize_pixels(batch["image"], data))
+    _, out = normalization.apply_to_pixels(model, data, params, batch)
     values = out[kind].astype(jnp.float32)
     found = {"values": values, "label": batch["label"], "mask": batch["mask"]}
     return jax.lax.with_sharding_constraint(found, P())

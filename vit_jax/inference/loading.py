@@ -521,7 +521,7 @@ class LoadedModel:
     def features(self, views: np.ndarray | Sequence[np.ndarray], kind: str) -> np.ndarray:
         """Features as `embed`, of images (H, W, C) as the model sees them, before normalization."""
         function = functools.partial(_features, self.model, self.config.data, kind, self.params)
-        return np.stack([row for (row,) in _rows(function, views)])
+        return np.stack([row for (row,) in _rows(function, views, self._sequence)])
 
     def classify(
         self, images: Iterable[tuple[str, bytes | np.ndarray, str | None]], top: int
@@ -529,7 +529,8 @@ class LoadedModel:
         """Yields a prediction for each (name, encoded or uint8 HWC image, true class or None)."""
         self.require_head()
         # Views of several shapes wait for others of theirs.
-        most = BATCH * (WAITING if self.config.data.aspect == "native" else 1)
+        several = self.config.data.aspect == "native" and self._sequence is None
+        most = BATCH * (WAITING if several else 1)
         images = iter(images)
         while part := list(itertools.islice(images, most)):
             yield from self._classify(part, top)
@@ -551,7 +552,7 @@ class LoadedModel:
         )
         if isinstance(cfg.loss, config.Regression):
             function = functools.partial(_outputs, self.model, cfg.data, self.params)
-        found = dict(zip(views, _rows(function, list(views.values())), strict=True))
+        found = dict(zip(views, _rows(function, list(views.values()), self._sequence), strict=True))
         for place, (name, _, truth) in enumerate(images):
             if place in errors:
                 yield Prediction(image=name, error=errors[place])
@@ -582,6 +583,8 @@ class LoadedModel:
     @functools.cached_property
     def _transforms(self) -> Sequence[transforms.Transform]:
         data = self.config.data
+        if self._sequence is not None:
+            return (native_aspect.FitPatches.for_evaluation(data, self._sequence[1:]),)
         if data.aspect == "native":
             return (
                 native_aspect.FitNearest(
@@ -589,6 +592,12 @@ class LoadedModel:
                 ),
             )
         return transforms.eval_transforms(data)
+
+    @property
+    def _sequence(self) -> tuple[int, int, int] | None:
+        """Patches of padded views, and height and width of a patch; None for whole images."""
+        longest, patch = self.config.data.padded, self.config.model.patch_size
+        return None if longest is None or patch is None else (longest, *patch)
 
     @property
     def spec(self) -> weights.ModelSpec:
@@ -739,21 +748,32 @@ def feature_shape(model: models.Classifier, features: str) -> tuple[int, ...]:
 
 
 def _rows(
-    function: Callable[[np.ndarray], tuple[jax.Array, ...]],
+    function: Callable[[runner.Batch], tuple[jax.Array, ...]],
     views: np.ndarray | Sequence[np.ndarray],
+    sequence: tuple[int, int, int] | None = None,
 ) -> list[tuple[np.ndarray, ...]]:
-    """The results of `function` for each view, in order; those of one shape share batches."""
+    """The results of `function` for each view, in order; those of one shape share batches.
+
+    With `sequence`, patches and their height and width, views are padded to sequences of these.
+    """
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for place, view in enumerate(views):
-        by_shape.setdefault(view.shape, []).append(place)
+        shape = view.shape if sequence is None else (*sequence, view.shape[2])
+        by_shape.setdefault(shape, []).append(place)
     rows: dict[int, tuple[np.ndarray, ...]] = {}
-    for places in by_shape.values():
+    for shape, places in by_shape.items():
         for first in range(0, len(places), BATCH):
             part = places[first : first + BATCH]
             # One image costs an image, and a shape compiles at most twice: 32 and what remains.
             size = 1 << (len(part) - 1).bit_length()
-            batch = np.zeros((size, *views[part[0]].shape), views[part[0]].dtype)
-            batch[: len(part)] = [views[place] for place in part]
+            images = np.zeros((size, *shape), views[part[0]].dtype)
+            batch = {"image": images}
+            if sequence is None:
+                images[: len(part)] = [views[place] for place in part]
+            else:
+                batch["grids"] = np.ones((size, 2), np.int32)
+                for row, place in enumerate(part):
+                    batch["grids"][row] = native_aspect.write_patches(views[place], images[row])
             outputs = map(np.asarray, function(batch))
             rows |= zip(part, zip(*outputs, strict=True), strict=False)
     return [rows[place] for place in range(len(views))]
@@ -765,18 +785,18 @@ def _features(
     data: config.Data,
     kind: str,
     params: models.Params,
-    views: jax.Array,
+    batch: runner.Batch,
 ) -> tuple[jax.Array]:
-    _, out = model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))
+    _, out = normalization.apply_to_pixels(model, data, params, batch)
     return (out[kind].astype(jnp.float32),)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _outputs(
-    model: models.Classifier, data: config.Data, params: models.Params, views: jax.Array
+    model: models.Classifier, data: config.Data, params: models.Params, batch: runner.Batch
 ) -> tuple[jax.Array]:
     """The head's outputs, (B, K) float32."""
-    return (model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))[0],)
+    return (normalization.apply_to_pixels(model, data, params, batch)[0],)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -787,9 +807,9 @@ def _best(
     loss: config.Loss,
     temperature: jax.typing.ArrayLike,
     params: models.Params,
-    views: jax.Array,
+    batch: runner.Batch,
 ) -> tuple[jax.Array, jax.Array]:
     """The highest probabilities and their classes, (B, count) each."""
-    logits, _ = model.apply(params, normalization.normalize_pixels(jnp.asarray(views), data))
+    logits, _ = normalization.apply_to_pixels(model, data, params, batch)
     best, classes = jax.lax.top_k(losses.probabilities(logits / temperature, loss), count)
     return best, classes

@@ -35,7 +35,7 @@ ENCODER = (
     *("rotary_grid", "sub_norm", "relative_bias"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
-PIXELS = ("image_size", "mean", "std", "eval_crop")
+PIXELS = ("image_size", "mean", "std", "eval_crop", "aspect")
 
 
 class Project(NamedTuple):
@@ -293,8 +293,9 @@ def _read_back(
 ) -> tuple[str, ...]:
     """Preprocessing that the format lacks; raises WeightsError where the model itself changes."""
     specs = {name: ArraySpec(array.shape, array.dtype) for name, array in arrays.items()}
-    family = importing.find_family(Arrays(specs, arrays.__getitem__), files).family
+    source, family, *_ = importing.find_family(Arrays(specs, arrays.__getitem__), files)
     size = spec.data.image_size
+    specs = family.prepared(source, Hints(files=files, image_size=size)).specs
     lines: tuple[str, ...] = ()
     try:
         back = family.read_spec(specs, Hints(files=files))
@@ -343,6 +344,8 @@ def _view(data: config.Data) -> dict[str, Any]:
     """The preprocessing in terms in which equal views are equal."""
     made = {key: getattr(data, key) for key in PIXELS}
     made["resampling"] = data.eval_resampling or data.resampling
+    if data.aspect == "native":
+        return made | {"eval_crop": "resize", "lengths": data.padded}
     if data.eval_crop == "squash" and data.before_crop == data.image_size:
         made["eval_crop"] = "resize"
     if made["eval_crop"] != "resize":

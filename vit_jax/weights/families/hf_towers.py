@@ -82,7 +82,7 @@ class HuggingFaceTower(huggingface.HuggingFace):
     def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
         classifies = shapes.has.get("head/kernel") == "classifier.weight"
         made = super().options(fields, shapes)
-        if self.types[fields["model_type"]] is SIGLIP:
+        if self.types[fields["model_type"]] is not CLIP:
             pooled = "pooling/probe" in shapes.has and not classifies
             return made | {"pooling": "map" if pooled else "gap", "stem_norm": False}
         if classifies:

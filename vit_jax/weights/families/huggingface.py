@@ -70,6 +70,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Bit": CLIP,
     "CLIP": CLIP,
     "ChineseCLIP": CLIP,
+    "Siglip2": STANDARD | {"resample": 2},
     "Siglip": STANDARD | {"resample": 3},
     "ViT": STANDARD | {"resample": 2},
 }
@@ -334,7 +335,7 @@ def _processor(hints: Hints) -> tuple[Fields, dict[str, str]]:
     types = {kind: type_ for one in _known() for kind, type_ in one.types.items()}
     type_ = types.get(model_type, Type("ViT"))
     usual = type_.processor
-    given = _written(hints)
+    given = written_processor(hints)
     if not given:
         keys = ("mean", "std", "resampling", "eval_crop")
         why = f"as of {model_type} by default; {ABSENT}"
@@ -356,14 +357,15 @@ def _processor(hints: Hints) -> tuple[Fields, dict[str, str]]:
     return made, assumed
 
 
-def _written(hints: Hints) -> Fields:
+def written_processor(hints: Hints) -> Fields:
+    """The fields of the image processor as the files have them; empty without them."""
     section = json_fields.section(hints.files.get(PROCESSOR, {}), "image_processor")
     return section or hints.files.get(PREPROCESSOR, {})
 
 
 def seen_size(hints: Hints) -> Size | None:
     """Height and width of preprocessed images, if given."""
-    return _made(_processor(hints)[0]) if _written(hints) else None
+    return _made(_processor(hints)[0]) if written_processor(hints) else None
 
 
 def _sides(size: Any) -> Size | None:
@@ -387,7 +389,7 @@ def read_data(hints: Hints, size: Size, channels: int) -> tuple[config.Data, dic
     """
     given, assumed = _processor(hints)
     view, made = _view(given, size), _made(given)
-    if view is not None and _written(hints) and made not in (None, size):
+    if view is not None and written_processor(hints) and made not in (None, size):
         assumed[OWN_SIZE] = (
             f"{size[0]} x {size[1]}, the same part of an image as the {made[0]} x {made[1]} that "
             "the processor makes"
@@ -401,7 +403,7 @@ def read_data(hints: Hints, size: Size, channels: int) -> tuple[config.Data, dic
     if type(resample) is not int or resample not in RESAMPLING:
         assumed["data.resampling"] = f"{NOT_OFFERED}resample={json_fields.shown(resample)}"
         resample = 2
-    if not _written(hints) and channels != 3:  # nobody says three means
+    if not written_processor(hints) and channels != 3:  # nobody says three means
         given = {**given, "image_mean": 0.5, "image_std": 0.5}
     mean, std = _normalization(given, channels)
     return config.Data(

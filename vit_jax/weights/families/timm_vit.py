@@ -60,7 +60,10 @@ GATED_HEADS = {1536: 24}
 # Models whose heads are not as wide as those of others of their width.
 NAMED_HEADS = {"test_vit": 2, "test_vit2": 2, "test_vit3": 3, "vit_base_patch16_gap_224": 16}
 # SigLIP 2 models with a width or patch size that SigLIP lacks.
-TANH = r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512"
+TANH = (
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512|"
+    r"naflexvit_.*_siglip"
+)
 # Activations by timm's name; of several names, exports use the first.
 ACTIVATIONS = {
     "gelu": {"gelu": "erf"},
