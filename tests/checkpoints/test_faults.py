@@ -3,22 +3,19 @@
 import contextlib
 import errno
 import json
-import logging
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import time
-import warnings
 
-import absl.logging
 import jax
 import numpy as np
 import pytest
 
 import states
-from vit_jax.checkpoints import manager, orbax_logging, reader, record
+from vit_jax.checkpoints import manager, reader, record
 from vit_jax.utils import storage
 
 WORKER = pathlib.Path(states.__file__)
@@ -521,25 +518,3 @@ def test_many_saves_leak_nothing(tmp_path):
             put(saver, step)
         assert len(list(pathlib.Path("/proc/self/fd").iterdir())) <= before + 2
     assert names(tmp_path / "run") == ["00000017", "00000018", "00000019"]
-
-
-@pytest.mark.parametrize("kind", [logging.Logger, absl.logging.ABSLLogger])
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [("/x/orbax/checkpoint/handler.py", []), ("/x/orbax_user/train.py", ["said"])],
-)
-def test_orbax_is_silent_whoever_made_the_logger_of_absl(kind, path, shown, monkeypatch):
-    """A plain logger names absl's own file as the place of every entry."""
-    logger, entries = kind("absl"), []
-    handler = logging.Handler()
-    monkeypatch.setattr(handler, "emit", lambda entry: entries.append(entry.getMessage()))
-    logger.addHandler(handler)
-    monkeypatch.setattr(absl.logging, "_absl_logger", logger)
-    get = logging.getLogger
-    with warnings.catch_warnings(), monkeypatch.context() as patch:
-        patch.setattr(
-            logging, "getLogger", lambda name=None: logger if name == "absl" else get(name)
-        )
-        orbax_logging.silence_orbax()
-    exec(compile("log.error('said')", path, "exec"), {"log": absl.logging})
-    assert entries == shown

@@ -175,7 +175,9 @@ def test_a_plug_in_is_known_by_its_source_and_what_it_imports_beside_it(tmp_path
         "side.py": "def lazily():\n    from pack import late\n",
         "pack/__init__.py": "",
         "pack/deep.py": "from . import near\nfrom .near import far\nx = 1\n",
-        "pack/near.py": "far = 1\n",
+        "pack/near.py": "from pack.inner.last import z\nfar = 1\n",
+        "pack/inner/__init__.py": "",
+        "pack/inner/last.py": "z = 1\n",
         "pack/late.py": "",
         "unused.py": "",
         "vit_jax/config.py": "",  # of the package, which has a version instead
@@ -185,7 +187,10 @@ def test_a_plug_in_is_known_by_its_source_and_what_it_imports_beside_it(tmp_path
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.import_module("first_plugin")
-    names = ["first_plugin", "pack", "pack.deep", "pack.late", "pack.near", "side"]
+    names = [
+        *("first_plugin", "pack", "pack.deep", "pack.inner", "pack.inner.last", "pack.late"),
+        *("pack.near", "side"),
+    ]
     try:
         before = components.digests(["first_plugin", "__main__", "never_imported"])
         assert list(before) == names

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from vit_jax.config import catalog
+from vit_jax.config import catalog, paper
 from vit_jax.pages import listing
 
 ROWS = json.loads((pathlib.Path(__file__).parents[1] / "paper_tables.json").read_text())
@@ -377,6 +377,11 @@ def test_big_transfer_is_fine_tuned_by_its_own_rule(target, steps, mixup, resize
     assert (cfg.model.resnet_version, cfg.model.head_bias, cfg.loss.name) == ("v2", 0, "softmax")
     # One rate: nothing is chosen.
     assert (entry.about.transfer.rates, entry.about.transfer.setups) == ((0.003,), {})
+
+
+def test_big_transfer_divides_datasets_at_20_and_500_thousand_images():
+    sizes = (19_999, 20_000, 499_999, 500_000)
+    assert [paper.big_transfer(n).steps for n in sizes] == [500, 10_000, 10_000, 20_000]
 
 
 def test_big_transfer_neither_mirrors_nor_crops_where_labels_would_change():

@@ -166,3 +166,30 @@ def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
             published = run_config.resolve("baseline/ViT-S_16-imagenet-90ep", change).data
             assert (published.eval_split, published.test_split) == expected
         assert run_config.config_from_values(stored, change).data.eval_split == "test"
+
+
+def test_data_in_a_bucket_keep_their_address():
+    data = {"source": "tfds", "name": "cifar10", "root": "gs://bucket/data"}
+    model = {"variant": "ViT-Ti/16", "num_classes": 10}
+    cfg = run_config.config_from_values({"data": data, "model": model}, {})
+    assert cfg.data.root == "gs://bucket/data"
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        ({"eval_split": "test"}, ("test", None)),
+        ({"eval_split": "train[1200:]", "test_split": "test"}, ("validation", "test")),
+    ],
+)
+def test_a_smoke_run_has_the_roles_of_splits_and_the_parts_of_the_schedule(splits, expected):
+    values = config.to_dict(run_config.resolve("digits", {}))
+    values["data"] |= splits
+    for warmup, cooldown in ((50, 0), (0, 50)):
+        values["schedule"] = {
+            "name": "constant", "warmup": f"{warmup} steps", "cooldown": f"{cooldown} steps",
+        }  # fmt: skip
+        cfg = run_config.config_from_values(values, {}, tiny=True)
+        assert (cfg.data.eval_split, cfg.data.test_split) == expected
+        found = cfg.schedule.warmup, cfg.schedule.cooldown
+        assert [str(one) for one in found] == [f"{n > 0:d} steps" for n in (warmup, cooldown)]

@@ -1,5 +1,6 @@
 """Every kind of file gives the right pixels or one clear error."""
 
+import importlib.util
 import io
 import os
 import resource
@@ -10,7 +11,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from vit_jax.data import decoding, image_headers
+from vit_jax.data import decoding, image_headers, jpeg
 
 Y, X = np.mgrid[0:40, 0:56]
 PIXELS = np.stack([Y * 6, X * 4, (X + Y) * 2], axis=-1).astype(np.uint8)
@@ -407,3 +408,10 @@ def test_a_file_is_read_within_its_bound(tmp_path, monkeypatch):
         decoding.read_file(tmp_path / "pipe.jpg")
     with pytest.raises(OSError, match="No such file"):
         decoding.read_file(tmp_path / "none.jpg")
+
+
+def test_an_extension_that_was_built_is_used():
+    """It is left aside where it decodes a test image unlike OpenCV."""
+    built = importlib.util.find_spec("vit_jax.data.jpeg._jpeg") is not None
+    assert jpeg.has_parts() == built
+    assert jpeg.decoder().endswith("parts of images" if built else "whole images (no extension)")

@@ -104,6 +104,7 @@ WHOLE = PHOTO.astype(np.int64)
     "image",
     [
         FRACTIONS, FRACTIONS.astype(np.float32), WHOLE, WHOLE.astype(np.uint32),
+        np.maximum(PHOTO - 0.3, 0),
         PHOTO.astype(np.float16), (PHOTO * np.uint16(257)).astype(">u2"), PHOTO.astype(float),
         PHOTO.astype(ml_dtypes.bfloat16),
     ],
@@ -149,6 +150,7 @@ def test_pillow_images_of_wide_numbers():
         (np.full((2, 2), "a"), r"images: is <U1 \(2, 2\); expected numbers"),
         (np.zeros((2, 2), complex), r"is complex128 \(2, 2\); expected numbers"),
         (np.zeros((0, 2)), r"images: is float64 \(0, 2\); expected \(H, W\)"),
+        (Image.new("RGB", (0, 3)), "images: has no pixels: 0 x 3"),
         (Image.new("RGB", (2000, 2000)), "has 2000 x 2000 pixels, more than data.max_pixels=9999"),
         (Image.open(io.BytesIO(saved(RGB, "TIFF")[:-40])), "is a truncated or damaged image"),
         (7, "images: has type int; expected a path, a Pillow image, or an array"),

@@ -55,6 +55,13 @@ def test_batches_come_in_order_and_only_when_asked_for(fed):
         next(one)
 
 
+def test_a_thread_that_hangs_does_not_keep_python_from_its_end(fed):
+    fed(lambda number: number)
+    threads = [one for one in threading.enumerate() if one.name == prefetch.THREADS[0]]
+    assert threads
+    assert all(one.daemon for one in threads)
+
+
 def test_an_error_of_the_loader_is_raised_where_the_batch_is_asked_for(fed):
     def make(number):
         if number > 1:

@@ -66,6 +66,7 @@ def test_with_a_test_split_the_other_one_chooses():
     again = data(eval_split="test", test_split="test")
     assert split_roles.evaluation(again) == ("test", "test", "test")
     assert split_roles.final(again) == ("test", "test", "test")
+    assert split_roles.final(data(test_split="hidden")) == ("hidden", "hidden", "test")
     assert split_roles.final(data()) is None
 
 

@@ -1,5 +1,6 @@
 """What a dataset's folder says of itself is checked before TFDS reads it, and never imported."""
 
+import functools
 import json
 import pathlib
 import sys
@@ -134,6 +135,19 @@ def test_paths_and_sizes_are_bounded(folder, edit, reason):
     with pytest.raises(DataError) as caught:
         opened(folder)
     assert reason in str(caught.value)
+
+
+def test_lists_count_as_objects_do(folder):
+    path = folder / "features.json"
+
+    def check(depth):
+        inside = functools.reduce(lambda one, _: [one], range(depth - 1), [])
+        path.write_text(json.dumps({"a": inside}))
+        tfds_metadata.check_features(epath.Path(folder))
+
+    check(50)
+    with pytest.raises(DataError, match="objects within objects, more than 50 deep"):
+        check(51)
 
 
 @pytest.mark.parametrize("nested", [60, 100_000])

@@ -16,7 +16,7 @@ import runs
 import tiffs
 import vit_jax
 from vit_jax import cli, config, models, train_loop
-from vit_jax.data import decoding, native_aspect, sources
+from vit_jax.data import decoding, native_aspect, sources, transforms
 from vit_jax.data.source import Record
 from vit_jax.evaluation import features, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
@@ -121,6 +121,13 @@ def one_by_one(workdir, split="test"):
 @pytest.fixture(scope="module")
 def alone(trained):
     return one_by_one(trained)
+
+
+def test_an_image_of_about_the_shape_is_taken_whole():
+    """A hundred columns to a third of the rows: 33 rows would be right for 99 of them, too."""
+    pixels = picture(np.random.default_rng(0), 33, 100, 0)
+    found = native_aspect.Fit(16, 48)(pixels, np.random.default_rng(0))
+    np.testing.assert_array_equal(found, transforms.resize(pixels, 16, 48, "bilinear"))
 
 
 def test_shapes_are_few_and_have_as_many_patches():

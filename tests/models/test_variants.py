@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from vit_jax import config
-from vit_jax.models import check_model, complete, variants
+from vit_jax.models import check_model, complete, families, family, variants
 
 TABLE_1 = {"width": 768, "depth": 12, "mlp_dim": 3072, "heads": 12}
 
@@ -111,6 +111,24 @@ def test_complete_without_a_variant():
     assert complete(model) == dataclasses.replace(model, architecture="vit")
     model = config.Model(architecture="resnet", resnet_units=(1, 2))
     assert complete(model) == dataclasses.replace(model, resnet_width=1.0)
+
+
+@pytest.mark.parametrize(
+    ("variant", "multiple"),
+    [("ViT-B/16", (16, 16)), ("R50+ViT-B/32", (32, 32)), ("R50x1", (1, 1))],
+)
+def test_images_are_of_whole_patches_and_of_any_size_for_a_resnet(variant, multiple):
+    model = complete(config.Model(variant=variant))
+    assert family(model).multiple(model) == multiple
+
+
+def test_a_small_resnet_has_the_parts_of_the_whole_one():
+    model = complete(config.Model(variant="R50x1", representation_size=300))
+    for unroll, kept in ((None, None), (1, 1), (7, 2)):
+        given = dataclasses.replace(model, unroll=unroll)
+        small, size = family(given).shrink(given, (224, 224))
+        assert (small.unroll, small.representation_size) == (kept, families.SMOKE_WIDTH)
+        assert family(small).grid(small, size) == (2, 2)
 
 
 @pytest.mark.parametrize(

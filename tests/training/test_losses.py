@@ -161,7 +161,9 @@ def test_weights_of_classes():
     effective = (1 - 0.9999 ** np.array([90, 9, 1, 1])) / (1 - 0.9999)
     expected = 4 / effective / (1 / effective).sum()
     np.testing.assert_allclose(COUNTS.weights(("effective",)), expected, rtol=1e-9)
-    assert COUNTS.weights(("dog:2.5", "a:b:0")).tolist() == [1, 2.5, 0, 1]
+    some = ("dog:2.5", "a:b:0")
+    assert config.build({"train": {"class_weights": some}}).train.class_weights == some
+    assert COUNTS.weights(some).tolist() == [1, 2.5, 0, 1]
     np.testing.assert_allclose(np.exp(COUNTS.log_shares), [0.9, 0.09, 0.01, 0.01])
     with pytest.raises(config.ConfigError, match="dogs:2: the data has no class dogs; did you .*g"):
         COUNTS.weights(("dogs:2",))
@@ -286,6 +288,7 @@ def test_the_scale_is_that_of_the_training_images():
     found = losses.with_scale(own, source).loss
     assert (found.mean, found.std) == ((0.0, 0.0), cfg.loss.std)
     assert losses.with_scale(config.Config(), source) == config.Config()
+    assert config.with_scale(config.Config(), (1.0,), (2.0,)) == config.Config()
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,11 @@ def test_share_is_the_larger_part_of_a_beta(p):
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 4 / np.sqrt(STEPS)
 
 
+def test_share_is_float32_whatever_the_default():
+    with jax.enable_x64(True):
+        assert mixup.own_share(0, np.int32(3), 0.2).dtype == np.float32
+
+
 def test_share_at_the_ends():
     for p in (1e-30, 1e-6):
         np.testing.assert_array_equal(shares(0, p), 1.0)

@@ -50,6 +50,7 @@ def test_patterns_take_parameters_and_layers(text, taken):
             "optimizer.freeze=encodr/mlp: matches no parameter; close: encoder/mlp, "
             "encoder/mlp/fc2, encoder/mlp/fc1",
         ),
+        ({"optimizer.freeze": "head/weight"}, "close: head/bias, head/kernel"),
         ({"optimizer.freeze": "encoder[3]"}, "none of the 3 layers; they are 0 to 2"),
         ({"optimizer.only": "head[0]"}, "optimizer.only=head[0]: has no layers; leave out the"),
         ({"optimizer.freeze": "*"}, "optimizer.freeze=*: leaves no parameter to train"),

@@ -1,5 +1,7 @@
 """Downloads from a server that cuts, lies, moves and fails."""
 
+import dataclasses
+import errno
 import hashlib
 import http.server
 import io
@@ -7,6 +9,8 @@ import json
 import re
 import socket
 import threading
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -61,6 +65,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.tokens.append(self.headers.get("Authorization"))
         fault = self.server.faults.pop(0) if self.server.faults else None
         self.close_connection = True
+        if fault == ("drop",):
+            return
         if isinstance(fault, int):
             self.send_error(fault)
             return
@@ -242,6 +248,8 @@ def test_sizes_that_cannot_be(get, server, tmp_path):
     source = Download(name="one", urls=(f"{server.url}/a/b.npz",), mib=12.0)
     assert "0.0 MiB instead of the published 12 MiB" in refusal(get, source)
     assert not list(tmp_path.rglob("b.npz*"))
+    rounded = dataclasses.replace(source, mib=1.0)  # less than a MiB away from it
+    assert get(rounded).read_bytes() == BODY
 
 
 def test_a_disk_without_room(get, monkeypatch):
@@ -357,6 +365,21 @@ def test_a_failure_is_tried_again(get, server, waits, status):
     server.faults = [status] * 3
     assert f"the server says {status}" in refusal(get, "/c.npz")
     assert len(server.requests) == 6
+
+
+def test_a_connection_that_ends_without_an_answer_is_tried_again(get, server, waits):
+    server.faults = [("drop",)]
+    assert get().read_bytes() == BODY
+    assert waits == [1]
+
+
+def test_no_way_to_a_server_is_final(get, waits, monkeypatch):
+    def fail(*_, **__):
+        raise urllib.error.URLError(OSError(errno.ENETUNREACH, "Network is unreachable"))
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", fail)
+    assert "cannot be reached: [Errno 101] Network is unreachable" in refusal(get)
+    assert waits == []
 
 
 def test_no_network(get, waits):

@@ -117,6 +117,12 @@ def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
         assert written.keys() == described["arrays"].keys()
         for array, numbers in foreign.arrays(described).items():
             np.testing.assert_array_equal(written[array], numbers, strict=True)
+        if kind == "hf":
+            fields = json.loads((out / "config.json").read_text())
+            read = described["files"]["config.json"]
+            assert {key: fields[key] for key in fields.keys() & read} == {
+                key: read[key] for key in fields.keys() & read
+            }
 
 
 @pytest.mark.slow
@@ -147,11 +153,13 @@ def test_google_there_and_back(tmp_path, name, kind):
         ("none", "token", "hf"),
         ("sincos_1d", "token", "timm"),
         ("sincos_2d", "token", "hf"),
+        ("sincos_2d", "distilled", "hf"),
         ("learned_2d", "gap", "google"),
     ],
 )
 def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kind):
-    params, facts = made(position=position, pooling=pooling, size=(16, 16), depth=1)
+    token = {"distillation": pooling == "distilled"}
+    params, facts = made(position=position, pooling=pooling, size=(16, 16), depth=1, **token)
     path = tmp_path / ("w.npz" if kind == "google" else "w")
     weights.save(params, facts, kind, path)
     again = weights.load(path)
@@ -215,7 +223,21 @@ def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_pat
     assert weights.load(tmp_path / "timm").spec.model.norm_place == "pooled"
 
 
+def test_what_layer_scale_was_at_first_is_no_part_of_a_model(tmp_path):
+    params, facts = made(layer_scale=0.1, width=64, heads=1, gelu="erf", size=(16, 16))
+    path = tmp_path / "w.safetensors"
+    weights.save(params, facts, "timm", path)
+    foreign.equal(weights.load(path, {"data.image_size": "16,16"}).params, params)
+
+
 # Pixels and classes
+
+
+def test_names_of_classes_are_written_as_they_are_spelled(tmp_path):
+    params, facts = made(classes=("Käfer", "鮫", "c", "d"))
+    weights.save(params, facts, "timm", tmp_path / "w")
+    text = (tmp_path / "w/config.json").read_text()
+    assert all(name in text for name in facts.classes)
 
 
 @pytest.mark.slow
@@ -329,6 +351,8 @@ def test_a_gray_model_says_its_channels(tmp_path):
         ({"representation_size": 8}, "timm", "w",
          "model.representation_size=8: timm has no layer before the head"),
         ({"representation_size": 8}, "hf", "w",
+         "model.representation_size=8: Hugging Face has no layer before the head"),
+        ({"representation_size": 8, "stem_norm": True, "biasless": ("patches", "head")}, "hf", "w",
          "model.representation_size=8: Hugging Face has no layer before the head"),
         ({"pooling": "gap", "class_token": True}, "hf", "w",
          "model.pooling=gap: in Hugging Face transformers the head reads only the class token"),

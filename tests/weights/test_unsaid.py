@@ -12,7 +12,7 @@ import pytest
 import big_vision_reference
 import foreign
 from containers import FIXTURES, read, refusal, write
-from vit_jax import cli, weights
+from vit_jax import cli, config, weights
 from vit_jax.inference import loading
 from vit_jax.runs import directory
 from vit_jax.training import build, run_config
@@ -153,6 +153,13 @@ def test_what_metadata_say_of_a_head_is_taken_where_nothing_else_did():
     one = dataclasses.replace(facts, model=dataclasses.replace(facts.model, num_classes=1))
     found = importing.with_head(one, {})
     assert (found.loss, importing.ONE_OUTPUT in found.assumed.values()) == ("sigmoid", True)
+    told = importing.assumptions(found)
+    assert "assumed sigmoid for softmax: the head has one output" in " ".join(told)
+    others = {"loss.name": "mse"}, {}, {}
+    runs = None, config.Config(), config.Config(init_from="x", init_head="keep")
+    for overrides, wanted, same in zip(others, runs, (False, False, True), strict=True):
+        lines = importing.assumptions(found, overrides, wanted=wanted)
+        assert any("sigmoid for softmax" in line for line in lines) == same
     with pytest.raises(weights.WeightsError, match="vit_jax.head: must be a JSON object"):
         importing.with_head(facts, {importing.HEAD: "["})
 

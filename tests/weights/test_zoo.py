@@ -194,8 +194,9 @@ def test_resolve(fetched, tmp_path, monkeypatch):
 
 
 def test_resolve_the_page_of_a_model(fetched):
-    zoo.resolve("https://huggingface.co/some-one/their.vit/")
-    source, _ = fetched[0]
+    zoo.resolve("https://huggingface.co/some-one/their.vit/", offline=True)
+    source, offline = fetched[0]
+    assert offline
     folder = "https://huggingface.co/some-one/their.vit/resolve/main"
     processors = ("preprocessor_config.json", "processor_config.json")
     names = ("config.json", *processors, "model.safetensors")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 ORBAX = os.path.join("orbax", "checkpoint")  # noqa: PTH118
-# Files whose functions stand between a log call and a filter.
+# Files whose functions stand between a log call and the filter, its own among them.
 WITHIN = (
     os.path.join("logging", "__init__.py"),  # noqa: PTH118 (Python's, and absl's)
     os.path.join("logging", "converter.py"),  # noqa: PTH118
@@ -40,7 +40,7 @@ def _not_orbax(entry: logging.LogRecord) -> bool:
     """
     if ORBAX in entry.pathname:
         return False
-    frame = sys._getframe(1)
+    frame = sys._getframe()
     while frame is not None and frame.f_code.co_filename.endswith(WITHIN):
         frame = frame.f_back
     return frame is None or ORBAX not in frame.f_code.co_filename

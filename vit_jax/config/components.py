@@ -72,7 +72,7 @@ class UnknownComponent(ConfigError):
 def suggest(word: str, known: Sequence[Any]) -> str:
     """`; did you mean X?` for the nearest of `known`, or a list of all of them."""
     names = [str(one) for one in known]
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, names, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
 
 

@@ -92,10 +92,10 @@ def check_trains(cfg: config.Config) -> None:
 def _located(cfg: config.Config) -> config.Config:
     """A config as a run records it: it is resumed and evaluated from other directories too."""
 
-    def absolute(option: str) -> str | None:
+    def absolute(option: str) -> str:
         path = config.get(cfg, option)
         copied = option == "data.root" and isinstance(cfg.data, config.Files)
-        if path is None or storage.is_remote(path) or (copied and bucket.is_bucket(path)):
+        if storage.is_remote(path) or (copied and bucket.is_bucket(path)):
             return path
         return os.path.abspath(storage.given_path(option, path))  # noqa: PTH100 (no links)
 

@@ -13,13 +13,7 @@ MAX_ENTRIES = 200_000
 
 
 class WeightsError(config.UserError):
-    """Weights that cannot be read, do not fit, or cannot be written in the requested format.
-
-    The message is one printable line, whatever the file contains.
-    """
-
-    def __init__(self, text: str):
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+    """Weights that cannot be read, do not fit, or cannot be written in the requested format."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ wrappers add a part to names (torch.compile's `_orig_mod.`), and DINOv2 groups l
 
 import dataclasses
 import heapq
-import itertools
 import json
 import pathlib
 import re
@@ -438,8 +437,8 @@ def _below(arrays: Arrays, prefix: str) -> tuple[Arrays, list[str]]:
     names = {name: name.removeprefix(prefix) for name in arrays.specs if name.startswith(prefix)}
     known = set(names.values())
     head = next((f.head for f in FAMILIES if not known.isdisjoint(f.anchors)), Family.head)
-    ends = (i for i in range(len(prefix) - 1, -1, -1) if not i or prefix[i - 1] in "./")
-    for end in itertools.islice(ends, OUTER):
+    ends = [0, *(found.end() for found in re.finditer(r"[./]", prefix[:-1]))]
+    for end in ends[::-1][:OUTER]:
         outer = [name for name in arrays.specs if name not in names]
         for name in (name for name in outer if name.startswith(prefix[:end])):
             if found := HEADS.fullmatch(name, end):

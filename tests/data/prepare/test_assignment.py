@@ -79,6 +79,23 @@ def test_a_path_that_comes_twice_counts_once_and_the_later_one_wins(tmp_path):
     assert plan.ignored == ("a/1.jpg",)
 
 
+def test_every_path_that_comes_twice_is_left_out_once(tmp_path):
+    names = [f"{c}/{i:02}.jpg" for c in "ab" for i in range(100)]
+    whole = official_fakes.tar(dict.fromkeys(names, b"x"))
+    path = tmp_path / "some.tar"
+    path.write_bytes(whole[: 1024 * len(names)] + whole)
+    plan = assignment.arrange(image_listing.scan([path]), "train", "--from")
+    assert sorted(plan.ignored) == names
+    assert plan.repeated == 200
+    assert sorted(plan.order["train"]) == list(range(200, 400))  # the later ones
+
+
+def test_folders_within_a_class_belong_to_it(tmp_path):
+    plan, splits = arranged(["cat/wild/1.jpg", "cat/2.jpg", "dog/old/3.jpg"], tmp_path)
+    assert plan.classes == ("cat", "dog")
+    assert [label for _, label in sorted(splits["train"])] == ["cat", "cat", "dog"]
+
+
 def test_layouts_that_cannot_be_labeled(tmp_path):
     def reason(*names):
         with pytest.raises(DataError) as caught:

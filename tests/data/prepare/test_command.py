@@ -270,7 +270,18 @@ def test_a_command_that_is_killed_continues_to_the_same_bytes(kind, photos, prep
 
 
 @pytest.mark.parametrize(
-    "facts", ["[]", "{}", '{"splits": []}', '{"splits": {"train": 3}}', "[" * 10**5, "\xff", "NaN"]
+    "facts",
+    [
+        "[]",
+        "{}",
+        '{"splits": []}',
+        '{"splits": {"train": 3}}',
+        '{"splits": {"train": {"examples": 3, "names_sha256": 3}}, "shards": {}}',
+        '{"splits": {"train": {"examples": "3", "names_sha256": "3"}}, "shards": {}}',
+        "[" * 10**5,
+        "\xff",
+        "NaN",
+    ],
 )
 def test_a_folder_with_other_facts_is_named(facts, prepare, photos, data_dir):
     prepare("my_photos", f"--from={photos}")
@@ -445,10 +456,12 @@ def test_what_tfds_prepares_is_array_record_and_is_prepared_once(prepare, monkey
         return {"train": some(8), "test": some(5)}
 
     monkeypatch.setattr(tfds.builder_cls("mnist"), "_split_generators", generators)
-    monkeypatch.setattr(download, "check_network", lambda one, name: None)
+    looked = []
+    monkeypatch.setattr(download, "check_network", lambda one, name: looked.append(name))
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
     prepared = f"mnist: prepared, in {data_dir}/mnist/3.0.1"
     assert prepare("mnist")[:2] == (0, [prepared])
+    assert looked == ["mnist"]
     again = f"mnist: is prepared already, in {data_dir}/mnist/3.0.1"
     assert prepare("mnist") == (0, [again], [])
     assert read_info(data_dir / "mnist/3.0.1").file_format == tfds.core.FileFormat.ARRAY_RECORD

@@ -1,5 +1,6 @@
 """Packed datasets: what goes in comes out, the same bytes however often it was stopped."""
 
+import errno
 import hashlib
 import json
 import os
@@ -237,6 +238,13 @@ def test_verify_counts_and_decodes(photos, tmp_path):
     lines = faults(tmp_path)
     assert len(lines) == 31
     assert lines[7] == f"{name}: record 7: its image is a truncated or damaged JPEG"
+    one["image"] = (photos / "dog/1.jpg").read_bytes()
+    labels = (-2, -1, 0, 1, 2, 3, *[0] * 25)  # of which TFDS's -1 is no label
+    rows = [write.serialize_example(one | {"label": np.int64(label)}) for label in labels]
+    shards.write_records(folder / name, iter(rows))
+    assert faults(tmp_path) == [
+        f"{name}: record {row}: label is {label}, of 3 classes" for row, label in ((0, -2), (5, 3))
+    ]
 
 
 def test_a_full_disk_is_one_line_and_the_command_continues(photos, tmp_path):
@@ -404,3 +412,21 @@ def test_names_that_are_no_text_are_packed(photos, tmp_path):
     assert facts["splits"]["train"]["examples"] == 30
     assert "cat/caf\\xe9\\n.jpg" in (tmp_path / "photos/1.0.0/train.txt").read_text().split("\n")
     assert not faults(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.EIO, "Input/output error", "x"), "cannot write: Input/output error"),
+        (RuntimeError("of array_record; more"), "cannot write: of array_record"),
+        (OSError(errno.ENOSPC, "No space left on device"),
+         "cannot write: No space left on device; free some space and run the same command again "
+         "to resume"),
+    ],
+)  # fmt: skip
+def test_a_disk_that_fails_is_one_line(error, line, tmp_path):
+    with (
+        pytest.raises(config.UserError, match=f"^{tmp_path}: {line}$"),
+        shards.disk_errors(tmp_path / "data"),
+    ):
+        raise error

@@ -110,6 +110,7 @@ def test_converted_records_are_the_same_bytes(made, tmp_path):
     assert [path.name for path in shards] == [
         f"eurosat-train.array_record-0000{number}-of-00002" for number in (0, 1)
     ]
+    assert not list(new.glob("*tfrecord*"))
     there = [
         record
         for path in shards
@@ -167,3 +168,13 @@ def test_a_finished_set_has_no_files_of_killed_processes(tmp_path):
         (part / name).touch()
     staging.publish(part, folder)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
+def test_of_several_versions_of_a_copy_the_newest_is_found(tmp_path):
+    for version in ("1.9.0", "1.10.0", "1.10.0.part", "2.0.0"):
+        (tmp_path / "mine" / version).mkdir(parents=True)
+    for version in ("1.9.0", "1.10.0", "1.10.0.part"):
+        (tmp_path / "mine" / version / "dataset_info.json").touch()
+    for folder in (tmp_path, tmp_path / "mine"):
+        found = tfrecords.find_copy(epath.Path(folder), "mine:1.*.*")
+        assert found == epath.Path(tmp_path / "mine/1.10.0")

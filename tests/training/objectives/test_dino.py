@@ -19,7 +19,7 @@ from stepping import Stepper, configure
 from vit_jax import config
 from vit_jax.config import checks
 from vit_jax.training import objectives, schedules
-from vit_jax.training.build import build, create_model
+from vit_jax.training.build import build, create_model, describe
 from vit_jax.training.durations import Durations
 from vit_jax.training.objectives import dino
 from vit_jax.utils import tree_utils
@@ -111,6 +111,10 @@ def test_schedules_are_functions_of_the_step():
     ramp = jax.jit(dino.ramp(0.04, 0.07, 5))(np.arange(7))
     np.testing.assert_allclose(ramp, [*np.linspace(0.04, 0.07, 5), 0.07, 0.07], rtol=1e-6)
     assert dino.ramp(0.04, 0.07, 0)(0) == np.float32(0.07)
+
+
+def test_a_config_is_described_without_a_run():
+    assert describe(configure(objective=TINY)) == objective().describe()
 
 
 def test_small_views_are_three_sevenths_of_large_ones_in_whole_patches():

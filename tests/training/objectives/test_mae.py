@@ -178,17 +178,31 @@ def drawn(step, record=RECORD):
     return images, noise.argsort(axis=1).argsort(axis=1).astype(np.int32)
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """The tiny ViTMAEForPreTraining of transformers, loaded."""
-    folder = tmp_path_factory.mktemp("vit_mae")
-    arrays = {name: foreign.numbers(name, shape) for name, shape in RECORD["arrays"].items()}
+def write_published(folder, **changes):
+    """Writes the tiny ViTMAEForPreTraining of transformers, some arrays of other shapes."""
+    shapes = RECORD["arrays"] | changes
+    arrays = {name: foreign.numbers(name, shape) for name, shape in shapes.items()}
     for name in RECORD["fixed"]:
         table = positions64(4, 4, arrays[name].shape[-1])
         arrays[name] = np.pad(table, ((1, 0), (0, 0)))[None].astype(np.float32)
     safetensors.save_file(arrays, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(RECORD["config"]))
-    return loading.load(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """It, loaded."""
+    return loading.load(write_published(tmp_path_factory.mktemp("vit_mae")))
+
+
+def test_a_decoder_of_other_proportions_is_left_out(tmp_path):
+    parts = {"intermediate.dense.weight": [24, 12], "intermediate.dense.bias": [24],
+             "output.dense.weight": [12, 24]}  # fmt: skip
+    layers = [f"decoder.decoder_encoder.layer.{k}" for k in range(2)]
+    narrow = {f"{layer}.{part}": shape for layer in layers for part, shape in parts.items()}
+    assert weights.read_spec(write_published(tmp_path)).mae is not None
+    assert weights.read_spec(write_published(tmp_path, **narrow)).mae is None
 
 
 @pytest.mark.slow

@@ -81,6 +81,8 @@ def test_pickles_are_not_run(protocol, capsys):
         pickle.dumps({"data": {1, 2}}),
         pickle.dumps({"data": np.zeros(3, np.float32)}),
         pickle.dumps({"data": np.zeros((2, 2), object)}),
+        pickle.dumps({"data": np.zeros(3, np.int8)}, 2),
+        pickle.dumps({"data": np.zeros((2, 3), np.uint8, order="F")}, 2),
         b"\x80\x02}U\x01a" + b"cnumpy.core.multiarray\n_reconstruct\n" + b")Rs.",  # no values
     ],
 )

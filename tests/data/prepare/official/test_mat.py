@@ -82,6 +82,15 @@ def tables(depth):
     return official_fakes.mat(a=value)
 
 
+def widths(value):
+    """A .mat file of a table, the names of whose columns are said to have so many bytes each."""
+    sound = struct.pack("<HHI", 5, 4, 2)  # the letter and a zero
+    buffer = io.BytesIO()
+    scipy.io.savemat(buffer, {"a": {"b": 1.0}})
+    assert sound in buffer.getvalue()
+    return buffer.getvalue().replace(sound, struct.pack("<HHI", 5, 4, value), 1)
+
+
 DAMAGED = "a.mat: is damaged: {}; download it again"
 BROKEN = {
     "empty": (b"", "a.mat: is not a MATLAB 5 file; download it again"),
@@ -91,6 +100,10 @@ BROKEN = {
     "bomb": (bomb(10**7), "a.mat: unpacks to more than 100,000 bytes; not the official file"),
     "floats": (floats(1), DAMAGED.format("flags, a shape or a length are no integers")),
     "nan": (floats(math.nan), DAMAGED.format("flags, a shape or a length are no integers")),
+    **{
+        f"width {n}": (widths(n), DAMAGED.format("a table has no names of columns"))
+        for n in (0, 24, 33, 2**31)
+    },
     "nested": (nested(300), DAMAGED.format("an array is of class 1")),
     "tables": (tables(100), DAMAGED.format("arrays are within arrays too often")),
 }

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.server
 import io
+import struct
 import threading
 import tracemalloc
 
@@ -16,9 +17,10 @@ from tensorflow_datasets.core.download import checksums
 import official_fakes
 import tfds_reference
 from commands import woe
-from vit_jax.data.prepare import archives, command, download, shards
-from vit_jax.data.prepare.official import build
-from vit_jax.data.prepare.official.recipe import Example
+from vit_jax.data.prepare import archives, command, download, shards, tfrecords
+from vit_jax.data.prepare.official import array_sets, build, scene_sets
+from vit_jax.data.prepare.official.recipe import Example, as_jpeg
+from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.data.source import DataError
 from vit_jax.data.tasks import TASKS
 
@@ -306,3 +308,41 @@ def test_an_eye_without_a_radius_takes_the_memory_of_its_pixels():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2 * 600 * 12_000 * 3
+
+
+def test_any_example_that_occurs_twice_is_named():
+    examples = [Example(name, (), {}) for name in "abcdef"]
+    assert sorted(build.order("train", examples)) == list(range(6))
+    for one in examples:
+        with pytest.raises(DataError, match=f"train: {one.name} occurs twice"):
+            build.order("train", [*examples, one])
+
+
+def test_a_jpeg_of_other_segments_before_its_frame_stays_as_it_is():
+    encoded = cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    conditions = bytes.fromhex("ffcc00040010")  # of arithmetic coding, which such files may hold
+    more = encoded[:2] + conditions + encoded[2:]
+    assert as_jpeg(more, 50) == more
+    assert as_jpeg(more, 50, again=True) != more
+
+
+def test_a_record_of_dmlab_is_bounded(tmp_path):
+    head = struct.pack("<Q", 2**22 + 1)
+    (tmp_path / "mine").mkdir()
+    whole = head + struct.pack("<I", tfrecords.masked(head)) + bytes(2**22 + 5)
+    (tmp_path / "mine/dmlab-train.tfrecord-00000").write_bytes(whole)
+    files = SourceFiles([tmp_path / "mine"], (), tmp_path / "scratch", 2**30)
+    with pytest.raises(DataError, match="record 0: has 4,194,305 bytes, more than 4,194,304"):
+        scene_sets.find_dmlab(files)
+
+
+@pytest.mark.parametrize("changes", [{"y": [[0], [1]]}, {"y": [[11], [1]]}, {"y": [[1]]}])
+def test_digits_of_svhn_are_1_to_10(changes, tmp_path):
+    official_fakes.write(tmp_path / "mine", {
+        "train_32x32.mat": official_fakes.mat(
+            **{"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[10], [1]]} | changes
+        )
+    })  # fmt: skip
+    files = SourceFiles([tmp_path / "mine"], (), tmp_path / "scratch", 2**30)
+    with pytest.raises(DataError, match="X and y are not SVHN's images and digits 1 to 10"):
+        array_sets.find_svhn(files)

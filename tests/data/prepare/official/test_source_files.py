@@ -1,5 +1,6 @@
 """The user's files: which archives are opened, and what becomes of damaged ones."""
 
+import errno
 import functools
 import gzip
 import pathlib
@@ -99,3 +100,20 @@ def test_what_is_unpacked_is_kept_until_the_archive_changes(tmp_path):
     (tmp_path / "mine/link.mat").symlink_to("nothing")
     with pytest.raises(DataError, match="link.mat: No such file"):
         list(archives(tmp_path))
+
+
+def test_a_file_goes_to_the_first_pattern_that_fits(tmp_path):
+    official_fakes.write(tmp_path / "mine", {"a/list.txt": b"1", "b.txt": b"2"})
+    first, second = archives(tmp_path).sort(r"(list)\.txt", r"(\w+)\.txt")
+    assert (list(first), list(second)) == (["list"], ["b"])
+
+
+def test_an_archive_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
+    official_fakes.write(tmp_path / "mine", {"a.tar": official_fakes.tar({"1.jpg": b"x"})})
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(pathlib.Path, "open", fail)
+    with pytest.raises(DataError, match=r"a\.tar: cannot be read: Input/output error"):
+        list(archives(tmp_path, "a.tar"))

@@ -144,7 +144,7 @@ def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
     """The rows of a struct array, whose fields are stored row by row."""
     length = _integers(_next(parts))
     names = bytes(_next(parts)[1])
-    if len(length) != 1 or not 1 <= int(length[0]) <= 64 or len(names) % int(length[0]):
+    if len(length) != 1 or int(length[0]) < 1 or len(names) % int(length[0]):
         _fail("a table has no names of columns")
     width = int(length[0])
     starts = range(0, len(names), width)
