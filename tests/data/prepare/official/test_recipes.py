@@ -1,6 +1,7 @@
 """Datasets packed from official archives against those that TFDS's own builders make of them."""
 
 import functools
+import gzip
 import hashlib
 import http.server
 import io
@@ -17,6 +18,7 @@ from tensorflow_datasets.core.download import checksums
 import official_fakes
 import tfds_reference
 from commands import woe
+from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import archives, command, download, shards, tfrecords
 from vit_jax.data.prepare.official import array_sets, build, scene_sets
 from vit_jax.data.prepare.official.recipe import Example, as_jpeg
@@ -346,3 +348,22 @@ def test_digits_of_svhn_are_1_to_10(changes, tmp_path):
     files = SourceFiles([tmp_path / "mine"], (), tmp_path / "scratch", 2**30)
     with pytest.raises(DataError, match="X and y are not SVHN's images and digits 1 to 10"):
         array_sets.find_svhn(files)
+
+
+def test_kitti_is_of_png_files():
+    encoded = cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    with pytest.raises(BadImage, match="is not a PNG"):
+        scene_sets.encode_kitti([encoded, b""], {})
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"0"])
+def test_arrays_of_smallnorb_are_as_long_as_they_say(change, tmp_path):
+    fake("vtab/smallnorb-azimuth", tmp_path / "mine")
+    (file,) = (tmp_path / "mine").glob("*training-cat*")
+    raw = file.read_bytes()
+    plain = gzip.decompress(raw) if file.suffix == ".gz" else raw
+    file.write_bytes(gzip.compress(change(plain)) if file.suffix == ".gz" else change(plain))
+    patterns = ("*.mat.gz",)
+    files = SourceFiles([tmp_path / "mine"], patterns, tmp_path / "scratch", 2**30)
+    with pytest.raises(DataError, match="is not a SmallNORB array, or is truncated"):
+        array_sets.find_smallnorb(files)
