@@ -326,14 +326,14 @@ CALLS = [
         EXAMINED, '{"image": "a.png", "kind": "leak", "reason": "as b.png"}\n',
     ),
     Call(
-        "reproduce table9 --config.seed=7", "studies.reproduce.perform",
-        {"table": reproduce.table("table9"), "workdir": Path("runs"), "overrides": {"seed": "7"}}
+        "reproduce figure4 --config.seed=7", "studies.reproduce.perform",
+        {"table": reproduce.table("figure4"), "workdir": Path("runs"), "overrides": {"seed": "7"}}
         | {"smoke": False},
         70, "Means a 1 of three", 70, also=PLANNED,
     ),
     Call(
-        "reproduce table9 --smoke --json", "studies.reproduce.perform",
-        {"table": reproduce.tiny(reproduce.table("table9")), "workdir": Path("runs/smoke")}
+        "reproduce figure4 --smoke --json", "studies.reproduce.perform",
+        {"table": reproduce.tiny(reproduce.table("figure4")), "workdir": Path("runs/smoke")}
         | {"overrides": {}, "smoke": True},
         0, '{"seed": 7}\n', also=PLANNED,
     ),

@@ -28,10 +28,11 @@ def cell_by_cell(header, rows, width):
         [*NAMES, ("wide", "many words that make lines wrap, " * 20, "end")],
         [("name", "two\nlines", "1"), ("other", "", "2")],
         [("wide characters", "日本語", "±"), ("[bold]", ":smile:", "")],
+        [("x" * 210, "name", "1")],
         [("", "", "")],
         [],
     ],
-    ids=["many", "wrapped", "lines", "characters", "empty", "none"],
+    ids=["many", "wrapped", "lines", "characters", "long", "empty", "none"],
 )
 @pytest.mark.parametrize("terminal", [None, 80])
 def test_a_table_is_as_rich_draws_its_cells(rows, terminal, capsys, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from vit_jax import config
+from vit_jax.data.prepare import dedup
 from vit_jax.inference.doctor import reading
 from vit_jax.inference.doctor.listing import list_images
 
@@ -38,6 +39,22 @@ def test_every_image_has_its_size_mode_and_features(chunk, tmp_path, monkeypatch
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1)
     np.testing.assert_allclose(found.features, rows / lengths, rtol=1e-6)
     assert found.prints["exact"][0] != found.prints["exact"][3]
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_fingerprints_are_those_of_what_people_see(depth, tmp_path, monkeypatch):
+    """Of 16 bits as of 8: copies are found whatever the model takes."""
+    monkeypatch.setattr(reading.loading, "feature_shape", lambda model, kind: (2,))
+    small = np.random.default_rng(0).integers(0, 256, (6, 6, 3), np.uint8)
+    image = cv2.resize(small, (48, 48), interpolation=cv2.INTER_CUBIC)
+    cv2.imwrite(str(tmp_path / "a.png"), image if depth == 8 else image.astype(np.uint16) * 257)
+    model = Model()
+    model.config = config.Config(data=config.Data(channels=3, depth=depth))
+    found = reading.read_images(list_images(tmp_path, 0, labels=False), model)
+    exact, bits, gray = dedup.fingerprint(image[:, :, ::-1])
+    expected = np.zeros(1, dedup.RECORD)
+    expected[0] = (exact, bits, True, gray)
+    np.testing.assert_array_equal(found.prints, expected)
 
 
 def test_why_a_file_cannot_be_read(tmp_path):
