@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 import types
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -74,6 +75,44 @@ def test_outputs_are_compared_in_units_that_matter(off, expected, batch):
     assert onnx_export._compare(*given) == pytest.approx(expected, rel=1e-3)
     counts = [batch] if batch else [1, 3]
     assert asked == [(name, count) for count in counts for name in ("logits", "numbers")]
+
+
+@pytest.mark.parametrize(("batch", "shown"), [(None, "B"), (4, "4")])
+def test_what_the_packages_are_asked_for(batch, shown, tmp_path, monkeypatch):
+    """With stand-ins: a translation of images of any number, checked, compared and written."""
+    model, asked = Mock(), {}
+    model.SerializeToString.return_value = b"a program"
+    model.graph.node = [types.SimpleNamespace(op_type=kind) for kind in ("Add", "Mul", "Add")]
+    packages = {name: Mock(__version__="1.2") for name in onnx_export.PACKAGES}
+
+    def translate(function, shapes, **options):
+        asked.update(options, shape=shapes[0].shape, dtype=shapes[0].dtype)
+        return model
+
+    packages["jax2onnx"].to_onnx = translate
+    monkeypatch.setattr(onnx_export, "_required", packages.__getitem__)
+    monkeypatch.setattr(onnx_export, "_versions", dict)
+    monkeypatch.setattr(onnx_export, "_compare", lambda *given: 2e-6)
+    monkeypatch.setattr(export, "create_program", lambda *_, **__: None)
+    monkeypatch.setattr(export, "describe_inputs", lambda *_: {"classes": ["é"]})
+    network = types.SimpleNamespace(resnet_units=(1,))  # which is translated without its jaxpr
+    cfg = types.SimpleNamespace(model=network, data=config.Data(image_size=(8, 6)), loss=None)
+    loaded = types.SimpleNamespace(config=cfg, selection="step 3, the newest")
+    options = export.ExportOptions(batch=batch)
+    rows = dict(onnx_export.write(loaded, options, tmp_path / "a.onnx"))
+    assert [str(side) for side in asked["shape"]] == [shown, "8", "6", "3"]
+    assert (asked["dtype"], asked["opset"], asked["input_names"]) == (np.uint8, 23, ["images"])
+    assert asked["output_names"] == ["logits", "probabilities"]
+    assert (tmp_path / "a.onnx").read_bytes() == b"a program"
+    packages["onnx"].checker.check_model.assert_called_once_with(model)
+    kept = model.metadata_props.add.return_value
+    assert (kept.key, json.loads(kept.value)["classes"]) == ("vit_jax", ["é"])
+    assert rows == {
+        "file": "a.onnx, 0.0 kB", "input": f"images: uint8 ({shown}, 8, 6, 3)",
+        "outputs": "logits, probabilities: float32", "opset": "23, 3 nodes of 2 kinds",
+        "proof": "logits and probabilities of onnxruntime 1.2 differ by at most 2.0e-06",
+        "checkpoint": "step 3, the newest",
+    }  # fmt: skip
 
 
 @pytest.fixture

@@ -16,6 +16,20 @@ def test_a_file_that_is_gone_is_named(tmp_path):
         next(files)
 
 
+@pytest.mark.parametrize("given", [{}, {"images": ["a.png"], "examples": 2}])
+def test_files_or_examples_are_predicted(given):
+    with pytest.raises(config.ConfigError, match="give images or examples, and not both"):
+        prediction.predict("run", **given)
+
+
+def test_a_folder_without_images_says_what_it_holds(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "empty").mkdir()
+    for folder, held in ((tmp_path, "files; it holds 1 .txt .*"), (tmp_path / "empty", "files")):
+        with pytest.raises(config.ConfigError, match=rf"holds no \.jpg, .* {held}$"):
+            next(prediction.files([folder]))
+
+
 def test_a_number_of_files_is_drawn_by_seed(tmp_path):
     for number in range(9):
         (tmp_path / f"{number}.png").touch()

@@ -336,6 +336,8 @@ def test_light_follows_the_mask():
     assert left_lit[:, 0].min() > 190
     assert left_lit[:, -1].max() < 10
     assert (np.diff(left_lit[100, :, 0].astype(int)) <= 0).all()
+    top_lit = figures.shade(view, mask.T)
+    np.testing.assert_allclose(top_lit, left_lit.transpose(1, 0, 2), atol=1)
 
 
 @pytest.mark.parametrize(("mae", "said"), [(None, False), (False, False), (True, True)])

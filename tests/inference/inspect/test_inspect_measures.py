@@ -355,6 +355,7 @@ def gradient(height, width, channels=3):
         ({"channels": 1}, (300, 451), 8),
         ({"image_size": (48, 24)}, (300, 451), 4),  # 8 times 48 are more than 256
         ({"image_size": (224, 224)}, (3000, 4000), 1),
+        ({}, (1200, 1200), 8),  # 16 times 32 are more than 256
     ],
 )
 def test_a_photo_is_the_same_part_of_the_image(data, size, factor):

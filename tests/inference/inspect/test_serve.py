@@ -73,6 +73,11 @@ def test_the_page_is_there_and_may_load_nothing_else(server):
     assert server.socket.getsockname()[0] == "127.0.0.1"
 
 
+def test_a_page_may_name_a_file_whose_name_is_no_text():
+    with serve.Server(None, "caf\udce9.png", 0) as server:
+        assert server.page == b"caf\\udce9.png"
+
+
 def test_an_image_is_looked_at_and_nothing_is_written(server, viewer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, headers, content = ask(server, "POST", "/look", png(), **KIND)
@@ -161,6 +166,8 @@ def test_every_refusal_has_the_security_headers(server, request_, status):
     headers = dict(line.split(": ", 1) for line in lines)
     assert headers.items() >= serve.HEADERS.items()
     assert (headers["Content-Type"], b"<" in content) == ("application/json", False)
+    if not request_.startswith(b"HEAD"):
+        assert len(json.loads(content)["error"].split()) > 1  # a reason in words
 
 
 @pytest.mark.parametrize("begun", ["", "GET / HTTP/1.1\r\nHost: x\r\n", "POST"])

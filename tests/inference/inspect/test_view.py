@@ -134,6 +134,12 @@ def test_features_of_a_page_are_those_of_the_encoder(opened, viewer):
                 np.testing.assert_allclose(share, expected.clip(0, 1), atol=0.0021)
 
 
+def test_a_picture_has_the_colors_of_its_image():
+    image = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
+    encoded = np.frombuffer(base64.b64decode(view._png(image).partition(",")[2]), np.uint8)
+    np.testing.assert_array_equal(cv2.imdecode(encoded, cv2.IMREAD_COLOR)[:, :, ::-1], image)
+
+
 def test_a_picture_shows_what_patches_cover_at_the_scale_of_people(opened, monkeypatch):
     """Of a view of 8 x 8 pixels, 6 x 4 of them here, and of the photo four times as many."""
     monkeypatch.setattr(view.Viewer, "_side", (6, 4))
