@@ -4,13 +4,16 @@ import dataclasses
 import types
 
 import jax
+import numpy as np
 import pytest
 
 import runs
 from vit_jax import config, models
 from vit_jax.config import ConfigError
+from vit_jax.evaluation import evaluation as evaluation_module
 from vit_jax.evaluation import evaluators, runner, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
+from vit_jax.training import sharding
 
 SYNTHETIC = {
     "source": "synthetic", "image_size": 8, "num_examples": 12,
@@ -130,6 +133,42 @@ def test_ranks_are_places_in_the_order_of_the_classes(small):
     assert ranks((third, first, second), ("ece",)) is None
     with pytest.raises(ConfigError, match=f"must name the classes of the head, .*: {first}, "):
         ranks((third, first, "good"))
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_what_loads_a_split_ends_with_the_pass(stops):
+    class Batches:
+        closed, left = False, 3
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
+            return {key: np.zeros(2) for key in ("image", "label", "mask")}
+
+        def close(self):
+            self.closed = True
+
+    batches = Batches()
+    mesh = sharding.create_mesh(1, jax.devices()[:1])
+    split = runner.SplitRunner(mesh, 2, lambda: batches)
+    found = split.outputs(lambda batch: batch["label"].shape, stop=lambda: stops)
+    assert found == (None if stops else 3 * [(2,)])
+    assert batches.closed
+
+
+def test_a_pass_over_planned_batches_loads_these(small, monkeypatch):
+    given = {}
+    monkeypatch.setattr(runner.pipeline, "batches", lambda *_, **more: given.update(more))
+    plan = types.SimpleNamespace(steps=7, rows=np.array([[0, 1], [2, -1]]))
+    monkeypatch.setattr(evaluation_module, "plan_native", lambda *_: plan)
+    split = small.runner(small.source)
+    split._batches()
+    assert (given["plan"], given["stop_step"], given["train"]) == (plan, 7, False)
+    assert split.order.tolist() == [0, 1, 2, -1]
 
 
 def test_views_at_their_own_aspect_have_patches_of_the_models_side():

@@ -151,6 +151,11 @@ def test_class_numbers_of_imagenet_become_outputs_by_name(root, monkeypatch):
     real = real_labels.Real(((0,), (999, 3)), "")
     monkeypatch.setattr(task_sets.real_labels, "load_real", lambda _: real)
     toy = toys.Toy([[0], [0]], [5, 6])
+    toy.classes = ("cat", "dog")
+    with pytest.raises(
+        ConfigError, match="^evaluation.tasks=imagenet-real: .*choose sets for the same head"
+    ):
+        task_sets.reassess(configure(root, "imagenet-real"), toy)
     toy.classes = names
     own, right = task_sets.reassess(configure(root, "imagenet-real"), toy).decode(
         np.array([5, 1006])

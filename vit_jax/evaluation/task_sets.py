@@ -78,11 +78,12 @@ def open_sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]
         opened = _available(
             KEY, entry, selected, root, lambda task: sources.open_task(task, task.test, root)
         )
+        where = f"{KEY}={entry}"  # not of each task: what is assumed is said once
         for task, source in opened:
-            found[task.name] = source
-            if task.dataset is not OBJECTNET:
-                where = f"{KEY}={entry}"  # not of each task: what is assumed is said once
-                found[task.name] = class_matching.relabel(source, classes, where, remedy=REMEDY)
+            own = task.dataset is OBJECTNET
+            found[task.name] = (
+                source if own else class_matching.relabel(source, classes, where, remedy=REMEDY)
+            )
     return found
 
 
