@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import types
 
 import cv2
 import jax
@@ -249,6 +250,11 @@ def test_a_teacher_teaches_by_name(heads):
         kernel(heads / "plain", foreign)
     whole, _ = kernel(heads / "permuted", foreign, target="features")
     assert whole.shape == (64, 4)
+    numbers = types.SimpleNamespace(
+        require_head=lambda: None, config=config.Config(loss=config.Regression(name="mse"))
+    )
+    with pytest.raises(config.ConfigError, match=r"teacher=x: predicts numbers, .* no logits of"):
+        teacher._match_classes(numbers, "x", NAMES)
 
 
 @pytest.mark.slow

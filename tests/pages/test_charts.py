@@ -151,3 +151,11 @@ def test_error_bars():
     page = drawn(Chart(title="t", series=[log], log_y=True))
     ends = [float(a["y1"]) for _, a in page.elements if a.get("class") == "error c0"]
     assert max(ends) == charts.TOP + height
+
+
+def test_an_error_bar_that_reaches_zero_is_drawn_on_a_logarithmic_axis():
+    series = [Series(name="a", points=[(1, 0.5), (2, 5.0)], errors=[0.5, None])]
+    (line,) = lines(drawn(Chart(title="t", series=series, log_y=True)))
+    plain = [Series(name="a", points=[(1, 0.5), (2, 5.0), (3, 1.0)])]
+    (other,) = lines(drawn(Chart(title="t", series=plain, log_y=True)))
+    assert [y for _, y in line] == [y for _, y in other][:2]  # the axis begins at what is above 0

@@ -51,6 +51,7 @@ def test_charts_are_drawn_as_they_say():
     curves._draw(axes, Chart(title="a", series=series, percent=True, ticks=[(1, "one")]))
     colors = [container[0].get_color() for container in axes.containers]
     assert colors == [curves.COLORS[0], curves.COLORS[2]]
+    assert axes.get_legend_handles_labels()[1] == ["0", "6"]
     assert (axes.get_title(), axes.get_xlabel()) == ("a", "step")
     assert axes.yaxis.get_major_formatter()(0.25) == "25.0%"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["one"]

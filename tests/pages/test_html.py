@@ -17,6 +17,12 @@ def test_rows_without_a_name_belong_to_the_one_before():
     assert html._row_kinds(Table(header=("name",), rows=[])) == []
 
 
+def test_columns_of_numbers_but_the_first_are_set_right():
+    table = Table(header=("1", "n", "words"), rows=[("1", "2", "a"), ("3", "4.5", "5")])
+    kinds = re.findall(r"<t[hd]( [^>]*)?>", str(html._table(table)))
+    assert ['class="n"' in kind for kind in kinds] == 3 * [False, True, False]
+
+
 def test_a_picture_has_its_name_and_its_width():
     """At 150 dots per inch, two thirds of its pixels."""
     png = bytes(16) + (300).to_bytes(4) + bytes(9)

@@ -74,6 +74,20 @@ def test_which_state_is_measured_and_only_once(tmp_path, metric, best, params, s
         assert one.recorded(files) == expected  # when resumed after the end
 
 
+def test_results_are_those_of_the_last_step_and_of_this_split(tmp_path):
+    lines = [
+        {"step": 10, "test/top1": 0.1, "test/split": "test[:9]"},
+        {"step": 20, "test/top1": 0.2, "test/split": "test[:9]", "train/loss": 3.0},
+        {"step": 20, "test/top1": 0.3, "test/split": "test[:5]"},
+        {"step": 20, "train/loss": 3.0},
+        {"step": 30, "test/top1": 0.4, "test/split": "test[:9]"},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    files = types.SimpleNamespace(folder=tmp_path)
+    assert create(None).recorded(files) == {"test/top1": 0.2}
+    assert create(None).ending(15).recorded(files) == {}
+
+
 def test_a_stop_meanwhile_leaves_it_to_be_measured(tmp_path):
     answers = [None, {"top1": 0.5}]
     one = create(lambda params, *, stop: answers.pop(0), metric=None)

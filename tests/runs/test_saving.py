@@ -3,6 +3,7 @@
 import contextlib
 import time
 import types
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -47,6 +48,54 @@ def test_a_run_saves_once_its_minutes_are_over(minutes, passed, over, monkeypatc
     one._saved_at = 50.0
     monkeypatch.setattr(time, "monotonic", lambda: 50.0 + passed)
     assert one.due(3) == over
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_process_0_says_now_and_then_whether_minutes_are_over(first, monkeypatch):
+    """Clocks differ; to ask at every step would cost."""
+    one, asked = object.__new__(saving.Saver), []
+    one._cfg = runs.configure(checkpoint={"minutes": 2}, logging={"every": 5})
+    logs = lambda step, every: step % every == 0  # noqa: E731
+    one._durations = types.SimpleNamespace(saves=lambda step: False, logs=logs)
+    one._saved_at = time.monotonic() - 1000
+    monkeypatch.setattr(saving.jax, "process_count", lambda: 2)
+
+    def broadcast(make):
+        asked.append(make())
+        return first
+
+    monkeypatch.setattr(saving.collectives, "broadcast_from_main", broadcast)
+    assert [step for step in range(1, 11) if one.due(step)] == ([5, 10] if first else [])
+    assert asked == [True, True]
+
+
+def test_a_checkpoint_has_all_numbers_that_led_to_it(monkeypatch):
+    one, done = object.__new__(saving.Saver), Mock()
+    one._progress, one._manager, one._files = Mock(), done.manager, done.files
+    one._phases = lambda name: contextlib.nullcontext()
+    one._facts, one._patience = {"seed": 3}, types.SimpleNamespace(facts={"best": 0.5})
+    one.save(7, "state", {"top1": 0.5})
+    assert done.mock_calls == [
+        call.files.sync(now=True),
+        call.manager.save(7, "state", record={"seed": 3, "best": 0.5}, metrics={"top1": 0.5}),
+    ]
+    assert one.step == 7
+
+
+@pytest.mark.parametrize(
+    ("chosen", "workers", "unroll", "lines"),
+    [
+        (None, 3, None, ["set for this machine: data.workers=3, model.unroll=12"]),
+        (None, 3, 2, ["set for this machine: data.workers=3"]),
+        (None, 0, None, []),
+        (2, 2, None, []),
+    ],
+)
+def test_a_preview_says_what_is_set_for_this_machine(chosen, workers, unroll, lines, monkeypatch):
+    monkeypatch.setattr(preview.pipeline, "loader_processes", lambda data: workers)
+    cfg = runs.configure(data={"workers": chosen}, model={"unroll": unroll})
+    model = types.SimpleNamespace(config=types.SimpleNamespace(unroll=12))
+    assert preview._of_machine(types.SimpleNamespace(cfg=cfg, model=model)) == lines
 
 
 def test_a_run_has_done_the_steps_of_its_newest_checkpoint(tmp_path):
@@ -95,5 +144,8 @@ def test_a_compilation_is_shown_at_once_and_timed(tmp_path, monkeypatch):
 def test_a_preview_counts_classes_and_parameters(tmp_path):
     rows = dict(preview.preview(runs.configure(train={"class_weights": "balanced"}), tmp_path))
     assert rows["model"].split()[1].startswith("parameters")
+    cfg = runs.configure(train={"batch_size": 48, "accumulation": 2})
+    shown = dict(preview.preview(cfg, tmp_path))["devices"]
+    assert shown == "8 x cpu, 3 images each at a time"
     assert rows["evaluation"]
     assert not list(tmp_path.iterdir())

@@ -73,6 +73,8 @@ def test_texts_are_gathered_and_the_first_problem_is_found(process):
 
     process(0, padded("übrig", 6), padded("bad"), padded(""), padded("worse"))
     assert collectives.gather("1234567", 6) == ["123456", "übrig"]
+    process(0, padded("", 6), padded("bad"), padded(""), padded("worse"))
+    assert collectives.gather("12345ü", 6) == ["12345\ufffd", ""]  # half a character fits
     assert collectives.first_problem(None) == "bad"
     assert collectives.first_problem(None) is None
     assert collectives.first_problem("mine") == "mine"
