@@ -9,7 +9,10 @@ import runs
 import vit_jax
 from vit_jax import cli, config, weights
 from vit_jax.config import catalog, table_names
-from vit_jax.data import image_inputs
+from vit_jax.data import bucket, image_inputs
+from vit_jax.inference import search, segmentation
+from vit_jax.inference.doctor import run
+from vit_jax.inference.inspect import outputs, view
 from vit_jax.pages import listing
 from vit_jax.preflight import topologies
 from vit_jax.training import run_config
@@ -52,8 +55,6 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
     [
         lambda path: vit_jax.convert("run", "timm", path),
         lambda path: vit_jax.embed("run", path),
-        lambda path: vit_jax.embed("run", "features.npz", path),
-        lambda path: vit_jax.predict("run", [path]),
         lambda path: vit_jax.evaluate("run", output=path),
         lambda path: list(image_inputs.read_images([path], config.Data())),
     ],
@@ -69,6 +70,34 @@ def test_paths_from_python_are_those_of_the_command_line(call, tmp_path, monkeyp
         call("~/x")
     assert "~" not in str(raised.value) or "No such file" in str(raised.value)
     assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: vit_jax.embed("run", "features.npz", path),
+        lambda path: vit_jax.predict("run", [path]),
+        lambda path: search.search("run", path, "query.png"),
+        lambda path: run.doctor(path),
+        lambda path: segmentation.measure("run", path, {}),
+        lambda path: list(outputs.inspect("attention", "run", {}, images=[path])),
+        lambda path: view.open_viewer("run", {}, images=[path]),
+    ],
+)
+def test_images_are_on_a_disk_or_in_a_bucket(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(bucket.SCHEMES, "memory", ("none", "none"))
+    for path, words in (
+        ("memory://bucket/x", "memory://bucket/x: (holds no objects|no such object or folder)"),
+        ("https://x/y", "https://x/y: must be on a disk; copy it there"),
+        ("file:///x", "file:///x: is an address; write the path, /x"),
+        ("~/x", "/x: no such f"),
+    ):
+        with pytest.raises(errors.UserError, match=words) as raised:
+            call(path)
+        assert "~" not in str(raised.value) or path == "~/x"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("scheme", ["s3", "hf", "https"])

@@ -86,9 +86,10 @@ def where(tmp_path_factory):
 def by_predict(checkpoint, root, names=None):
     """The accuracy that `predict` shows on files, whose folders say what they are."""
     opened = loading.load(checkpoint)
+    files = prediction.list_files([pathlib.Path(root) / "test"])
     right = [
         one.top[0][0] == (names or {}).get(label := pathlib.Path(one.image).parent.name, label)
-        for one in opened.classify(prediction.files([pathlib.Path(root) / "test"]), 1)
+        for one in opened.classify(prediction.read_files(files), 1)
     ]
     return sum(right) / len(right)
 

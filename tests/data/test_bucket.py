@@ -15,6 +15,7 @@ from vit_jax import config, train_loop
 from vit_jax.data import bucket, sources, split_roles
 from vit_jax.data.bucket import CopyError
 from vit_jax.data.source import DataError
+from vit_jax.inference import prediction
 from vit_jax.runtime import preemption
 from vit_jax.utils.errors import NotWritten
 
@@ -183,9 +184,10 @@ def rooted(memory, tmp_path):
 
 def end_of_process():
     """What ends with a process: locks, and what it remembers."""
-    bucket.local_root.cache_clear()
+    bucket.local_copy.cache_clear()
     while bucket._READ:
-        os.close(bucket._READ.pop())
+        _, (_, lock) = bucket._READ.popitem()
+        os.close(lock)
 
 
 @pytest.mark.parametrize("kind", ["folder", "csv"])
@@ -210,7 +212,7 @@ def test_a_copy_that_is_read_does_not_change(rooted, memory):
     memory.put("train/cat/0.png", b"other")
     memory.put("train/cat/8.png", b"new")
     assert bucket.local_root(*arguments) == folder  # this process reads what it found
-    bucket.local_root.cache_clear()
+    bucket.local_copy.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bucket.time, "sleep", lambda seconds: None)
         with pytest.raises(DataError, match=f"{ROOT}: has changed, and another process reads it"):
@@ -235,6 +237,22 @@ def test_a_mistake_about_a_root_names_its_options(rooted, memory):
     caches = pathlib.Path(options["cache"])
     assert [one.name for one in caches.rglob("*") if one.is_file()] == ["lock"]  # of the full one
     assert memory.taken == []
+
+
+def test_images_of_a_command_are_named_by_their_address(rooted, memory, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files = prediction.list_files([f"{ROOT}/train/dog/", f"{ROOT}/train/cat/3.png"])
+    assert sorted(memory.taken) == ["train/cat/3.png", *(f"train/dog/{n}.png" for n in range(8))]
+    names = [name for name, *_ in prediction.read_files(files)]
+    assert names == [*(f"{ROOT}/train/dog/{n}.png" for n in range(8)), f"{ROOT}/train/cat/3.png"]
+    assert len(prediction.list_files([ROOT])) == 32  # without its lists
+    monkeypatch.setattr(config.Files, "cache_size", 1e-9)
+    with pytest.raises(DataError, match=r"the cache may hold .*, or copy what you need to a disk$"):
+        prediction.list_files([f"{ROOT}/test"])
+    monkeypatch.setenv("HOME", "/dev/null")
+    with pytest.raises(DataError, match=r"^/dev/null/.cache/vit_jax/buckets: cannot be written"):
+        prediction.list_files([f"{ROOT}/test"])
+    end_of_process()
 
 
 @pytest.mark.slow

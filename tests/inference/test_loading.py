@@ -151,7 +151,7 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
     results = vit_jax.evaluate(TOKEN, where)
     assert results["test/count"] == 21
     predictor = loading.load(TOKEN)
-    files = list(prediction.files([tmp_path / "data" / "test"]))
+    files = list(prediction.read_files(prediction.list_files([tmp_path / "data" / "test"])))
     top = [one.top[0][0].removeprefix("class ") for one in predictor.classify(files, 1)]
     truth = [pathlib.Path(name).parent.name.removeprefix("c") for name, _, _ in files]
     assert results["test/top1"] == sum(a == b for a, b in zip(top, truth, strict=True)) / 21

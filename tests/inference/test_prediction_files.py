@@ -10,7 +10,9 @@ from vit_jax.inference import prediction
 
 def test_a_file_that_is_gone_is_named(tmp_path):
     (tmp_path / "a.png").write_bytes(b"1")
-    files = prediction.files([tmp_path / "a.png", tmp_path / "gone.png"])
+    with pytest.raises(config.ConfigError, match=r"gone\.png: no such file or folder$"):
+        prediction.list_files([tmp_path / "a.png", tmp_path / "gone.png"])
+    files = prediction.read_files([tmp_path / "a.png", tmp_path / "gone.png"])
     assert next(files) == (str(tmp_path / "a.png"), b"1", None)
     with pytest.raises(config.ConfigError, match=r"gone\.png: No such file or directory$"):
         next(files)
@@ -33,10 +35,10 @@ def test_a_folder_without_images_says_what_it_holds(tmp_path):
 def test_a_number_of_files_is_drawn_by_seed(tmp_path):
     for number in range(9):
         (tmp_path / f"{number}.png").touch()
-    some, others = ([name for name, *_ in prediction.files([tmp_path], 4, s)] for s in (0, 1))
+    some, others = (prediction.list_files([tmp_path], 4, seed) for seed in (0, 1))
     assert len(some) == len(set(some)) == 4
-    assert some == [name for name, *_ in prediction.files([tmp_path], 4, 0)] != others
-    assert len(list(prediction.files([tmp_path], 9))) == 9
+    assert some == prediction.list_files([tmp_path], 4, 0) != others
+    assert len(prediction.list_files([tmp_path], 9)) == 9
 
 
 def test_examples_of_random_pixels_have_the_classes_of_the_head():

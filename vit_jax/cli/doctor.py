@@ -23,7 +23,10 @@ kinds of findings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
-        "folder", type=arguments.local_path, metavar="DIR", help="lists, or folders of images"
+        "folder",
+        type=arguments.images_path,
+        metavar="DIR",
+        help="lists, or folders of images, also in a bucket: s3://, gs://, hf://",
     )
     arguments.add_checkpoint(parser, default=CHECKPOINT)
     parser.add_argument(

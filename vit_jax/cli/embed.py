@@ -25,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images",
         nargs="?",
-        type=arguments.local_path,
+        type=arguments.images_path,
         metavar="FOLDER",
-        help="image files at any depth (default: data.eval_split of the config's dataset)",
+        help="image files at any depth, also in a bucket (default: data.eval_split of the config's "
+        "dataset)",
     )
     parser.add_argument(
         "--output",

@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images",
         nargs="*",
-        type=arguments.local_path,
+        type=arguments.images_path,
         metavar="FILE_OR_FOLDER",
-        help="images to show (default: the evaluation split of a run)",
+        help="images to show, also in a bucket (default: the evaluation split of a run)",
     )
     parser.add_argument(
         "--count",
@@ -90,9 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes figures of a model, or the interactive page."""
-    for path in args.images:
-        if not path.exists():
-            raise config.ConfigError(f"{path}: no such file or folder")
     for flag, value in (("class", args.label), ("steps", args.steps)):
         if value is not None and args.what not in ("saliency", "all"):
             raise config.ConfigError(f"--{flag}={value}: only for `inspect saliency`")
@@ -134,7 +131,7 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         args.checkpoint,
         overrides,
         step=args.step,
-        paths=args.images,
+        images=args.images,
         count=args.count,
         seed=args.seed,
         needed=args.serve is None,

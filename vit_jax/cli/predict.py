@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images",
         nargs="*",
-        type=arguments.local_path,
+        type=arguments.images_path,
         metavar="IMAGE_OR_FOLDER",
-        help="image files, or folders of them",
+        help="image files, or folders of them, also in a bucket: s3://, gs://, hf://",
     )
     parser.add_argument(
         "--examples",
@@ -53,9 +53,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the top classes, or the numbers, of images."""
     if bool(args.images) == bool(args.examples):
         raise config.ConfigError("predict: give image files or folders, or --examples=N")
-    for path in args.images:
-        if not path.exists():
-            raise config.ConfigError(f"{path}: no such file or folder")
     from vit_jax.inference import prediction
     from vit_jax.runtime import logs
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 
-from vit_jax import config
 from vit_jax.cli import arguments
 
 HELP = "measure the features of patches by a linear segmentation"
@@ -25,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add_argument(
-        "--data", type=arguments.local_path, required=True, metavar="DIR", help="images and masks"
+        "--data",
+        type=arguments.images_path,
+        required=True,
+        metavar="DIR",
+        help="images and masks, also in a bucket",
     )
     parser.add_argument(
         "--train", default="train", metavar="SPLIT", help="split to learn from (default: train)"
@@ -43,8 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Measures a linear segmentation."""
-    if not args.data.is_dir():
-        raise config.ConfigError(f"--data={args.data}: no such folder")
     from vit_jax.inference import segmentation
     from vit_jax.inference.inspect import outputs
     from vit_jax.runtime import logs

@@ -1,7 +1,7 @@
 """Copies what a bucket holds to a bounded cache on this machine, and goes on where it was stopped.
 
-`s3://`, `gs://` and `hf://` are read through fsspec. A copy takes the place of `data.root`, or of a
-folder or file of `prepare --from`, so that the same code reads both.
+`s3://`, `gs://` and `hf://` are read through fsspec. A copy takes the place of `data.root`, of a
+folder or file of `prepare --from`, or of the images of a command, so that the same code reads both.
 """
 
 import concurrent.futures
@@ -10,6 +10,7 @@ import fcntl
 import functools
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from vit_jax import config
 from vit_jax.data.source import DataError
 from vit_jax.runtime import logs
 from vit_jax.utils import limits, storage
@@ -44,11 +46,18 @@ class CopyError(DataError):
 
 
 class Options(NamedTuple):
-    """What the user calls a source, the folder of copies and its size, for messages."""
+    """What the user calls a source, the folder of copies and its size, for messages.
+
+    Empty: no option sets it.
+    """
 
     source: str
-    cache: str
-    size: str
+    cache: str = ""
+    size: str = ""
+
+    def locate(self, cache: Path) -> str:
+        """The folder of copies, after its option."""
+        return f"{self.cache}={cache}" if self.cache else str(cache)
 
 
 PREPARE = Options("--from", "--cache", "--cache-size")
@@ -73,7 +82,7 @@ def describe(source: str, cache: Path) -> str:
     """What a copy would read and write, for a dry run; raises DataError."""
     _, found, _ = _list(source, PREPARE)
     size = size_text(sum(one.size for one in found.values()))
-    return f"would copy {source}: {len(found):,} objects, {size}, to {_folder(source, cache)}"
+    return f"would copy {source}: {_counted(found)}, {size}, to {_folder(source, cache)}"
 
 
 def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Path:
@@ -96,7 +105,7 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
     given = f"{options.source}={source}"
     folder = _folder(source, cache)
     files, record = folder / "files", folder / "objects.json"
-    with storage.errors_as(DataError, f"{options.cache}={cache}: cannot be written"):
+    with storage.errors_as(DataError, f"{options.locate(cache)}: cannot be written"):
         files.mkdir(parents=True, exist_ok=True)
         _drop_changed(record, files, found)
         missing = {path: one for path, one in found.items() if _size(files / path) != one.size}
@@ -105,8 +114,8 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
         storage.write_atomically(record, json.dumps(lines))
     total, needed = (sum(o.size for o in some.values()) for some in (found, missing))
     logs.log.info(
-        "%s: %d objects, %s; %d, %s, to copy to %s",
-        *(source, len(found), size_text(total), len(missing), size_text(needed), files),
+        "%s: %s, %s; %d, %s, to copy to %s",
+        *(source, _counted(found), size_text(total), len(missing), size_text(needed), files),
     )
     _download(given, system, missing, files)
     if missing:
@@ -118,49 +127,83 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
     return files / next(iter(found)) if alone else files
 
 
-_READ: list[int] = []  # locks of copies that this process reads
+_READ: dict[Path, tuple[str, int]] = {}  # copies that this process reads: address and lock
 
 
-@functools.cache  # a process reads what it found at its start
+def given_path(option: str, path: str | os.PathLike[str]) -> Path:
+    """The path of images that a command was given; of an address its copy. Raises a UserError."""
+    text = os.fspath(path)
+    if not is_bucket(text):
+        return storage.given_path(option, text, remote=False)
+    return local_copy(text, None, config.Files.cache_size, Options(option))
+
+
+def shown(path: Path) -> str:
+    """A path as the user named it: within a copy, the address that was copied."""
+    for copied, (address, _) in _READ.items():
+        if path.is_relative_to(copied):
+            return f"{address.rstrip('/')}/{path.relative_to(copied).as_posix()}".removesuffix("/.")
+    return str(path)
+
+
 def local_root(root: str, cache: str | None, most: float) -> Path:
     """The folder `data.root` names; of a bucket its copy, which nobody changes while this runs.
 
     Args:
       root: a path, or an address.
-      cache: the folder of all copies; None: ~/.cache/vit_jax/buckets.
+      cache: as in `local_copy`.
       most: GB of all copies.
 
     Raises like `copy`.
     """
-    if not is_bucket(root):
-        return Path(root)
+    return local_copy(root, cache, most, ROOT) if is_bucket(root) else Path(root)
+
+
+@functools.cache  # a process reads what it found at its start
+def local_copy(source: str, cache: str | None, most: float, options: Options) -> Path:
+    """The copy of an address, a folder or a file, which nobody changes while this runs.
+
+    Args:
+      source: an address.
+      cache: the folder of all copies; None: ~/.cache/vit_jax/buckets.
+      most: GB of all copies.
+      options: what the user calls these.
+
+    Raises like `copy`.
+    """
     caches = Path(cache or "~/.cache/vit_jax/buckets").expanduser()
-    folder = _folder(root, caches)
-    _, found, _ = _list(root, ROOT)  # a mistake leaves no folder
-    with storage.errors_as(DataError, f"{ROOT.cache}={caches}: cannot be written"):
+    folder = _folder(source, caches)
+    _, found, alone = _list(source, options)  # a mistake leaves no folder
+    with storage.errors_as(DataError, f"{options.locate(caches)}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     try:
         for attempt in range(4):
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for one that copies
             if attempt:
-                _, found, _ = _list(root, ROOT)
+                _, found, alone = _list(source, options)
             if _is_whole(found, folder):
-                _READ.append(lock)
-                return folder / "files"
+                copied = folder / "files" / next(iter(found)) if alone else folder / "files"
+                _READ[copied] = source, lock
+                return copied
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # two that started together, or one that reads what has changed since
                 time.sleep(attempt + os.getpid() % 10 / 10)
             else:
-                copy(root, caches, round(most * 1e9), ROOT)
+                copy(source, caches, round(most * 1e9), options)
+        remedy = f", or set {options.cache} to another folder" if options.cache else ""
         raise DataError(
-            f"data.root={root}: has changed, and another process reads its copy, {folder}; wait "
-            "for that, or set data.cache to another folder"
+            f"{options.source}={source}: has changed, and another process reads its copy, "
+            f"{folder}; wait for that{remedy}"
         )
     except BaseException:
         os.close(lock)
         raise
+
+
+def _counted(found: Mapping[str, Object]) -> str:
+    return f"{len(found):,} object{'s' * (len(found) != 1)}"
 
 
 def _is_whole(found: Mapping[str, Object], folder: Path) -> bool:
@@ -184,12 +227,13 @@ def _list(source: str, options: Options) -> tuple[Any, dict[str, Object], bool]:
     import fsspec
 
     scheme, given = source.partition("://")[0], f"{options.source}={source}"
+    package, extra = SCHEMES[scheme]
+    logging.getLogger(package).setLevel(logging.CRITICAL)  # it logs what it raises
     try:
         # A listing that is kept would miss what changes.
         system, root = fsspec.url_to_fs(source, use_listings_cache=False, skip_instance_cache=True)
         listed: Mapping[str, Any] = system.find(root, detail=True)
     except ImportError:
-        package, extra = SCHEMES[scheme]
         raise DataError(f"{given}: needs {package}: pip install 'vit_jax[{extra}]'") from None
     except Exception as error:  # each package has its own
         raise _broken(given, error) from None
@@ -285,14 +329,15 @@ def _check_room(
         remedy = f"remove some (rm -r {cache}/*), or " if held else ""
         raise DataError(
             f"{given}: has {size_text(total)}{rest}; the cache may hold "
-            f"{size_text(most)}; {remedy}set {options.size}=GB"
+            f"{size_text(most)}; {remedy}"
+            f"{f'set {options.size}=GB' if options.size else 'copy what you need to a disk'}"
         )
     needed = sum(one.size for one in missing.values())
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise CopyError(
-            f"{cache}: {size_text(needed)} are needed and {size_text(free)} free; free some space, "
-            f"or choose another {options.cache}"
+            f"{cache}: {size_text(needed)} are needed and {size_text(free)} free; free some space"
+            f"{f', or choose another {options.cache}' if options.cache else ''}"
         )
 
 

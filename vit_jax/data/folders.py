@@ -498,19 +498,19 @@ class Loose:
         """Lists the files; raises ConfigError or DataError, which start with `key`."""
         if not root.is_dir():
             what = "not a folder" if root.exists() else "no such folder"
-            raise ConfigError(f"{key}={root}: {what}")
+            raise ConfigError(f"{key}={bucket.shown(root)}: {what}")
         self._root, self.classes = root, tuple(classes)
-        skipped = Skipped()
+        named, skipped = f"{key}={bucket.shown(root)}", Skipped()
         self._paths = image_files(root, key, skipped=skipped)
         left_out = skipped.describe()
         if not self._paths:
             held = left_out and f"; it holds {left_out}"
-            raise ConfigError(f"{key}={root}: holds no {', '.join(SUFFIXES)} files{held}")
+            raise ConfigError(f"{named}: holds no {', '.join(SUFFIXES)} files{held}")
         if left_out:
-            log.info("%s=%s: %d images; not used: %s", key, root, len(self._paths), left_out)
+            log.info("%s: %d images; not used: %s", named, len(self._paths), left_out)
         names = sorted({pathlib.PurePosixPath(path).parent.name for path in self._paths})
         found = class_matching.find_outputs(self.classes, names, in_order=False)
-        warn_of_assumptions(f"{key}={root}", found.notes)
+        warn_of_assumptions(named, found.notes)
         labels = zip(names, found.outputs, strict=True)
         self._labels = {name: label for name, label in labels if label is not None}
 

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.data import folders, native_aspect, sources
+from vit_jax.data import bucket, folders, native_aspect, sources
 from vit_jax.evaluation import runner
 from vit_jax.inference import loading
 from vit_jax.runtime import device, distributed, logs
@@ -54,7 +54,8 @@ def embed(
     Args:
       reference: a checkpoint, as in `load`.
       output: the .npz or .parquet file to write, which must not exist.
-      images: a folder of image files; None: the evaluation split of the config.
+      images: a folder of image files, on a disk or in a bucket; None: the evaluation split of the
+        config.
       overrides: options, as in `load`.
       step: as in `load`.
       features: `pre_logits`, the head's input; or `tokens`.
@@ -76,12 +77,12 @@ def embed(
     if output.suffix.lower() not in SUFFIXES:
         raise config.ConfigError(f"--output={output}: must end in {' or '.join(SUFFIXES)}")
     storage.check_creatable(output)
-    folder = None if images is None else storage.given_path("images", images, remote=False)
+    folder = None if images is None else bucket.given_path("images", images)
     if folder is None:
         loading.require_images(reference, overrides or {})
     elif not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
-        raise config.ConfigError(f"{folder}: {what}")
+        raise config.ConfigError(f"{bucket.shown(folder)}: {what}")
     opened = loading.load(reference, overrides, step)
     return write(opened, output, folder, features=features, batch_size=batch_size)
 

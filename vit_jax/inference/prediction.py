@@ -2,20 +2,20 @@
 
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax import config
 from vit_jax.config import checks
-from vit_jax.data import class_matching, decoding, folders, sampling, sources, split_roles
+from vit_jax.data import bucket, class_matching, decoding, folders, sampling, sources, split_roles
 from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
 from vit_jax.inference import loading
 from vit_jax.inference.loading import Prediction
 from vit_jax.runtime import logs
-from vit_jax.utils import messages, storage
+from vit_jax.utils import messages
 
 
 def predict(
@@ -34,7 +34,7 @@ def predict(
 
     Args:
       reference: a checkpoint, as in `load`.
-      images: image files, and folders of them.
+      images: image files, and folders of them, on a disk or in a bucket.
       overrides: options, as in `load`.
       step: as in `load`.
       top: classes per image; None: 3.
@@ -52,7 +52,7 @@ def predict(
     """
     if bool(images) == bool(examples):
         raise config.ConfigError("predict: give images or examples, and not both")
-    paths = [storage.given_path("images", path, remote=False) for path in images]
+    found = list_files(images)
     if examples:
         loading.require_images(reference, overrides or {})
     loaded = loading.load(reference, overrides, step)
@@ -63,44 +63,53 @@ def predict(
         )
     count = 3 if top is None else top
     if images:
-        return loaded.classify(files(paths), count)
+        return loaded.classify(read_files(found), count)
     loaded = loaded.for_columns()
     return loaded.classify(read_examples(loaded, examples, seed), count)
 
 
-def files(
-    paths: Sequence[pathlib.Path], count: int | None = None, seed: int = 0
-) -> Iterator[tuple[str, bytes, None]]:
-    """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError.
+def list_files(
+    images: Sequence[str | os.PathLike[str]], count: int | None = None, seed: int = 0
+) -> list[pathlib.Path]:
+    """Image files, those in folders sorted; raises a UserError.
 
     Where there are more than `count`, so many are drawn by `seed`.
     """
     found: list[pathlib.Path] = []
-    for path in paths:
+    for given in images:
+        path = bucket.given_path("images", given)
+        name = bucket.shown(path)
         if path.is_dir():
             skipped = Skipped()
-            names = folders.image_files(path, str(path), skipped=skipped)
-            inside = sorted(path / name for name in names)
+            inside = sorted(path / one for one in folders.image_files(path, name, skipped=skipped))
             left_out = skipped.describe()
             if not inside:
                 held = left_out and f"; it holds {left_out}"
                 raise config.ConfigError(
-                    f"{path}: holds no {', '.join(folders.SUFFIXES)} files{held}"
+                    f"{name}: holds no {', '.join(folders.SUFFIXES)} files{held}"
                 )
             if left_out:
-                logs.log.info("%s: %d images; not used: %s", path, len(inside), left_out)
+                logs.log.info("%s: %d images; not used: %s", name, len(inside), left_out)
             found += inside
+        elif not path.exists():
+            raise config.ConfigError(f"{name}: no such file or folder")
         else:
             found.append(path)
     if count is not None and len(found) > count:
         logs.log.info("%d of %d image files, drawn by seed %d", count, len(found), seed)
         found = [found[index] for index in sampling.draw(len(found), count, seed)]
-    for file in found:
+    return found
+
+
+def read_files(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:
+    """Yields (name, bytes, None) of image files; raises ConfigError."""
+    for file in files:
+        name = bucket.shown(file)
         try:
-            yield messages.printable(str(file)), decoding.read_file(file), None
+            yield messages.printable(name), decoding.read_file(file), None
         except (OSError, decoding.BadImage) as error:
             reason = getattr(error, "strerror", None) or error
-            raise config.ConfigError(f"{file}: {reason}") from error
+            raise config.ConfigError(f"{name}: {reason}") from error
 
 
 def read_examples(

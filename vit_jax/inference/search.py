@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from vit_jax import config
-from vit_jax.data import decoding
+from vit_jax.data import bucket, decoding
 from vit_jax.inference import embedding, loading
 from vit_jax.pages import html
 from vit_jax.pages.document import Document, PageSection, Paragraph, Picture
@@ -109,8 +109,8 @@ def search(
 
     Args:
       reference: a checkpoint, as in `load`; that of the table.
-      index: a table that `embed` wrote, or a folder of images.
-      query: an image file.
+      index: a table that `embed` wrote, or a folder of images; on a disk or in a bucket.
+      query: an image file, likewise.
       overrides: options, as in `load`.
       step: as in `load`.
       top: how many.
@@ -119,14 +119,14 @@ def search(
 
     Raises a UserError.
     """
-    source = storage.given_path("--index", index, remote=False)
-    photo = storage.given_path("--query", query, remote=False)
+    source = bucket.given_path("--index", index)
+    photo = bucket.given_path("--query", query)
     page = None if output is None else storage.given_path("--output", output, remote=False)
     if not source.exists():
         raise config.ConfigError(f"--index={source}: no such file or folder")
     folder = source if source.is_dir() else None
     if folder is None and images is not None:
-        folder = storage.given_path("--images", images, remote=False)
+        folder = bucket.given_path("--images", images)
     if page is not None and folder is None:
         raise config.ConfigError(
             f"--output={page}: shows pictures; name their folder with --images=FOLDER"
@@ -136,7 +136,7 @@ def search(
         encoded = decoding.read_file(photo)
     except (OSError, decoding.BadImage) as error:
         reason = getattr(error, "strerror", None) or error
-        raise config.ConfigError(f"--query={photo}: {reason}") from error
+        raise config.ConfigError(f"--query={bucket.shown(photo)}: {reason}") from error
     table = None if source.is_dir() else read_index(source)
     opened = loading.load(reference, overrides, step)
     if table is None:
@@ -182,7 +182,7 @@ def create_document(
             reason = getattr(error, "strerror", None) or error
             blocks.append(Paragraph(text=f"{caption}: no picture ({reason})", note=True))
             continue
-        blocks.append(Picture(png=png, path=str(place), caption=caption))
+        blocks.append(Picture(png=png, path=bucket.shown(place), caption=caption))
     section = PageSection(title="Most alike", blocks=blocks)
     lead = f"The images most like {query.name}, by the cosine of features of {opened.config.name}."
     return Document(title=f"Search: {query.name}", lead=lead, sections=[section])

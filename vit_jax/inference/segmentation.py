@@ -7,7 +7,7 @@ scores are interpolated to the pixels of the test images, and their classes comp
 
 import dataclasses
 import math
-import pathlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vit_jax.config import ConfigError, checks
-from vit_jax.data import decoding
+from vit_jax.data import bucket, decoding
 from vit_jax.evaluation import probe
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.inference import loading
@@ -75,7 +75,7 @@ class Segmentation:
 
 def measure(
     checkpoint: str,
-    root: pathlib.Path,
+    root: str | os.PathLike[str],
     overrides: Mapping[str, str],
     *,
     splits: tuple[str, str] = ("train", "val"),
@@ -86,7 +86,7 @@ def measure(
 
     Args:
       checkpoint: as in `loading.load`.
-      root: a folder as in `masks`.
+      root: a folder as in `masks`, on a disk or in a bucket.
       overrides: options by dotted name.
       splits: names of the training and the test split.
       step: of a run.
@@ -94,7 +94,10 @@ def measure(
 
     Raises a UserError.
     """
-    train, test = (masks.find_images(root, split) for split in splits)
+    folder = bucket.given_path("--data", root)
+    if not folder.is_dir():
+        raise ConfigError(f"--data={root}: no such folder")
+    train, test = (masks.find_images(folder, split) for split in splits)
     opened = _squashing(loading.load(checkpoint, overrides, step=step))
     checks.check_fixed(opened.config, "segment")
     say(f"{len(train):,} images to learn from, {len(test):,} to measure")

@@ -45,6 +45,7 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
     # gcsfs caches listings forever and would miss files written by other hosts or tensorstore.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs what it raises
     return cast(pathlib.Path, epath.Path(text))
 
 

@@ -441,8 +441,9 @@ def test_so_many_files_are_shown(count, shown, monkeypatch):
     monkeypatch.setattr(view.loading, "load", lambda *_, **__: types.SimpleNamespace(config=None))
     monkeypatch.setattr(view.checks, "check_fixed", lambda *_: None)
     monkeypatch.setattr(view, "Viewer", lambda opened: "viewer")
-    monkeypatch.setattr(view.prediction, "files", lambda *given: given)
-    assert view.open_viewer("run", {}, paths=["a"], count=count, seed=7) == (
+    monkeypatch.setattr(view.prediction, "list_files", lambda *given: given)
+    monkeypatch.setattr(view.prediction, "read_files", lambda files: files)
+    assert view.open_viewer("run", {}, images=["a"], count=count, seed=7) == (
         "viewer", (["a"], shown, 7),
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from vit_jax.config import ConfigError
-from vit_jax.data import csv_source, folders, splits
+from vit_jax.data import bucket, csv_source, folders, splits
 from vit_jax.data.source import UNKNOWN
 from vit_jax.utils import messages
 
@@ -48,7 +48,7 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
     """
     if not root.is_dir():
         what = "not a folder" if root.exists() else "no such folder"
-        raise ConfigError(f"{root}: {what}")
+        raise ConfigError(f"{bucket.shown(root)}: {what}")
     # Other CSV files may lie beside the images, such as one that this command wrote.
     lists = {n: path for n, path in csv_source.list_splits(str(root)).items() if splits.is_split(n)}
     if lists:
@@ -61,11 +61,13 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
         found = [(path, split, name if labels else None) for path, split, name, _ in rows]
         return _listing(root, f"lists: {', '.join(f'{n}.csv' for n in lists)}", found, several)
     skipped = folders.Skipped()
-    paths = folders.image_files(root, str(root), skipped=skipped)
+    paths = folders.image_files(root, bucket.shown(root), skipped=skipped)
     unused = skipped.describe()
     if not paths:
         others = unused and f"; it contains {unused}"
-        raise ConfigError(f"{root}: holds no {', '.join(folders.SUFFIXES)} files{others}")
+        raise ConfigError(
+            f"{bucket.shown(root)}: holds no {', '.join(folders.SUFFIXES)} files{others}"
+        )
     parts = [pathlib.PurePosixPath(path).parts for path in paths]
     tops = {one[0] for one in parts if len(one) > 1}
     known = {top for top in tops if splits.is_split(top)}

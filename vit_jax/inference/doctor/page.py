@@ -3,7 +3,7 @@
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import decoding
+from vit_jax.data import bucket, decoding
 from vit_jax.inference.doctor import KINDS, duplicates
 from vit_jax.inference.doctor import examination as e
 from vit_jax.pages.document import (
@@ -130,7 +130,7 @@ def document(found: e.Examination, data: config.Data) -> Document:
         sections.append(PageSection(title="Classes", blocks=[_classes(found)]))
     how = [Paragraph(text=line, note=True) for line in assumptions(found)]
     sections.append(PageSection(title="How this was found", blocks=how))
-    name = messages.printable(str(listing.root))
+    name = messages.printable(bucket.shown(listing.root))
     lead = "What would spoil a run: copies, leaks, wrong labels, outliers, broken files."
     return Document(title=f"Doctor: {name}", lead=lead, sections=sections)
 

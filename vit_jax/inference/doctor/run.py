@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vit_jax.config import ConfigError, suggest
+from vit_jax.data import bucket
 from vit_jax.inference import loading
 from vit_jax.inference.doctor import CHECKPOINT, KINDS, LEFT_OUT, duplicates, examination
 from vit_jax.inference.doctor.listing import list_images
@@ -34,7 +35,8 @@ def doctor(
     """Finds copies, leaks between splits, wrong labels, outliers and broken files of a folder.
 
     Args:
-      folder: CSV lists, folders of splits or classes, or images at any depth.
+      folder: CSV lists, folders of splits or classes, or images at any depth; on a disk or in a
+        bucket.
       checkpoint: whose features are compared, as in `load`.
       overrides: options, as in `load`.
       step: as in `load`.
@@ -47,7 +49,6 @@ def doctor(
 
     Raises a UserError.
     """
-    root = storage.given_path("DIR", folder, remote=False)
     page = None if output is None else storage.given_path("--output", output, remote=False)
     listed = None if fix_list is None else storage.given_path("--fix-list", fix_list, remote=False)
     for kind in leave_out:
@@ -63,7 +64,7 @@ def doctor(
         raise ConfigError(f"--fix-list={listed}: must end in .csv")
     if listed is not None:
         storage.check_creatable(listed, flag="--fix-list")
-    listing = list_images(root, holdout, labels=labels)
+    listing = list_images(bucket.given_path("DIR", folder), holdout, labels=labels)
     model = loading.load(checkpoint, overrides, step)
     found = examination.examine(
         listing, read_images(listing, model), os.fspath(checkpoint), tuple(leave_out), cosine

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import functools
 import io
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -107,7 +108,7 @@ def inspect(
     overrides: Mapping[str, str],
     *,
     step: int | str | None = None,
-    images: Sequence[pathlib.Path] = (),
+    images: Sequence[str | os.PathLike[str]] = (),
     count: int | None = None,
     seed: int = 0,
     output: pathlib.Path | None = None,
@@ -122,7 +123,7 @@ def inspect(
       checkpoint: a checkpoint, as in `loading.load`.
       overrides: options by dotted name.
       step: which checkpoint of a run, as in `loading.load`.
-      images: files and folders; empty: the evaluation split of a run.
+      images: files and folders, also in a bucket; empty: the evaluation split of a run.
       count: largest number of images; None: COUNTS.
       seed: seed that selects among more images.
       output: the folder; None: `inspect` in the run directory, or inspect/NAME here.
@@ -136,17 +137,14 @@ def inspect(
         raise config.ConfigError(
             f"--output={output}: is a folder, for several files; leave {output.suffix} out"
         )
-    opened = loading.load(checkpoint, overrides, step=step)
-    checks.check_fixed(opened.config, "inspect")
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
+    files = prediction.list_files(images, max(counts.values(), default=0), seed)
+    opened = loading.load(checkpoint, overrides, step=step)
+    checks.check_fixed(opened.config, "inspect")
     given = None
-    if images and counts:  # fail before drawing anything
-        for path in images:
-            if not path.exists():
-                raise config.ConfigError(f"{path}: no such file or folder")
-        files = prediction.files(images, max(counts.values()), seed)
-        given = inputs.preprocess(opened.config.data, files)
+    if files and counts:  # fail before drawing anything
+        given = inputs.preprocess(opened.config.data, prediction.read_files(files))
     subject = Subject(
         opened=opened,
         given=given,

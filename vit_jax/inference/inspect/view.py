@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import string
 import zlib
@@ -182,7 +183,7 @@ def open_viewer(
     overrides: Mapping[str, str],
     *,
     step: int | str | None = None,
-    paths: Sequence[pathlib.Path] = (),
+    images: Sequence[str | os.PathLike[str]] = (),
     count: int | None = None,
     seed: int = 0,
     needed: bool = True,
@@ -192,11 +193,12 @@ def open_viewer(
     If there are more than `count` images, `seed` selects among them. Raises CannotAnswer without
     images if they are `needed`.
     """
+    files = prediction.list_files(images, count or COUNT, seed)
     opened = loading.load(checkpoint, overrides, step=step)
     checks.check_fixed(opened.config, "inspect")
     viewer = Viewer(opened)
-    if paths:
-        return viewer, prediction.files(paths, count or COUNT, seed)
+    if files:
+        return viewer, prediction.read_files(files)
     if loading.has_images(checkpoint, overrides):
         return viewer, prediction.read_examples(opened, count or COUNT, seed)
     if needed:
