@@ -150,7 +150,7 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
     caplog.set_level("INFO", "vit_jax")
     root = fill(tmp_path, "a/1.jpg", "a/2.heic", ".hidden.jpg")
     folders.Loose(root, (), "--images")
-    list(prediction.files([root]))
+    prediction.list_files([root])
     said = "1 images; not used: 1 .heic (a format that is not read; save as .png), 1 hidden"
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
     with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.heic"):
@@ -177,7 +177,11 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
         (b"II*\0", None),
     ],
 )
-def test_what_else_is_under_the_suffix_of_an_image(tmp_path, start, name):
-    path = tmp_path / "photo.jpg"
-    path.write_bytes(start)
-    assert folder_check.foreign_format(str(path)) == name
+def test_what_else_is_under_the_suffix_of_an_image(start, name, tmp_path):
+    assert folder_check.foreign_format(start) == name
+    root = fill(tmp_path, *FILES)
+    (root / "train/a/0.jpg").write_bytes(start)
+    found, checked = folder_check.unreadable(image_folders.folder(root))
+    reasons = [reason for path, reason in found if path.endswith("train/a/0.jpg")]
+    assert reasons == ([] if name is None else [f"is {name}, whatever its suffix says"])
+    assert checked == 6
