@@ -147,7 +147,7 @@ def test_what_cannot_be_searched_is_one_line_before_a_model_is_loaded(searched):
         ("--index=.*gone: no such file or folder", root / "gone", query, {}),
         ("--query=.*gone.png: No such file", table, root / "gone.png", {}),
         ("--output=p.html: shows pictures; name their folder", table, query, {"output": "p.html"}),
-        ("--index=.*must be on a disk", "gs://b/x.npz", query, {}),
+        ("--index=.*must be on a disk", "https://b/x.npz", query, {}),
         ("--output=.*must be on a disk", root, query, {"output": "gs://b/p.html"}),
     ):
         with pytest.raises(ConfigError, match=line):

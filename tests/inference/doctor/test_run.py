@@ -110,9 +110,9 @@ def test_mistakes_are_one_line(tmp_path, words, line, capsys, monkeypatch):
     assert not (tmp_path / "doctor.html").exists()
 
 
-def test_paths_in_a_bucket_are_refused_from_python_too(tmp_path):
-    for given in ({"folder": "gs://b/x"}, {"folder": tmp_path, "fix_list": "gs://b/x.csv"}):
-        with pytest.raises(config.ConfigError, match="gs://b/x.*must be on a disk"):
+def test_addresses_are_refused_from_python_too(tmp_path):
+    for given in ({"folder": "https://b/x"}, {"folder": tmp_path, "fix_list": "gs://b/x.csv"}):
+        with pytest.raises(config.ConfigError, match="://b/x.*must be on a disk"):
             run.doctor(**given)
 
 
