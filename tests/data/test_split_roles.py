@@ -157,6 +157,14 @@ def test_what_chooses_the_best_checkpoint(options, metric):
             ],
         ),
         ({"data": {"eval_split": "val"}}, 9, []),
+        (
+            {"data": {"eval_split": "train[90%:]"}},
+            9,
+            [
+                "data.eval_split=train[90%:]: has images that are trained on (train); its metrics "
+                "are called train_split"
+            ],
+        ),
     ],
 )
 def test_a_run_says_what_judges_it(options, evaluations, lines):
@@ -169,6 +177,7 @@ FOLDERS = {
     ("train", "valid", "test"): ("valid", "test"),
     ("train", "validation", "testing"): ("validation", "testing"),
     ("train", "val", "test", "extra"): ("val", "test"),
+    ("train", "test", "testing"): ("test", None),  # neither may choose
     ("train",): ("test", None),  # which Folder then misses
     ("Train", "Valid", "TEST"): ("Valid", "TEST"),
     ("train", "Val", "val"): ("val", None),

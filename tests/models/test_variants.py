@@ -122,6 +122,13 @@ def test_images_are_of_whole_patches_and_of_any_size_for_a_resnet(variant, multi
     assert family(model).multiple(model) == multiple
 
 
+def test_without_an_architectures_own_word_nothing_is_cast_and_there_is_no_grid():
+    base = families.Family()
+    assert not base.reads_in_compute_type("layers/kernel")
+    with pytest.raises(config.ConfigError, match=r"^model.architecture=vit: has no grid of"):
+        base.grid(config.Model(architecture="vit"), (8, 8))
+
+
 def test_a_small_resnet_has_the_parts_of_the_whole_one():
     model = complete(config.Model(variant="R50x1", representation_size=300))
     for unroll, kept in ((None, None), (1, 1), (7, 2)):

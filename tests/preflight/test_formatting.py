@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from preflight_reports import create_report
 from vit_jax.preflight import batch, formatting
 
 RECORDED = pathlib.Path(__file__).parents[2] / "docs" / "records" / "preflight-scaling.jsonl"
@@ -86,3 +87,25 @@ def test_the_table_has_a_row_for_each_report(reports):
     assert len(lines) == 2 + len(reports) == 2 + len(RECORDED.read_text().splitlines())
     assert {line.count("|") for line in lines} == {len(formatting.SCALING) + 1}
     assert json.loads(RECORDED.read_text().splitlines()[0])["report"]["name"] in lines[2]
+
+
+def test_a_report_says_what_binds_and_what_does_not_fit():
+    def said(**changes):
+        return dict(formatting.lines(create_report(**changes)))
+
+    assert said(bytes_accessed=1e9)["roofline"] == (
+        "at least 150.0 ms, by compute (compute 150.0, memory 100.0, links 20.0 ms)"
+    )
+    assert said()["roofline"].startswith("at least 200.0 ms, by memory (")
+    key = "memory per device"
+    assert said()[key] == "fits: 1.00 GiB of 16.00 GiB"
+    large = said(fits=False, peak=17 * 2**30)
+    assert large[key] == "does not fit: 17.00 GiB, 1.00 GiB too much"
+    none = said(fits=False, peak=None, exceeds="Ran out of memory")
+    assert none[key] == "does not fit of 16.00 GiB: Ran out of memory"
+
+
+def test_a_chip_of_unknown_links_has_a_row_of_the_same_columns():
+    for links in (1e11, None):
+        (row,) = formatting.scaling_rows([create_report(links=links)])
+        assert len(row) == len(formatting.SCALING)

@@ -176,6 +176,12 @@ def test_verify_exits_with_2_where_something_is_bad(prepare, photos, data_dir):
     ]
 
 
+def test_a_version_may_be_named(prepare, photos, data_dir):
+    prepare("my_photos", f"--from={photos}")
+    good = f"my_photos:1.*.*: 30 examples in {data_dir}/my_photos/1.0.0, all good"
+    assert prepare("my_photos:1.*.*", "--verify")[:2] == (0, [good])
+
+
 def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
     """The test split of Flowers gets two of the photos, one as other bytes."""
     builder = tfds.builder("oxford_flowers102", data_dir=str(data_dir), file_format="array_record")
@@ -325,6 +331,16 @@ def test_vtab_lists_its_images_once_and_finds_them_again(prepare, data_dir):
     code, _, errors = prepare("vtab/dtd")
     assert code == 2
     assert "1 of its 1000 images are not there, beginning with number 5" in errors[-1]
+
+
+def test_a_list_of_examples_is_of_labels_that_are_made(prepare, data_dir):
+    """SmallNORB's classes are poses; without their rule it has none of the images' own."""
+    tfds_fakes.prepare_vtab(data_dir, "vtab/smallnorb-azimuth")
+    path = data_dir / "examples/vtab/smallnorb-azimuth.json"
+    prepare("vtab/smallnorb-azimuth")
+    code, lines, errors = prepare("vtab/smallnorb-azimuth")
+    assert (code, errors) == (0, [])
+    assert lines[1] == f"vtab/smallnorb-azimuth: the images of {path} are all there"
 
 
 def test_real_labels_are_checked_and_kept(prepare, tmp_path, data_dir):

@@ -367,3 +367,11 @@ def test_arrays_of_smallnorb_are_as_long_as_they_say(change, tmp_path):
     files = SourceFiles([tmp_path / "mine"], patterns, tmp_path / "scratch", 2**30)
     with pytest.raises(DataError, match="is not a SmallNORB array, or is truncated"):
         array_sets.find_smallnorb(files)
+
+
+def test_archives_that_the_user_downloads_are_found_where_tfds_looks(prepare, sized, tmp_path):
+    splits = fake("vtab/resisc45", tmp_path / "data/downloads/manual")
+    sized("vtab/resisc45", splits)
+    code, lines, errors = prepare("vtab/resisc45")
+    assert (code, errors) == (0, [])
+    assert lines[-2] == f"vtab/resisc45: prepared, in {tmp_path}/data/resisc45/3.0.0"
