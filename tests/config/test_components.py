@@ -194,6 +194,8 @@ def test_a_plug_in_is_known_by_its_source_and_what_it_imports_beside_it(tmp_path
     try:
         before = components.digests(["first_plugin", "__main__", "never_imported"])
         assert list(before) == names
+        inner = ["pack", "pack.inner", "pack.inner.last"]  # a module runs all packages it is in
+        assert list(components.digests(inner[-1:])) == inner
         (tmp_path / "pack" / "late.py").write_text("# changed")
         after = components.digests(["first_plugin"])
         assert {name for name in names if before[name] != after[name]} == {"pack.late"}

@@ -65,7 +65,7 @@ def test_a_report_without_them_shows_what_it_can(workdir, tmp_path, forgotten):
 
 def test_python_gets_the_same_line(workdir, forgotten):
     for function in (vit_jax.load, vit_jax.evaluate, lambda run: vit_jax.train(None, run)):
-        with pytest.raises(config.ConfigError, match=LINE):
+        with pytest.raises(config.ConfigError, match=f"model.architecture=convnet: {LINE}"):
             function(workdir)
     forgotten.syspath_prepend(str(plugins.PROJECT))
     import my_project  # noqa: F401

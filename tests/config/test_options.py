@@ -136,7 +136,7 @@ def test_a_duration_is_rounded_up_to_whole_steps(text, batch, examples, steps):
 
 def test_the_text_of_a_duration_loses_no_digit():
     third = config.Duration(1 / 3, "epochs")
-    assert config.Duration.parse(str(third)) == third
+    assert config.Duration.parse(str(third)) == config.Duration.parse(third) == third
 
 
 def test_a_config_survives_json_and_pickle():

@@ -383,6 +383,8 @@ def test_damaged_and_compressed_tars_are_named(tmp_path):
     whole = official_fakes.tar({f"a/{i}.jpg": b"x" * 3000 for i in range(5)}, format=1)
     path.write_bytes(gzip.compress(whole))
     assert refusal(path).endswith(f"random access; first: gunzip --keep {path}")
+    path.write_bytes(official_fakes.tar({"a.tar": gzip.compress(whole)}))
+    assert refusal(path).startswith("a.tar: is no tar, or a damaged one")
     path.write_bytes(whole[:9000])
     assert refusal(path) == "is truncated: it ends within a/2.jpg"
     damaged = bytearray(whole)
