@@ -446,9 +446,10 @@ def test_closing_leaves_out_the_rest_of_what_is_being_read():
 
 
 def test_no_part_is_made_beyond_the_last_step():
+    view = pipeline.View("image", DATA)
     loader = pipeline.Loader(
         source=open_source(DATA, "train", train=True),
-        chains=((pipeline.View("image", DATA), ()),),
+        chains=((view, {view: ()}),),
         data=dataclasses.replace(DATA, train_crop="none", rotation=0),
         seed=0,
         batch_size=8,

@@ -92,6 +92,7 @@ def shortened(words):
         bundled = "cifar10/ViT-6_4" in begun
         sizes = {} if bundled else SMALL | (IMPORTED if begun.endswith(".npz") else {})
         options |= FOLDER | sizes
+    options |= dict.fromkeys(re.findall(r"data\.phases\.\w+\.until", " ".join(rest)), "1 steps")
     more = ["--seeds=0"] if verb == "transfer" else []
     if len(rest) > 1 and not any(word.startswith("--workdir") for word in rest):
         more.append(f"--workdir=runs/other-{zlib.crc32(shlex.join(rest).encode())}")  # alternatives

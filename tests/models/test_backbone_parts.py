@@ -445,6 +445,47 @@ def test_what_layers_of_beit_add_falls_with_their_number():
             np.testing.assert_allclose(kernels.std(axis=1), wanted, rtol=0.05)
 
 
+def test_mimetic_attention_is_near_the_identity():
+    """Queries times keys near 0.7 (Z + I), values times projections near 0.4 (Z - I), in float64.
+
+    A head's product has the largest singular values alone, in equal halves.
+    """
+    width, heads = 32, 4
+    size = width // heads
+    sizes = dataclasses.replace(TINY, init="mimetic", width=width, heads=heads, depth=12)
+    shapes = {"query": (width, heads, size), "key": (width, heads, size),
+              "value": (width, heads, size), "out": (heads, size, width)}  # fmt: skip
+    ones = {
+        "attention": {name: {"kernel": jnp.ones((12, *shape))} for name, shape in shapes.items()},
+        "mlp": {"fc1": {"kernel": jnp.ones((12, width, width))}},
+    }
+    redraw = jax.jit(lambda key: initializers.redraw(sizes, {"encoder": ones}, key))
+    found = jax.device_get(redraw(jax.random.key(3)))["encoder"]
+    query, key, value, out = (
+        found["attention"][name]["kernel"].astype(np.float64) for name in shapes
+    )
+    np.testing.assert_array_equal(found["mlp"]["fc1"]["kernel"], 1)
+
+    noise = np.einsum("ldhk,lhke->lde", value, out) / 0.4 + np.eye(width)
+    assert noise.std() * np.sqrt(width) == pytest.approx(1, rel=4 / np.sqrt(noise.size))
+    for numbers in (noise, np.diagonal(noise, axis1=1, axis2=2)):
+        assert abs(numbers.mean()) < 4 / np.sqrt(numbers.size * width)
+    assert np.abs(np.corrcoef(noise.reshape(12, -1)) - np.eye(12)).max() < 0.2
+
+    values = np.einsum("ldhk,ldhk->lhk", query, query)
+    for half in (query, key):
+        products = np.einsum("ldhk,ldhj->lhkj", half, half)
+        np.testing.assert_allclose(products, values[..., None] * np.eye(size), atol=1e-5)
+    drawn = np.random.default_rng(0).normal(size=(200, width, width)) / np.sqrt(width)
+    left, expected, right = np.linalg.svd(0.7 * (drawn + np.eye(width)))
+    expected = expected[:, :size]
+    np.testing.assert_allclose(values.mean(axis=(0, 1)), expected.mean(axis=0), rtol=0.06)
+    traces = np.einsum("ndk,nk,nkd->n", left[:, :, :size], expected, right[:, :size])
+    own = np.einsum("ldhk,ldhk->lh", query, key)
+    assert own.mean() == pytest.approx(traces.mean(), rel=0.06)
+    assert own.min() > 0
+
+
 MODERN = {
     "tokens": DINOV2
     | DINOV3

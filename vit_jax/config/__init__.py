@@ -15,6 +15,7 @@ from vit_jax.config.components import KINDS as KINDS
 from vit_jax.config.components import suggest as suggest
 from vit_jax.config.data import Data as Data
 from vit_jax.config.data import Files as Files
+from vit_jax.config.data import Phase as Phase
 from vit_jax.config.data import Synthetic as Synthetic
 from vit_jax.config.data import Tfds as Tfds
 from vit_jax.config.data import Transform as Transform

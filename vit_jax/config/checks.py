@@ -65,7 +65,9 @@ def check_options(cfg: config.Config) -> None:
                 f"optimizer.groups={group.pattern}: sets nothing; set {key}.lr or {key}.decay"
             )
     if data.randaugment is not None:
-        _check_randaugment(data.randaugment)
+        _check_randaugment("data.randaugment", data.randaugment)
+    if data.phases:
+        _check_phases(cfg)
     if data.source == "digits" and data.channels not in (1, 3):
         raise ConfigError(
             f"data.channels={data.channels}: digits are gray; set 1, or 3 for three equal channels"
@@ -276,6 +278,20 @@ def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> 
         )
 
 
+def check_phases(cfg: config.Config, steps: int, ends: Iterable[int]) -> None:
+    """Raises ConfigError where phases of training views, now known in steps, are none."""
+    before = 0
+    for phase, end in zip(cfg.data.phases, ends, strict=True):
+        key = f"data.phases.{phase.name}.until={phase.until}"
+        if end >= steps:
+            raise ConfigError(
+                f"{key}: {end} steps, but the run has {steps}; at most {steps - 1} steps"
+            )
+        if end <= before:
+            raise ConfigError(f"{key}: {end} steps; must be more than {before}")
+        before = end
+
+
 def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
     """A line where a batch has more images than the training split, which few mean."""
     rows = cfg.train.batch_size // cfg.data.repeats
@@ -290,8 +306,40 @@ def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
     ]
 
 
-def _check_randaugment(pair: tuple[int, ...]) -> None:
-    key = f"data.randaugment={config.show(pair)}"
+def _check_phases(cfg: config.Config) -> None:
+    """Raises ConfigError for phases of what has none, and for those that change nothing."""
+    data, needed = cfg.data, {"objective.name": "supervised", "data.aspect": "fixed"}
+    _require(cfg, needed, "has no data.phases")
+    for phase in data.phases:
+        key = f"data.phases.{phase.name}"
+        views = data.in_phase(phase)
+        if phase.until.amount <= 0:
+            raise ConfigError(f"{key}.until={phase.until}: must be more than 0")
+        if views == dataclasses.replace(data, phases=()):
+            raise ConfigError(
+                f"{key}: its views are those of the rest; set {key}.image_size=16, say"
+            )
+        if phase.crop_area is not None and data.train_crop != "inception":
+            raise ConfigError(
+                f"{key}.crop_area={config.show(phase.crop_area)}: is not read with "
+                f"data.train_crop={data.train_crop}; set inception"
+            )
+        if phase.crop_area is not None and phase.crop_area[0] > phase.crop_area[1]:
+            raise ConfigError(
+                f"{key}.crop_area={config.show(phase.crop_area)}: the first must not exceed the "
+                "second"
+            )
+        if phase.randaugment:
+            _check_randaugment(f"{key}.randaugment", phase.randaugment)
+        if phase.image_size and data.train_crop == "random" and data.resize_to is not None:
+            raise ConfigError(
+                f"data.resize_to={data.resize_to}: is one size before the crop, and {key} has "
+                "another; set data.crop_pct instead"
+            )
+
+
+def _check_randaugment(key: str, pair: tuple[int, ...]) -> None:
+    key = f"{key}={config.show(pair)}"
     if len(pair) != 2:
         raise ConfigError(f"{key}: needs two numbers, operations and magnitude, such as 2,10")
     if pair[0] < 1:
@@ -308,6 +356,10 @@ def _check_plain_colors(cfg: config.Config) -> None:
     dino = cfg.dino
     for key, given, remedy in (
         ("data.randaugment", data.randaugment, "none"),
+        *(
+            (f"data.phases.{phase.name}.randaugment", phase.randaugment, "()")
+            for phase in data.phases
+        ),
         ("data.transforms", made and made[0], "none"),
         ("objective.name", cfg.masked and cfg.objective.name, "supervised"),
         ("objective.jitter", dino and dino.jitter, "0"),

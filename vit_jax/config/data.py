@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+from vit_jax.config.durations import Duration
 from vit_jax.config.options import Section, option
 
 RESAMPLINGS = (
@@ -47,6 +48,25 @@ class ColorJitter(Sometimes, components=("color_jitter",)):
     contrast: float = option(0.4, "Likewise.", at_least=0)
     saturation: float = option(0.2, "Likewise.", at_least=0)
     hue: float = option(0.1, "Turn of the color circle, +- this.", at_least=0, at_most=0.5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A first part of a run, whose training views are not those of the rest."""
+
+    name: str = option("", "Name of the phase.")
+    until: Duration = option(
+        Duration(0, "steps"), "Its end, from the start of the run: N steps, epochs or examples."
+    )
+    image_size: tuple[int, int] | None = option(
+        None, "Height and width of its views; none: data.image_size.", at_least=1
+    )
+    crop_area: tuple[float, float] | None = option(
+        None, "Its crop_area; none: data.crop_area.", above=0, at_most=1
+    )
+    randaugment: tuple[int, ...] | None = option(
+        None, "Its RandAugment, (): off; none: data.randaugment.", at_least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,6 +127,11 @@ class Data(
         "image_size, in evaluation unpadded views of a few shapes.",
         at_least=1,
         when={"data.aspect": ("native",)},
+    )
+    phases: tuple[Phase, ...] = option(
+        (),
+        "First parts of the run with training views of their own, one after another: "
+        "phases.small.until='10 epochs' phases.small.image_size=16.",
     )
     channels: int = option(
         3,
@@ -252,6 +277,17 @@ class Data(
         made = dataclasses.replace(self, source="synthetic")
         facts = {"multilabel": self.multilabel, "targets": self.targets}
         return dataclasses.replace(made, **facts, **options)
+
+    def in_phase(self, phase: Phase) -> "Data":
+        """The options of the training views of a phase."""
+        own = {
+            name: value
+            for name in ("image_size", "crop_area", "randaugment")
+            if (value := getattr(phase, name)) is not None
+        }
+        if own.get("randaugment") == ():
+            own["randaugment"] = None
+        return dataclasses.replace(self, phases=(), **own)
 
     @property
     def pixel_type(self) -> str:

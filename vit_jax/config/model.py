@@ -177,8 +177,9 @@ class Model(
     )
     init: str = option(
         "google",
-        "Initialization as in the code of Google, timm and DINOv2, DeiT and DINO, MAE, or BEiT.",
-        choices=("google", "timm", "deit", "mae", "beit"),
+        "Initialization as in the code of Google, timm and DINOv2, DeiT and DINO, MAE, or BEiT; "
+        "mimetic: Google's, with attention as trained ViTs have it.",
+        choices=("google", "timm", "deit", "mae", "beit", "mimetic"),
     )
     head_bias: float = option(
         0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."

@@ -12,6 +12,7 @@ other processes are joined here. So the number of workers affects only the speed
 """
 
 import dataclasses
+import itertools
 import logging
 import math
 import multiprocessing
@@ -20,7 +21,7 @@ import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import absl.flags
@@ -89,12 +90,15 @@ class View:
       number: of views; the entry is (B, H, W, C) for one, else (B, number, H, W, C).
       patch: height and width of the patches of one view, in a padded sequence (B, P, h, w, C) whose
         grids are the entry `grids`, (B, 2) int32; None: whole images.
+      phases: first parts of the run, each the step at which it ends and its options in place of
+        `data`.
     """
 
     name: str
     data: config.Data
     number: int = 1
     patch: tuple[int, int] | None = None
+    phases: tuple[tuple[int, config.Data], ...] = ()
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -104,27 +108,43 @@ class View:
         (height, width), (h, w) = self.data.image_size, self.patch
         return self.data.lengths or ((height // h) * (width // w),)
 
-    def length(self, seed: int, step: int) -> int | None:
-        """The length of a step's sequences; None for whole images."""
-        return sampling.step_choice(seed, step, self.lengths) if self.lengths else None
-
-    def at(self, seed: int, step: int, chain: Sequence[Transform]) -> Sequence[Transform]:
-        """The transforms of a step: those of a sequence fit images to its length."""
-        if (length := self.length(seed, step)) is None:
-            return chain
-        assert isinstance(chain[0], native_aspect.FitPatches)
-        return dataclasses.replace(chain[0], patches=length), *chain[1:]
-
-    def shape(self, length: int | None = None) -> tuple[int, ...]:
-        """The shape of the views of one image; `length` of a sequence, by default the longest."""
+    def at(self, seed: int, step: int) -> "View":
+        """The view of one step, a function of (seed, step): one of `variants`."""
         if self.patch is not None:
-            return length or max(self.lengths), *self.patch, self.data.channels
+            return self._of_length(sampling.step_choice(seed, step, self.lengths))
+        for end, data in self.phases:
+            if step < end:
+                return dataclasses.replace(self, data=data, phases=())
+        return dataclasses.replace(self, phases=()) if self.phases else self
+
+    def variants(self, steps: int) -> list[tuple["View", float]]:
+        """Every view that steps of a run have, and in which share of them; largest first."""
+        if self.patch is not None:
+            share = 1 / len(self.lengths)
+            found = [(self._of_length(length), share) for length in self.lengths]
+        else:
+            ends = [0, *(min(end, steps) for end, _ in self.phases), steps]
+            options = [*(data for _, data in self.phases), self.data]
+            found = [
+                (dataclasses.replace(self, data=data, phases=()), (end - begin) / steps)
+                for data, (begin, end) in zip(options, itertools.pairwise(ends), strict=True)
+            ]
+        return sorted(found, key=lambda one: -math.prod(one[0].shape))
+
+    def _of_length(self, length: int) -> "View":
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, lengths=(length,)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the views of one image; of sequences, of the longest."""
+        if self.patch is not None:
+            return max(self.lengths), *self.patch, self.data.channels
         shape = (*self.data.image_size, self.data.channels)
         return shape if self.number == 1 else (self.number, *shape)
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
-        """The training view, of the longest sequence if there are several."""
+        """The training view; of sequences, the longest."""
         steps = train_transforms(self.data)
         if self.patch is None:
             return steps
@@ -181,11 +201,14 @@ def batches(
         )
         threads = min(data.threads * data.workers, MOST_THREADS)
         data = dataclasses.replace(data, workers=0, threads=threads)
-    chains = tuple((view, view.transforms) for view in views)
+    chains = tuple(
+        (view, {one: one.transforms for one, _ in view.variants(stop_step)}) for view in views
+    )
     longest = dataclasses.replace(data, lengths=(max(data.lengths),)) if patch else data
+    given = View("image", longest, patch=patch)
     loader = Loader(
         source=source,
-        chains=chains or ((View("image", longest, patch=patch), tuple(transforms)),),
+        chains=chains or ((given, {given: tuple(transforms)}),),
         data=data,
         seed=seed,
         batch_size=batch_size,
@@ -285,10 +308,13 @@ class Views:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Loader:
-    """Makes any part of any batch; it is pickled to the loader processes."""
+    """Makes any part of any batch; it is pickled to the loader processes.
+
+    `chains` are views, each with the transforms of its variants.
+    """
 
     source: Source
-    chains: tuple[tuple[View, tuple[Transform, ...]], ...]
+    chains: tuple[tuple[View, Mapping[View, tuple[Transform, ...]]], ...]
     data: config.Data
     seed: int
     batch_size: int
@@ -318,7 +344,7 @@ class Loader:
         labels = np.zeros(count, np.int32)
         if data.multilabel or data.targets:
             labels = np.zeros((count, len(self.source.classes)), np.float32)
-        shapes = {view.name: view.shape(view.length(self.seed, step)) for view, _ in self.chains}
+        shapes = {view.name: view.at(self.seed, step).shape for view, _ in self.chains}
         if self.plan is not None:
             shapes = dict.fromkeys(shapes, (*self.plan.shapes[step], data.channels))
         images = {n: np.zeros((count, *shape), data.pixel_type) for n, shape in shapes.items()}
@@ -353,12 +379,11 @@ class Loader:
         would keep memory alive.
         """
         low, high = self.bounds(part)
-        chains = self.chains
+        chains = [(one := view.at(self.seed, step), made[one]) for view, made in self.chains]
         if self.plan is not None:
             resampling = eval_resampling(self.data)
             fit = (native_aspect.Fit(*self.plan.shapes[step], resampling),)
-            chains = tuple((view, fit) for view, _ in chains)
-        chains = ((view, view.at(self.seed, step, one)) for view, one in chains)
+            chains = [(view, fit) for view, _ in chains]
         views = [(view.name, view.number, Views(one, view.data, self.seed)) for view, one in chains]
         notes: Notes = []
         repeats = self.data.repeats if self.train else 1

@@ -84,6 +84,7 @@ def embed(
         what = "not a folder" if folder.exists() else "no such folder"
         raise config.ConfigError(f"{bucket.shown(folder)}: {what}")
     opened = loading.load(reference, overrides, step)
+    device.cache_programs()
     return write(opened, output, folder, features=features, batch_size=batch_size)
 
 

@@ -55,6 +55,7 @@ def evaluate(
         if task_sets.asks_for_real(cfg) or task_sets.asks_for_own(cfg):
             loading.require_images(checkpoint, overrides)
         distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        device.cache_programs()
         head = opened.classes if cfg.needs_labels else None
         try:
             if head is not None and (split or cfg.evaluation.tasks):

@@ -6,6 +6,9 @@ deit    DeiT, DINO and DINOv3: the same with tokens normal(0.02)
 mae     MAE: Xavier's uniform, with queries, keys and values as one matrix; tokens normal(0.02)
 beit    BEiT and EVA: as DeiT, and what a layer adds to its input is divided by the root of twice
         its number, from 1; a head of normal(2e-5)
+mimetic Google's, with attention as in trained ViTs (Trockman & Kolter 2023): a head's query times
+        its key is near 0.7 (Z + I), all values times the projection near 0.4 (Z - I), where Z is
+        normal(1/sqrt(D)) and I the identity
 
 Sources: timm 1.0.31 (vision_transformer, deit, beit, eva), facebookresearch/mae (models_mae.py,
 main_finetune.py). What they call a truncated normal is cut at 2, a hundred deviations, so a
@@ -48,6 +51,7 @@ TOKENS = re.compile("cls|registers|distillation")
 HEADS = re.compile("head(_dist)?/kernel")
 DENSE = re.compile("(encoder|pooling|pre_logits)/.*kernel")
 LAST = re.compile("encoder/.*(out|fc2)/kernel")  # of a branch
+QUERY = re.compile("encoder/.*attention/query/kernel")
 
 
 def redraw(model: config.Model, params: Params, key: jax.Array) -> Params:
@@ -60,8 +64,10 @@ def redraw(model: config.Model, params: Params, key: jax.Array) -> Params:
     """
     if model.init == "google":
         return params
-    style = STYLES[model.init]
     flat = tree_utils.flatten(params)
+    if model.init == "mimetic":
+        return tree_utils.nest(flat | _mimetic(flat, key))
+    style = STYLES[model.init]
     for name, leaf in flat.items():
         # By name, so that an array's draw does not depend on which others the model has.
         draw = _initializer(name, style, flat)
@@ -95,6 +101,46 @@ def _initializer(name: str, style: Style, flat: dict[str, jax.Array]) -> Draw | 
     if style.xavier:
         return _uniform(math.sqrt(6 / sum(_fans(name, flat[name].shape))))
     return _falling if style.falling and LAST.fullmatch(name) else _normal(STANDARD)
+
+
+def _mimetic(flat: dict[str, jax.Array], key: jax.Array) -> dict[str, jax.Array]:
+    """Queries, keys, values and projections of an encoder's layers, by name."""
+    found: dict[str, jax.Array] = {}
+    for name in filter(QUERY.fullmatch, flat):
+        depth, width, heads, size = flat[name].shape
+        place = name.removesuffix("query/kernel")
+        own = jax.random.fold_in(key, zlib.crc32(place.encode()))
+        first, second = jax.random.split(own)
+        # The best matrices of rank d for a head, and of full rank for all heads together.
+        query, keys = _factors(first, (depth, heads), width, 0.7, 0.7, rank=size)
+        value, out = _factors(second, (depth,), width, 0.4, -0.4, rank=heads * size)
+        found |= {
+            f"{place}query/kernel": jnp.swapaxes(query, 1, 2),
+            f"{place}key/kernel": jnp.transpose(keys, (0, 3, 1, 2)),
+            f"{place}value/kernel": value.reshape(depth, width, heads, size),
+            f"{place}out/kernel": out.reshape(depth, heads, size, width),
+        }
+    return found
+
+
+def _factors(
+    key: jax.Array, shape: tuple[int, ...], width: int, noise: float, identity: float, rank: int
+) -> tuple[jax.Array, jax.Array]:
+    """Matrices (*shape, D, rank) and (*shape, rank, D) whose product is near noise Z + identity I.
+
+    The nearest product of that rank, by a singular value decomposition halved between both.
+    """
+
+    def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z = jax.random.normal(key, (width, width), jnp.float32) / math.sqrt(width)
+        left, values, right = jnp.linalg.svd(noise * z + identity * jnp.eye(width))
+        root = jnp.sqrt(values[:rank])
+        return left[:, :rank] * root[None], root[:, None] * right[:rank]
+
+    # One after another: of ViT-L, all at once would take gigabytes.
+    made = jax.lax.map(one, jax.random.split(key, math.prod(shape)))
+    left, right = (x.reshape(*shape, *x.shape[1:]) for x in made)
+    return left, right
 
 
 def _fans(name: str, shape: Shape) -> tuple[int, int]:

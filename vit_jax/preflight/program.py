@@ -174,6 +174,8 @@ def same_program(cfg: config.Config) -> str:
     values["view"] = [cfg.data.image_size, cfg.data.channels, cfg.schedule.name]
     if cfg.data.aspect == "native":
         values["view"].append(cfg.data.lengths)
+    if cfg.data.phases:
+        values["view"].append([phase.image_size for phase in cfg.data.phases])
     return json.dumps(values, sort_keys=True)
 
 
@@ -223,8 +225,8 @@ def measure(
         costs = compiled.cost_analysis() or {}
         transfers = read_transfers(text)
     # XLA counts the body of a loop once, so bytes and seconds are kept only without loops.
-    # And of several lengths, the longest alone is compiled: its peak is the run's.
-    whole = _without_loops(cfg) == cfg and len(trainer.lengths) < 2
+    # And of several shapes, the largest alone is compiled: its peak is the run's.
+    whole = _without_loops(cfg) == cfg and len(trainer.objective.variants) < 2
     flops = trainer.flops_per_image
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
@@ -261,7 +263,7 @@ def measure(
 def step_flops(trainer: Trainer) -> float:
     """XLA's count of the floating-point operations of one step over the whole batch.
 
-    Of several lengths it is the mean.
+    Of several shapes of views it is the mean over the run.
 
     Counted before optimization on a program without loops, as XLA counts a loop's body once;
     microbatches are counted as one batch, which is the same arithmetic.
@@ -272,12 +274,12 @@ def step_flops(trainer: Trainer) -> float:
     whole = build.build(cfg, trainer.examples, devices=devices, teacher=teacher)
     shapes = jax.eval_shape(whole.create_state)
     teacher_params = teacher and jax.eval_shape(teacher.model.cast, teacher.model.shapes())
-    counts = []
-    for length in whole.lengths or (None,):
-        batch = batch_shapes(whole.cfg, whole.objective.views, length)
+    total = 0.0
+    for views, share in whole.objective.variants:
+        batch = batch_shapes(whole.cfg, views)
         lowered = jax.jit(whole.step).lower(shapes, batch, teacher_params)
-        counts.append((lowered.cost_analysis() or {})["flops"])
-    return sum(counts) / len(counts)
+        total += share * (lowered.cost_analysis() or {})["flops"]
+    return total
 
 
 def _teacher(cfg: config.Config, teacher: config.Config | None, platform: str) -> Teacher | None:

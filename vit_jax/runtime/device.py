@@ -25,7 +25,7 @@ class OutOfMemory(config.UserError):
 
 
 def cache_programs() -> None:
-    """Caches compiled programs in the user's home, so that a resumed run starts at once.
+    """Caches compiled programs in the user's home, so that what ran once starts at once.
 
     Not in the run directory: jax executes what it finds there, and others may have written it.
     Without a private folder nothing is cached.

@@ -59,13 +59,8 @@ class Trainer:
 
     @property
     def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of a global batch, of the longest sequences if steps draw their length."""
-        return step.batch_shapes(self.cfg, self.objective.views)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths of sequences, of which each step draws one; () for whole images."""
-        return self.objective.views[0].lengths
+        """Shapes of a global batch, of the largest if steps have several."""
+        return step.batch_shapes(self.cfg, self.objective.variants[0][0])
 
     @functools.cached_property
     def state_shapes(self) -> state.State:
@@ -91,18 +86,22 @@ class Trainer:
         )
 
     def compile_step(self) -> Step:
-        """The step compiled for the mesh, once for each length; it donates its state."""
-        programs = {length: self.compile_program(length) for length in set(self.lengths)}
-        if not programs:
-            return self.compile_program()
-        return lambda state, batch, teacher_params=None: programs[batch["image"].shape[1]](
+        """The step compiled for the mesh, once for each shape of views; it donates its state."""
+        by_shape = {views[0].shape: views for views, _ in self.objective.variants}
+        programs = {shape: self.compile_program(views) for shape, views in by_shape.items()}
+        if len(programs) == 1:
+            return next(iter(programs.values()))
+        name = self.objective.views[0].name
+        return lambda state, batch, teacher_params=None: programs[batch[name].shape[1:]](
             state, batch, teacher_params
         )
 
-    def compile_program(self, length: int | None = None) -> jax.stages.Compiled:
-        """The step compiled for sequences of a length, by default the longest; or whole images."""
-        cfg, shapes = self.machine_cfg, step.batch_shapes(self.cfg, self.objective.views, length)
-        return step.compile_step(self.step, self.state_shapes, shapes, cfg, self.mesh, self.teacher)
+    def compile_program(self, views: Sequence[pipeline.View] = ()) -> jax.stages.Compiled:
+        """The step compiled for views of one shape each, by default the largest."""
+        shapes = step.batch_shapes(self.cfg, views) if views else self.batch_shapes
+        return step.compile_step(
+            self.step, self.state_shapes, shapes, self.machine_cfg, self.mesh, self.teacher
+        )
 
     def eval_params(self, live: state.State) -> models.Params:
         """The parameters of a state to evaluate: the average where there is one."""
@@ -240,4 +239,9 @@ def create_model(cfg: config.Config, platform: str | None = None) -> models.Clas
         masked=cfg.masked,
         headless=not needed,
     )
-    return adapting.any_size(model) if cfg.data.aspect == "native" else model
+    if cfg.data.aspect == "fixed" and not cfg.data.phases:
+        return model
+    made = adapting.any_size(model)
+    for phase in cfg.data.phases:
+        made.check_size(phase.image_size or cfg.data.image_size)
+    return made

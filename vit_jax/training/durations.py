@@ -38,6 +38,7 @@ class Durations:
             first=cfg.init_from is not None and not cfg.needs_labels,
         )
         checks.check_length(cfg, found.steps, found.warmup, found.cooldown)
+        checks.check_phases(cfg, found.steps, [steps(phase.until) for phase in cfg.data.phases])
         return found
 
     @property

@@ -71,14 +71,21 @@ def check_config(cfg: config.Config) -> None:
     models.check_model(cfg.model, cfg.data.image_size)
     models.check_masked(cfg.model, cfg.objective)
     checks.check_options(cfg)
+    for phase in cfg.data.phases:
+        if phase.image_size is not None:
+            key = f"data.phases.{phase.name}.image_size={config.show(phase.image_size)}"
+            _check_size(cfg.model, phase.image_size, key)
     if cfg.dino is not None and cfg.dino.local_views:
         size = cfg.dino.small_size(cfg.data, cfg.model.patch_size or (1, 1))
-        try:
-            models.check_model(cfg.model, size)
-        except config.ConfigError as error:
-            text = str(error).partition(": ")[2]
-            key = f"objective.local_size={config.show(cfg.dino.local_size)}"
-            raise config.ConfigError(f"{key}: {text}") from None
+        _check_size(cfg.model, size, f"objective.local_size={config.show(cfg.dino.local_size)}")
+
+
+def _check_size(model: config.Model, size: tuple[int, int], key: str) -> None:
+    """Raises ConfigError, with the option that says so, for a size that does not fit the model."""
+    try:
+        models.check_model(model, size)
+    except config.ConfigError as error:
+        raise config.ConfigError(f"{key}: {str(error).partition(': ')[2]}") from None
 
 
 def check_trains(cfg: config.Config) -> None:
@@ -146,6 +153,14 @@ def shrink(cfg: config.Config) -> config.Config:
         test_split=cfg.data.test_split and "test",
         image_size=image_size,
         lengths=tuple(4 * number for number in range(1, 1 + len(cfg.data.lengths))),
+        phases=tuple(
+            dataclasses.replace(
+                phase,
+                until=config.Duration(1, "steps"),
+                image_size=phase.image_size and (image_size[0] // 2, image_size[1] // 2),
+            )
+            for phase in cfg.data.phases[:1]
+        ),
         resize_to=None,
         crop_pct=None,
         num_examples=EXAMPLES,

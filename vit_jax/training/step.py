@@ -46,7 +46,7 @@ def create(
         inputs = Inputs(
             step=state["step"],
             key=_dropout_key(cfg, state["step"]),
-            drawn=objective.draw(state["step"]),
+            drawn=objective.draw(batch, state["step"]),
             state=state.get("objective"),
             teacher=teacher_params,
         )
@@ -209,19 +209,17 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
     return of_whole_batch if objective.whole_batch else averaged
 
 
-def batch_shapes(
-    cfg: config.Config, views: Sequence[View], length: int | None = None
-) -> dict[str, jax.ShapeDtypeStruct]:
+def batch_shapes(cfg: config.Config, views: Sequence[View]) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes of a batch: views (B, ..., H, W, C), labels (B,) int32 or (B, K) float32.
 
-    Sequences are (B, P, h, w, C), with `grids` (B, 2) int32; `length` is P, by default the longest.
+    Sequences are (B, P, h, w, C), with `grids` (B, 2) int32.
     """
     rows = cfg.train.batch_size
     label = jax.ShapeDtypeStruct((rows,), jnp.int32)
     if cfg.data.multilabel or cfg.data.targets:
         label = jax.ShapeDtypeStruct((rows, required(cfg.model.num_classes)), jnp.float32)
     shapes = {
-        view.name: jax.ShapeDtypeStruct((rows, *view.shape(length)), jnp.dtype(cfg.data.pixel_type))
+        view.name: jax.ShapeDtypeStruct((rows, *view.shape), jnp.dtype(cfg.data.pixel_type))
         for view in views
     }
     if any(view.patch for view in views):

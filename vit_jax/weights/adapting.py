@@ -332,6 +332,10 @@ class AnySize(models.Classifier):
         resized = tree_utils.map_named(one, params) if matrices else params
         return target.apply(resized, images, key=key, capture=capture)
 
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Raises ConfigError unless `apply` takes images of this height and width."""
+        _matrices(self, size)
+
 
 def any_size(model: models.Classifier) -> AnySize:
     """The same classifier for images of any size."""
@@ -368,7 +372,7 @@ def _matrices(model: AnySize, size: tuple[int, int]) -> dict[str, np.ndarray]:
         elif leaf.shape != others[name].shape:
             raise config.ConfigError(
                 f"model.architecture={model.config.architecture}: {name} is of one image size, "
-                f"{config.show(model.image_size)}, so no other fits; set data.aspect=fixed, and "
-                "objective.local_views=0 of dino"
+                f"{config.show(model.image_size)}, so no other fits; set data.aspect=fixed, "
+                "data.phases=(), and objective.local_views=0 of dino"
             )
     return found

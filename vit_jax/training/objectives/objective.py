@@ -120,7 +120,16 @@ class Objective:
         """
         return {}
 
-    def draw(self, step: jax.Array) -> Tree:
+    @property
+    def variants(self) -> list[tuple[tuple[View, ...], float]]:
+        """The views in every shape that steps have, and in which share of them; largest first.
+
+        Of several groups, the first alone may have several.
+        """
+        first, *others = self.views
+        return [((one, *others), share) for one, share in first.variants(self.durations.steps)]
+
+    def draw(self, batch: Batch, step: jax.Array) -> Tree:
         """Draws what all images of a step share, such as the ratio of mixup."""
         return None
 
@@ -177,21 +186,20 @@ class Objective:
         Args:
           passes: of training the model, as multiples of its forward pass.
         """
-        views = [self.forward_flops(view) for view in self.views]
+        views = [(self.forward_flops(v), share) for group, share in self.variants for v in group]
         # Three passes (forward, and two backward), two FLOPs for a multiply-accumulate.
         own = 3 * 2 * self.own_matrices * sum(view.number for view in self.views)
-        return None if None in views else passes * sum(filter(None, views)) + own
+        known = [flops * share for flops, share in views if flops is not None]
+        return None if len(known) < len(views) else passes * sum(known) + own
 
     def forward_flops(self, view: View) -> int | None:
         """FLOPs of the model's forward pass of a group of views; None: not counted."""
         model, data = self.model, view.data
         size = data.image_size
-        sizes = [size]
-        if view.patch is not None:  # each length in one column of patches, which costs the same
-            sizes = [(length * view.patch[0], view.patch[1]) for length in view.lengths]
-        flops = [variants.flops(model.config, s, data.channels, model.masked) for s in sizes]
-        one = [count for count in flops if count is not None]
-        return None if len(one) < len(flops) else view.number * sum(one) // len(one)
+        if view.patch is not None:  # in one column of patches, which costs the same
+            size = max(view.lengths) * view.patch[0], view.patch[1]
+        flops = variants.flops(model.config, size, data.channels, model.masked)
+        return None if flops is None else view.number * flops
 
     @property
     def own_matrices(self) -> int:
@@ -209,6 +217,9 @@ class Objective:
         if lengths := self.views[0].lengths:
             what = " or ".join(map(str, lengths))
             rows = [("views", f"at most {what} patches, at the image's own aspect ratio")]
+        if phases := self.cfg.data.phases:
+            size = f"image_size={config.show(self.cfg.data.image_size)}"
+            rows = [("views", f"{', '.join(map(config.show, phases))}, then {size}")]
         own = jax.eval_shape(self.init, jax.random.key(0))
         kept = jax.eval_shape(lambda: self.init_state({**self.model.shapes(), "objective": own}))
         what = [f"{tree_utils.count(own):,} parameters of its own"] if own else []

@@ -33,17 +33,22 @@ class Supervised(Objective):
         self._weights = counts.weights(weighted) if counts is not None and weighted else None
         # Rows are mixed with their neighbors: pairs stay together.
         self.rows_together = 2 if train.mixup or train.cutmix else 1
+        data = setup.cfg.data
+        self._phases = tuple((setup.steps(p.until), data.in_phase(p)) for p in data.phases)
 
     @property
     def views(self) -> tuple[View, ...]:
-        """The image, whole or as a padded sequence of patches (`data.aspect=native`)."""
-        patch = self.model.config.patch_size if self.cfg.data.aspect == "native" else None
-        return (View("image", self.cfg.data, patch=patch),)
+        """The image, whole or as a padded sequence of patches (`data.aspect=native`).
 
-    def draw(self, step: jax.Array) -> mixup.Mix | None:
+        Whole ones may be others at first (`data.phases`).
+        """
+        patch = self.model.config.patch_size if self.cfg.data.aspect == "native" else None
+        return (View("image", self.cfg.data, patch=patch, phases=self._phases),)
+
+    def draw(self, batch: Batch, step: jax.Array) -> mixup.Mix | None:
         """Draws how mixup and CutMix blend the images of a step; None without them."""
-        cfg = self.cfg
-        return mixup.draw(cfg.seed, step, cfg.train, cfg.data.image_size)
+        cfg, (height, width) = self.cfg, batch["image"].shape[1:3]
+        return mixup.draw(cfg.seed, step, cfg.train, (height, width))
 
     def prepare(self, batch: Batch, step: jax.Array) -> Batch:
         """Augments the batch, which then has normalized pixels."""
