@@ -1,0 +1,31 @@
+"""What a record says of the machine it was made on."""
+
+import pathlib
+import platform
+
+import pytest
+
+from vit_jax.runtime import provenance
+
+LINUX = "processor\t: 0\nmodel name\t: A CPU: 2 GHz \nflags\t: a\nprocessor\t: 1\nmodel name\t: B\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "known", "name"),
+    [
+        (LINUX, "x86_64", "A CPU: 2 GHz"),
+        ("processor\t: 0\n", "Cortex", "Cortex"),
+        ("processor\t: 0\n", "", "aarch64"),
+        (None, "", "aarch64"),  # no Linux
+    ],
+)
+def test_a_processor_has_the_name_that_the_system_tells(told, known, name, monkeypatch):
+    def read(path):
+        if told is None:
+            raise FileNotFoundError(path)
+        return told
+
+    monkeypatch.setattr(pathlib.Path, "read_text", read)
+    monkeypatch.setattr(platform, "processor", lambda: known)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert provenance.processor() == name

@@ -1,0 +1,64 @@
+"""How numbers, options and cells are named on pages."""
+
+import pytest
+
+import runs
+from vit_jax import config
+from vit_jax.pages.document import Gallery, Paragraph, Sample
+from vit_jax.studies.report import formatting, run_section, transfer_section
+from vit_jax.training import run_config
+
+SAMPLE = Sample(name="a.png", png=b"", truth="cat", top=[("dog", 0.9)], right=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [("real/top1", "real top-1"), ("test/top5", "test top-5"), ("loss", "loss")],
+)
+def test_results_have_the_names_of_prose(key, title):
+    assert formatting.title(key) == title
+
+
+@pytest.mark.parametrize(("printed", "percent"), [(0.8125, 81.25), (1, 100), (1.5, 1.5), (85, 85)])
+def test_shares_and_percent_of_the_paper_are_percent(printed, percent):
+    assert formatting.in_percent(printed) == percent
+
+
+def test_sizes_that_a_variant_implies_are_no_differences():
+    named = run_config.complete(config.build({"model": {"variant": "ViT-Ti/16", "num_classes": 3}}))
+    keys = {key for key, *_ in formatting.differences(named)}
+    assert {"model.variant", "model.num_classes"} <= keys
+    assert not keys & {f"model.{size}" for size in formatting.SIZES}
+    rows = {key: row for key, *row in formatting.differences(runs.configure(seed=7))}
+    assert rows["seed"][:2] == ["7", "0"]
+    assert rows["model.width"][0] == str(runs.configure().model.width)
+
+
+@pytest.mark.parametrize(
+    ("cell", "several", "name"),
+    [
+        ({"stage": "final", "seed": 3}, True, "seed 3"),
+        ({"stage": "choose", "seed": 3, "lr": 0.01, "setup": "vit"}, False, "rate 0.01"),
+        ({"stage": "choose", "seed": 3, "lr": 0.01, "setup": "b"}, True,
+         "setup b rate 0.01, seed 3"),
+    ],
+)  # fmt: skip
+def test_a_cell_is_named_by_what_tells_it_apart(cell, several, name):
+    assert transfer_section._named(cell, several=several) == name
+
+
+def test_predictions_say_which_images_they_are_of():
+    found = run_section.Predictions(
+        split="validation", selection="step 3, the best", seen=9, total=1200, seed=5,
+        samples=[SAMPLE], mistakes=[SAMPLE], wrong=2,
+    )  # fmt: skip
+    assert list(run_section.shown(found)) == [
+        Paragraph(
+            text="9 of 1,200 validation images were shown to the checkpoint of step 3, the best. "
+            "2 of them were named wrongly."
+        ),
+        Gallery(samples=[SAMPLE], caption="Drawn from the validation images by seed 5"),
+        Gallery(samples=[SAMPLE], caption="Its most confident mistakes"),
+    ]
+    (line,) = run_section.shown(run_section.Predictions(problem="the images are gone"))
+    assert line == Paragraph(text="No predictions: the images are gone", note=True)
