@@ -148,6 +148,23 @@ def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
     assert [field.text for field in shown] == ["test 0.700, at first 0.500"]
 
 
+def test_what_an_objective_warns_of_is_said_once_until_it_is_over(caplog):
+    answers = {1.0: None, 0.1: ("images are alike", False), 0.0: ("all are one", True)}
+    trainer = types.SimpleNamespace(
+        cfg=runs.configure(), examples=200, flops_per_image=1.0, durations=None,
+        objective=types.SimpleNamespace(
+            shown=(), measures=("std",), warning=lambda found: answers[found["std"]]
+        ),
+    )  # fmt: skip
+    log = run_log.RunLog(trainer, runs.session(None, phases=None, progress=None), Files())
+    for step, value in enumerate((0.1, 0.1, 1.0, 0.1), start=1):
+        log._warn(step, {"std": value})
+    said = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert said == ["step 1: images are alike", "step 4: images are alike"]
+    with pytest.raises(run_log.Collapsed, match="step 5: all are one"):
+        log._warn(5, {"std": 0.0})
+
+
 def test_speed_is_shared_by_devices(monkeypatch):
     monkeypatch.setattr(run_log.logs, "peak_flops", lambda kind: 1000.0)
     monkeypatch.setattr(run_log.jax, "device_count", lambda: 4)

@@ -149,3 +149,33 @@ def test_a_preview_counts_classes_and_parameters(tmp_path):
     assert shown == "8 x cpu, 3 images each at a time"
     assert rows["evaluation"]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "holding", "error"),
+    [
+        (None, False, KeyboardInterrupt),  # not a signal's
+        (2, False, preemption.Preempted),
+        (2, True, KeyboardInterrupt),  # the second Ctrl-C, while a state is saved
+    ],
+)
+def test_a_signal_before_there_is_a_state_stops(number, holding, error, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def interrupted(cfg, workdir, stop):
+        stop.signal, stop.holding = number, holding
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(sessions, "_open", interrupted)
+    with pytest.raises(error), sessions.open_session(runs.configure(), tmp_path):
+        pass
+
+
+def test_processes_compare_facts_in_the_directory_of_their_run(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(distributed, "check_consistency", lambda *given: asked.append(given))
+    session(tmp_path, began=time.monotonic()).compare(config="abc", code="def")
+    ((where, facts),) = asked
+    assert where == tmp_path
+    assert facts.items() >= {"config": "abc", "code": "def"}.items()
+    assert facts.keys() == {"config", "code", "host", "seconds"}

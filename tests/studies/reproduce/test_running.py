@@ -154,3 +154,9 @@ def test_a_transfer_whose_data_are_missing_does_not_begin(tmp_path, monkeypatch)
     run = next(one for one in tables.table("table5").runs if one.name == PETS)
     with pytest.raises(ConfigError, match="data.name=oxford_iiit_pet: not in"):
         runner._study(run, tmp_path, {"init_from": "none"}, smoke=False)
+
+
+def test_the_platform_is_the_last_word_of_the_process_that_looks_for_it(monkeypatch):
+    words = ["a", "library", "says", "tpu"]
+    monkeypatch.setattr(runner.backend, "ask", lambda code: words)
+    assert runner.find_platform() == "tpu"
