@@ -329,7 +329,9 @@ def test_the_rates_of_a_choice_are_points_with_their_intervals(tmp_path):
     ]  # fmt: skip
     pages.write_transfer(tmp_path, cells=cells)
     stored = run_data.read_transfer(tmp_path)
-    (series,) = transfer_section._rates(stored).series
+    chart = transfer_section._rates(stored)
+    assert (chart.log_x, chart.percent) == (True, True)
+    (series,) = chart.series
     assert series.points == [(0.003, pytest.approx(0.91)), (0.01, pytest.approx(0.94))]
     # Of two values Student's factor is 12.706, and the standard error half their distance.
     assert series.errors == [pytest.approx(12.706 * 0.01, rel=1e-4), pytest.approx(0)]

@@ -238,3 +238,13 @@ def test_a_transfer_from_python_is_that_of_the_command(monkeypatch, tmp_path):
 def test_devices_are_the_last_words_of_the_process_that_looks_for_them(monkeypatch):
     monkeypatch.setattr(devices.backend, "ask", lambda code: ["a", "warning", "gpu", "4"])
     assert devices.find_devices() == ("gpu", 4)
+
+
+def test_numbers_have_no_top1_to_choose_by(tmp_path):
+    (tmp_path / "train.csv").write_text("image,age\na.png,3\n")
+    given = {
+        "data.source": "csv", "data.root": str(tmp_path), "data.targets": "age",
+        "loss.name": "mse", "init_from": "none",
+    }  # fmt: skip
+    with pytest.raises(config.ConfigError, match="transfer chooses by top-1, which numbers have"):
+        transfer.create_plan("image_folder", given, rates=(0.1,))
