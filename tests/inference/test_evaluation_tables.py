@@ -40,6 +40,22 @@ def test_images_classes_and_confusions_of_a_split(tmp_path):
     assert found["confusion.csv"] == ["truth,cat,dog,owl", "cat,1,0,0", "dog,1,1,0", "owl,0,0,0"]
 
 
+def test_images_of_several_classes_have_all_of_them(tmp_path):
+    logits = np.float32([[2, -2, 2], [-2, -2, -2]])
+    outputs = Outputs(logits, np.int32([[1, 0, 1], [0, 1, 0]]), np.array([1, 0]))
+    found = tables(tmp_path / "out", outputs, config.build({"loss": {"name": "sigmoid"}}).loss)
+    assert found["images.csv"][1:] == [
+        "1.png,cat; owl,cat; owl,0.731059; 0.731059,0.731059; 0.731059",
+        "0.png,dog,,0.268941,",
+    ]
+    assert found["classes.csv"][1:] == [
+        "cat,1,1.000000,1.000000,1.000000,1.000000,1.000000",
+        "dog,1,0.000000,0.000000,0.000000,0.500000,0.500000",
+        "owl,1,1.000000,1.000000,1.000000,1.000000,1.000000",
+    ]
+    assert "confusion.csv" not in found
+
+
 def test_numbers_have_their_truth_beside_them(tmp_path, monkeypatch):
     truth = np.array([[1.5, 2.5], [3.5, 4.5]])
     monkeypatch.setattr(evaluation, "read_targets", lambda source: truth)

@@ -6,6 +6,7 @@ The packages are extras; without them only what needs none of them is tested.
 import importlib
 import json
 import logging
+import time
 import warnings
 from unittest import mock
 
@@ -132,6 +133,9 @@ def test_wandb_is_quiet_and_waits_for_its_uploads(tmp_path, calls):
     assert settings == {"silent": True, "console": "off"}
     (given,) = (more for name, _, more in calls if name == "init")
     assert (given["project"], given["resume"], given["dir"]) == ("mine", "allow", str(tmp_path))
+    # A resumed run repeats steps, so a step is no number of a log call.
+    (axis,) = ((args, more) for name, args, more in calls if name.endswith("define_metric"))
+    assert axis == (("*",), {"step_metric": "step"})
     logger.write(7, {"train/loss": 0.5})
     assert calls[-1][1] == ({"step": 7, "train/loss": 0.5},)
     logger.close()
@@ -154,19 +158,25 @@ def test_mlflow_has_every_option_a_hundred_at_a_time(
     options = {f"option{number}": number for number in range(205)}
     (tmp_path / "config.json").write_text(json.dumps(options))
     monkeypatch.setattr(trackers, "_run_id", lambda directory, name, make: make() and "id")
-    trackers.MLflow(tmp_path, uri=given)
+    logger = trackers.MLflow(tmp_path, uri=given)
     (client,) = (more for name, _, more in calls if name == "MlflowClient")
     assert client == {"tracking_uri": (tmp_path / used).as_uri() if used == "mlruns" else used}
     batches = [more["params"] for name, _, more in calls if name.endswith("log_batch")]
     assert [len(batch) for batch in batches] == [100, 100, 5]
     params = [args for name, args, _ in calls if name.endswith("Param")]
     assert params == [(key, str(value)) for key, value in options.items()]
+    assert logger._id == "id"  # of the run that was made
+    logger.write(7, {"train/loss": 0.5})
+    (name, (key, value, now, step), _), (_, run, _) = calls[-2:]
+    assert (name, key, value, step) == ("entities.Metric", "train/loss", 0.5, 7)
+    assert (abs(now / 1000 - time.time()) < 60, run) == (True, ("id",))  # milliseconds
 
 
 def test_tensorboard_is_a_logger_of_its_name_and_makes_no_folder_before_it_writes(tmp_path):
     metrics = logs.Metrics(tmp_path, tensorboard=True)
     (board,) = metrics._others
     assert type(board) is logs.TensorBoard
+    logs.TensorBoard(tmp_path).close()  # of a run that ends before it writes
     assert not (tmp_path / "tensorboard").exists()
     metrics.write(1, {"train/loss": 0.5})
     metrics.close()

@@ -325,6 +325,27 @@ def test_positions_that_are_all_alike_are_drawn(value, words):
     assert words(figure)
 
 
+def test_maps_color_the_cells_of_their_image():
+    view, mask = np.full((4, 6, 3), 100, np.uint8), np.float32([[0, 1, 0], [0, 0, 0]])
+    figure = figures.saliency(view[None], ["a"], [{"grad": (mask, "0.5")}])
+    assert [axes.get_title() for axes in figure.axes] == ["Input", "Grad"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["a", "0.5"]
+    image = np.asarray(figure.axes[1].images[0].get_array()).astype(float)
+    rows, columns = image.shape[0] // 2, image.shape[1] // 3
+    cells = image.reshape(2, rows, 3, columns, 3).mean(axis=(1, 3, 4))
+    assert np.unravel_index(cells.argmax(), cells.shape) == (0, 1)
+    assert np.ptp(np.delete(cells.ravel(), 1)) < 1e-9
+
+
+def test_a_random_order_is_dashed_among_curves():
+    shares = np.linspace(0, 1, 3)
+    figure = figures.curves(
+        shares, {"Grad-CAM": (shares, shares), "random order": (shares, shares)}
+    )
+    for axes in figure.axes:
+        assert [line.get_linestyle() for line in axes.get_lines()] == ["-", "--"]
+
+
 def test_light_follows_the_mask():
     view = np.full((4, 4, 1), 200, np.uint8)
     flat = figures.shade(view, np.full((2, 2), 0.25, np.float32))

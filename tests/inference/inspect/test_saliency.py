@@ -137,6 +137,25 @@ def check_maps(opened, view, monkeypatch):
     np.testing.assert_allclose(ours, row, rtol=1e-4, atol=1e-5 * row.max())
 
 
+def test_a_curve_deletes_and_inserts_the_most_salient_cells_first(monkeypatch):
+    """From none to all of 2 x 3 cells of 4 x 4 pixels, one at a time."""
+    seen = []
+
+    def probabilities(opened, images):
+        seen.append(images)
+        return np.zeros((len(images), 3))
+
+    monkeypatch.setattr(saliency, "_probabilities", probabilities)
+    pixels, blurred = np.full((8, 12, 3), 1, np.float32), np.full((8, 12, 3), 0, np.float32)
+    saliency._curve(create(), pixels, blurred, LABEL, np.arange(6.0).reshape(2, 3))
+    deleted, inserted = np.split(seen[0], 2)
+    shares = np.linspace(0, 1, 7)
+    np.testing.assert_allclose(1 - deleted.mean(axis=(1, 2, 3)), shares, atol=1e-6)
+    np.testing.assert_allclose(inserted.mean(axis=(1, 2, 3)), shares, atol=1e-6)
+    assert deleted[1, 4:, 8:].max() == 0  # the last cell is the most salient one
+    assert inserted[1, 4:, 8:].min() == 1
+
+
 def test_a_head_that_is_new_has_looked_at_nothing():
     opened = dataclasses.replace(create(), fresh={"head/kernel": "the weights have none"})
     subject = types.SimpleNamespace(opened=opened, label=None)
