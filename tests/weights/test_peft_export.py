@@ -75,6 +75,19 @@ def test_arrays_and_settings_are_those_that_peft_writes(run, tmp_path):
     assert said[-1].endswith("4 layers of LoRA and the head, from run, step 3, the newest)")
 
 
+def test_a_head_of_numbers_is_written_in_their_units(run, tmp_path):
+    opened, arrays = run
+    mean, std = np.arange(6.0), np.full(6, 2.0)
+    loss = config.Regression(name="mse", mean=(*mean.tolist(),), std=(*std.tolist(),))
+    cfg = dataclasses.replace(opened.config, loss=loss)
+    conversion._write_peft(tmp_path / "out", dataclasses.replace(opened, config=cfg), arrays)
+    written = safetensors.load_file(tmp_path / "out" / FILE)
+    weight, bias = (written[f"base_model.model.classifier.{part}"] for part in ("weight", "bias"))
+    stored = safetensors.load_file(BASE / "model.safetensors")
+    np.testing.assert_allclose(weight, 2 * stored["classifier.weight"], rtol=1e-6)
+    np.testing.assert_allclose(bias, 2 * stored["classifier.bias"] + mean, rtol=1e-6, atol=1e-6)
+
+
 def test_a_folder_reads_back_bit_for_bit(run, tmp_path):
     opened, arrays = run
     lora = dataclasses.replace(opened.config.lora, alpha=2.5)
