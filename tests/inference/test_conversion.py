@@ -13,6 +13,7 @@ import vit_jax
 from vit_jax import config, weights
 from vit_jax.checkpoints import record
 from vit_jax.inference import conversion, loading
+from vit_jax.weights import readers
 
 WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights" / "hf_vit_tiny"
 LEAVES = ("params/cls", "params/objective/prototypes/kernel", "ema/cls")
@@ -40,6 +41,25 @@ def test_dino_is_written_as_its_encoder_and_says_what_is_left(dino, tmp_path, ki
     assert written.spec.headless
     params = {name: part for name, part in written.params.items() if name != "head"}
     foreign.equal(params, jax.tree.map(np.asarray, dino.run.params))
+
+
+def test_a_file_of_timms_names_holds_the_projection_head(dino, tmp_path, monkeypatch):
+    kernel = np.arange(12, dtype=np.float32).reshape(3, 4)
+    dense = {"kernel": np.ones((24, 3), np.float32), "bias": kernel[0, :3]}
+    own = {"dense_0": dense, "prototypes": {"kernel": kernel}}
+    monkeypatch.setattr(loading, "projection", lambda *_: own)
+    lines = conversion.convert("runs/dino", "timm", tmp_path / "out.safetensors")
+    assert "its own head" not in " ".join(lines)
+    found = readers.open_arrays(tmp_path / "out.safetensors")
+    assert {"backbone.cls_token", "head.mlp.weight", "head.mlp.bias"} <= found.specs.keys()
+    np.testing.assert_array_equal(found.read("head.last_layer.weight_v"), kernel.T)
+    wanted = config.Dino(
+        name="dino", prototypes=4, head_layers=1, head_bottleneck=3, patch_loss=0.0
+    )
+    cfg = dataclasses.replace(dino.run.config, objective=wanted, init_head="keep")
+    written = weights.load(tmp_path / "out.safetensors", {"model.heads": "3"}, wanted=cfg)
+    foreign.equal(written.projection, own)
+    assert not any(name.startswith("head.") for name in written.report.dropped)
 
 
 def test_an_objective_without_a_head_of_its_own_leaves_nothing(dino, tmp_path):

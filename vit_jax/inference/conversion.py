@@ -70,7 +70,10 @@ def convert(
     if kind in ("adapter", "peft"):
         return _save_adapter(reference, kind, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
-    params, unsaid = jax.device_get(opened.params), _left_behind(reference, step, opened)
+    params = jax.device_get(opened.params)
+    alone = kind == "timm" and output.suffix.lower() == ".safetensors"
+    projection = loading.projection(opened, reference) if alone else None
+    unsaid = () if projection else _left_behind(reference, step, opened)
     origin = ": ".join(filter(None, (model_card.title(opened), opened.selection)))
     if kind == "orbax":
         save(opened, params, output, origin)
@@ -87,7 +90,7 @@ def convert(
         card = functools.partial(
             model_card.text, opened, kind, license_id=license_id, measured=measured
         )
-        unsaid += weights.save(params, opened.spec, kind, output, dtype, origin, card)
+        unsaid += weights.save(params, opened.spec, kind, output, dtype, origin, card, projection)
         if (output / model_card.NAME).is_file() and license_id is None:
             unsaid += (f"{model_card.NAME}: names no license; --license=ID does",)
         if opened.temperature is not None:
@@ -111,7 +114,7 @@ def _left_behind(
         return ()
     return (
         f"objective.name={opened.config.objective.name}: its own head stays in the run, where "
-        "training goes on from it; no format here holds it",
+        "training goes on from it; of DINO, --to=timm --output=FILE.safetensors holds it",
     )
 
 

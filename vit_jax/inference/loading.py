@@ -39,6 +39,9 @@ from vit_jax.weights.family import NO_HEAD
 
 EVALUATION_BATCH = 128  # for weights that come without a config
 BATCH = 32  # images at a time in `predict`; a power of two
+# Options of DINO on which the parameters of its head depend.
+HEAD_OPTIONS = ("head_layers", "head_hidden", "head_bottleneck", "prototypes", "norm_last_layer",
+                "patch_head")  # fmt: skip
 WAITING = 8  # batches of images of several shapes that wait for others of theirs
 
 
@@ -105,6 +108,7 @@ def load(
         notes=tuple(found.report.lines()),
         assumed=found.assumed,
         fresh=found.spec.fresh,
+        projection=found.projection,
     )
 
 
@@ -265,11 +269,48 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
     if keep and cfg.mae and own and _decoder(opened.model, own) == _decoder(model, cfg.mae):
         decoder = {OBJECTIVE: given.pop(OBJECTIVE)}
         notes.append("decoder: that of the weights")
+    if keep and cfg.dino is not None:
+        _check_projection(cfg.dino, opened.config.dino)
+        if own_head := projection(opened, cfg.init_from):
+            decoder = {OBJECTIVE: own_head}
+        who = "of student and teacher: that of the weights" if own_head else "new: there is none"
+        notes.append(f"projection head {who}")
     params, report = weights.fit(given, opened.spec, model, keep_head=keep)
     params |= decoder
     # The notes on a file of another project count its arrays; a second count would puzzle.
     lines = [*opened.notes, *report.lines()[bool(opened.notes) :], *notes]
     return Initial(params, lines, opened.assumed)
+
+
+def _check_projection(wanted: config.Dino, own: config.Dino | None) -> None:
+    """Raises ConfigError where the head of a run has another shape."""
+    if own is None:
+        return
+    options = {name: getattr(own, name) for name in HEAD_OPTIONS}
+    wrong = {n: value for n, value in options.items() if value != getattr(wanted, n)}
+    if bool(own.patch_loss) < bool(wanted.patch_loss):
+        wrong["patch_loss"] = own.patch_loss
+    if wrong:
+        text = " ".join(f"objective.{n}={config.show(v).lower()}" for n, v in wrong.items())
+        raise config.ConfigError(
+            f"init_head=keep: the run has another projection head; set {text}, or init_head=new"
+        )
+
+
+def projection(opened: "LoadedModel", reference: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The objective's own parameters of a run of self-distillation, averaged; or of weights."""
+    if opened.kind != "run" or opened.config.dino is None:
+        return opened.projection
+    directory, number, _ = find_checkpoint(storage.as_path(reference), opened.step)
+    leaves = records.read_commit(records.folder(records.absolute(directory), number))["leaves"]
+    tree = "ema" if any(name.startswith("ema/") for name in leaves) else "params"
+    names = [name for name in leaves if name.startswith(f"{tree}/{OBJECTIVE}/")]
+    if not names:  # a checkpoint of the encoder alone
+        return None
+    shapes = {n: jax.ShapeDtypeStruct(leaves[n]["shape"], leaves[n]["dtype"]) for n in names}
+    mesh = sharding.create_mesh(opened.config.mesh.fsdp)
+    target = sharding.placed(tree_utils.nest(shapes), mesh, opened.config.mesh, sharding.COMPUTE)
+    return jax.device_get(reader.restore_subtree(directory, number, target))[tree][OBJECTIVE]
 
 
 def _decoder(model: models.Classifier, options: config.Mae) -> models.Params:
@@ -393,6 +434,7 @@ class LoadedModel:
       selection: why it is this one, such as `step 60, the best by validation/top1 (0.6120); ...`.
       temperature: what logits are divided by before they are probabilities, where a validation
         split has fitted one (`evaluation.metrics=calibration`).
+      projection: the head of self-distillation, where `load` was asked for it by `wanted`.
     """
 
     config: config.Config
@@ -405,6 +447,7 @@ class LoadedModel:
     step: int | None = None
     selection: str = ""
     temperature: float | None = None
+    projection: models.Params | None = None
 
     def __repr__(self) -> str:
         return (

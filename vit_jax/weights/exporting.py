@@ -22,7 +22,14 @@ import numpy as np
 from vit_jax import config, models
 from vit_jax.models import positions
 from vit_jax.utils import tree_utils
-from vit_jax.weights import flax_names, importing, json_fields, mapping, writers
+from vit_jax.weights import (
+    flax_names,
+    importing,
+    json_fields,
+    mapping,
+    projection_heads,
+    writers,
+)
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.family import FAMILIES, Family, Files, Hints
 
@@ -68,6 +75,7 @@ def save(
     dtype: str = "float32",
     origin: str = "",
     card: Callable[[Files], str] | None = None,
+    projection: models.Params | None = None,
 ) -> tuple[str, ...]:
     """Writes weights in another project's format.
 
@@ -83,6 +91,7 @@ def save(
       dtype: written without loss as float32, or rounded to float16 or bfloat16.
       origin: where the weights come from, for the metadata of files.
       card: makes the README.md of a folder, from its JSON files.
+      projection: the head of self-distillation to write beside the encoder, in timm's file alone.
 
     Returns lines on what changes in the export, and on preprocessing that it cannot express.
 
@@ -113,6 +122,9 @@ def save(
     arrays |= {name: np.asarray(a, np.float32) for name, a in family.constants(spec).items()}
     said = {} if folder else _head_metadata(spec, suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
+    if projection is not None:
+        arrays = {f"backbone.{name}": array for name, array in arrays.items()}
+        arrays |= projection_heads.write(projection)
     arrays = writers.rounded(arrays, dtype)
     documents = {**files, **({"README.md": card(files)} if card and folder else {})}
     if kind == "flax":

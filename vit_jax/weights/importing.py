@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import config, models
+from vit_jax.models import variants
 from vit_jax.weights import (
     adapting,
     flax_names,
@@ -23,6 +24,7 @@ from vit_jax.weights import (
     mapping,
     orbax_files,
     peft_files,
+    projection_heads,
     readers,
 )
 from vit_jax.weights.arrays import Arrays, WeightsError
@@ -75,6 +77,7 @@ class Weights:
     spec: mapping.ModelSpec
     report: mapping.MappingReport
     assumed: tuple[str, ...] = ()  # a line for each reason
+    projection: models.Params | None = None  # the head of self-distillation, if that is wanted
 
 
 def load(
@@ -108,6 +111,13 @@ def load(
         if final.data.image_size != spec.data.image_size:
             params, change = adapting.resized(spec, params, final.data.image_size)
             report = dataclasses.replace(report, resized=change.resized)
+        projection = None
+        if wanted is not None and wanted.dino is not None and wanted.init_head == "keep":
+            width = variants.pooled_features(final.model)
+            projection = projection_heads.read(found.whole, found.prefix, wanted.dino, width)
+            taken = projection_heads.names(found.whole, found.prefix) if projection else set()
+            dropped = {name: why for name, why in report.dropped.items() if name not in taken}
+            report = dataclasses.replace(report, dropped=dropped)
     except config.UserError as error:
         raise _at(path, error) from error
     return Weights(
@@ -116,6 +126,7 @@ def load(
         spec=final,
         report=report,
         assumed=assumptions(inferred, overrides, wanted=wanted),
+        projection=projection,
     )
 
 
@@ -221,6 +232,7 @@ class Found(NamedTuple):
 
     arrays: Arrays
     family: Family
+    whole: Arrays  # of the file, by its own names
     prefix: str = ""
     beside: Mapping[str, str] = {}  # other arrays, each with why it is left out
     assumed: Mapping[str, str] = {}
@@ -350,7 +362,7 @@ def find_family(arrays: Arrays, files: Files) -> Found:
     arrays = _renamed(arrays, _unwrapped(arrays.specs))
     if family := _family(arrays, files):
         _check_forms(arrays.specs)
-        return Found(arrays, family)
+        return Found(arrays, family, arrays)
     found = []
     for prefix in heapq.nsmallest(TRIED, _prefixes(arrays.specs), key=_rank):
         inside = any(prefix.startswith(outer.prefix) for outer in found)
@@ -360,7 +372,7 @@ def find_family(arrays: Arrays, files: Files) -> Found:
                 name: mapping.reason(name, family.dropped, arrays.specs) or f"not under {prefix}"
                 for name in beside
             }
-            found.append(Found(below, family, prefix, reasons))
+            found.append(Found(below, family, arrays, prefix, reasons))
     if not found:
         _check_forms(arrays.specs)
         names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
