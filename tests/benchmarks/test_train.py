@@ -75,6 +75,26 @@ def test_the_work_is_a_run_of_the_model_with_its_layers_unrolled():
     learning = dataclasses.replace(work, objective="mae")
     assert learning.name == f"mae of {work.name}"
     assert train_worker.config_from_work(dataclasses.asdict(learning)).mae == config.Mae(name="mae")
+    views = dataclasses.asdict(dataclasses.replace(work, objective="dino"))
+    cfg = train_worker.config_from_work(views)
+    assert cfg.objective == config.Dino(name="dino")
+    assert (cfg.train.clip_norm, cfg.train.clip_by) == (3.0, "parameter")  # as its peer
+
+
+def test_every_objective_has_a_peer_with_a_command(tmp_path):
+    (tmp_path / "main_dino.py").touch()
+    python = stand_in(tmp_path / "python")
+    script = str(train.HERE / "torch_peer.py")
+    assert train.Peer(name="transformers", python=python).commands("{}") == {
+        "transformers": [python, script, "{}", "transformers"]
+    }
+    assert train.Peer(name="dino", python=python, path=tmp_path).commands("{}") == {
+        "dino": [python, script, "{}", "dino", str(tmp_path)]
+    }
+    assert train.Peer(name="timm", python=python).commands("{}")["timm, compiled"][-1] == "compiled"
+    assert train.Peer().commands("{}") == {}
+    for name, program in train.PROGRAMS.items():
+        train.check_peer(name, program.objective)
 
 
 @pytest.mark.slow

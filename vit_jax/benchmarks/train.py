@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from vit_jax import config, models
 from vit_jax.benchmarks import turns
@@ -19,11 +20,38 @@ CLASSES = 1000
 LARGEST, ON_CPU = 1024, 16  # the first batch to try
 HERE = pathlib.Path(__file__).parent
 WORKER = (sys.executable, "-m", "vit_jax.benchmarks.train_worker")
-# What a peer imports, and what to install where it is missing. TensorFlow is big_vision's file
-# system; it computes nothing in a step.
+# TensorFlow is big_vision's file system; it computes nothing in a step.
 BIG_VISION = ("jax", "flax", "optax", "absl", "einops", "ml_collections", "scipy", "tensorflow")
-NEEDS = {"timm": ("torch", "timm"), "big_vision": BIG_VISION}
-PACKAGES = {"absl": "absl-py"}  # whose name is not that of the module
+PACKAGES = {"absl": "absl-py", "PIL": "pillow"}  # whose name is not that of the module
+
+
+class Program(NamedTuple):
+    """A program to compare with.
+
+    Attributes:
+      objective: what its steps learn, as `StepWork.objective`.
+      script: of its workers, beside this file; run by its interpreter.
+      needs: what it imports.
+      kinds: its ways to compute, a worker each; empty: one.
+      source: a file of a checkout that it is imported from, where it is no package.
+    """
+
+    objective: str
+    script: str
+    needs: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    source: str | None = None
+
+
+TORCH = "torch_peer.py"
+PROGRAMS = {
+    "timm": Program("supervised", TORCH, ("torch", "timm"), ("eager", "compiled")),
+    "big_vision": Program(
+        "supervised", "big_vision_peer.py", BIG_VISION, source="big_vision/models/vit.py"
+    ),
+    "transformers": Program("mae", TORCH, ("torch", "transformers")),
+    "dino": Program("dino", TORCH, ("torch", "numpy", "PIL"), source="main_dino.py"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +62,7 @@ class StepWork:
       batch: images of a step; None: the largest power of two that fits, 16 on a CPU.
       dtype: float32 or bfloat16.
       attention: our `model.attention`; peers have their own.
-      objective: our `objective.name`; peers take supervised steps.
+      objective: our `objective.name`: supervised, mae or dino.
     """
 
     model: str
@@ -61,24 +89,28 @@ class StepWork:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peer:
-    """The program to compare with: none, timm in an interpreter, or a checkout of big_vision."""
+    """The program to compare with, one of `PROGRAMS`, and where it is; by default none."""
 
     name: str | None = None
     python: str = sys.executable
     path: pathlib.Path | None = None
 
     def __post_init__(self) -> None:
-        if (self.name == "big_vision") != (self.path is not None):
-            raise config.ConfigError(
-                "bench train: --peer=big_vision and --peer-path=CHECKOUT go together"
-            )
-        if self.path is not None and not (self.path / "big_vision" / "models" / "vit.py").is_file():
-            raise config.ConfigError(f"--peer-path={self.path}: no checkout of big_vision")
         if self.name is None:
+            if self.path is not None:
+                raise config.ConfigError(f"--peer-path={self.path}: is of no --peer; leave it out")
             return
+        program = PROGRAMS[self.name]
+        if (program.source is None) != (self.path is None):
+            needed = "imported from a checkout; set" if program.source else "a package; leave out"
+            raise config.ConfigError(f"--peer={self.name}: is {needed} --peer-path")
+        if self.path is not None and program.source and not (self.path / program.source).is_file():
+            raise config.ConfigError(f"--peer-path={self.path}: no checkout of {self.name}")
         # Before anything compiles.
-        needs = NEEDS[self.name]
-        code = f"import importlib.util as u; print(*(n for n in {needs} if not u.find_spec(n)))"
+        code = (
+            "import importlib.util as u; "
+            f"print(*(n for n in {program.needs} if not u.find_spec(n)))"
+        )
         if missing := output(self.python, code).split():
             raise config.ConfigError(
                 f"--peer={self.name}: {self.python} has no {' and no '.join(missing)}: install "
@@ -88,13 +120,28 @@ class Peer:
 
     def commands(self, work: str) -> dict[str, list[str]]:
         """The command lines of the peer's workers by name."""
-        if self.name == "timm":
-            script = [self.python, str(HERE / "timm_peer.py"), work]
-            return {f"timm, {kind}": [*script, kind] for kind in ("eager", "compiled")}
-        if self.name == "big_vision":
-            script = [self.python, str(HERE / "big_vision_peer.py"), work, str(self.path)]
-            return {"big_vision": script}
-        return {}
+        if self.name is None:
+            return {}
+        program = PROGRAMS[self.name]
+        command = [self.python, str(HERE / program.script), work]
+        if program.script == TORCH:
+            command.append(self.name)
+        if self.path is not None:
+            command.append(str(self.path))
+        if program.kinds:
+            return {f"{self.name}, {kind}": [*command, kind] for kind in program.kinds}
+        return {self.name: command}
+
+
+def check_peer(name: str | None, objective: str) -> None:
+    """Raises ConfigError for a peer whose steps learn something else."""
+    if name is None or (own := PROGRAMS[name].objective) == objective:
+        return
+    others = [other for other, one in PROGRAMS.items() if one.objective == objective]
+    raise config.ConfigError(
+        f"--peer={name}: takes {own} steps, and --objective is {objective}; set --objective={own}, "
+        f"or --peer={' or --peer='.join(others)}"
+    )
 
 
 def output(python: str, code: str) -> str:

@@ -31,11 +31,16 @@ def config_from_work(work: dict[str, Any]) -> config.Config:
     )
     depth = model.depth or 1
     model = dataclasses.replace(model, attention=work["attention"], unroll=depth)
+    objective, clipping = config.Objective(), {}
+    if work["objective"] == "mae":
+        objective = config.Mae(name="mae")
+    elif work["objective"] == "dino":  # whose code clips too
+        objective, clipping = config.Dino(name="dino"), {"clip_norm": 3.0, "clip_by": "parameter"}
     return config.Config(
         model=model,
         data=config.Data(source="synthetic", image_size=(work["size"], work["size"])),
-        train=config.Train(batch_size=work["batch"]),
-        objective=config.Mae(name="mae") if work["objective"] == "mae" else config.Objective(),
+        train=config.Train(batch_size=work["batch"], **clipping),
+        objective=objective,
     )
 
 
@@ -46,8 +51,10 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     program, carried = trainer.compile_step(), [trainer.init_state()]
     drawn = np.random.default_rng(0)
     batch = {
-        "image": drawn.integers(0, 256, trainer.batch_shapes["image"].shape, dtype=np.uint8),
-        "label": drawn.integers(0, cfg.model.num_classes, cfg.train.batch_size, dtype=np.int32),
+        name: drawn.integers(
+            0, cfg.model.num_classes if name == "label" else 256, shape.shape, dtype=shape.dtype
+        )
+        for name, shape in trainer.batch_shapes.items()
     }
     batch = jax.device_put(batch, NamedSharding(trainer.mesh, sharding.BATCH))
 

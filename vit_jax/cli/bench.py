@@ -26,7 +26,8 @@ infer: images/s and the largest batch over models and input sizes, as in figure 
 with --topology, the largest batch of a device (a core of v2 and v3, a chip of later ones) by its
 compiler. On a CPU the batch is limited by time, and the output says so.
 train: a training step as a run takes it, in turns with a peer on the same work: timm, eager and
-compiled, in an interpreter that has torch and timm, or big_vision, from a checkout.
+compiled, in an interpreter that has torch and timm, or big_vision, from a checkout; of
+--objective=mae transformers, of --objective=dino a checkout of its authors' code.
 checkpoint: MB/s of saving and restoring a training state, in turns with orbax and safetensors.
 evaluate: images/s of `vit_jax evaluate` and `embed`, in turns with the forward pass alone.
 dispatch: steps/s of a run of digits, its loop and hooks, in turns with its compiled step alone.
@@ -34,7 +35,8 @@ dispatch: steps/s of a run of digits, its loop and hooks, in turns with its comp
   vit_jax bench input --data=FOLDER --peer-python=PYTHON --randaugment=2,10 --peer-path=CHECKOUT
   vit_jax bench infer --models=ViT-Ti/16,R50x1 --sizes=64,224 --output=speed
   vit_jax bench infer --models=ViT-B/16 --topology=v3-8
-  vit_jax bench train --models=ViT-S/16 --objective=mae
+  vit_jax bench train --models=ViT-S/16 --objective=mae --peer=transformers --peer-python=PYTHON
+  vit_jax bench train --models=ViT-S/16 --objective=dino --peer=dino --peer-path=CHECKOUT
   vit_jax bench train --models=ViT-S/16 --peer=timm --peer-python=PYTHON --output=speed.jsonl
   vit_jax bench checkpoint --models=ViT-S/16,ViT-B/16 --workdir=/mnt/disk --output=speed.jsonl
   vit_jax bench evaluate --models=ViT-Ti/16 --data=FOLDER --output=speed.jsonl
@@ -106,13 +108,16 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
         "kinds of model.attention to try (default: explicit)",
     ),
     "objective": (
-        "train", {"choices": ("supervised", "mae")},
+        "train", {"choices": ("supervised", "mae", "dino")},
         "what a step learns (default: supervised)",
     ),
-    "peer": ("train", {"choices": ("timm", "big_vision")}, "the program to take turns with"),
+    "peer": (
+        "train", {"choices": ("timm", "big_vision", "transformers", "dino")},
+        "the program to take turns with",
+    ),
     "peer-path": (
         "input train", {"type": arguments.local_path, "metavar": "CHECKOUT"},
-        "a checkout of big_vision, whose RandAugment tf.data takes, or for --peer",
+        "a checkout of big_vision, whose RandAugment tf.data takes, or of --peer",
     ),
 }  # fmt: skip
 
@@ -255,8 +260,7 @@ def _train(args: argparse.Namespace) -> None:
         objective=args.objective or "supervised",
     )
     rounds = args.rounds or train.ROUNDS
-    if args.peer is not None and args.objective == "mae":
-        raise config.ConfigError(f"--peer={args.peer}: takes supervised steps only; leave it out")
+    train.check_peer(args.peer, works[0].objective)
     peer = train.Peer(**{key: value for key, value in given.items() if value is not None})
     every = []
     for work, one in train.measure(works, peer, rounds=rounds, say=_print_progress):
