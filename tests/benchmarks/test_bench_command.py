@@ -39,7 +39,7 @@ from vit_jax import cli
         ),
         (
             ["train", "--peer=timm", "--objective=mae"],
-            "set --objective=supervised, or --peer=trans",
+            "or --peer=transformers",
         ),
         (["train", "--models=R50x1"], "--models=R50x1: must be a ViT"),
         (["train", "--models=R50+ViT-B/16"], "--models=R50+ViT-B/16: must be a ViT"),

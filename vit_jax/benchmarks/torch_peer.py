@@ -1,7 +1,7 @@
 """The peers of `train_worker` in PyTorch; they are run by a Python that has torch and the peer.
 
-It imports nothing of this package but `step_timing`, which stands beside it. Its arguments are the
-work, and `timm` with `eager` or `compiled` (torch.compile), `transformers` (ViTMAEForPreTraining), or
+It imports nothing of this package but `step_timing`, which stands beside it. Its arguments: the
+work, and `timm` with `eager` or `compiled` (torch.compile), `transformers` (its ViTMAE), or
 `dino` with a checkout of facebookresearch/dino.
 """
 
@@ -53,7 +53,7 @@ def step(optimizer):
 
 
 def supervised(work, place, pixels, kind):
-    """timm's network, its loss, and what follows the gradient."""
+    """A network of timm, its loss, and what follows the gradient."""
     import timm  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -108,8 +108,9 @@ def dino(work, place, pixels, _):
     """
     import main_dino  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
-    import utils  # pyright: ignore[reportMissingImports]
     import vision_transformer as vits  # pyright: ignore[reportMissingImports]
+
+    import utils  # pyright: ignore[reportMissingImports]
 
     # Its loss averages over processes.
     store = torch.distributed.HashStore()
