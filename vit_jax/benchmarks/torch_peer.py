@@ -110,8 +110,7 @@ def dino(work, place, pixels, _):
     import torch  # pyright: ignore[reportMissingImports]
     import vision_transformer as vits  # pyright: ignore[reportMissingImports]
 
-    import utils  # pyright: ignore[reportMissingImports]
-
+    utils = importlib.import_module("utils")
     # Its loss averages over processes.
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -169,7 +168,7 @@ def load(name, checkout):
     if name == "dino":
         # main_dino imports it for its data and other networks, which no step here needs.
         unused = types.ModuleType("torchvision")
-        unused.datasets = unused.transforms = unused.models = unused
+        vars(unused).update(datasets=unused, transforms=unused, models=unused)
         sys.modules["torchvision"] = unused
         sys.path.insert(0, checkout)
     importlib.import_module("main_dino" if name == "dino" else name)
