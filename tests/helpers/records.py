@@ -240,6 +240,35 @@ def table3():
         yield f"| **split** | **{one.peak / 2**30:.2f}** | **{moved}** |"
 
 
+def unlabeled_programs():
+    """Rows of preflight.md about steps that learn without labels, and their share of others."""
+    known = list(batch.read_reports(FOLDER / "preflight-unlabeled.jsonl").values())
+    for one in sorted(known, key=lambda one: (one.name, one.topology)):
+        whole, bounds = one.run(None), one.bounds()
+        yield (
+            f"| {one.name} | {one.topology} | {one.batch} | {one.peak / 2**30:.2f} "
+            f"| {one.model_flops / one.batch / 1e9:,.0f} | {1e3 * whole['step_seconds']:.1f} "
+            f"| {1e3 * bounds['links']:.1f} | {whole['core_days']:,.0f} "
+            f"| {whole['chip_hours']:,.0f} |"
+        )
+    labeled = batch.read_reports(FOLDER / "preflight-table3.jsonl").values()
+    for size in ("B", "L"):
+        own, other = (
+            next(
+                one.model_flops / one.batch / one.settings.accumulation
+                for one in reports
+                if (one.name, one.topology) == (name.format(size), "v5e-256")
+            )
+            for reports, name in (
+                (known, "mae/ViT-{}_16-800ep"), (labeled, "pretrain/ViT-{}_16-imagenet-300ep")
+            )
+        )  # fmt: skip
+        yield f"{own / other:.2f}x of {size}/16"
+    # A quarter of the patches are as many as half the side has.
+    small, whole = (cost("ViT-B/16", (side, side))[1] for side in (112, 224))
+    yield f"{small / whole:.2f}x of B/16's encoder alone"
+
+
 def records():
     for name in ("train", "checkpoint", "evaluate", "dispatch"):
         yield from (row for _, _, row, _ in compared(name))
@@ -386,7 +415,7 @@ QUOTED = {
     "docs/own_images.md": (laptop, planted_errors),
     "docs/metrics.md": (imbalance,),
     "docs/paper.md": (paper, paper_findings, deit),
-    "docs/preflight.md": (table3, public_runs),
+    "docs/preflight.md": (table3, public_runs, unlabeled_programs),
     "docs/records/README.md": (records,),
     "docs/reliability.md": (reliability,),
     "docs/unlabeled.md": (findings,),
