@@ -192,6 +192,10 @@ def test_compiled_programs_are_kept_in_a_private_folder_of_the_user(tmp_path, mo
         jax.config.update("jax_compilation_cache_dir", None)
         device.cache_programs()
         assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+        monkeypatch.setattr(device, "CACHED", 16)  # as many as there may be are not
+        jax.config.update("jax_compilation_cache_dir", None)
+        device.cache_programs()
+        assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
         jax.config.update("jax_compilation_cache_dir", None)
         folder.chmod(0o777)
         device.cache_programs()
