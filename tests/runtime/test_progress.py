@@ -12,6 +12,7 @@ import sys
 import termios
 import textwrap
 import time
+from unittest import mock
 
 import pytest
 from rich.cells import cell_len
@@ -217,6 +218,35 @@ def test_other_processes_of_a_run_say_nothing(log):
     shown.update(9, FIELDS, final=True)
     shown.close()
     assert log.messages == []
+
+
+def test_a_live_line_is_on_standard_error_and_stays_once_there_were_steps(monkeypatch):
+    consoles, lives = [], []
+
+    def console(**given):
+        consoles.append(given)
+        return mock.Mock(is_interactive=True, encoding="utf-8")
+
+    def live(shown, **given):
+        lives.append(mock.Mock())
+        return lives[-1]
+
+    monkeypatch.setattr(progress, "Console", console)
+    monkeypatch.setattr(progress, "Live", live)
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
+    for steps in (0, 3):
+        shown = progress.Progress()
+        shown.begin(9)
+        assert "step 0/9" in [field.text for field in shown._line(ascii_only=True)]
+        shown.say("resuming")
+        if steps:
+            shown.update(steps, FIELDS)
+        shown.close()
+        assert lives[-1].transient == (steps == 0)
+        ((said,), _) = lives[-1].console.print.call_args
+        assert said == "resuming"
+        lives[-1].stop.assert_called_once_with()
+    assert consoles == 2 * [{"stderr": True}]
 
 
 def test_messages_follow_standard_error(monkeypatch):

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from concurrent import futures
 
 import pytest
@@ -315,3 +316,63 @@ def test_a_process_listens_for_the_command_that_it_runs(words, resumable, monkey
     signals.listen()
     assert handlers.pop("started").resumable == resumable
     assert handlers == dict.fromkeys(signals.NUMBERS, signals._handle)
+
+
+def test_a_save_is_waited_for_unless_the_user_insists(listener, monkeypatch):
+    said, ended = [], []
+    monkeypatch.setattr(signals.log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(listener, "_end", lambda: ended.append(1))
+    stop = types.SimpleNamespace(holding=True, says="saving", waiting_for=lambda: "step 3")
+    monkeypatch.setattr(signals, "_stops", [stop])
+    listener._hear(signal.SIGINT)
+    for seconds in (0.0, signals.GRACE + 1, signals.PATIENCE + 1, signals.UNWIND + 1):
+        listener._act(listener._since + seconds)
+    assert said == [
+        "SIGINT received: saving",
+        "waiting for: step 3; a second Ctrl-C ends this at once, unsaved",
+    ]
+    assert not ended
+    listener._hear(signal.SIGINT)
+    listener._act(listener._since + signals.GRACE + 0.1)
+    assert ended
+
+
+def test_an_interrupt_that_was_swallowed_is_raised_again_within_a_tick(listener, monkeypatch):
+    again = []
+    monkeypatch.setattr(listener, "_raise_in_main", again.append)
+    listener._hear(signal.SIGINT)
+    listener.raised, listener._again = (lambda: None), listener._since  # nobody handles it
+    for share, raised in ((0.4, 0), (0.6, 1)):
+        listener._act(listener._since + share * signals.TICK)
+        assert len(again) == raised
+
+
+def test_a_handled_signal_keeps_its_number(listener):
+    listener.handled(signal.SIGTERM, None)
+    listener.handled(0, None)
+    assert listener.code() == 75
+    listener.resumable = False
+    assert listener.code() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("final", "resumable", "code"),
+    [(3, True, 3), (0, True, 75), (0, False, 143), (None, True, None)],
+)
+def test_a_signal_after_the_end_does_not_delay_it(final, resumable, code, listener, monkeypatch):
+    def end(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(signals.os, "_exit", end)
+    noted = []
+    stop = types.SimpleNamespace(note=lambda number: noted.append(number) or True)
+    monkeypatch.setattr(signals, "_stops", [stop])
+    listener.final, listener.resumable = final, resumable
+    if code is None:
+        signals._handle(signal.SIGTERM, None)
+        assert noted == [signal.SIGTERM]
+        return
+    with pytest.raises(SystemExit) as ended:
+        signals._handle(signal.SIGTERM, None)
+    assert ended.value.code == code
+    assert noted == []
