@@ -28,6 +28,15 @@ def test_the_nearest_by_cosine_and_the_earlier_of_equals(monkeypatch):
     assert index.nearest(np.float32([0, 1]), 1) == [("d", pytest.approx(0.8))]
 
 
+def test_a_length_counts_for_nothing_however_small_or_large():
+    rows = np.float32([[0, 1], [3, 4]]) * np.float32([[1], [1e-30]])
+    large = np.float32([[np.inf, 0], [1e30, 0], [0, 0]])
+    index = search.FeatureIndex.from_features("abcde", np.concatenate([rows, large]))
+    found = index.nearest(np.float32([2, 0]), 9)
+    assert found == [("d", pytest.approx(1)), ("b", pytest.approx(0.6)), ("a", pytest.approx(0))]
+    assert index.features.dtype == np.float32
+
+
 @pytest.mark.parametrize("name", ["features.npz", "features.parquet"])
 def test_a_file_that_is_no_table(tmp_path, name):
     path = tmp_path / name

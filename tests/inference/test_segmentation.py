@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 import cv2
 import numpy as np
@@ -197,3 +198,18 @@ def test_views_of_several_shapes_are_refused(tmp_path, capsys):
     command = ["segment", f"--checkpoint={GOOGLE}", f"--data={tmp_path}"]
     assert cli.main([*command, "--config.data.aspect=native"]) == 2
     assert "data.aspect=native: is for evaluate, embed and predict" in capsys.readouterr().err
+
+
+def test_the_first_test_images_are_drawn_and_all_are_measured(monkeypatch):
+    count = segmentation.SHOWN + 2
+    truth, right = np.zeros((2, 2), np.int64), np.array([[0, 0], [0, 1]])
+    each = [(f"view {number}", truth, np.zeros((1, 3))) for number in range(count)]
+    monkeypatch.setattr(segmentation, "_examples", lambda *_: iter(each))
+    monkeypatch.setattr(segmentation, "pixel_classes", lambda scores, shape: right)
+    monkeypatch.setattr(segmentation.figures, "segments", lambda views, *_: views)
+    linear = types.SimpleNamespace(mean=0, scale=1, weights=np.zeros((3, 2)), bias=np.zeros(2))
+    opened = types.SimpleNamespace(step=7)
+    found = segmentation._measured(opened, each, (linear, 0.1), 2, 5, 9)
+    assert found.figure == tuple(f"view {number}" for number in range(segmentation.SHOWN))
+    assert found.pixels.tolist() == [[3 * count, count], [0, 0]]
+    assert (found.step, found.train, found.test, found.patches) == (7, 5, count, 9)

@@ -1,7 +1,11 @@
 """When the files of a run in a bucket are brought there a last time."""
 
+import json
+
 import pytest
 
+import runs
+from vit_jax import config
 from vit_jax.runtime import run_files
 from vit_jax.utils.errors import LeaseLost
 
@@ -30,3 +34,19 @@ def test_processes_but_the_first_have_no_files():
     files = Files(None)
     files.__exit__(None, None, None)
     assert files.done == []
+
+
+def test_the_config_of_a_run_is_there_once_its_files_are_open(tmp_path):
+    cfg = runs.configure(seed=7)
+    with runs.session(tmp_path).open_files(cfg):
+        stored = json.loads((tmp_path / "config.json").read_text())
+    assert config.build(stored) == cfg
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_failure_is_of_the_state_where_it_says_so_or_there_are_no_peers(alone, monkeypatch):
+    monkeypatch.setattr(run_files.jax, "process_count", lambda: 1 if alone else 2)
+    mine = type("Mine", (config.UserError,), {"from_state": True})
+    assert run_files._from_state(mine("loss is not finite"))
+    assert not run_files._from_state(config.UserError("the disk is full"))
+    assert run_files._from_state(ValueError("XLA")) == alone

@@ -41,9 +41,12 @@ class FeatureIndex:
     @classmethod
     def from_features(cls, names: Iterable[object], features: np.ndarray) -> "FeatureIndex":
         """Divides rows by their length; a row of zeros is like nothing."""
-        lengths = np.linalg.norm(features, axis=1, keepdims=True)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return cls(names=tuple(map(str, names)), features=(features / lengths))
+        # Squares of float32 may be too small or too large for float32.
+        squares = np.einsum("nd,nd->n", features, features, dtype=np.float64)
+        unit = np.empty_like(features)
+        with np.errstate(invalid="ignore"):
+            np.divide(features, np.sqrt(squares)[:, None], out=unit, casting="same_kind")
+        return cls(names=tuple(map(str, names)), features=unit)
 
     def nearest(self, query: np.ndarray, top: int) -> list[SimilarImage]:
         """The images with the largest cosines, all of them compared; of equals the earlier.

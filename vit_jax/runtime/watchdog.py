@@ -71,9 +71,8 @@ class Watchdog:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def __enter__(self) -> "Watchdog":
+    def __enter__(self) -> None:
         self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
