@@ -317,7 +317,9 @@ def test_columns_of_numbers_are_labels(tmp_path):
     assert read_targets(source).dtype == np.float64
     np.testing.assert_array_equal(read_targets(source), labels(source))
     assert label_text(source[0].label, source.classes) == "-20; 31.5"
-    before = source.fingerprint()
+    before, given = source.fingerprint(), data(tmp_path, multilabel=False, targets=source.classes)
+    headed = sources.open_source(given, "train", head=source.classes)  # whose outputs they are
+    assert headed.fingerprint() == before
     other = AGES.replace("31.5", "31.6")
     assert numbered(tmp_path, other).fingerprint() != before
     assert numbered(tmp_path, targets=("age", "weight")).fingerprint() != before

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -231,6 +232,21 @@ def test_a_teacher_that_cannot_teach(options, reason, teacher_run):
     teacher = Teacher(opened.model, opened.config.data)
     with pytest.raises(config.ConfigError, match=reason):
         distillation.check_teacher(cfg, build.create_model(cfg), teacher)
+
+
+@pytest.mark.parametrize(
+    ("names", "who"),
+    [(("ViT-Ti/16", "R50x1"), "the teacher"), (("R50x1", "ViT-Ti/16"), "the student")],
+)
+def test_tokens_are_learned_from_tokens(names, who):
+    data, objective = config.Data(), {"name": "distillation", "target": "tokens"}
+    cfg = config.build({"objective": objective | {"teacher": "large"}})
+    student, teacher = (
+        types.SimpleNamespace(config=models.complete(config.Model(variant=name))) for name in names
+    )
+    message = f"^objective.target=tokens: {who}: a ResNet has no tokens; set features or logits"
+    with pytest.raises(config.ConfigError, match=message):
+        distillation.check_teacher(cfg, student, Teacher(teacher, data))
 
 
 def test_distillation_needs_a_teacher():

@@ -13,7 +13,7 @@ import plugins
 import vit_jax
 from stepping import BATCH, CLASSES, Stepper, assert_same_training, batch_of, configure, losses_of
 from vit_jax import config
-from vit_jax.training import normalization, sharding, step
+from vit_jax.training import normalization, sharding, step, streams
 from vit_jax.utils import tree_utils
 
 REPLICATED = {"mesh": {"zero": False}}
@@ -341,3 +341,7 @@ def test_every_augmentation_of_every_step_and_seed_has_a_key_of_its_own():
             Stepper(dataclasses.replace(cfg, seed=seed), devices=1).run(2)
     jax.effects_barrier()
     assert len(keys) == len(set(keys)) == 8
+    expected = [jax.random.fold_in(jax.random.key(seed), streams.AUGMENTATION) for seed in (0, 1)]
+    for count in (2, 2):  # steps, and augmentations of each
+        expected = [jax.random.fold_in(key, k) for key in expected for k in range(count)]
+    assert set(keys) == {tuple(jax.random.key_data(key).tolist()) for key in expected}

@@ -358,6 +358,15 @@ def share_of(name, **options):
     return trained.specs[name], trained
 
 
+def test_layers_are_taken_as_they_are_named_and_by_a_slice_if_they_adjoin():
+    every = np.arange(4)
+    for layers in ((0,), (1, 2), (0, 3), (0, 2, 3), (1, 3), (0, 1, 2, 3)):
+        ones = np.ones(len(layers))
+        spec = trainable.TrainSpec(layers=layers, count=4, rate=ones, decay=ones, head=False)
+        assert tuple(every[spec.index]) == layers
+        assert isinstance(spec.index, slice) == (layers[-1] - layers[0] < len(layers))
+
+
 def test_what_follows_the_layers_trains_at_the_full_rate():
     """SigLIP's pooling, which is a layer of attention, too."""
     for name, rates in (

@@ -32,6 +32,13 @@ def test_a_folder_reads_back(folder):
         np.testing.assert_array_equal(array, ARRAYS[name])
 
 
+def test_the_order_of_its_facts_is_no_part_of_a_folder(folder):
+    file = folder / adapter_file.FACTS
+    fields = json.loads(file.read_text())
+    file.write_text(json.dumps(dict(reversed(fields.items()))))
+    assert read(folder).keys() == ARRAYS.keys()
+
+
 def test_every_flipped_bit_of_the_values_is_refused(folder):
     file = folder / "model.safetensors"
     sound = file.read_bytes()

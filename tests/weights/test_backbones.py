@@ -271,6 +271,16 @@ def test_views_of_our_own_are_written_as_timm_says_them(view, written):
         )
 
 
+def test_a_siglip_without_its_pooling_is_assumed_to_be_averaged():
+    described = foreign.record("backbones/hf_siglip")
+    bare = {n: shape for n, shape in described["arrays"].items() if not n.startswith("head.")}
+    assert len(bare) < len(described["arrays"])
+    for arrays, pooling in ((described["arrays"], "map"), (bare, "gap")):
+        spec = read(described | {"arrays": arrays}, described["files"])[1]
+        assert spec.model.pooling == pooling
+        assert ("model.pooling" in spec.assumed) == (pooling == "gap")
+
+
 def test_beit_of_transformers_sees_squares_where_offsets_count():
     for name, refused in (("hf_beit_default", False), ("hf_beit", True)):
         record = foreign.record(f"backbones/{name}")

@@ -348,6 +348,9 @@ def test_a_gray_model_says_its_channels(tmp_path):
          "model.heads=20: not stored in a .safetensors file alone, which reads back as 16; "
          "write a folder, a path without that suffix, "
          "or set --config.model.heads=16 to write another function"),
+        ({"representation_size": 8, "representation_activation": "relu"}, "google", "w.npz",
+         "model.representation_activation=relu: not stored in a .npz file, which reads back as "
+         "tanh; set --config.model.representation_activation=tanh to write another function"),
         ({"representation_size": 8}, "timm", "w",
          "model.representation_size=8: timm has no layer before the head"),
         ({"representation_size": 8}, "hf", "w",

@@ -52,7 +52,7 @@ def open_arrays(path: pathlib.Path) -> dict[str, OrbaxArray]:
     found: dict[str, OrbaxArray] = {}
     for item, folder in _items(path).items():
         for name, spec in _specs(folder):
-            store = tensorstore.open(spec, read=True, open=True).result()
+            store = tensorstore.open(spec, read=True).result()
             short = name.replace(".", "/").replace("~", "/").removesuffix("/value")  # of NNX
             full = f"{item}/{short}" if item else short
             if full in found:

@@ -130,6 +130,7 @@ def test_what_an_objective_counts_and_says():
     plain = build(configure(train={"ema": 0.9}), 1000).objective
     assert plain.decay(jnp.asarray(3)) == 0.9
     assert plain.describe() == []
+    assert plain.update({"kept": 1}, {}, {}, jnp.asarray(3)) == {"kept": 1}
     pair = build(configure(objective={"name": "contrast"}), 1000).objective
     assert pair.decay(jnp.asarray(3)) == 0.0
     (one,), (both,) = plain.views, pair.views
