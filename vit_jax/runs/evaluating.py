@@ -1,4 +1,4 @@
-"""Evaluations of a run: while it trains, and of the checkpoint that stands for it at the end."""
+"""Evaluations of a run: during training, and of its best or last checkpoint at the end."""
 
 import dataclasses
 import math
@@ -43,7 +43,7 @@ class RunEvaluation:
 
     @classmethod
     def from_splits(cls, trainer: Trainer, splits: RunSplits, session: Session) -> Self:
-        """Makes all evaluators, before training: a mistake in one ends the run at once."""
+        """Creates all evaluators before training, so that a mistake in one ends the run at once."""
         cfg, role = trainer.cfg, split_roles.final(trainer.cfg.data)
         evaluation = Evaluation(
             cfg,
@@ -132,11 +132,11 @@ class TestEvaluation:
 
         Raises Preempted if asked to stop meanwhile.
         """
-        step, chosen = self.steps, "the last one"
+        step, which = self.steps, "the last one"
         # Process 0 decides: all must evaluate the same parameters.
         best = None if self.metric is None else collectives.broadcast_from_main(manager.best_step)
         if best is not None:
-            chosen = f"the best by {self.metric}"
+            which = f"the best by {self.metric}"
             if best != step:
                 step, params = best, self.load(best)
         with session.phases("evaluate"):
@@ -152,7 +152,7 @@ class TestEvaluation:
         files.spent(self.steps)
         shown = "  ".join(f"{name}/{k} {v:.4f}" for k, v in found.items() if "count" not in k)
         session.progress.say(
-            f"test split {self.role.shown}, measured once, at step {step}, {chosen}: {shown}"
+            f"test split {self.role.shown}, measured once, at step {step}, {which}: {shown}"
         )
         return results
 

@@ -250,9 +250,10 @@ def measured(made, answers, features):
     units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     logs = np.log(np.maximum(answers, 1e-30))
     raw = {
-        "targets": answers.mean(0), "mean": units.mean(0), "moment": units.T @ units / len(units),
+        "targets": answers.mean(0), "mean": units.mean(0),
+        "second_moment": units.T @ units / len(units),
         "teacher_entropy": -(answers * logs).sum(-1).mean(),
-        "chosen": np.eye(answers.shape[1])[answers.argmax(1)].mean(0),
+        "assigned": np.eye(answers.shape[1])[answers.argmax(1)].mean(0),
     }  # fmt: skip
     raw = {name: jnp.float32(value) for name, value in raw.items()}
     inputs = objectives.Inputs(jnp.int32(0), state={"collapsed": jnp.int32(6)})

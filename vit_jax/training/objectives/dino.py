@@ -133,7 +133,7 @@ class Dino(Objective):
         )
 
     def init(self, key: jax.Array) -> models.Params:
-        """The head: dense layers, then prototypes, as columns of which the direction counts.
+        """The head: dense layers, then prototypes, columns whose direction alone counts.
 
         Kernels are normal(0.02), but those of prototypes uniform, as the authors' code draws them.
         With `patch_loss`, also the embedding of masked patches, zeros, and a head of their own.
@@ -174,7 +174,7 @@ class Dino(Objective):
         return out["pre_logits"].shape[-1]
 
     def init_state(self, params: models.Params) -> Mapping[str, Tree]:
-        """The mean of the teacher's logits, and for how many steps in a row it has collapsed."""
+        """The mean of the teacher's logits, and the number of consecutive collapsed steps."""
         kept: dict[str, Tree] = {"collapsed": jnp.zeros((), jnp.int32)}
         if self.options.centering == "mean":
             kept["center"] = jnp.zeros(self.options.prototypes)
@@ -201,11 +201,11 @@ class Dino(Objective):
         return batch | {"masked": masks.reshape(*rows.shape, -1)}
 
     def decay(self, step: jax.Array) -> jax.Array:
-        """That of the teacher: half a cosine from `momentum` to `momentum_end`."""
+        """The teacher's momentum: half a cosine from `momentum` to `momentum_end`."""
         return jnp.asarray(self._momentum(step))
 
     def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Tree:
-        """Logits of the `student` (B, V, K) and the `teacher` (B, 2, K), and what they are made of.
+        """Logits of the `student` (B, V, K) and the `teacher` (B, 2, K), and their features.
 
         `features` (B, 2, D) are the teacher's, `own` (B, 2, D) the student's, of the large views.
         """
@@ -303,7 +303,7 @@ class Dino(Objective):
         return jnp.dtype(self.model.dtype)
 
     def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The cross-entropy, and what `summarize` computes its measures from."""
+        """The cross-entropy, and the inputs of `summarize`."""
         own, teacher = self.options, outputs["teacher"]
         temperature = self._temperature(inputs.step)
         if own.centering == "sinkhorn":
@@ -333,9 +333,9 @@ class Dino(Objective):
             "center": jnp.mean(teacher, axis=(0, 1)),
             "teacher_entropy": jnp.mean(entropy),
             "targets": jnp.mean(targets, axis=0),
-            "chosen": jnp.mean(first, axis=0),
+            "assigned": jnp.mean(first, axis=0),
             "mean": jnp.mean(units, axis=0),
-            "moment": jnp.einsum("bd,be->de", units, units, precision=HIGHEST) / len(units),
+            "second_moment": jnp.einsum("bd,be->de", units, units, precision=HIGHEST) / len(units),
         }
 
     def _patch_loss(self, outputs: Any, inputs: Inputs, temperature: Any) -> jax.Array:
@@ -366,21 +366,21 @@ class Dino(Objective):
         """
         mean = measures["targets"]
         spread = jnp.maximum(-jnp.sum(jax.scipy.special.xlogy(mean, mean)), 0.0)
-        covariance = measures["moment"] - jnp.outer(measures["mean"], measures["mean"])
+        covariance = measures["second_moment"] - jnp.outer(measures["mean"], measures["mean"])
         variances = jnp.maximum(jnp.diagonal(covariance), 0.0)
         # All features the same: a rank of 0 instead of 0 / 0.
         squares = jnp.maximum(jnp.sum(jnp.square(covariance)), 1e-30)
         # A batch has two answers an image, so no more of them can differ.
         most = math.log(min(self.options.prototypes, 2 * self.cfg.train.batch_size))
-        told = (spread - measures["teacher_entropy"]) / most
+        information = (spread - measures["teacher_entropy"]) / most
         std = jnp.mean(jnp.sqrt(variances)) * math.sqrt(len(variances))
-        same = (told < INFORMATION) | (std < SPREAD)
+        same = (information < INFORMATION) | (std < SPREAD)
         return measures | {
             "mean_entropy": spread,
-            "information": told,
+            "information": information,
             "feature_std": std,
             "rank": jnp.square(jnp.sum(variances)) / squares,
-            "prototypes": jnp.sum(measures["chosen"] > 0, dtype=jnp.float32),
+            "prototypes": jnp.sum(measures["assigned"] > 0, dtype=jnp.float32),
             "collapsed": jnp.where(same, inputs.state["collapsed"] + 1, 0).astype(jnp.float32),
         }
 
@@ -467,7 +467,7 @@ def head(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def bottleneck(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """What prototypes are compared with: vectors (..., b) float32 of length 1."""
+    """The head's unit vectors (..., b) float32, which are compared with prototypes."""
     before, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     count = sum(name.startswith("dense_") for name in params)
     for i in range(count):
@@ -501,7 +501,7 @@ def cross_entropy(targets: jax.Array, logits: jax.Array) -> jax.Array:
 def mask(
     drawn: jax.Array, grid: tuple[int, int], ratio: tuple[float, float], probability: float
 ) -> jax.Array:
-    """The patches of a view that are masked, in blocks, (h, w) bool; none, unless drawn to be.
+    """Masked patches of a view, in blocks, (h, w) bool; none in views that are not drawn.
 
     As iBOT's code draws them, after BEiT: blocks are added until their patches are a share of all,
     drawn between two, and a block that would add none or too many is drawn again.
@@ -559,8 +559,8 @@ def koleo(features: jax.Array) -> jax.Array:
     cosines = jnp.einsum("bd,cd->bc", units, units, precision=HIGHEST)
     away = cosines - 2 * jnp.eye(len(units))  # not oneself
     # A product: the gradient of indexing sums in no fixed order on GPUs.
-    chosen = jax.nn.one_hot(jnp.argmax(away, axis=1), len(units))
-    nearest = jnp.einsum("bc,cd->bd", chosen, units, precision=HIGHEST)
+    selected = jax.nn.one_hot(jnp.argmax(away, axis=1), len(units))
+    nearest = jnp.einsum("bc,cd->bd", selected, units, precision=HIGHEST)
     # Torch's distance adds its epsilon to every difference, and the loss once more.
     distance = jnp.sqrt(jnp.sum(jnp.square(units - nearest + 1e-8), axis=1))
     return -jnp.mean(jnp.log(distance + 1e-8))
