@@ -228,7 +228,10 @@ def test_what_fills_no_patch_is_not_filled_in():
             "objective.split=0.8,0.1: needs three shares that add up to 1",
         ),
         ({"objective.split": "0.8,0.1,0.2"}, "objective.split=0.8,0.1,0.2: needs three shares"),
-        ({"objective.rate": "0.03"}, "objective.rate=0.03: none of 16 patches; more than 0.03125"),
+        (
+            {"objective.rate": "0.03"},
+            "objective.rate=0.03: masks none of the 16 patches; more than 0.03125",
+        ),
         ({"objective.rate": "1"}, "objective.rate=1: must be less than 1"),
         ({"data.image_size": "9,8"}, "data.image_size=9,8: height 9 is not a multiple of"),
     ],

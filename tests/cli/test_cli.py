@@ -155,7 +155,7 @@ def test_predict_goes_on_after_a_bad_file(trained, folder, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert [("error" in json.loads(line)) for line in out.splitlines()] == [True, False]
     _, error = err.splitlines()  # after which checkpoint it is
-    assert error.startswith(f"vit_jax: {tmp_path / 'page.jpg'}: is no JPEG")
+    assert error.startswith(f"vit_jax: {tmp_path / 'page.jpg'}: is not a JPEG")
 
 
 def test_predict_from_google_weights(tmp_path, capsys):

@@ -36,7 +36,7 @@ REFUSED = [
         "data.channels=2: digits are gray; set 1, or 3 for three equal channels",
     ),
     ({"data.source": "folder"}, "data.root=none: set it to the folder of images"),
-    ({"data.source": "tfds"}, "data.name=none: tfds needs a dataset; set data.name=cifar10, say"),
+    ({"data.source": "tfds"}, "data.name=none: tfds needs a dataset, such as data.name=cifar10"),
     (
         {"data.train_crop": "inception", "data.crop_area": (0.5, 0.1)},
         "data.crop_area=0.5,0.1: the first must not exceed the second",
@@ -56,7 +56,7 @@ REFUSED = [
     ({"checkpoint.best": "rmse"}, "checkpoint.best=rmse: needs data.targets; set top1"),
     (
         {"data.source": "synthetic", "data.targets": ("a", "b")},
-        "loss.name=softmax: is of classes, and data.targets=a,b has numbers; set mse, l1 or huber",
+        "loss.name=softmax: is for classes, but data.targets=a,b has numbers; set mse, l1 or huber",
     ),
     (
         {"data.source": "synthetic", "data.targets": ("a", "a"), "loss.name": "l1"},
@@ -75,12 +75,12 @@ REFUSED = [
     ),
     (
         {"data.source": "synthetic", "data.targets": "a", "objective.name": "mae"},
-        "data.targets=a: objective.name=mae learns no numbers; set ()",
+        "data.targets=a: objective.name=mae needs no targets; set ()",
     ),
     (
         {"loss.name": "huber"},
-        "loss.name=huber: is of numbers; set data.source=csv and data.targets=age, say, columns of "
-        "its lists",
+        "loss.name=huber: predicts numbers; set data.source=csv, and data.targets to columns of "
+        "its lists, such as age",
     ),
     (
         {"optimizer.groups": "head"},

@@ -233,10 +233,13 @@ def test_bytes_after_the_end_do_not_matter(kind):
         (b"", "is empty"),
         (
             b"<!DOCTYPE html><html><body>404</body></html>",
-            "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with b'<!DOCTYPE html><'",
+            "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with b'<!DOCTYPE html><'",
         ),
-        (bytes(99), "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with " + repr(bytes(16))),
-        (b"RIFF\x10\0\0\0WAVEfmt ", "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with "
+        (
+            bytes(99),
+            "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with " + repr(bytes(16)),
+        ),
+        (b"RIFF\x10\0\0\0WAVEfmt ", "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with "
          r"b'RIFF\x10\x00\x00\x00WAVEfmt '"),
         (JPEG[: len(JPEG) // 2], "is a truncated or damaged JPEG"),
         (PNG[: len(PNG) // 2], "is a truncated or damaged PNG"),
@@ -404,7 +407,7 @@ def test_a_file_is_read_within_its_bound(tmp_path, monkeypatch):
     with pytest.raises(decoding.BadImage, match=rf"has {len(JPEG):,} bytes, more than"):
         decoding.check_bytes(len(JPEG))
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(decoding.BadImage, match="is no regular file"):
+    with pytest.raises(decoding.BadImage, match="is not a regular file"):
         decoding.read_file(tmp_path / "pipe.jpg")
     with pytest.raises(OSError, match="No such file"):
         decoding.read_file(tmp_path / "none.jpg")

@@ -192,7 +192,7 @@ def test_files_that_are_no_lists(file, tmp_path):
     for text in ("", "[]", whole[: len(whole) // 2], whole.replace('"split"', '"spilt"')):
         file.write_text(text)
         assert refusal(example_lists.read_list, file) == (
-            f"data.examples={file}: is no list of examples; `vit_jax prepare` writes one"
+            f"data.examples={file}: is not a list of examples; `vit_jax prepare` writes one"
         )
     first = json.loads(whole)["examples"][0]
     swapped = first[1] + first[0] + first[2:]

@@ -417,7 +417,7 @@ def test_excluded_files_need_not_be_readable(pets):
         ("image\n../x.jpg\n", "line 2: ../x.jpg: must be a path below data.root"),
         ("image\nb.jpg\n./b.jpg\n", "line 3: ./b.jpg is listed in line 2 too; an image has one "
          "line$"),
-        ("image\nno.jpg\ndog/b.jpg\n", r"none of its images is in data\.root=\S+, such as "
+        ("image\nno.jpg\ndog/b.jpg\n", r"none of its images are in data\.root=\S+, such as "
          r"dog/b\.jpg; paths are relative to it; data\.exclude=none leaves nothing out"),
     ],
 )  # fmt: skip

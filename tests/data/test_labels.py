@@ -160,7 +160,7 @@ def test_clevr_as_tfds_stores_it(tmp_path):
     assert found == {0: (0, 0), 1: (1, 0), 2: (7, 4), 3: (0, 5)}
     assert count.classes[7] == "10 objects"
     # The test split has no objects, as in the real dataset.
-    with pytest.raises(DataError, match=r"clevr/3\.1\.0 test example 0: label -3 is no class"):
+    with pytest.raises(DataError, match=r"clevr/3\.1\.0 test example 0: label -3 is not a class"):
         opened(tmp_path, "clevr", "clevr-count", "test")[0]
 
 

@@ -216,7 +216,7 @@ def test_an_unreadable_image_is_an_error_with_its_name(photos):
     root = pathlib.Path(photos.root) / "train"
     reasons = (
         f"{root}/a/04.png: is empty",
-        f"{root}/a/05.png: is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with b'<html>'",
+        f"{root}/a/05.png: is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with b'<html>'",
         f"{root}/b/09.png: No such file or directory",
     )
     ending = "; mend or remove it, or allow for unreadable images with data.max_bad_examples"

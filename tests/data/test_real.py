@@ -36,7 +36,7 @@ def test_labels_by_position_and_file_name(file):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[[1]", "is no JSON; download real.json of ReaL again"),
+        ("[[1]", "is not JSON; download real.json of ReaL again"),
         ("{}", "has no list, not 50,000 lists of classes: not real.json"),
         ("[[1], [2]]", "has 2 items, not 50,000 lists of classes: not real.json"),
     ],
@@ -84,7 +84,9 @@ def test_a_label_stands_for_the_original_class_and_the_correct_ones(file):
 @pytest.mark.parametrize("labels", [[1000], [-1], [1.0], ["1"], [True], 5, None, [[1]]])
 def test_names_the_image_whose_labels_are_none(file, labels):
     file.write_text(json.dumps([*LABELS[:3], labels]))
-    with pytest.raises(DataError, match=r"ILSVRC2012_val_00000004\.JPEG: .* is no list of classes"):
+    with pytest.raises(
+        DataError, match=r"ILSVRC2012_val_00000004\.JPEG: .* is not a list of classes"
+    ):
         real_labels.load_real(file, images=4)
 
 

@@ -126,7 +126,7 @@ def test_without_the_check_tfds_would_import_it(folder, marker, monkeypatch):
         ),
         (
             lambda v: features_of(v).update({"../../x": features_of(v)["label"]}),
-            "'../../x': is a path outside of it",
+            "'../../x': is a path outside of the dataset",
         ),
     ],
 )

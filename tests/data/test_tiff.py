@@ -178,7 +178,7 @@ def test_the_first_page_counts():
         (tiffs.tiff(samples(1), tile=(16, 2**17 - 16)), "is a truncated or damaged TIFF"),
         (b"II*\0", "is a truncated or damaged TIFF"),
         (b"MM\0*\0\0\0\x08\0\1", "is a truncated or damaged TIFF"),
-        (b"II+\0\x08\0\0\0", "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with"),
+        (b"II+\0\x08\0\0\0", "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_named(data, reason):

@@ -244,7 +244,7 @@ def test_the_same_for_all_batches_and_devices(options):
     ("sections", "message"),
     [
         ({"evaluation": {"metrics": ("f2",)}}, "evaluation.metrics=f2: .*f1"),
-        ({"evaluation": {"metrics": ("intervals",)}}, "of which metrics. set f1,intervals"),
+        ({"evaluation": {"metrics": ("intervals",)}}, "needs a metric; set f1,intervals"),
         ({"checkpoint": {"best": "auroc"}}, "best=auroc: is not measured; set .*metrics=auroc"),
         (
             {"evaluation": {"metrics": ("ordinal",)}},
@@ -257,7 +257,7 @@ def test_the_same_for_all_batches_and_devices(options):
         ({"checkpoint": {"best": "mae"}}, "best=mae: needs data.targets; set top1"),
         (
             {"evaluation": {"metrics": ("calibration",)}, "loss": {"name": "sigmoid"}},
-            "calibration needs one class for each image and a softmax",
+            "calibration needs one class per image and a softmax",
         ),
         (
             {"evaluation": {"metrics": ("f1",)}, "objective": {"name": "masked_patches"},

@@ -92,18 +92,18 @@ def test_a_run_learns_and_answers(tmp_path, capsys):
     ("options", "line"),
     [
         ({"loss.name": "softmax"},
-         "loss.name=softmax: has one class for each image; set sigmoid"),
+         "loss.name=softmax: is for one class per image; set sigmoid"),
         ({"data.classes": "a,b"},
          "data.classes=a,b: does not go with data.multilabel=true; set none"),
         ({"evaluation.tasks": "imagenet"},
          "evaluation.tasks=imagenet: does not go with data.multilabel=true; set ()"),
         ({"objective.name": "masked_patches"},
          "objective.name=masked_patches: does not go with data.multilabel=true; set supervised"),
-        ({"evaluation.knn": "self"}, "evaluation.knn=self: needs one class for each image, and "
+        ({"evaluation.knn": "self"}, "evaluation.knn=self: needs one class per image, but "
          "data.multilabel=true has several"),
         ({"objective.name": "distillation", "objective.teacher": "x"},
-         "objective.target=logits: are those of one class for each image, "
-         "and data.multilabel=true has several; set features or tokens"),
+         "objective.target=logits: is for one class per image, but "
+         "data.multilabel=true has several; set features or tokens"),
         ({"checkpoint.best": "top5"},
          "checkpoint.best=top5: is not measured with data.multilabel=true; set map"),
     ],

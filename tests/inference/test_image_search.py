@@ -43,17 +43,17 @@ def test_a_file_that_is_no_table(tmp_path, name):
     with pytest.raises(ConfigError, match="no such file or folder"):
         search.read_index(path)
     path.write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(ConfigError, match="is no table that vit_jax embed wrote"):
+    with pytest.raises(ConfigError, match="is not a table that vit_jax embed wrote"):
         search.read_index(path)
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"names": np.array(["a"])}, "is no table"),
+        ({"names": np.array(["a"])}, "is not a table"),
         ({"names": np.array(["a"]), "features": np.zeros((2, 3), np.float32)}, "one row"),
         ({"names": np.array(["a"]), "features": np.zeros((1, 2, 3), np.float32)}, "one row"),
-        ({"names": np.array(["a"]), "features": np.array([[None]])}, "is no table"),
+        ({"names": np.array(["a"]), "features": np.array([[None]])}, "is not a table"),
     ],
 )
 def test_a_table_of_others(tmp_path, arrays, message):
@@ -73,7 +73,7 @@ def test_a_table_that_declares_more_than_it_holds(tmp_path):
         large = {"descr": "<f4", "fortran_order": False, "shape": (2**40, 3)}
         np.lib.format.write_array_header_1_0(header, large)
         archive.writestr("features.npy", header.getvalue())
-    with pytest.raises(ConfigError, match="is no table that vit_jax embed wrote"):
+    with pytest.raises(ConfigError, match="is not a table that vit_jax embed wrote"):
         search.read_index(path)
 
 

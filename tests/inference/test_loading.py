@@ -266,7 +266,7 @@ def test_a_crop_grows_with_the_image_size(tmp_path):
     assert (own.before_crop, data.before_crop) == ((35, 35), (71, 71))  # floor(64 / 0.9), as timm
     data = loading.load(folder, {"data.image_size": twice, "data.resize_to": "999"}).config.data
     assert data.before_crop == (999, 999)
-    with pytest.raises(config.ConfigError, match=r"crop_pct=1.2: a crop of more than there is"):
+    with pytest.raises(config.ConfigError, match=r"crop_pct=1.2: crops more than the image"):
         loading.load(folder, {"data.crop_pct": "1.2"})
 
 

@@ -132,7 +132,7 @@ def test_a_card_without_a_license_is_said(tmp_path):
 
 
 def test_an_adapter_is_of_a_run_and_its_checkpoint(tmp_path, monkeypatch):
-    with pytest.raises(config.ConfigError, match="is no run; only a run has a base"):
+    with pytest.raises(config.ConfigError, match="is not a run; only a run has a base"):
         vit_jax.convert(WEIGHTS, "adapter", tmp_path / "out")
     loading = model_card.loading
     monkeypatch.setattr(loading, "is_run", lambda reference: True)

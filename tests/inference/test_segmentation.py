@@ -158,7 +158,10 @@ def test_a_list_of_names_that_is_none(tmp_path):
     names = tmp_path / "ImageSets" / "Segmentation" / "val.txt"
     names.parent.mkdir(parents=True)
     (tmp_path / "JPEGImages").mkdir()
-    for data, line in ((b"\xff\xfe", "is no list of names"), (b"a" * 1000, "File name too long")):
+    for data, line in (
+        (b"\xff\xfe", "is not a list of names"),
+        (b"a" * 1000, "File name too long"),
+    ):
         names.write_bytes(data)
         with pytest.raises(ConfigError, match=line):
             masks.find_images(tmp_path, "val")
@@ -180,9 +183,9 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     assert "a ResNet has no tokens" in said(f"--data={tmp_path / 'plain'}", checkpoint=resnet)
     mask = tmp_path / "plain" / "train" / "masks" / "a.png"
     mask.write_bytes(mask.read_bytes()[:60])
-    assert "a.png: is no readable PNG" in said(f"--data={tmp_path / 'plain'}")
+    assert "a.png: is not a readable PNG" in said(f"--data={tmp_path / 'plain'}")
     Image.new("L", (96, 80)).save(mask, "JPEG")  # whose numbers are no longer those that were drawn
-    assert "a.png: is no readable PNG" in said(f"--data={tmp_path / 'plain'}")
+    assert "a.png: is not a readable PNG" in said(f"--data={tmp_path / 'plain'}")
     Image.new("RGB", (96, 80)).save(mask)
     assert "a.png: is a PNG of mode RGB; a mask has" in said(f"--data={tmp_path / 'plain'}")
     Image.new("L", (96, 80), masks.NO_CLASS).save(mask)

@@ -55,7 +55,9 @@ def test_what_is_in_the_file_is_not_compiled_again(monkeypatch, tmp_path):
 def test_a_file_that_cannot_be_read_or_holds_something_else(tmp_path, monkeypatch):
     file = tmp_path / "known.jsonl"
     file.write_text('{"key": 1}\n')
-    with pytest.raises(config.ConfigError, match="line 1 is no report of preflight; name another"):
+    with pytest.raises(
+        config.ConfigError, match="line 1 is not a report of preflight; name another"
+    ):
         batch.read_reports(file)
     monkeypatch.setattr(batch.storage, "read_lines", Mock(side_effect=OSError(5, "broken disk")))
     with pytest.raises(config.ConfigError, match=f"^--output={file}: .*broken disk$"):

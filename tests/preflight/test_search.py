@@ -115,7 +115,7 @@ def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
         "c",
     ]
     file.write_text("{}\n")
-    with pytest.raises(config.ConfigError, match="line 1 is no report of preflight"):
+    with pytest.raises(config.ConfigError, match="line 1 is not a report of preflight"):
         go()
     file = tmp_path / "missing" / "reports.jsonl"
     with pytest.raises(config.ConfigError, match="cannot be written: No such file"):

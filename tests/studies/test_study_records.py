@@ -73,22 +73,22 @@ def test_half_a_last_line_is_left_by_a_kill_and_the_next_record_starts_a_new_one
     assert records.find(CELL) is None
     records.add(CELL, 2.0, ANSWER | {"machine": sweeps.MACHINE})
     assert Records(path).find(CELL) is not None
-    said = f"{path}: line 1 is no JSON, cut short or damaged; passed over"
+    said = f"{path}: line 1 is not JSON (cut short or damaged); passed over"
     assert caplog.messages == [said, said]
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("[]", "no object"),
-        ({"cell": 5}, "cell is missing or no str"),
+        ("[]", "not an object"),
+        ({"cell": 5}, "cell is missing or not of type str"),
         ({"digest": None}, "digest is missing"),
-        ({"rate": float("nan")}, "rate is missing or no float"),
-        ({"seconds": True}, "seconds is missing or no float"),
-        ({"seconds": 10**400}, "seconds is missing or no float"),
-        ({"seed": 1.5}, "seed is missing or no int"),
-        ({"measures": {"top1": float("inf")}}, "measures: top1 is no number"),
-        ({"measures": {"top1": 10**400}}, "measures: top1 is no number"),
+        ({"rate": float("nan")}, "rate is missing or not of type float"),
+        ({"seconds": True}, "seconds is missing or not of type float"),
+        ({"seconds": 10**400}, "seconds is missing or not of type float"),
+        ({"seed": 1.5}, "seed is missing or not of type int"),
+        ({"measures": {"top1": float("inf")}}, "measures: top1 is not a number"),
+        ({"measures": {"top1": 10**400}}, "measures: top1 is not a number"),
         ({"state": "x"}, "state is neither done nor failed"),
         ({"seconds": 3.0}, "was changed after it was written: sha256 does not fit"),
     ],
@@ -96,13 +96,13 @@ def test_half_a_last_line_is_left_by_a_kill_and_the_next_record_starts_a_new_one
 def test_a_line_that_is_no_record_is_named(path, line, why):
     line = line if isinstance(line, str) else json.dumps(json.loads(path.read_text()) | line)
     path.write_text(f"{line}\n\n")
-    with pytest.raises(config.ConfigError, match=f"line 1 is no record .{why}"):
+    with pytest.raises(config.ConfigError, match=f"line 1 is not a record .{why}"):
         Records(path)
 
 
 def test_keys_of_a_study_are_required(path):
     assert list(Records(path, keys={"stage": str}))
-    with pytest.raises(config.ConfigError, match="--workdir=.*line 1 is no record .flops is miss"):
+    with pytest.raises(config.ConfigError, match="--workdir=.*line 1 is not a record .flops"):
         Records(path, flag="--workdir", keys={"flops": float})
 
 

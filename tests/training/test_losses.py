@@ -175,7 +175,7 @@ def test_weights_of_classes():
         ({"train": {"class_weights": ("even",)}}, "class_weights=even: must be balanced, effect"),
         ({"train": {"class_weights": ("cat:-1",)}}, "class_weights=cat:-1: must be"),
         ({"train": {"class_weights": (":1",)}}, "class_weights=:1: must be"),
-        ({"train": {"class_weights": ("balanced", "cat:1")}}, "balanced stands alone"),
+        ({"train": {"class_weights": ("balanced", "cat:1")}}, "cannot combine balanced"),
         ({"data": {"sampling": "even"}}, "data.sampling=even: .*balanced"),
         ({"loss": {"name": "focal", "tau": 1.0}}, "loss.tau"),
         ({"loss": {"name": "focal", "gamma": -1.0}}, "loss.gamma=-1"),
@@ -187,12 +187,12 @@ def test_weights_of_classes():
         (
             {"data": {"source": "synthetic", "multilabel": True, "sampling": "sqrt"},
              "loss": {"name": "sigmoid"}, "checkpoint": {"best": "auto"}},
-            "data.sampling=sqrt: needs one class for each image",
+            "data.sampling=sqrt: needs one class per image",
         ),
         (
             {"data": {"source": "synthetic", "multilabel": True}, "loss": {"name": "focal"},
              "checkpoint": {"best": "auto"}},
-            "loss.name=focal: has one class for each image; set sigmoid",
+            "loss.name=focal: is for one class per image; set sigmoid",
         ),
         ({"loss": {"name": "emd"}}, "emd: needs the order of the classes, from lowest to highest"),
     ],

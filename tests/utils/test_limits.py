@@ -43,7 +43,7 @@ def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
     previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("blocked"))
     signal.alarm(5)
     try:
-        with pytest.raises(limits.LimitError, match="is no regular file"):
+        with pytest.raises(limits.LimitError, match="is not a regular file"):
             limits.read_file(tmp_path / "pipe", 10)
     finally:
         signal.alarm(0)

@@ -35,7 +35,7 @@ def test_a_line_begins_after_one_that_was_cut_short(tmp_path, left):
     found = list(storage.read_lines(path, 1000, said.append))
     cut = "1" if left.endswith("}") else "2"
     assert [line for _, line in found] == [{"a": 1}, {"b": 2}, {"b": 3}]
-    torn = f"{path}: line {cut} is no JSON, cut short or damaged; passed over"
+    torn = f"{path}: line {cut} is not JSON (cut short or damaged); passed over"
     assert said == ([torn] if cut == "2" else [])
 
 

@@ -352,7 +352,7 @@ def test_a_gated_file_says_how_to_get_access(get, server, monkeypatch, token):
     if token == "hf_secret":
         assert f"if {server.url}/hub/who/x is gated, ask for access there and set HF_TOKEN" in text
     else:
-        assert text.endswith("HF_TOKEN: is no token; it has letters, digits, - and _ only")
+        assert text.endswith("HF_TOKEN: is not a token: it has letters, digits, - and _ only")
         assert server.requests == []
 
 

@@ -57,7 +57,7 @@ def test_what_no_file_of_flax_holds_is_refused(monkeypatch):
         (sound + b"\0", ValueError, "behind the last array"),
         (sound.replace(b"float64", b"object0"), weights.WeightsError, "the type 'object0'"),
         (sound.replace(b"\x91\x02", b"\x91\x03"), ValueError, "another size"),
-        (sound.replace(b"\x91\x02", b"\x91\xff"), ValueError, "a shape that is no count"),
+        (sound.replace(b"\x91\x02", b"\x91\xff"), ValueError, "a shape that is not a count"),
         (chunks.replace(b"\x81\xa10\4", b"\x81\xa10\5"), ValueError, "do not make the array"),
         (chunks.replace(b"\x81\xa10\4", b"\x81\xa11\4"), ValueError, "parts out of order"),
         (b"\x82\xa1a\1\xa1a\2", ValueError, "'a' occurs twice"),

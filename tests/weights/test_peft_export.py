@@ -164,5 +164,5 @@ def test_layers_that_transformers_holds_together_are_refused(tmp_path):
     name = "encoder/mlp/fc1/kernel"
     pair = {f"{name}/a": np.ones((depth, width, 1)), f"{name}/b": np.ones((depth, 1, hidden))}
     made = peft_export.Adapters(pair, 1, 1.0)
-    with pytest.raises(WeightsError, match=f"lora.where: {name} is no layer of its own"):
+    with pytest.raises(WeightsError, match=f"lora.where: {name} is not a separate layer"):
         peft_export.write(tmp_path / "out", params, spec, made, None)

@@ -162,7 +162,7 @@ def test_nothing_but_weights_is_sent(folder, tmp_path):
     with pytest.raises(WeightsError, match="no such folder; vit_jax convert"):
         push.push(tmp_path / "none", "me/vit")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(WeightsError, match="is no folder of weights"):
+    with pytest.raises(WeightsError, match="is not a folder of weights"):
         push.push(tmp_path / "run", "me/vit")
     for name in ("vit", "me/vit/more", "../vit", "me/v t"):
         with pytest.raises(WeightsError, match="must be USER/NAME"):

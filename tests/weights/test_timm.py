@@ -311,7 +311,7 @@ def test_what_config_says_is_refused_in_one_line(tmp_path, changes, message):
 def test_models_that_cannot_be_told_are_refused(tmp_path):
     assert refusal(edited(tmp_path)) == (
         "does not say how many heads its layers of width 24 have; "
-        "give them: --config.model.heads=3, say"
+        "give them, such as --config.model.heads=3"
     )
     path = foreign.write(
         tmp_path, foreign.record("timm_folder"), config={"model_args": {"global_pool": "map"}}

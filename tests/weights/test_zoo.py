@@ -300,7 +300,7 @@ def test_more_rows_of_an_index_change_the_best(capsys, index):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--weights", "--model=ViT-X*"], "--model=ViT-X*: nobody publishes such a model; known: "),
+        (["--weights", "--model=ViT-X*"], "--model=ViT-X*: no such published model; known: "),
         (["--weights", "--table=3"], "--table=3: selects configs; drop it"),
         (["--augreg-index=none.csv"], "none.csv: cannot be read: No such file or directory"),
         (["--augreg-index=https://x.org/a.pkl"], "objects of any class"),

@@ -63,7 +63,7 @@ def create_config(steps: int) -> config.Config:
 
 @contextlib.contextmanager
 def programs(steps: int) -> Iterator[dict[str, Take]]:
-    """Opens three ways to take the steps of a run of at most so many, each with its own state.
+    """Opens three ways to take up to this many steps of a run, each with its own state.
 
     The loop of a run, the same with the images of the first epoch in memory, and the step alone.
     """

@@ -213,7 +213,7 @@ def move(path: epath.Path, to: epath.Path) -> None:
 
 
 def tidy(directory: epath.Path) -> list[epath.Path]:
-    """Removes what interrupted and failed saves left; returns what it removed."""
+    """Removes the remains of interrupted and failed saves, and returns their names."""
     removed = []
     for path, match in checkpoint_folders(directory):
         committed = is_committed(path)
@@ -320,7 +320,7 @@ def find_step(directory: epath.PathLike, at: int | str | None = None) -> tuple[i
 
 
 def choose(commits: Mapping[int, Commit], at: int | str | None = None) -> tuple[int, str]:
-    """The step of one of these checkpoints, chosen as `find_step` does, and why it is this one.
+    """The step that `find_step` would choose among these checkpoints, and the reason.
 
     Raises CheckpointError if no checkpoint is meant.
     """

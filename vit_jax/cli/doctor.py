@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="the data.holdout you will train with, of a folder without splits (default: 0.1)",
     )
-    parser.add_argument("--no-labels", action="store_true", help="names of folders are no classes")
+    parser.add_argument("--no-labels", action="store_true", help="folder names are not classes")
     parser.add_argument(
         "--cosine",
         type=arguments.fraction,

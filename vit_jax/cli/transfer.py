@@ -109,7 +109,7 @@ def _tried(text: str) -> tuple[str, tuple[str, ...]]:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the transfer protocol for each config, and prints the results."""
     if args.draws and not args.search:
-        raise config.ConfigError(f"--draws={args.draws}: of which combinations? add --try")
+        raise config.ConfigError(f"--draws={args.draws}: draws combinations of --try; add --try")
     if len(dict(args.search)) < len(args.search):
         raise config.ConfigError("--try: names an option twice; give all its values at once")
     if args.dry_run and args.smoke:

@@ -16,7 +16,7 @@ def published(model: str | None) -> list[zoo.PublishedFile]:
     entries = zoo.entries(model)
     if not entries:
         listed = ", ".join(sorted({entry.model for entry in zoo.entries()}))
-        raise config.ConfigError(f"--model={model}: nobody publishes such a model; known: {listed}")
+        raise config.ConfigError(f"--model={model}: no such published model; known: {listed}")
     return entries
 
 

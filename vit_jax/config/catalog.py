@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a config does where its source is silent or contradicts itself."""
+    """A value chosen here because the source is silent or contradicts itself."""
 
     what: str
     why: str

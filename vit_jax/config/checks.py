@@ -1,4 +1,4 @@
-"""Combinations of options that cannot work, or of which one is not read.
+"""Checks across options: combinations that cannot work, and options that nothing reads.
 
 Each ends in one line before anything else happens.
 """
@@ -47,7 +47,7 @@ def check_options(cfg: config.Config) -> None:
     """
     data, train, scheduled = cfg.data, cfg.train, cfg.optimizer.weight_decay_end is not None
     if data.source == "tfds" and not data.name:
-        raise ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
+        raise ConfigError("data.name=none: tfds needs a dataset, such as data.name=cifar10")
     if data.source in ("folder", "csv") and not data.root:
         raise ConfigError("data.root=none: set it to the folder of images")
     for key in ("crop_area", "crop_aspect"):
@@ -96,7 +96,7 @@ def check_options(cfg: config.Config) -> None:
     rules = {"balanced", "effective"} & set(train.class_weights)
     if rules and len(train.class_weights) > 1:
         raise ConfigError(
-            f"train.class_weights={config.show(train.class_weights)}: {min(rules)} stands alone"
+            f"train.class_weights={config.show(train.class_weights)}: cannot combine {min(rules)}"
         )
     _check_metrics(cfg)
     if train.duration.amount <= 0:
@@ -115,7 +115,7 @@ def check_options(cfg: config.Config) -> None:
     if cfg.optimizer.name == "lamb" and (scheduled or cfg.dino is not None):
         key = "optimizer.weight_decay_end" if scheduled else f"objective.name={cfg.objective.name}"
         raise ConfigError(
-            f"optimizer.name=lamb: takes weight decay into its trust ratio, and {key} decays "
+            f"optimizer.name=lamb: has weight decay in its trust ratio, but {key} decays "
             "parameters apart from it; set adam"
         )
     if not cfg.needs_labels:
@@ -132,7 +132,7 @@ def _check_crops(data: config.Data) -> None:
     """Raises ConfigError where a crop would be larger than what it is cut from."""
     if data.crop_pct is not None and data.resize_to is not None:
         raise ConfigError(
-            f"data.crop_pct={data.crop_pct:g}: data.resize_to={data.resize_to} says it too; set "
+            f"data.crop_pct={data.crop_pct:g}: data.resize_to={data.resize_to} sets it too; set "
             "one of them to none"
         )
     for key in ("mean", "std", "fill"):
@@ -148,7 +148,7 @@ def _check_crops(data: config.Data) -> None:
         if data.crop_pct is not None:
             bordered = ", or set data.fill=0 for a black border around evaluation views"
             raise ConfigError(
-                f"data.crop_pct={data.crop_pct:g}: a crop of more than there is; at most 1"
+                f"data.crop_pct={data.crop_pct:g}: crops more than the image; at most 1"
                 f"{bordered if data.train_crop != 'random' else ''}"
             )
         raise ConfigError(
@@ -158,7 +158,7 @@ def _check_crops(data: config.Data) -> None:
 
 
 def check_sequences(cfg: config.Config) -> None:
-    """Raises ConfigError for what cannot train on images at their own aspect ratio.
+    """Raises ConfigError for options that cannot train on images at their own aspect ratio.
 
     `models.check_sequences` has more.
     """
@@ -179,7 +179,7 @@ def check_sequences(cfg: config.Config) -> None:
 
 
 def check_fixed(cfg: config.Config, command: str) -> None:
-    """Raises ConfigError for views of several shapes, which few commands take."""
+    """Raises ConfigError for `data.aspect=native` in a command that needs one view shape."""
     if cfg.data.aspect != "fixed":
         raise ConfigError(
             f"data.aspect={cfg.data.aspect}: is for evaluate, embed and predict, not for "
@@ -230,7 +230,7 @@ def _check_batch(cfg: config.Config, devices: int) -> None:
 
 
 def _parts(cfg: config.Config, devices: int) -> int:
-    """The number that a batch must be a multiple of."""
+    """The divisor that a batch must have."""
     accumulation = 1 if cfg.train.microbatch else cfg.train.accumulation
     return accumulation * math.lcm(devices, _mixed(cfg.train))
 
@@ -293,7 +293,7 @@ def check_phases(cfg: config.Config, steps: int, ends: Iterable[int]) -> None:
 
 
 def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
-    """A line where a batch has more images than the training split, which few mean."""
+    """A warning for a batch larger than the training split, which is rarely intended."""
     rows = cfg.train.batch_size // cfg.data.repeats
     if rows <= examples:
         return []
@@ -349,7 +349,7 @@ def _check_randaugment(key: str, pair: tuple[int, ...]) -> None:
 
 
 def _check_plain_colors(cfg: config.Config) -> None:
-    """Raises ConfigError for what is made for gray or RGB of 8 bits, where pixels are others."""
+    """Raises ConfigError for options that need 8-bit gray or RGB, if the pixels are others."""
     data = cfg.data
     other = f"data.depth={data.depth}" if data.depth != 8 else f"data.channels={data.channels}"
     made = [one.name for one in data.transforms if one.name in components.built_in("transform")]
@@ -382,23 +382,23 @@ def _require(cfg: config.Config, values: Mapping[str, Any], why: str) -> None:
 
 
 def _check_multilabel(cfg: config.Config) -> None:
-    """Raises ConfigError for options that need one class for each image."""
+    """Raises ConfigError for options that need one class per image."""
     key = "data.multilabel=true"
     if cfg.loss.meaning == "softmax":
-        raise ConfigError(f"loss.name={cfg.loss.name}: has one class for each image; set sigmoid")
+        raise ConfigError(f"loss.name={cfg.loss.name}: is for one class per image; set sigmoid")
     one = {"train.class_weights": (), "data.sampling": "uniform"}
-    _require(cfg, one, f"needs one class for each image, and {key} has several")
+    _require(cfg, one, f"needs one class per image, but {key} has several")
     _require(cfg, {"data.classes": None, "evaluation.tasks": ()}, f"does not go with {key}")
     if cfg.masked or cfg.mae:
         _require(cfg, {"objective.name": "supervised"}, f"does not go with {key}")
     for name in ("fewshot", "probe", "knn"):
         if "self" in getattr(cfg.evaluation, name):
             raise ConfigError(
-                f"evaluation.{name}=self: needs one class for each image, and {key} has several"
+                f"evaluation.{name}=self: needs one class per image, but {key} has several"
             )
     if cfg.distillation is not None and cfg.distillation.target == "logits":
         raise ConfigError(
-            f"objective.target=logits: are those of one class for each image, and {key} has "
+            f"objective.target=logits: is for one class per image, but {key} has "
             "several; set features or tokens"
         )
     if cfg.checkpoint.best == "top5":
@@ -406,15 +406,15 @@ def _check_multilabel(cfg: config.Config) -> None:
 
 
 def _check_targets(cfg: config.Config) -> None:
-    """Raises ConfigError for options of classes where numbers are learned."""
+    """Raises ConfigError for options that need classes in a run that predicts numbers."""
     targets = cfg.data.targets
     key = f"data.targets={config.show(targets)}"
     if len(set(targets)) < len(targets):
         raise ConfigError(f"{key}: names a column twice")
     if not cfg.needs_labels:
-        raise ConfigError(f"{key}: objective.name={cfg.objective.name} learns no numbers; set ()")
+        raise ConfigError(f"{key}: objective.name={cfg.objective.name} needs no targets; set ()")
     if not isinstance(cfg.loss, config.Regression):
-        raise ConfigError(f"loss.name={cfg.loss.name}: is of classes, and {key} has numbers; set "
+        raise ConfigError(f"loss.name={cfg.loss.name}: is for classes, but {key} has numbers; set "
                           "mse, l1 or huber")  # fmt: skip
     classes = {
         "data.multilabel": False,
@@ -424,37 +424,37 @@ def _check_targets(cfg: config.Config) -> None:
         "train.label_smoothing": 0.0,
         "evaluation.tasks": (),
     }
-    _require(cfg, classes, f"is of classes, and {key} has numbers")
+    _require(cfg, classes, f"is for classes, but {key} has numbers")
     for name in ("fewshot", "probe", "knn"):
         if "self" in getattr(cfg.evaluation, name):
             raise ConfigError(f"evaluation.{name}=self: needs classes, and {key} has numbers")
     if cfg.distillation is not None and cfg.distillation.target == "logits":
         raise ConfigError(
-            f"objective.target=logits: are those of classes, and {key} has numbers; set features "
+            f"objective.target=logits: is for classes, but {key} has numbers; set features "
             "or tokens"
         )
     wrong = [name for name in cfg.evaluation.metrics if name != config.INTERVALS]
     if wrong:
         raise ConfigError(
-            f"evaluation.metrics={config.show(cfg.evaluation.metrics)}: {wrong[0]} is of classes, "
-            f"and {key} has numbers, which are measured anyway; set intervals or ()"
+            f"evaluation.metrics={config.show(cfg.evaluation.metrics)}: {wrong[0]} is for classes, "
+            f"but {key} has numbers, which are measured anyway; set intervals or ()"
         )
     if cfg.checkpoint.best not in (None, "auto", "loss", *config.NUMBERS):
         raise ConfigError(
-            f"checkpoint.best={cfg.checkpoint.best}: is of classes, and {key} has numbers; set mae"
+            f"checkpoint.best={cfg.checkpoint.best}: is for classes, but {key} has numbers; set mae"
         )
 
 
 def check_numbers(cfg: config.Config) -> None:
-    """Raises ConfigError where images for a head of numbers have classes, or other columns.
+    """Raises ConfigError if the head predicts numbers and the images have none, or others.
 
     A checkpoint with such a head can do without images of its own, and may be asked for one of its
     columns, so this is no combination of options that cannot work.
     """
     if isinstance(cfg.loss, config.Regression) and not cfg.data.targets:
         raise ConfigError(
-            f"loss.name={cfg.loss.name}: is of numbers; set data.source=csv and data.targets=age, "
-            "say, columns of its lists"
+            f"loss.name={cfg.loss.name}: predicts numbers; set data.source=csv, and data.targets "
+            "to columns of its lists, such as age"
         )
     targets = cfg.data.targets
     for name in ("mean", "std"):
@@ -467,7 +467,7 @@ def check_numbers(cfg: config.Config) -> None:
 
 
 def _check_metrics(cfg: config.Config) -> None:
-    """Raises ConfigError for metrics that are not measured, or not of such a head."""
+    """Raises ConfigError for metrics that this run does not measure or this head does not have."""
     asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name
     if cfg.data.targets:
         return
@@ -477,18 +477,16 @@ def _check_metrics(cfg: config.Config) -> None:
     if loss == "emd" or "ordinal" in asked:
         what = "loss.name=emd" if loss == "emd" else key
         if cfg.data.multilabel:
-            raise ConfigError(
-                f"{what}: needs one class for each image; data.multilabel has several"
-            )
+            raise ConfigError(f"{what}: needs one class per image; data.multilabel has several")
         if cfg.data.classes is None:
             raise ConfigError(
                 f"{what}: needs the order of the classes, from lowest to highest, such as "
                 "data.classes=poor,fair,good"
             )
     if asked == (config.INTERVALS,):
-        raise ConfigError(f"{key}: of which metrics? set f1,{config.INTERVALS}")
+        raise ConfigError(f"{key}: needs a metric; set f1,{config.INTERVALS}")
     if "calibration" in asked and (cfg.data.multilabel or loss == "sigmoid"):
-        raise ConfigError(f"{key}: calibration needs one class for each image and a softmax")
+        raise ConfigError(f"{key}: calibration needs one class per image and a softmax")
     group = next((group for group, names in config.METRICS.items() if best in names), None)
     if group is not None and group not in asked:
         both = ",".join((*asked, group))
@@ -496,11 +494,11 @@ def _check_metrics(cfg: config.Config) -> None:
     if best == "knn" and not cfg.evaluation.knn:
         raise ConfigError("checkpoint.best=knn: is not measured; set evaluation.knn=self")
     if best == "balanced_accuracy" and cfg.data.multilabel:
-        raise ConfigError(f"checkpoint.best={best}: needs one class for each image; set f1")
+        raise ConfigError(f"checkpoint.best={best}: needs one class per image; set f1")
 
 
 def _check_unlabeled(cfg: config.Config) -> None:
-    """Raises ConfigError for options of classes, with an objective that learns without labels."""
+    """Raises ConfigError for options that need labels, with an objective that has none."""
     name = f"objective.name={cfg.objective.name}"
     unused = {  # of a model or a loss of classes: which value means that there is none
         "model.representation_size": (None, "no layer before a head of classes"),
@@ -524,12 +522,12 @@ def _check_unlabeled(cfg: config.Config) -> None:
 
 
 def _check_predicts_patches(cfg: config.Config) -> None:
-    """Raises ConfigError for patches that know others, and for pooling that would not train."""
+    """Raises ConfigError for models that leak masked patches or leave their pooling untrained."""
     model, key = cfg.model, f"objective.name={cfg.objective.name}"
     if model.resnet_units is not None:
         raise ConfigError(
-            f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
-            "around it; set supervised"
+            f"{key}: a hybrid's ResNet mixes the pixels of neighboring patches, which "
+            "gives masked patches away; set supervised"
         )
     if model.pooling == "map":
         raise ConfigError(f"model.pooling=map: {key} would leave it untrained; set token or gap")
@@ -555,7 +553,7 @@ def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
     patches = (height // patch[0]) * (width // patch[1])
     if round(masked.rate * patches) == 0:
         raise ConfigError(
-            f"objective.rate={masked.rate:g}: none of {patches} patches; more than "
+            f"objective.rate={masked.rate:g}: masks none of the {patches} patches; more than "
             f"{0.5 / patches:g}"
         )
 

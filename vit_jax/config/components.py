@@ -259,7 +259,7 @@ def _imported(text: bytes, module: str, *, is_package: bool) -> set[str]:
 
 
 def needed(recorded: Any) -> str:
-    """How to get the components of a record: empty if its modules are imported already.
+    """How to import the components that a record needs; empty if they are imported.
 
     Args:
       recorded: names of modules in a file that anyone may have written; they are only shown.

@@ -78,7 +78,7 @@ class Data(
     given_by_name=("train",),
     components=("digits",),
 ):
-    """Where images come from and what happens to their pixels before the model."""
+    """The source of images and the preprocessing of their pixels."""
 
     # What a source has that takes no such argument.
     name: ClassVar[str | None] = None

@@ -180,7 +180,7 @@ class MLflow(Logger, components=("mlflow",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Logging:
-    """What is written while training."""
+    """Which metrics are logged, how often and where."""
 
     every: int | None = option(
         None,

@@ -107,7 +107,7 @@ class _ByComponent(type):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Section(metaclass=_ByComponent):
-    """A section of which one option names a component and the others are its arguments.
+    """A section that names a component in one option and has its arguments in the others.
 
     `Optimizer(name="lion", b1=0.9)` is of a subclass of `Optimizer` that has lion's arguments:
     declared in the schema, or made of the signature where the component is not of this package.
@@ -177,7 +177,7 @@ def _parameters(kind: Kind, component: Callable[..., Any]) -> dict[str, inspect.
 
 
 def _is_plain(default: Any) -> bool:
-    """Whether a config can write a default; a function or an array it cannot."""
+    """Whether a default can be written in a config, unlike a function or an array."""
     members = default if isinstance(default, tuple | list) else (default,)
     plain = (*SCALARS, types.NoneType)
     return default is inspect.Parameter.empty or all(isinstance(one, plain) for one in members)
@@ -215,7 +215,7 @@ def _restored(component: Callable[..., Any], base: type[Section], options: Any) 
 
 
 def _is_known(hint: Any) -> bool:
-    """Whether a type of an argument is one that options have; else it takes any plain value."""
+    """Whether options support an argument's type; other arguments take any plain value."""
     inner, _ = _optional(hint)
     return inner in SCALARS or any(inner == tuple[one, ...] for one in SCALARS)
 

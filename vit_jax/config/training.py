@@ -32,7 +32,7 @@ def check_class_weights(text: str, key: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """How long, on how much at a time, and what is done to a batch."""
+    """Length of training, batch size, and what is done to a batch."""
 
     batch_size: int = option(4096, "Global batch in images.", at_least=1)
     accumulation: int = option(
@@ -111,7 +111,7 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid", "emd")):
 
     @property
     def meaning(self) -> str:
-        """What the logits mean: those of other losses of one class are softmax's."""
+        """The function of the logits: `softmax` for every loss of one class per image."""
         softmax = isinstance(self, Focal | LogitAdjusted) or self.name == "emd"
         return "softmax" if softmax else self.name
 

@@ -1,4 +1,4 @@
-"""Copies what a bucket holds to a bounded cache on this machine, and goes on where it was stopped.
+"""Copies the objects of a bucket to a bounded local cache; an interrupted copy continues.
 
 `s3://`, `gs://` and `hf://` are read through fsspec. A copy takes the place of `data.root`, of a
 folder or file of `prepare --from`, or of the images of a command, so that the same code reads both.
@@ -46,7 +46,7 @@ class CopyError(DataError):
 
 
 class Options(NamedTuple):
-    """What the user calls a source, the folder of copies and its size, for messages.
+    """The user's names for a source, its cache and the cache's size, used in messages.
 
     Empty: no option sets it.
     """
@@ -79,7 +79,7 @@ def is_bucket(source: str) -> bool:
 
 
 def describe(source: str, cache: Path) -> str:
-    """What a copy would read and write, for a dry run; raises DataError."""
+    """Describes, for a dry run, what a copy would read and write; raises DataError."""
     _, found, _ = _list(source, PREPARE)
     size = size_text(sum(one.size for one in found.values()))
     return f"would copy {source}: {_counted(found)}, {size}, to {_folder(source, cache)}"
@@ -248,7 +248,7 @@ def _list(source: str, options: Options) -> tuple[Any, dict[str, Object], bool]:
             continue
         path = name.removeprefix(root.rstrip("/")).removeprefix("/") or name.rpartition("/")[2]
         if not _is_safe(path):
-            raise DataError(f"{given}: {name!r} is no name of a file on this machine")
+            raise DataError(f"{given}: {name!r} cannot be the name of a file on this machine")
         size = about.get("size")
         if not isinstance(size, int) or size < 0:
             raise DataError(f"{given}: {name}: its size is not known")

@@ -82,6 +82,8 @@ def find_outputs(
     places = {name: place for place, name in enumerate(head) if times[name] == 1}
     outputs: list[int | None] = [places.get(name) for name in classes]
     notes, numbered = [], _is_numbered(head)
+    # A head of mere numbers matches numbered classes only if both have as many: class 3 of 10 is
+    # not class 3 of 100.
     if not (numbered and len(head) != len(classes)) and (
         near := _pair(outputs, [_folded(name) for name in head], [_folded(n) for n in classes])
     ):
@@ -253,7 +255,7 @@ def _pair(
 
 
 def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs, str]:
-    """Outputs where one side has no names, and what is assumed; none for other sides."""
+    """The outputs, and what is assumed, if one side has no names."""
     count, known = len(head), _imagenet_numbers(classes)
     if not _is_numbered(head):
         numbers, all_of_them = (
@@ -280,7 +282,7 @@ def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs
 
 
 def _is_numbered(head: Sequence[str]) -> bool:
-    """Whether the names say no more than the numbers of the outputs."""
+    """Whether the names are only the numbers of the outputs."""
     return all(_number(name) == place for place, name in enumerate(head))
 
 
@@ -311,7 +313,7 @@ def _short(text: str) -> str:
 
 
 def _folded(name: str) -> Hashable:
-    """A key that names which people would take for the same share."""
+    """A key shared by spellings that people would take for the same name."""
     number = _number(name)
     if number is not None:
         return number
@@ -343,11 +345,12 @@ def _aliases() -> dict[Hashable, set[int]]:
             whole.setdefault(_folded(name), set()).add(number)
         for name in words.split(", "):
             parts.setdefault(_folded(name), set()).add(number)
+    # A class's whole entry wins over a word that other classes list among theirs.
     return parts | whole
 
 
 def _imagenet_numbers(names: Sequence[str]) -> list[int | None]:
-    """The class number of ImageNet that each name stands for; None where none, or several."""
+    """The ImageNet class number of each name; None if it has none or several."""
     known = [_aliases().get(_folded(name), set()) for name in names]
     if len(names) == len(imagenet_table()):
         in_place = sum(place in numbers for place, numbers in enumerate(known))

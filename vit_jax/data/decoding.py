@@ -73,7 +73,9 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) ->
         return with_channels(_decode_tiff(encoded, channels, max_pixels), channels, depth)
     kind, size = image_headers.read_header(encoded)
     if kind is None:
-        raise BadImage(f"is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with {encoded[:16]!r}")
+        raise BadImage(
+            f"is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with {encoded[:16]!r}"
+        )
     if size is None:
         raise BadImage(f"is a truncated or damaged {kind}")
     height, width = size

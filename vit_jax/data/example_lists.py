@@ -97,7 +97,7 @@ def read_list(path: Path) -> ExampleList:
     except limits.LimitError as error:
         raise DataError(f"{key}: {error}") from None
     except (ValueError, KeyError, TypeError):
-        raise DataError(f"{key}: is no list of examples; `vit_jax prepare` writes one") from None
+        raise DataError(f"{key}: is not a list of examples; `vit_jax prepare` writes one") from None
     if not sound or not listing.examples or listing.sha256 != digest_of_all:
         raise DataError(f"{key}: is damaged: its examples are not those it has the digest of")
     return listing

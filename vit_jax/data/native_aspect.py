@@ -107,7 +107,7 @@ def largest_grid(height: int, width: int, patch: tuple[int, int], most: int) -> 
 
 @dataclasses.dataclass(frozen=True)
 class FitPatches:
-    """Resizes an image, or a random crop of it, to the largest grid of at most so many patches.
+    """Resizes an image, or a random crop of it, to the largest grid within a number of patches.
 
     Attributes:
       patch: height and width in pixels.

@@ -102,7 +102,7 @@ class View:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Lengths P of padded sequences, of which each step draws one; () for whole images."""
+        """Lengths P of padded sequences, one of which each step draws; () for whole images."""
         if self.patch is None:
             return ()
         (height, width), (h, w) = self.data.image_size, self.patch

@@ -66,15 +66,15 @@ def load_real(path: os.PathLike[str], *, images: int = IMAGES) -> Real:
     except limits.LimitError as error:
         raise DataError(f"{path}: {error}: not real.json") from None
     except ValueError:
-        raise DataError(f"{path}: is no JSON; download real.json of ReaL again") from None
+        raise DataError(f"{path}: is not JSON; download real.json of ReaL again") from None
     if not isinstance(values, list) or len(values) != images:
         found = f"{len(values):,} items" if isinstance(values, list) else "no list"
         raise DataError(f"{path}: has {found}, not {images:,} lists of classes: not real.json")
     for number, labels in enumerate(values, start=1):
         if not isinstance(labels, list) or not all(_is_class(label) for label in labels):
             raise DataError(
-                f"{path}: {NAME.format(number)}: {json.dumps(labels)[:80]} is no list of classes "
-                f"0 to {CLASSES - 1}"
+                f"{path}: {NAME.format(number)}: {json.dumps(labels)[:80]} is not a list of "
+                f"classes 0 to {CLASSES - 1}"
             )
     return Real(tuple(map(tuple, values)), hashlib.sha256(data).hexdigest())
 

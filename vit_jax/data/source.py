@@ -51,7 +51,7 @@ class Source(Protocol):
 
 
 def read_labels(source: Source) -> np.ndarray:
-    """The labels (N,) int64 of a source with one class for each image.
+    """The labels (N,) int64 of a source with one class per image.
 
     A source that has them as `labels` need not read its images.
     """

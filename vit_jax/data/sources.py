@@ -72,6 +72,7 @@ def open_source(
 
         return Tfds(data, split, key, labels=labels)
 
+    # Of training images only: an evaluation always measures its whole split.
     listed = train and data.examples is not None
     source = open_listed(data, split, open_) if listed else open_(split)
     if data.classes is not None:
@@ -198,7 +199,7 @@ def read_excluded(data: config.Data) -> frozenset[str]:
     missing = sorted(path for path in paths if not os.path.lexists(root / path))
     if missing and len(missing) == len(paths):
         raise DataError(
-            f"{key}: none of its images is in data.root={data.root}, such as {shown(missing[0])}; "
+            f"{key}: none of its images are in data.root={data.root}, such as {shown(missing[0])}; "
             "paths are relative to it; data.exclude=none leaves nothing out"
         )
     if missing:

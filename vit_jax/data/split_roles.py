@@ -81,7 +81,7 @@ def best_metric(cfg: config.Config) -> str | None:
 
 
 def knn_metric(cfg: config.Config) -> str | None:
-    """The accuracy of nearest neighbors that stands for a run; None where it is not measured."""
+    """The nearest-neighbor metric that represents a run; None if it is not measured."""
     if not cfg.evaluation.knn:
         return None
     nearest = min(cfg.evaluation.neighbors, key=lambda number: abs(number - NEIGHBORS))

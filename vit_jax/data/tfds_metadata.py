@@ -64,7 +64,7 @@ def check_features(folder: epath.PathLike) -> None:
         if key in COUNT_KEYS and not _is_count(value):
             raise DataError(f"{path}: {key} {value!r}: at most {MOST_CLASSES:,} classes")
         if key.startswith("/") or ".." in key.split("/"):
-            raise DataError(f"{path}: a feature of the name {key!r}: is a path outside of it")
+            raise DataError(f"{path}: feature {key!r}: is a path outside of the dataset")
 
 
 def _members(values: Any, path: epath.Path) -> Iterator[tuple[str, Any]]:
@@ -83,7 +83,7 @@ def _members(values: Any, path: epath.Path) -> Iterator[tuple[str, Any]]:
             try:
                 waiting.append((limits.load_json(value), depth + 1))
             except ValueError:
-                raise DataError(f"{path}: has text that looks like JSON and is none") from None
+                raise DataError(f"{path}: has text that looks like JSON but is not") from None
 
 
 def _is_count(value: object) -> bool:

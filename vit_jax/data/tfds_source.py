@@ -81,7 +81,7 @@ class Tfds:
         label = int(rule.label(example))
         if rule.classes and not 0 <= label < len(self.classes):
             raise DataError(
-                f"{self.name(index)}: label {label} is no class; choose a labeled split"
+                f"{self.name(index)}: label {label} is not a class; choose a labeled split"
             )
         image = example[rule.image]
         if rule.pixels is not None:

@@ -1,4 +1,4 @@
-"""The evaluators of a config, on its own splits and on those that it names besides.
+"""The evaluators of a config, on its own splits and on further datasets.
 
 An evaluator component is `factory(run, **arguments)` with an `Evaluation` as `run`. It makes a
 function of parameters that returns named numbers, or None where `stop()` turned true before.
@@ -87,7 +87,7 @@ class Evaluation:
 
     @property
     def brief(self) -> list[str]:
-        """Evaluators besides that of the evaluation split; only their main results are shown.
+        """Evaluators whose main results alone are shown: all but that of the evaluation split.
 
         Those that the config names in `evaluation.evaluators` are shown whole.
         """
@@ -234,7 +234,7 @@ def classification(run: Evaluation, split: str | None = None) -> Evaluator:
 
 @components.register("evaluator", "masked_patches")
 def masked_patches(run: Evaluation, split: str | None = None) -> Evaluator:
-    """Measures masked patch prediction on a split, for a run that is trained so."""
+    """Measures masked patch prediction on a split."""
     if run.cfg.masked is None:
         raise ConfigError(f"{KEY}=masked_patches: needs objective.name=masked_patches")
     source = run.open_split(split or run.cfg.data.eval_split)

@@ -79,7 +79,7 @@ def _sums(
     params: models.Params,
     batch: Arrays,
 ) -> dict[str, Arrays]:
-    """The sums of the values that count, and the number of these, by prefix and name."""
+    """Sums and counts of the unmasked values, by prefix and name."""
     found = {}
     for prefix, (values, counted) in measure(model, data, loss, params, batch).items():
         (shape,) = {value.shape for value in values.values()}
@@ -163,7 +163,7 @@ def _several_right(
 
 
 def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
-    """`loss`, `error` and `count` of images, of colors `accuracy` and its `count`.
+    """`loss`, `error` and `count` of images; for colors also `accuracy` and its `count`.
 
     `objective.measure` defines them. The corruption depends only on an image's index in its
     split, so the results depend neither on the batch size, nor on devices, nor on the run's seed.
@@ -173,7 +173,7 @@ def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRun
 
 
 def _numbered(batch: Batch) -> Inputs:
-    """Images with their index in the split, of which alone their masks are a function."""
+    """Images with their index in the split, which alone determines their masks."""
     found = {key: batch[key] for key in ("image", "mask")}
     return found | {"index": batch["index"].astype(np.int32)}
 
@@ -242,6 +242,7 @@ class Whole:
         outputs = self._split.outputs(function, stop=stop, inputs=_with_index)
         if outputs is None:
             return None
+        # Every device holds all of it (see `_gathered`), so one of this process's is enough.
         batches = [[np.asarray(x.addressable_data(0)) for x in output] for output in outputs]
         *found, mask = (np.concatenate(part) for part in zip(*batches, strict=True))
         logits, labels, index = (part[mask] for part in found)
@@ -321,6 +322,8 @@ def numbers(
         keep(found)
         if not len(found.logits):
             return {"count": 0}
+        # The loss as in training, from float32; the errors in float64, from the numbers of the
+        # file.
         each = losses.regression(jnp.asarray(found.logits), jnp.asarray(found.labels), loss)
         predictions = losses.scaled(found.logits.astype(np.float64), loss)
         further = metrics.measure_numbers(

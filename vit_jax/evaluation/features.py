@@ -131,5 +131,6 @@ def _pre_logits(
     _, out = normalization.apply_to_pixels(model, data, params, batch)
     chex.assert_shape(out["pre_logits"], (batch["label"].shape[0], None))
     chex.assert_type(out["pre_logits"], jnp.float32)
+    # Padding keeps its rows, so that every batch has one shape; the label marks it.
     found = out["pre_logits"], jnp.where(batch["mask"], batch["label"], PADDING)
     return jax.lax.with_sharding_constraint(found, sharding.BATCH)

@@ -89,6 +89,7 @@ def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
     They come first in a permutation by `seed`, so that larger draws contain smaller ones.
     """
     order = np.random.default_rng(seed).permutation(len(labels))
+    # Stable: within each class, the order of the permutation stays.
     order = order[np.argsort(labels[order], kind="stable")]
     _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(first, counts)
@@ -158,6 +159,7 @@ def _solved(
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each feature's mean and deviation + 1e-5, float64, for standardization."""
     mean = x.mean(axis=0, dtype=np.float64)
+    # Around the mean, in a second pass: a mean of squares minus a squared mean cancels digits.
     squares = np.zeros_like(mean)
     for rows in _chunks(len(x)):
         squares += ((x[rows] - mean) ** 2).sum(axis=0)
@@ -191,6 +193,7 @@ def count_hits(
     chex.assert_shape([mean, scale], (weights.shape[0],))
     chex.assert_type([values, labels], [jnp.float32, jnp.int32])
     inputs = (values - mean[None]) / scale[None]
+    # By default TPUs multiply in bfloat16, and nearly equal scores would change places.
     scores = jnp.dot(inputs, weights, precision=jax.lax.Precision.HIGHEST) + bias[None]
     right = jnp.argmax(scores, axis=-1).astype(labels.dtype) == labels
     sums = jnp.stack([jnp.sum(right), jnp.sum(labels != PADDING)])
@@ -204,6 +207,7 @@ def _chunks(length: int) -> Iterator[slice]:
 
 def _class_sums(rows: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
     """The sum of the rows of every class, (K, columns)."""
+    # Sorted by class, so that one call of reduceat sums them all.
     order = np.argsort(labels, kind="stable")
     present, first = np.unique(labels[order], return_index=True)
     sums = np.zeros((classes, rows.shape[1]))

@@ -1,4 +1,4 @@
-"""Precision to calibration, and errors of numbers, of a whole split, with bootstrap intervals.
+"""Metrics of a whole split, from precision to calibration, with bootstrap intervals.
 
 Every function takes weights (R, N): how often each image counts, in R rows. A row of ones is the
 split itself; the other rows are draws with replacement, which the intervals come from.
@@ -82,7 +82,7 @@ def measure_numbers(
     *,
     seed: int = 0,
 ) -> dict[str, float]:
-    """`mae`, `rmse`, `r2` and `spearman`; of several columns means, and then those of each.
+    """`mae`, `rmse`, `r2` and `spearman`: means over columns, then those of each column.
 
     Args:
       truth: (N, K) float64, in their own units.
@@ -131,11 +131,12 @@ def errors(truth: Array, predictions: Array, weights: Array) -> dict[str, Array]
 
 
 def _ranks(values: Array, weights: Array) -> Iterator[Array]:
-    """Yields the average ranks (N,) of values (N,) that occur as often as each row says."""
+    """Yields the average ranks (N,) of values (N,), each repeated as often as a row says."""
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     group = np.cumsum(np.append(False, ranked[1:] != ranked[:-1]))
     for row in weights:
+        # Equal values, and copies of one in a draw, share their mean rank, as in scipy's rankdata.
         count = np.bincount(group, row[order])
         ranks = np.full(len(values), np.nan)
         if not np.isnan(ranked[-1]):  # sorted last
@@ -144,7 +145,7 @@ def _ranks(values: Array, weights: Array) -> Iterator[Array]:
 
 
 def _correlation(one: Array, other: Array, weights: Array) -> float:
-    """Pearson's correlation of values (N,) that occur `weights` (N,) times; NaN of a constant."""
+    """Pearson's correlation of values (N,) counted `weights` (N,) times; NaN for a constant."""
     one, other = (values - np.average(values, weights=weights) for values in (one, other))
     spread = (weights @ np.square(one)) * (weights @ np.square(other))
     return float(weights @ (one * other) / np.sqrt(spread)) if spread > 0 else float("nan")
@@ -155,6 +156,7 @@ def _weights(count: int, seed: int, *, intervals: bool) -> Array:
     weights = np.ones((1, count))
     if not intervals:
         return weights
+    # A draw is a row of counts, so that each metric is computed by products with all draws at once.
     drawn = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
     resampled = np.stack([np.bincount(row, minlength=count) for row in drawn])
     return np.concatenate([weights, resampled])
@@ -190,6 +192,7 @@ def scores(logits: Array, *, several: bool) -> Array:
 def predicted(logits: Array, *, several: bool) -> Array:
     """The best class (N,), -1 for an output with a NaN; of `several`, those above one half."""
     if several:
+        # A sigmoid is above one half where its logit is above 0.
         return logits > 0
     return np.where(np.isnan(logits).any(axis=1), -1, np.argmax(logits, axis=1))
 
@@ -220,6 +223,7 @@ class Counts(NamedTuple):
 def count(truth: Array, predictions: Array, classes: int, weights: Array) -> Counts:
     """Counts of classes given as numbers (N,), or as (N, K) bool."""
     several = truth.ndim == 2
+    # -1 marks a wrong prediction, which `total` leaves out.
     right = truth & predictions if several else np.where(truth == predictions, truth, -1)
 
     def total(marked: Array) -> Array:
@@ -317,7 +321,7 @@ def curve_areas(values: Array, positive: Array, weights: Array) -> tuple[Array, 
 
 
 def calibration_error(logits: Array, truth: Array, weights: Array) -> Array:
-    """The expected calibration error of the best class's probability, (R,); NaN for a NaN."""
+    """Expected calibration error of the top probability, (R,); NaN propagates."""
     probabilities = scores(logits, several=False)
     confidence = probabilities.max(axis=1)
     if np.isnan(confidence).any():
@@ -325,12 +329,13 @@ def calibration_error(logits: Array, truth: Array, weights: Array) -> Array:
     gap = (np.argmax(logits, axis=1) == truth) - confidence
     # Bins are open below, ((m - 1) / M, m / M], as in the paper.
     bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    # The sum of the gaps in a bin is its size times (accuracy - mean confidence).
     gaps = np.where(bins[:, None] == np.arange(BINS), gap[:, None], 0)
     return np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)
 
 
 def fit_temperature(logits: Array, truth: Array) -> float | None:
-    """The temperature of the least cross-entropy of softmax(logits / temperature); None for a NaN.
+    """The temperature that minimizes the cross-entropy of softmax(logits / temperature), or None.
 
     The derivative by the inverse is monotonic, so its zero is unique; it may lie outside the bounds
     of a split without, or of nothing but, mistakes.

@@ -77,7 +77,7 @@ def learn(
 def cross_validate(
     x: np.ndarray, y: np.ndarray, classes: int, mesh: Mesh, *, say: Callable[[int], None]
 ) -> np.ndarray:
-    """The probabilities (N, K) of features (N, D) by heads that were trained without the image.
+    """Out-of-fold probabilities (N, K) of features (N, D).
 
     Five heads are trained, each on four fifths of every class, with the l2 that is best for the
     first one.
@@ -122,7 +122,7 @@ def cross_validate(
 
 
 def fifths(labels: np.ndarray) -> np.ndarray:
-    """The fifth of its class, 0 to 4, that each image is in; a class with fewer lacks the last."""
+    """The fold of each image, 0 to 4, stratified by class."""
     order = np.random.default_rng(0).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     _, first = np.unique(labels[order], return_index=True)

@@ -34,7 +34,7 @@ def needed(batch: Batch) -> Inputs:
 
 
 class SplitRunner:
-    """A split in global batches of `rows`; every call of `outputs` restarts it.
+    """A split in global batches of `rows`, read from its start by every call of `outputs`.
 
     Rows beyond the end of the split, and unreadable images, are padding: their `mask` is False.
     """

@@ -126,7 +126,7 @@ def _save_adapter(
     step: int | str | None,
 ) -> list[str]:
     if not loading.is_run(reference):
-        raise config.ConfigError(f"--to={kind}: {reference} is no run; only a run has a base")
+        raise config.ConfigError(f"--to={kind}: {reference} is not a run; only a run has a base")
     directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
     cfg = run_config.config_from_values(record["config"], overrides)
     base = loading.adapter_base(cfg, record["classes"])

@@ -133,7 +133,7 @@ def write(
 
 
 class PendingRows:
-    """Writes batches with a delay of one, so that the devices always have work.
+    """Writes each batch while the devices compute the next.
 
     Rows go out in the order of the source, those of images that cannot be read as NaN.
     """

@@ -255,7 +255,7 @@ def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict
 
 
 def second_output(loaded: loading.LoadedModel) -> str:
-    """The name of what a program makes of its logits."""
+    """The name of a program's second output, computed from the logits."""
     return "numbers" if isinstance(loaded.config.loss, config.Regression) else "probabilities"
 
 

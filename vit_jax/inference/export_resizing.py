@@ -79,7 +79,7 @@ def _axes(height: jax.Array, width: jax.Array, data: config.Data) -> tuple[_Axis
 def _resized(
     resize: transforms.Transform, height: jax.Array, width: jax.Array
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """The sides of the part of an image that is resized, and those that it gets."""
+    """The sides of the resized part of an image, before and after."""
     sides = [height, width]
     if isinstance(resize, transforms.Resize):
         lengths = (resize.height, resize.width)

@@ -92,7 +92,7 @@ def load(
             temperature=temperature,
         )
     if step is not None:
-        raise config.ConfigError(f"--step={step}: {reference} is no run directory")
+        raise config.ConfigError(f"--step={step}: {reference} is not a run directory")
     path = weights.resolve(os.fspath(reference))
     if adapter_file.recognizes(path):
         return _load_adapter(path, overrides or {})
@@ -150,7 +150,7 @@ def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) 
 
 
 def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
-    """Raises ConfigError if no images are named, WeightsError if this is no checkpoint."""
+    """Raises ConfigError if no images are named, WeightsError if this is not a checkpoint."""
     if not str(reference).startswith("https://"):
         storage.given_path("checkpoint", reference)
     if not storage.as_path(reference).exists() and "://" not in str(reference):
@@ -795,7 +795,7 @@ def _rows(
     views: np.ndarray | Sequence[np.ndarray],
     sequence: tuple[int, int, int] | None = None,
 ) -> list[tuple[np.ndarray, ...]]:
-    """The results of `function` for each view, in order; those of one shape share batches.
+    """The results of `function` for each view, in order; views of one shape share batches.
 
     With `sequence`, patches and their height and width, views are padded to sequences of these.
     """

@@ -52,7 +52,7 @@ def title(opened: loading.LoadedModel) -> str:
 
 
 def results(reference: str | os.PathLike[str], step: int) -> dict[str, dict[str, float]]:
-    """What a run has measured at a step, by split and metric; {} for other checkpoints."""
+    """A run's results at a step, by split and metric; {} for other checkpoints."""
     folder = storage.as_path(reference)  # of the run, of its checkpoints, or of one of them
     files = (place / "metrics.jsonl" for place in (folder, *folder.parents[:2]))
     file = next((file for file in files if file.is_file()), None)

@@ -89,7 +89,7 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
     except (
         ValueError, KeyError, zipfile.BadZipFile, EOFError, pa.ArrowException, WeightsError
     ) as error:  # fmt: skip
-        raise config.ConfigError(f"{where}: is no table that vit_jax embed wrote") from error
+        raise config.ConfigError(f"{where}: is not a table that vit_jax embed wrote") from error
     if features.ndim != 2 or len(features) != len(names) or features.dtype != np.float32:
         raise config.ConfigError(
             f"{where}: must have one row of features for each image; embed with pre_logits"

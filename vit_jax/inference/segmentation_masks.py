@@ -61,7 +61,7 @@ def _voc(root: pathlib.Path, split: str) -> list[LabeledImage]:
     try:
         listed = limits.read_file(names, limits.TABLE).decode("utf-8")
     except (OSError, limits.LimitError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{names}: is no list of names: {error}") from None
+        raise ConfigError(f"{names}: is not a list of names: {error}") from None
     return [
         LabeledImage(
             root / "JPEGImages" / f"{name}.jpg", root / "SegmentationClass" / f"{name}.png", 0
@@ -100,7 +100,7 @@ def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
     except (
         decoding.BadImage, OSError, SyntaxError, ValueError, Image.DecompressionBombError,
     ) as error:  # fmt: skip
-        raise ConfigError(f"{one.mask}: is no readable PNG ({error})") from error
+        raise ConfigError(f"{one.mask}: is not a readable PNG ({error})") from error
     values = values.astype(np.uint8)
     if not one.offset:
         return values

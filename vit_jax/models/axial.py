@@ -37,7 +37,7 @@ class AxisBlock(EncoderBlock):
     def attend(
         self, x: jax.Array, capture: bool, bias: jax.Array | None, sequences: None = None
     ) -> tuple[jax.Array, None]:
-        """Attends within lines of tokens (B, N, D); its weights fit no N x N, so None for them."""
+        """Attends within lines of tokens (B, N, D); returns no weights, as they are not N x N."""
         del capture, bias
         lines = x.reshape(x.shape[0], *self.grid, x.shape[2])
         if self.columns:

@@ -258,7 +258,7 @@ class Classifier:
         *,
         key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
-        """Intermediates of `apply`, of images some of whose patches are replaced by one embedding.
+        """Intermediates of `apply` for images with some patches replaced by one embedding.
 
         Requires a family that is `droppable`.
 

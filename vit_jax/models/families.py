@@ -549,7 +549,7 @@ def _strided(place: Map, stride: int) -> Map:
 
 @functools.cache
 def _taps(place: Map, *, size: int, stride: int) -> int:
-    """The number of positions inside the map that a square kernel reads, over all outputs."""
+    """Reads inside the map by a square kernel, summed over all outputs (padding is free)."""
     # Where v1 and v2 pad differently, one is the mirror image of the other.
     starts = [range(-(size // 2), length - size // 2, stride) for length in place]
     rows, columns = (

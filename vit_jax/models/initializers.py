@@ -1,4 +1,4 @@
-"""Initial values of encoders as their authors draw them, where that is not Google's code.
+"""Initial values of encoders whose authors draw them differently from Google's code.
 
 timm    timm's ViT and DINOv2: normal(0.02), tokens normal(1e-6), the patch embedding as PyTorch's
         convolutions: uniform between -1 and 1 over the root of its inputs, its bias too

@@ -37,7 +37,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def from_grids(cls, grids: jax.Array, patches: int) -> "Sequences":
-        """The sequences of `patches` each, of images with these grids (B, 2)."""
+        """Sequences padded to `patches`, for images with these grids (B, 2)."""
         index = jnp.arange(patches, dtype=jnp.int32)[None]
         rows = jnp.minimum(index // grids[:, 1:], grids[:, :1] - 1)
         return cls(grids, rows, index % grids[:, 1:])
@@ -291,7 +291,7 @@ def fixed(
 
 
 def interpolation(index: Any, length: Any, old: int, method: str, xp: Any = jnp) -> Any:
-    """Weights (..., old) with which an axis resized from `old` positions reads these.
+    """Interpolation weights (..., old) of positions on an axis resized from `old` ones.
 
     Args:
       index: positions on the new axis, (...) whole numbers.

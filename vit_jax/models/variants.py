@@ -48,7 +48,7 @@ _SIZE = r"([A-Za-z]+)[/_]([1-9][0-9]{0,3})"
 
 
 def parse(name: str) -> dict[str, Any]:
-    """The options of `config.Model` that a name such as `ViT-B/16` or `R50x2` stands for.
+    """Parses a name such as `ViT-B/16` or `R50x2` into options of `config.Model`.
 
     A hybrid's number is its total down-sampling: /32 takes the map of stage 4; /16 that of stage 3
     with the units of stage 4 added to it (ViT, section 4.1). Raises ConfigError for a name of

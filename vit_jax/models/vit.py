@@ -326,7 +326,7 @@ def take_rows(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def unstack(stacked: M, depth: int, dtype: jnp.dtype) -> list[M]:
-    """The layers of a stack one by one, for compute in `dtype`, but for norms and biases of logits.
+    """The layers of a stack one by one, cast to `dtype` except norms and biases of logits.
 
     Gradients of their slices are stacked in `dtype`, in which they are exact. Stacked in float32,
     as they would be automatically, they cost the step twice the bytes to write and read.

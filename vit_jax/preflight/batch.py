@@ -102,7 +102,7 @@ def read_reports(output: pathlib.Path | None) -> dict[str, Report]:
             known[line["key"]] = Report(**values | {"settings": Settings(**values["settings"])})
         except (LookupError, TypeError) as error:
             raise config.ConfigError(
-                f"--output={output}: line {number} is no report of preflight; "
+                f"--output={output}: line {number} is not a report of preflight; "
                 "name another file, or remove it"
             ) from error
     return known

@@ -1,4 +1,4 @@
-"""Counts what a compiled program moves between devices, and what it computes meanwhile."""
+"""Counts a compiled program's traffic between devices, and the arithmetic beside it."""
 
 import collections
 import dataclasses

@@ -80,7 +80,7 @@ def lines(
 
 
 def _input(report: Report, images_per_second: float) -> list[tuple[str, str]]:
-    """A row about what the hosts of a TPU slice have to load, with a warning if it would bind."""
+    """A row on the images that a slice's hosts must load, with a warning if they cannot."""
     if report.topology in ("cpu", "gpu"):
         return []
     rate = images_per_second / count_chips(report.topology, report.devices)

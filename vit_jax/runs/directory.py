@@ -120,7 +120,7 @@ def changes(record: Mapping[str, Any], new: config.Config) -> str:
 def _changes(
     old: config.Config, new: config.Config, record: Mapping[str, Any] | None
 ) -> dict[str, tuple[Any, Any]]:
-    """Options that decide the result and differ; a length may, before the cooldowns."""
+    """Options that decide the result and differ; the length may differ before the cooldown."""
     changed = config.differences(old, new)
     if record is not None and changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled):
         lengths = [Durations.from_config(cfg, record["examples"]) for cfg in (old, new)]

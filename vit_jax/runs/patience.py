@@ -1,4 +1,4 @@
-"""Early stopping: a run ends when its best checkpoint has not been beaten for some evaluations."""
+"""Early stopping: ends a run after some evaluations without a better checkpoint."""
 
 from collections.abc import Mapping
 from typing import Any

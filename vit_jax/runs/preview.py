@@ -1,4 +1,4 @@
-"""What a training run is going to do: the table of a dry run, the first lines of the log."""
+"""Describes a training run before it starts: the dry run's table, the log's first lines."""
 
 import math
 import pathlib

@@ -83,6 +83,7 @@ def restore(
 
     Raises ConfigError for any other difference.
     """
+    # Process 0 decides for all: on shared storage, others may see an older state of the directory.
     avoid = collectives.broadcast_from_main(files.suspects)
     for number in avoid:
         session.progress.say(
@@ -96,7 +97,7 @@ def restore(
     if missing := {"config", "classes", "data", "examples"} - record.keys():
         raise CheckpointError(
             f"{session.workdir}: the record of step {record['step']} has no {min(missing)}, so "
-            "that is no checkpoint of a run; choose another --workdir"
+            "that is not a checkpoint of a run; choose another --workdir"
         )
     changed = class_matching.differences(record["classes"], facts["classes"])
     # No --accept for this: a row of the head would stand for another class.
@@ -113,10 +114,12 @@ def restore(
             )
         changes.append(f"step {record['step']}: {line.partition(';')[0]}")
         session.progress.say(f"accepted: {line.partition(';')[0]}")
+    # Said, not refused: a run may have to continue after an upgrade.
     for name, version in facts["versions"].items():
         if (old := record.get("versions", {}).get(name, version)) != version:
             session.progress.say(f"{name} is {version} here; the checkpoint was written with {old}")
     session.progress.say(f"resuming from step {record['step']}")
+    # With other evaluators the state is measured again before it trains on.
     same = record["config"]["evaluation"] == facts["config"]["evaluation"]
     return Start(
         state=live,

@@ -60,7 +60,7 @@ class RunLog:
         self.start()
 
     def begin(self, step: int, *, complete: bool) -> None:
-        """Shows the run from a step on; one that is complete counts as no further session."""
+        """Shows the run from a step on; a complete run does not count as another session."""
         self._first = step
         self._resume_results()
         self._progress.begin(self._durations.steps, step)
@@ -136,7 +136,7 @@ class RunLog:
         self._compare(step, results)
 
     def _compare(self, step: int, results: Mapping[str, float]) -> None:
-        """Says whether a run is worse than the weights that it began with."""
+        """Warns if a run is worse than the weights that it began with."""
         metric = self._metric
         if metric is None or metric not in results:
             return
@@ -161,12 +161,12 @@ class RunLog:
                 self._began = line if line["step"] == 0 else self._began
 
     def stop(self, step: int) -> None:
-        """Writes what the time of a run that stops early went into, if it took any step."""
+        """Writes the time spent by phase when a run stops early, if it took any step."""
         if step > self._first:
             self._files.spent(step)
 
     def end(self, step: int) -> None:
-        """Shows and writes what the time of the whole run, to this step, went into."""
+        """Shows and writes the time that the whole run spent by phase, up to this step."""
         if spent := self._files.spent(step):
             self._progress.say(goodput.describe(spent))
 

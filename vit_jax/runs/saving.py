@@ -1,4 +1,4 @@
-"""When a run saves, and what a save records."""
+"""Decides when a run saves, and records facts with every save."""
 
 import contextlib
 import time

@@ -68,7 +68,7 @@ def _match_classes(
     opened.require_head()
     if isinstance(opened.config.loss, config.Regression):
         raise config.ConfigError(
-            f"{where}: predicts numbers, which are no logits of classes; set "
+            f"{where}: predicts numbers, which are not logits of classes; set "
             "objective.target=features or tokens"
         )
     remedy = "name one of the same classes, or set objective.target=features or tokens"

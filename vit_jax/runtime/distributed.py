@@ -127,7 +127,7 @@ def _write_host(folder: pathlib.Path, me: ProcessInfo) -> None:
 
 
 def _end_with_code(me: ProcessInfo, workdir: pathlib.Path | None, wait: int) -> None:
-    """Turns the abort by which jax ends a process when another one is lost into exit code 70.
+    """Turns jax's abort after the loss of another process into exit code 70.
 
     jax logs which one is lost and calls abort(), which can only be caught as a signal, in C: the
     callback that jaxlib offers fails (0.10 to 0.12: std::bad_cast).

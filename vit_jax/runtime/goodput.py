@@ -1,4 +1,4 @@
-"""Goodput: what the processes of a run spent time on, over all restarts.
+"""Goodput: the time that the processes of a run spent by phase, over all restarts.
 
 Goodput is the share of time, from the first start to the end, that went into training steps which
 were not lost. The rest is start, compilation, waits for data, evaluation, saves, steps that were
@@ -58,7 +58,7 @@ class GoodputLog:
         self._failed = False
 
     def update(self, step: int, seconds: Mapping[str, float]) -> Summary:
-        """Writes what this process has spent up to a step, and returns the whole run's time."""
+        """Writes this process's time up to a step, and returns the whole run's."""
         mine = {
             "began": round(self._began, 1),
             "first_step": self._first,

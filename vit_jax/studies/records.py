@@ -45,7 +45,7 @@ class Records:
         flag: str = "--records",
         keys: Mapping[str, Any] | None = None,
     ) -> None:
-        """Reads a file, if it exists; raises ConfigError for a line that is no record.
+        """Reads a file, if it exists; raises ConfigError for a line that is not a record.
 
         Args:
           path: the file; None keeps records in memory.
@@ -156,22 +156,23 @@ class Records:
                 record = unsealed(record) if SEAL in record else record
             except ValueError as error:
                 raise config.ConfigError(
-                    f"{where}: line {number} is no record ({error}); remove the line"
+                    f"{where}: line {number} is not a record ({error}); remove the line"
                 ) from None
             yield record
 
     def _check(self, record: Any) -> None:
         """Raises ValueError unless this is the record of a cell."""
         if not isinstance(record, Mapping):
-            raise ValueError("no object")
+            raise ValueError("not an object")
         for key, kind in self._keys.items():
             value = record.get(key)
             good = _is_number(value) if kind in (int, float) else isinstance(value, kind)
             if key not in record or not good or (kind is int and not isinstance(value, int)):
-                raise ValueError(f"{key} is missing or no {getattr(kind, '__name__', 'text')}")
+                expected = getattr(kind, "__name__", "str")
+                raise ValueError(f"{key} is missing or not of type {expected}")
         for name, value in record["measures"].items():
             if not _is_number(value):
-                raise ValueError(f"measures: {name} is no number")
+                raise ValueError(f"measures: {name} is not a number")
         if record["state"] not in (DONE, FAILED):
             raise ValueError(f"state is neither {DONE} nor {FAILED}")
 
@@ -189,7 +190,7 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 def unsealed(values: Any) -> dict[str, Any]:
     """The values that `sealed` was given; raises ValueError if they were changed since."""
     if not isinstance(values, dict):
-        raise ValueError("holds no object")
+        raise ValueError("does not hold an object")
     found = {key: value for key, value in values.items() if key != SEAL}
     if values.get(SEAL) != _digest(found):
         raise ValueError(f"was changed after it was written: {SEAL} does not fit")

@@ -54,7 +54,7 @@ KINDS = {
 
 
 def for_device(device: Any) -> dict[str, str | bool]:
-    """The options for programs of a device, less those that LIBTPU_INIT_ARGS sets."""
+    """The options for programs of a device, without those that LIBTPU_INIT_ARGS sets."""
     own = os.environ.get("LIBTPU_INIT_ARGS", "")
     options = OPTIONS.get(KINDS.get(device.device_kind, ""), {})
     return {name: value for name, value in options.items() if f"--{name}=" not in own}

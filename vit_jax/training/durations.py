@@ -1,4 +1,4 @@
-"""The durations of a run in steps, and what they say about each step."""
+"""The durations of a run in steps, and what happens at each step."""
 
 import dataclasses
 from typing import Self

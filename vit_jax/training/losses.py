@@ -99,7 +99,7 @@ def _scale(loss: config.Regression, dtype: np.typing.DTypeLike) -> tuple[np.ndar
 
 
 def with_scale(cfg: config.Config, source: Source) -> config.Config:
-    """The config with mean and standard deviation of the training images' numbers, if it has some.
+    """The config with mean and standard deviation of the training images' targets, if any.
 
     Raises DataError for a column that is constant, or so far from 0 that float32 cannot hold it.
     """
@@ -201,7 +201,7 @@ class ClassCounts(NamedTuple):
 
 
 def count_classes(cfg: config.Config, source: Source) -> ClassCounts | None:
-    """The classes of the training images, where the loss of a config needs their numbers."""
+    """Counts of the training images by class, if the config's loss needs them."""
     if not cfg.train.class_weights and not isinstance(cfg.loss, config.LogitAdjusted):
         return None
     names = tuple(source.classes)

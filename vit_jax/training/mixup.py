@@ -1,4 +1,4 @@
-"""Mixup and CutMix: training on two images in one, and on both of their labels.
+"""Mixup and CutMix: blends pairs of images and their labels.
 
 Mixup blends them (Zhang et al. 2018), CutMix puts a box of one into the other (Yun et al. 2019).
 
@@ -22,7 +22,7 @@ from vit_jax.training import streams
 
 
 class Mix(NamedTuple):
-    """The share of itself that each row keeps in a step; the rest is its neighbor's.
+    """The share of its own image that each row keeps in a step; the rest is its neighbor's.
 
     Attributes:
       labels: share of the label, float32.

@@ -106,7 +106,7 @@ def _clip_each(limit: float) -> optax.GradientTransformation:
 def _waiting(
     moments: optax.GradientTransformation, waits: Mapping[str, int]
 ) -> optax.GradientTransformation:
-    """Moments that begin, and count, when their parameters begin to train."""
+    """Delays the moments, and their step count, until their parameters train."""
     if not any(waits.values()):
         return moments
 
@@ -131,13 +131,13 @@ def wait_of(name: str, waits: Mapping[str, int]) -> int:
 
 @components.register("optimizer", "adam")
 def adam(*, b1: float, b2: float, eps: float, moment_dtype: str) -> optax.GradientTransformation:
-    """Adam (Kingma and Ba 2015), with a first moment of `moment_dtype`."""
+    """Adam (Kingma and Ba 2015), its first moment stored in `moment_dtype`."""
     return optax.scale_by_adam(b1, b2, eps, mu_dtype=jnp.dtype(moment_dtype))
 
 
 @components.register("optimizer", "sgd")
 def sgd(*, momentum: float, moment_dtype: str) -> optax.GradientTransformation:
-    """SGD with a momentum of `moment_dtype`."""
+    """SGD with momentum, stored in `moment_dtype`."""
     return optax.trace(momentum, accumulator_dtype=jnp.dtype(moment_dtype))
 
 

@@ -67,7 +67,7 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
 
 
 def check_config(cfg: config.Config) -> None:
-    """Raises ConfigError for options that do not fit each other, of a complete model."""
+    """Raises ConfigError for options that do not fit each other or the complete model."""
     models.check_model(cfg.model, cfg.data.image_size)
     models.check_masked(cfg.model, cfg.objective)
     checks.check_options(cfg)
@@ -89,7 +89,7 @@ def _check_size(model: config.Model, size: tuple[int, int], key: str) -> None:
 
 
 def check_trains(cfg: config.Config) -> None:
-    """Raises ConfigError for a complete config of what can be evaluated, but not trained."""
+    """Raises ConfigError for a complete config that can be evaluated but not trained."""
     checks.check_numbers(cfg)
     checks.check_sequences(cfg)
     if cfg.data.aspect == "native":
@@ -97,7 +97,7 @@ def check_trains(cfg: config.Config) -> None:
 
 
 def _located(cfg: config.Config) -> config.Config:
-    """A config as a run records it: it is resumed and evaluated from other directories too."""
+    """The config with absolute paths, so that a run can be used from other directories."""
 
     def absolute(option: str) -> str:
         path = config.get(cfg, option)

@@ -46,6 +46,7 @@ def create(
     decay = _decay(schedule, lr, steps, warmup)
     if warmup:
         decay = optax.join_schedules([optax.linear_schedule(0.0, lr, warmup), decay], [warmup])
+    # Multiplied last: the rate before the cooldown does not depend on the length of the run.
     if cooldown:
         decay = _cooled(decay, steps, cooldown)
     return _of_float(decay)
@@ -63,6 +64,7 @@ def _decay(schedule: config.Schedule, lr: float, steps: int, warmup: int) -> opt
     rest = max(steps - warmup, 1)
     match schedule:
         case config.Falling(name="cosine", end=end):
+            # optax's alpha is the end as a share of the start.
             return optax.cosine_decay_schedule(lr, rest, alpha=end / lr)
         case config.Falling(end=end):
             return optax.linear_schedule(lr, end, rest)
@@ -96,6 +98,7 @@ def _staircase(lr: float, drops: Sequence[float]) -> optax.Schedule:
     """The constant lr, divided by 10 from each step of `drops` on (Big Transfer, section 3.3)."""
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        # Both count from the end of the warm-up, where `join_schedules` restarts the steps.
         passed = jnp.asarray(step) >= jnp.asarray(drops, jnp.float32)
         return lr * 0.1 ** jnp.sum(passed, dtype=jnp.float32)
 

@@ -1,4 +1,4 @@
-"""Examines devices: each takes the same training steps again and again, and must get the same bits.
+"""Tests devices: each repeats the same training steps and must get the same bits.
 
 Every device of every process computes alone, on its own copy of state and images, so that a
 difference names the device that made it.

@@ -101,7 +101,7 @@ def placed(shapes: Tree, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...]
 
 
 def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding]) -> list[jax.Array]:
-    """Copies arrays, each to the devices of its place.
+    """Copies arrays, each to its sharding in `places`.
 
     One program makes all: each start of one takes its time, and on CPUs, processes can wait for
     each other without end in the collectives of many small ones.

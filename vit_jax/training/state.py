@@ -1,4 +1,4 @@
-"""The training state: a plain dict, created where it will live."""
+"""The training state: a plain dict, created shard by shard on its devices."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ class UserError(Exception):
 
 
 class AssumptionWarning(UserWarning):
-    """What a weights file, or data beside a head, leaves open, and what is assumed instead.
+    """An assumption about what a weights file, or the data of a head, leaves open.
 
     Attributes:
       reference: the file or option, as the user names it.

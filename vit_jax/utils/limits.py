@@ -43,7 +43,7 @@ def read_file(path: Any, most: int) -> bytes:
     with io.FileIO(name, opener=_open) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise LimitError("is no regular file")
+            raise LimitError("is not a regular file")
         if status.st_size > most:
             raise LimitError(f"has {status.st_size:,} bytes, more than {most:,}")
         return _all(file, most)

@@ -28,7 +28,7 @@ SHORTEST = 8  # characters of the value of a variable that is a secret
 
 
 def without_secrets(text: str) -> str:
-    """Text without passwords, tokens and signatures, and values of such variables."""
+    """Removes passwords, tokens and signatures, and the values of such variables."""
     for name, value in os.environ.items():
         if len(value) >= SHORTEST and value in text and name.endswith(NAMES):
             text = text.replace(value, "***")

@@ -24,7 +24,7 @@ class Global(NamedTuple):
 
 
 class Inert:
-    """An object of an allowed class, of which nothing is known or needed."""
+    """A placeholder for an object of an allowed class whose content is not needed."""
 
 
 class Readable(Protocol):

@@ -255,7 +255,7 @@ def read_lines(
         yield number, values
     if torn:
         where = f"line {torn[0]}{messages.more(torn)}"
-        say(f"{path}: {where} is no JSON, cut short or damaged; passed over")
+        say(f"{path}: {where} is not JSON (cut short or damaged); passed over")
 
 
 def fill(source: Any, buffer: memoryview) -> None:

@@ -137,7 +137,7 @@ class _Walker:
     def _chunk(self) -> MsgpackArray:
         kind, value = self._next()
         if kind != "extension" or value[0] != 1:
-            raise ValueError("a chunk that is no array")
+            raise ValueError("a chunk that is not an array")
         return self._array(self._file.tell() + value[1])
 
     def _numbered(self, read: Callable[[], Value]) -> Iterator[Value]:
@@ -153,7 +153,7 @@ class _Walker:
     def _count(self) -> int:
         kind, value = self._next()
         if kind != "value" or type(value) is not int or not 0 <= value < 2**48:
-            raise ValueError("a shape that is no count")
+            raise ValueError("a shape that is not a count")
         return value
 
     def _text(self) -> str:

@@ -55,7 +55,7 @@ BY_HAND = "download it elsewhere and give its path"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Download:
-    """Files that belong together: one, or several of one folder, of which the last is largest.
+    """Files that belong together: one, or several of one folder, the largest last.
 
     Attributes:
       name: what people call it.
@@ -297,7 +297,7 @@ def _token() -> str:
     """The token of the Hugging Face Hub, empty without one; raises WeightsError."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"[\w\-.]*", token, re.ASCII):  # which an error of a header would print
-        raise WeightsError("HF_TOKEN: is no token; it has letters, digits, - and _ only")
+        raise WeightsError("HF_TOKEN: is not a token: it has letters, digits, - and _ only")
     return token
 
 
@@ -348,7 +348,7 @@ def _check_size(one: _CachedFile, total: int | None, start: int) -> None:
 
 
 def _is_whole(one: _CachedFile) -> bool:
-    """Whether a part is a file of its kind to its last byte, and not, say, the page of a proxy.
+    """Whether a part is a complete file of its kind, not the HTML page of a proxy.
 
     A table does not tell its last byte.
     """
@@ -419,7 +419,7 @@ def shown(url: str) -> str:
 
 
 def mirrored(url: str) -> str:
-    """The address in VIT_JAX_MIRROR that stands in for a published one."""
+    """The address in VIT_JAX_MIRROR that replaces a published one."""
     mirror = os.environ.get("VIT_JAX_MIRROR", "").rstrip("/")
     for host in (STORAGE, HUB):
         if mirror and url.startswith(f"{host}/"):

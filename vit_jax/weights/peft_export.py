@@ -60,7 +60,7 @@ def write(
             heads += [module] if source.endswith(".weight") else []
         elif f"{target}/a" in adapters.arrays:
             if rule.parts > 1 or rule.layout.axes != (1, 0):
-                raise WeightsError(f"lora.where: {target} is no layer of its own in transformers")
+                raise WeightsError(f"lora.where: {target} is not a separate layer in transformers")
             for side in "ab":
                 values = adapters.arrays[f"{target}/{side}"]
                 values = values if index is None else values[index]

@@ -63,8 +63,8 @@ def base(folder: pathlib.Path, given: str | None) -> pathlib.Path:
         published = zoo.find(str(name)).name
     except WeightsError as error:
         raise WeightsError(
-            f"{CONFIG}: base_model_name_or_path={json_fields.shown(name)}: is no published name; "
-            "set --config.init_from=PATH to those weights"
+            f"{CONFIG}: base_model_name_or_path={json_fields.shown(name)}: is not a published "
+            "name; set --config.init_from=PATH to those weights"
         ) from error
     return zoo.resolve(published)
 
@@ -172,7 +172,7 @@ def _check_shapes(
 
 
 def _scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
-    """What multiplies B A of a layer, by its name in the adapter."""
+    """The factor of B A in a layer, by its name in the adapter."""
     alpha = settings.get("lora_alpha")
     patterns = settings.get("alpha_pattern") or {}
     if patterns:

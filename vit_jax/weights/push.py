@@ -83,13 +83,13 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
         raise WeightsError(f"{folder}: no such folder; vit_jax convert --to=hf writes one")
     if not (folder / "config.json").is_file() or (folder / "checkpoints").exists():
         raise WeightsError(
-            f"{folder}: is no folder of weights; write one with vit_jax convert --to=hf, or timm"
+            f"{folder}: is not a folder of weights; write one with vit_jax convert --to=hf, or timm"
         )
     found = sorted(folder.iterdir())
     for file in found:
         # A link could send any file of this machine, a hidden file is often a secret.
         if file.is_symlink() or not file.is_file() or file.name.startswith("."):
-            raise WeightsError(f"{file}: is no file of the weights; move it away, then push again")
+            raise WeightsError(f"{file}: is not one of the weights; move it away, then push again")
     return found
 
 

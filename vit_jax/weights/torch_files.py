@@ -78,7 +78,7 @@ def rebuilt_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any)
     if len(expect(shape, tuple)) != len(expect(strides, tuple)) or len(shape) > limits.AXES:
         raise ValueError(f"a tensor of {len(shape)} axes")
     if not all(type(n) is int and 0 <= n < 2**48 for n in (offset, *shape, *strides)):
-        raise ValueError("a tensor whose shape or strides are no counts")
+        raise ValueError("a tensor whose shape or strides are not counts")
     tensor = Tensor(expect(storage, Storage), offset, shape, strides)
     if offset + tensor.span > tensor.storage.count:
         raise ValueError("a tensor that reaches beyond its storage")
@@ -275,7 +275,7 @@ def _sequence(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray
 
 
 class _BoundedFile:
-    """A file of which no more than MAX_PICKLE bytes are read, whatever the pickles declare."""
+    """A file that reads at most MAX_PICKLE bytes, whatever its pickles declare."""
 
     def __init__(self, file: File) -> None:
         self._file, self._left = file, MAX_PICKLE

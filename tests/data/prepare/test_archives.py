@@ -166,12 +166,12 @@ def test_long_listings_are_made_in_pieces(tmp_path, monkeypatch):
         (block(b"long", octal(8**11 - 1), b"L"), "headers of one member have more than 1,048,576"),
         (block(b"pax", octal(2**21), b"x"), "headers of one member have more than 1,048,576"),
         (filed(b"s", b"\1" * BLOCK, b"S"), "'s' is a sparse file"),
-        (pax(GNU__sparse__map=b"garbage") + IMAGE, "is no tar, or a damaged one: "),
+        (pax(GNU__sparse__map=b"garbage") + IMAGE, "is not a tar, or is damaged: "),
         (pax(GNU__sparse__map=b"0,1", GNU__sparse__size=b"9") + IMAGE, "is a sparse file"),
         (
             pax(GNU__sparse__major=b"1", GNU__sparse__minor=b"0", GNU__sparse__realsize=b"z")
             + IMAGE,
-            "is no tar, or a damaged one: ",
+            "is not a tar, or is damaged: ",
         ),
         (pax(path=b"b" * 5000 + b".jpg") + IMAGE, "a name of more than 4,096 characters"),
         (filed(b"pax", b"", b"x") * 3000 + IMAGE, "headers of one member"),
@@ -316,7 +316,7 @@ def test_folders_within_folders_and_pipes(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"a/b/c/d: folders are nested more than 4 levels deep"):
         image_listing.scan([tmp_path])
     os.mkfifo(tmp_path / "pipe.tar")
-    assert refusal(tmp_path / "pipe.tar") == "is no regular file"
+    assert refusal(tmp_path / "pipe.tar") == "is not a regular file"
 
 
 def test_a_zip_of_several_disks_is_named(tmp_path):
@@ -392,7 +392,7 @@ def test_damaged_and_compressed_tars_are_named(tmp_path):
     path.write_bytes(damaged)
     assert refusal(path) == f"is damaged at byte {3584 * 2}; download it again"
     path.write_bytes(b"no tar at all" * 100)
-    assert "is no tar, or a damaged one" in refusal(path)
+    assert "is not a tar, or is damaged" in refusal(path)
     with pytest.raises(DataError, match="^--from=.*/none: no such file or folder$"):
         image_listing.scan([tmp_path / "none"])
 

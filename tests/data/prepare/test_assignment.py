@@ -113,7 +113,7 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
     )
     for name in ("b\udcff", "b\n", " b"):
         assert reason("a/1.jpg", f"{name}/1.jpg") == (
-            f"class folder {name!r}: no name for a class; rename it"
+            f"class folder {name!r}: not a class name; rename it"
         )
     assert reason("train/1.jpg", "val/2.jpg") == (
         "images lie in train, val without class folders; expected SPLIT/CLASS/IMAGE"

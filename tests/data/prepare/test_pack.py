@@ -339,7 +339,9 @@ def test_a_split_without_a_good_image_is_refused(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         (tmp_path / "photos" / name / "1.jpg").write_bytes(b"bad")
-    reason = r"packed; the first: [ab]/1\.jpg: is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts"
+    reason = (
+        r"packed; the first: [ab]/1\.jpg: is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts"
+    )
     with pytest.raises(DataError, match=f"none of the images of split train can be {reason}"):
         pack.pack(packing(tmp_path / "photos", tmp_path))
 

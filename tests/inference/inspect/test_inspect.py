@@ -206,7 +206,7 @@ def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):
     entry = {"what": "posemb", "file": "posemb.png", "caption": "<b>&", "step": None}
     assert "inspect/posemb.png: is missing." in page(entry).words
     (tmp_path / "inspect" / "posemb.png").write_bytes(b"GIF89a")
-    assert "inspect/posemb.png: is no PNG." in page(entry).words
+    assert "inspect/posemb.png: is not a PNG." in page(entry).words
     (tmp_path / "inspect" / "posemb.png").write_bytes(cv2.imencode(".png", np.eye(9))[1].tobytes())
     assert "<b>&" in page(entry).words
     for wrong in ({"a": 1}, 3, entry | {"file": "../config.json"}, entry | {"file": "a)(b.png"}):

@@ -116,7 +116,7 @@ def header_of_a_bomb():
     [
         (png(), {"Content-Type": "text/plain"}, 415, "send an image as"),
         (png()[:100], KIND, 400, "truncated or damaged PNG"),
-        (b"<svg/>", KIND, 400, "is no JPEG, PNG"),
+        (b"<svg/>", KIND, 400, "is not a JPEG, PNG"),
         (b"", KIND, 400, "is empty"),
         (header_of_a_bomb(), KIND, 400, "60000 x 60000 pixels, more than"),
         (None, {**KIND, "Content-Length": "20000001"}, 413, "too large: at most 20 MB"),
@@ -295,4 +295,4 @@ def test_a_browser_sends_images_and_shows_them(viewer, tmp_path, monkeypatch):
     monkeypatch.setitem(serve.HEADERS, "Content-Security-Policy", browsing.allowing(own, probe))
     with running(viewer, page) as server:
         seen = browsing.browse(tmp_path, server.url)
-    assert seen == [False, True, 1, False, "bad.txt: the file is no JPEG, PNG,", 1]
+    assert seen == [False, True, 1, False, "bad.txt: the file is not a JPEG, PNG,", 1]

@@ -106,7 +106,7 @@ def io_reason(error: OSError) -> str:
 
 
 def stem(name: str) -> str:
-    """The name of the folder that stands for an archive: its own, without suffix."""
+    """The name of an archive without its suffix, used as the folder of its members."""
     suffix = next((each for each in SUFFIXES if name.lower().endswith(each)), "")
     return name[: len(name) - len(suffix)]
 
@@ -127,7 +127,7 @@ def list_files(path: Path, prefix: str = "") -> Iterator[FileEntry]:
     """
     try:
         if not path.is_file():
-            raise DataError(f"{path}: is no regular file")
+            raise DataError(f"{path}: is not a regular file")
         if is_zip(path):
             yield from _zip(path, prefix)
             return
@@ -187,7 +187,7 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
     except RecursionError:  # tarfile takes headers that belong to one member one within another
         raise DataError(f"{named}: is damaged: hundreds of headers of one member") from None
     except (tarfile.TarError, ValueError, OverflowError) as error:  # the last two of sparse files
-        raise DataError(f"{named}: is no tar, or a damaged one: {reason(error)}") from None
+        raise DataError(f"{named}: is not a tar, or is damaged: {reason(error)}") from None
 
 
 def _safe_path(name: str, archive: str, refused: str | None = None) -> str:
@@ -376,7 +376,7 @@ class Reader:
 
 
 def _read_member(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member of a zip, of which no more are unpacked than it declares.
+    """The bytes of a zip member; unpacks no more than it declares.
 
     Raises BadImage for a damaged one, or one that unpacks to much more than it takes.
     """

@@ -164,5 +164,5 @@ def _class_names(members: Mapping[str, Collection[str]], named: str) -> tuple[st
             )
     for name in classes:
         if not name.isprintable() or name != name.strip():
-            raise DataError(f"{named}: class folder {name!r}: no name for a class; rename it")
+            raise DataError(f"{named}: class folder {name!r}: not a class name; rename it")
     return tuple(sorted(classes))

@@ -76,7 +76,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
     request.refuse_partial(name)
     known = task.dataset.tfds if task else name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", known):
-        raise config.ConfigError(f"{name}: no name for a dataset; small letters, digits and _")
+        raise config.ConfigError(f"{name}: not a dataset name; use small letters, digits and _")
     if task is None and known in tfds.list_builders(with_community_datasets=False):
         raise DataError(
             f"{name}: TFDS has a dataset of this name, with other versions; choose another"
@@ -296,7 +296,7 @@ def plan_shards(packing: Packing, listing: Listing, assigned: Assignment) -> lis
     planned = []
     for split, order in assigned.order.items():
         if not re.fullmatch(r"\w+", split):
-            raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
+            raise DataError(f"--from: folder {split}: not a split name; use letters, digits and _")
         planned += shards.divide(path, split, order, listing.sizes(), packing.shard_bytes)
     return planned
 

@@ -142,7 +142,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def class_name(value: Any, columns: Columns, path: str) -> str | None:
-    """The folder that stands for a label; None for a missing one, which is -1 in test splits."""
+    """The class folder for a label; None if the label is missing (-1 in test splits)."""
     if value is None or value == -1:
         return None
     if isinstance(value, int) and columns.names is not None:

@@ -1,4 +1,4 @@
-"""What would spoil a run: findings about images that were read, and what to leave out."""
+"""Findings about images that would spoil a run, and the list of images to leave out."""
 
 import collections
 import dataclasses
@@ -91,7 +91,7 @@ def examine(
     leave_out: tuple[str, ...] = LEFT_OUT,
     cosine: float = duplicates.COSINE,
 ) -> Examination:
-    """Looks for everything in images that were read."""
+    """Finds every kind of problem in images that were read."""
     found = _Findings(listing, images)
     roots = duplicates.group(images.prints, images.features, cosine)
     roots[~images.readable] = np.flatnonzero(~images.readable)
@@ -125,7 +125,7 @@ def examine(
 
 
 class _Findings:
-    """Collects what is found, by kind."""
+    """Findings collected by kind."""
 
     def __init__(self, listing: Listing, images: Images) -> None:
         self._listing, self._images = listing, images
@@ -156,7 +156,7 @@ class _Findings:
                 self.add(number, "mode", f"{mode}; most are {usual[0][0]}")
 
     def add_copies(self, roots: np.ndarray) -> list[list[int]]:
-        """Copies by the first image of their group; returns the groups, the best image first."""
+        """Adds copies to the first image of their group; returns the groups, best image first."""
         listing, images = self._listing, self._images
         pixels = images.sizes.prod(axis=1)
         order = np.argsort(roots, kind="stable")
@@ -176,7 +176,7 @@ class _Findings:
         return groups
 
     def _add_conflicts(self, group: list[int]) -> None:
-        """All images of a group whose images have different classes: which is right is unknown."""
+        """Adds all images of a group with different classes: nothing says which class is right."""
         label = self._listing.label
         classes = {int(label[number]): number for number in reversed(group)}
         classes.pop(UNKNOWN, None)

@@ -55,7 +55,7 @@ def summarize(found: e.Examination) -> list[str]:
 
 
 def leaks(found: e.Examination) -> dict[str, tuple[int, int]]:
-    """For each split but the first: its images with a copy in an earlier one, and all of its."""
+    """For each split but the first, its images with a copy in an earlier split, and its images."""
     split, names = found.listing.split, found.listing.splits
     shared = np.zeros(len(names), np.int64)
     for group in found.groups:
@@ -67,7 +67,7 @@ def leaks(found: e.Examination) -> dict[str, tuple[int, int]]:
 
 
 def assumptions(found: e.Examination) -> list[str]:
-    """How it was found, and by which thresholds."""
+    """The thresholds and methods behind the findings."""
     judged = "" if found.accuracy is None else f"; it is right on {found.accuracy:.1%}"
     splits = found.listing.splits
     return [

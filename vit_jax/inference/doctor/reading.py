@@ -28,7 +28,7 @@ MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 0  # Pillow warns above
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Images:
-    """What is known of N images: about 600 bytes and D features each.
+    """Facts about N images: about 600 bytes and D features each.
 
     Attributes:
       errors: why images cannot be used, by index; of these nothing else is known.
@@ -58,7 +58,7 @@ class _Image(NamedTuple):
 
 
 def read_images(listing: Listing, model: loading.LoadedModel) -> Images:
-    """Reads, decodes and embeds all images; one that cannot be read does not end it."""
+    """Reads, decodes and embeds all images; unreadable ones are recorded with the reason."""
     count = len(listing.paths)
     width = loading.feature_shape(model.model, "pre_logits")[0]
     found = Images(

@@ -95,5 +95,5 @@ def write_fix_list(path: pathlib.Path, found: examination.Examination) -> int:
 
 
 def _fits(name: str) -> bool:
-    """Whether a list can have a path: what reads it takes no other spelling."""
+    """Whether the reader of a fix list would accept this spelling of a path."""
     return messages.is_utf8(name) and name == name.strip() and "\\" not in name

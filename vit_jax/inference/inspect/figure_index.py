@@ -1,4 +1,4 @@
-"""The folder of figures that `vit_jax inspect` leaves: what each shows, and of which step."""
+"""The index of the figures that `vit_jax inspect` writes: content and step of each."""
 
 import dataclasses
 import json
@@ -38,10 +38,10 @@ def read_index(folder: pathlib.Path) -> list[Figure]:
     try:
         figures = [Figure(**one) for one in limits.read_json(folder / INDEX, limits.TABLE)]
     except TypeError as error:
-        raise ValueError(f"{FOLDER}/{INDEX}: is no list of figures") from error
+        raise ValueError(f"{FOLDER}/{INDEX}: is not a list of figures") from error
     for one in figures:
         if not (isinstance(one.file, str) and NAME.fullmatch(one.file)):
-            raise ValueError(f"{FOLDER}/{INDEX}: {one.file!r} is no name of a figure")
+            raise ValueError(f"{FOLDER}/{INDEX}: {one.file!r} is not the name of a figure")
     return figures
 
 
@@ -60,7 +60,7 @@ def read_pictures(run: pathlib.Path) -> tuple[list[Picture], list[str]]:
             problems.append(f"{FOLDER}/{one.file}: is missing")
             continue
         if not png.startswith(MAGIC):
-            problems.append(f"{FOLDER}/{one.file}: is no PNG")
+            problems.append(f"{FOLDER}/{one.file}: is not a PNG")
             continue
         step = "" if one.step is None else f" Step {one.step:,}."
         path = f"{FOLDER}/{one.file}"
@@ -69,7 +69,7 @@ def read_pictures(run: pathlib.Path) -> tuple[list[Picture], list[str]]:
 
 
 def add(folder: pathlib.Path, new: Sequence[Figure]) -> None:
-    """Puts figures into the index of a folder, in the place of older ones of their kinds."""
+    """Adds figures to the index of a folder, replacing older ones of their kinds."""
     kinds = {one.what for one in new}
     try:
         kept = [one for one in read_index(folder) if one.what not in kinds]

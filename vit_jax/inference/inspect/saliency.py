@@ -46,7 +46,7 @@ BLUR = (11 / 224, 5 / 224)  # kernel and deviation of the insertion's first imag
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The probability of a class while cells of an image go, or come, in the order of a map.
+    """The probability of a class as cells are deleted or inserted in the order of a map.
 
     Attributes:
       shares: (n,) of the cells that are gone, or there, from 0 to 1.
@@ -333,7 +333,7 @@ def _gradients(
 def integrated_gradients(
     opened: loading.LoadedModel, pixels: np.ndarray, black: np.ndarray, label: int, steps: int
 ) -> tuple[np.ndarray, float]:
-    """Integrated gradients by the midpoint rule, and by how much the logit rises.
+    """Integrated gradients by the midpoint rule, and the rise of the logit that they explain.
 
     Args:
       opened: the model.
@@ -411,7 +411,7 @@ def _curve(
 
 
 def _blur(view: np.ndarray) -> np.ndarray:
-    """A view under a Gaussian as wide, for its side, as the authors' at 224 pixels."""
+    """A view blurred by the authors' Gaussian, scaled from 224 pixels to its side."""
     kernel, deviation = (share * min(view.shape[:2]) for share in BLUR)
     size = 2 * max(round((kernel - 1) / 2), 1) + 1
     return cv2.GaussianBlur(view, (size, size), deviation).reshape(view.shape)

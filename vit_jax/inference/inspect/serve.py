@@ -116,7 +116,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     timeout = SECONDS
 
     def setup(self) -> None:
-        """Begins to wait for the request."""
+        """Starts the deadline for the request."""
         super().setup()
         self._arriving = _Arriving(self.connection)
         self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
@@ -184,7 +184,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return body
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answers what http.server itself refuses as everything else is answered."""
+        """Answers errors of http.server itself in the same form as all others."""
         status = HTTPStatus(code)
         self._send_error(RejectedError(status, message or status.phrase))
 

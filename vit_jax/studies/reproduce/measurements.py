@@ -44,7 +44,7 @@ class Where(NamedTuple):
 
 
 def read_stored(run: TableRun, workdir: pathlib.Path) -> StoredRun | StoredTransfer | None:
-    """What is stored of a run or transfer; None if it has not started."""
+    """The stored results of a run or transfer; None if it has not started."""
     directory = workdir / run.directory
     if run.kind == "transfer":
         found = (directory / run_data.TRANSFER).is_file()

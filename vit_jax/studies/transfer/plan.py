@@ -152,6 +152,7 @@ def create_plan(
             f"data.targets={config.show(base.data.targets)}: transfer chooses by top-1, which "
             f"numbers have not; run `vit_jax train {base.name}`"
         )
+    # In this order: the paper's own cut, a validation split of the data, a tenth held out.
     if protocol.train and not tiny:
         splits = protocol.train, protocol.held_out
     elif base.data.test_split and split_roles.evaluation(base.data).role == split_roles.VALIDATION:

@@ -200,6 +200,7 @@ class TransferStudy(Study):
         best = max(scores.values(), key=statistics.fmean)
         error = intervals.standard_error(best) if len(best) > 1 else 0.0
         least = statistics.fmean(best) - error - ROUNDING
+        # In the plan's order, so that `min` prefers the config's own setup at equal rates.
         equal = [plan.candidates[n] for n in scores if statistics.fmean(scores[n]) >= least]
         self.selected = min(equal, key=lambda candidate: candidate.lr)
 
@@ -235,6 +236,8 @@ class TransferStudy(Study):
             "choose_seeds": list(self._plan.choose_seeds),
             "config": config.to_dict(self._plan.base),
         }
+        # Through JSON first: the digest must be that of what the file will hold (lists, not
+        # tuples).
         return sealed(json.loads(json.dumps(values)))
 
     def _summary(self) -> dict[str, dict[str, Any]] | None:

@@ -28,7 +28,7 @@ def table(transfer: Mapping[str, Any]) -> Table:
 
 
 def preview_table(transfer: Mapping[str, Any]) -> Table:
-    """What a transfer would run, from `preview`."""
+    """The runs of a transfer, from `preview`."""
     rows = [
         (
             cell["directory"],

@@ -60,6 +60,7 @@ class Distillation(Supervised):
             return {"own": out["pre_logits"], "wanted": wanted["pre_logits"]}
         assert self.teacher is not None
         grid = _grid(self.model)
+        # Both on the student's grid, so that row i is the same place in both.
         own = _cosines(_patches(self.model, out["tokens"], grid))
         other = _cosines(_patches(self.teacher.model, wanted["tokens"], grid))
         return {"distance": jnp.mean(jnp.square(own - other), axis=(1, 2))}
@@ -120,7 +121,9 @@ def _kl_divergence(student: jax.Array, teacher: jax.Array, temperature: float) -
 def _cosines(x: jax.Array) -> jax.Array:
     """Cosines between rows, (G, N, N) float32, of x (G, N, D)."""
     x = x.astype(jnp.float32)
+    # The floor keeps the gradient of a row of zeros finite.
     x = x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-12))
+    # By default TPUs multiply in bfloat16, whose 8 bits hardly tell cosines near 1 apart.
     return jnp.einsum("gnd,gmd->gnm", x, x, precision=jax.lax.Precision.HIGHEST)
 
 

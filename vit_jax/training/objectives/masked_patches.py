@@ -184,7 +184,7 @@ def measure(
 def predictions(
     outputs: jax.Array, patch: tuple[int, int], target: str, data: config.Data
 ) -> jax.Array:
-    """The pixels that outputs (B, M, outputs) stand for, (B, M, h, w, C) float32.
+    """Predicted pixels (B, M, h, w, C) float32 of outputs (B, M, outputs).
 
     In gray levels, of colors 0 to 255; of pixels, which are regressed, a little more or less.
     """

@@ -50,7 +50,7 @@ class Setup(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What an objective sees of a step besides parameters and batch.
+    """Inputs of an objective besides parameters and batch.
 
     Attributes:
       step: the number of steps taken, () int32; schedules are functions of it.
@@ -107,7 +107,7 @@ class Objective:
         return (View("image", self.cfg.data),)
 
     def init(self, key: jax.Array) -> models.Params:
-        """New parameters besides the model's, such as heads; they train, decay, shard like those.
+        """New parameters besides the model's, such as heads; treated like the model's.
 
         The state has them in `params`, under `objective`.
         """
@@ -130,7 +130,7 @@ class Objective:
         return [((one, *others), share) for one, share in first.variants(self.durations.steps)]
 
     def draw(self, batch: Batch, step: jax.Array) -> Tree:
-        """Draws what all images of a step share, such as the ratio of mixup."""
+        """Random values shared by all images of a step, such as the ratio of mixup."""
         return None
 
     def prepare(self, batch: Batch, step: jax.Array) -> Batch:

@@ -53,7 +53,7 @@ class HuggingFaceBeit(huggingface.HuggingFace):
         if options["relative_bias"] != "none" and height != width:
             raise WeightsError(
                 f"image_size={height},{width}: transformers mixes up the offsets of images that "
-                "are no square"
+                "are not a square"
             )
         # transformers gives the pooler a norm only with `use_mean_pooling`, so the arrays answer
         # this.

@@ -31,7 +31,7 @@ PIXELS = {
 }
 UNKNOWN_HEADS = (
     "does not say how many heads its layers of width {} have; "
-    "give them: --config.model.heads=3, say"
+    "give them, such as --config.model.heads=3"
 )
 # Model arguments that arrays also reveal, or that change no prediction.
 SHOWN = re.compile(

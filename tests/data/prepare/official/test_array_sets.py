@@ -153,10 +153,10 @@ def bad_hdf5():
     return {
         declares: "latents/classes: has the shape (3221225472, 6) and the type int64",
         chunk: "imgs: has parts of (700000, 64, 64), which take too much memory",
-        outside: "imgs: is no array, or outside of the file",
+        outside: "imgs: is not an array, or lies outside of the file",
         link: "imgs is missing, or a link to elsewhere",
-        virtual: "imgs: is no array, or outside of the file",
-        group: "imgs: is no array, or outside of the file",
+        virtual: "imgs: is not an array, or lies outside of the file",
+        group: "imgs: is not an array, or lies outside of the file",
         fewer: "has other numbers of labels than of images",
         other: "has labels that are not dSprites'",
     }
@@ -192,7 +192,7 @@ def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
         ({"latents_classes": np.zeros((8, 6), int)}, "has other numbers of labels than of images"),
         ({"latents_values": np.full((7, 6), 101.0)}, "has labels that are not dSprites'"),
         ({"latents_values": None}, ".npz/latents_values.npy"),
-        ({"latents_values": np.array({})}, "latents_values.npy: is no array, or a damaged one"),
+        ({"latents_values": np.array({})}, "latents_values.npy: is not an array, or is damaged"),
     ],
 )
 def test_a_npz_that_is_not_dsprites(changes, line, tmp_path):

@@ -98,8 +98,8 @@ BROKEN = {
     "cut": (official_fakes.mat(a=1.0)[:-8], DAMAGED.format("an element is truncated")),
     "other": (official_fakes.mat(b=1.0), "a.mat: has no array a: it is not the official file"),
     "bomb": (bomb(10**7), "a.mat: unpacks to more than 100,000 bytes; not the official file"),
-    "floats": (floats(1), DAMAGED.format("flags, a shape or a length are no integers")),
-    "nan": (floats(math.nan), DAMAGED.format("flags, a shape or a length are no integers")),
+    "floats": (floats(1), DAMAGED.format("flags, a shape or a length are not integers")),
+    "nan": (floats(math.nan), DAMAGED.format("flags, a shape or a length are not integers")),
     **{
         f"width {n}": (widths(n), DAMAGED.format("a table has no names of columns"))
         for n in (0, 24, 33, 2**31)

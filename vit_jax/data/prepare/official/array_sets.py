@@ -295,7 +295,7 @@ def _npy_array(
         try:
             length, shape, dtype, fortran = npy.read_header(found.path, file)
         except (ValueError, TypeError):
-            raise DataError(f"{found.path}: is no array, or a damaged one") from None
+            raise DataError(f"{found.path}: is not an array, or is damaged") from None
     shown = " x ".join(map(str, shape))
     if shape[1:] != part or dtype.str[1:] not in kinds or fortran:
         raise DataError(f"{found.path}: is not dSprites': {shown} values of type {dtype}")
@@ -366,7 +366,7 @@ def _hdf5_array(
             raise DataError(f"{file.filename}: {name} is missing, or a link to elsewhere")
         array = array[step]
     if not isinstance(array, h5py.Dataset) or array.is_virtual or array.external:
-        raise DataError(f"{name}: is no array, or outside of the file")
+        raise DataError(f"{name}: is not an array, or lies outside of the file")
     fits = array.shape is not None and array.shape[1:] == part and array.shape[0] <= most
     if not fits or array.dtype.str[1:] not in kinds:
         raise DataError(f"{name}: has the shape {array.shape} and the type {array.dtype}")

@@ -177,5 +177,5 @@ def _numbers(element: Element) -> np.ndarray:
 def _integers(element: Element) -> np.ndarray:
     numbers = _numbers(element)
     if numbers.dtype.kind == "f":
-        _fail("flags, a shape or a length are no integers")
+        _fail("flags, a shape or a length are not integers")
     return numbers
