@@ -367,7 +367,7 @@ NOWHERE = (
          "--config=hom.py: no such file; did you mean home.py?"),
         (["train", "--config=mine/my.py:x"], "--config=mine/my.py: no such file"),
         (["show"], "show: name a config; see `vit_jax list`"),
-        (["transfer", "x", "--draws=2"], "--draws=2: of which combinations? add --try"),
+        (["transfer", "x", "--draws=2"], "--draws=2: draws combinations of --try; add --try"),
         (["list", "--config.seed=1"], "--config.seed: list takes no config options"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
         (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),

@@ -227,7 +227,7 @@ def open_evaluation(
 def classification(run: Evaluation, split: str | None = None) -> Evaluator:
     """Measures loss and accuracy on a split; by default, on the evaluation split."""
     if run.cfg.data.targets:
-        raise ConfigError(f"{KEY}=classification: is of classes; data.targets has numbers")
+        raise ConfigError(f"{KEY}=classification: is for classes, but data.targets has numbers")
     source = run.open_split(split or run.cfg.data.eval_split)
     return evaluators.classification(run.model, run.cfg, run.runner(source))
 

@@ -384,7 +384,7 @@ def test_damaged_and_compressed_tars_are_named(tmp_path):
     path.write_bytes(gzip.compress(whole))
     assert refusal(path).endswith(f"random access; first: gunzip --keep {path}")
     path.write_bytes(official_fakes.tar({"a.tar": gzip.compress(whole)}))
-    assert refusal(path).startswith("a.tar: is no tar, or a damaged one")
+    assert refusal(path).startswith("a.tar: is not a tar, or is damaged")
     path.write_bytes(whole[:9000])
     assert refusal(path) == "is truncated: it ends within a/2.jpg"
     damaged = bytearray(whole)

@@ -122,7 +122,7 @@ def test_what_was_changed_by_hand_is_refused(tmp_path):
     with pytest.raises(config.ConfigError, match=r"\(choose_seeds: 0 -> 0,1\)"):
         transfer.perform(sweeps.plan(choose_seeds=(0, 1)), tmp_path)
     for name, line in (
-        ("cells.jsonl", "line 1 is no record (was"),
+        ("cells.jsonl", "line 1 is not a record (was"),
         ("transfer.json", "unreadable"),
     ):
         whole = (tmp_path / name).read_text()
