@@ -193,3 +193,8 @@ def test_a_smoke_run_has_the_roles_of_splits_and_the_parts_of_the_schedule(split
         assert (cfg.data.eval_split, cfg.data.test_split) == expected
         found = cfg.schedule.warmup, cfg.schedule.cooldown
         assert [str(one) for one in found] == [f"{n > 0:d} steps" for n in (warmup, cooldown)]
+
+
+def test_images_that_do_not_fit_the_patches_are_refused_before_anything_is_built():
+    with pytest.raises(config.ConfigError, match=r"^data\.image_size=9,8: "):
+        run_config.resolve("digits", {"data.image_size": "9,8"})

@@ -224,6 +224,16 @@ def test_a_copy_that_is_read_does_not_change(rooted, memory):
     assert sorted(memory.taken[34:]) == ["train/cat/0.png", "train/cat/8.png"]
 
 
+def test_a_copy_that_lost_bytes_is_completed_before_it_is_read(rooted, memory):
+    options, disk = rooted
+    file = bucket.local_root(ROOT, options["cache"], 1.0) / "test.csv"
+    end_of_process()
+    file.write_bytes(b"image")
+    bucket.local_root(ROOT, options["cache"], 1.0)
+    assert file.read_bytes() == (disk / "test.csv").read_bytes()
+    assert memory.taken[34:] == ["test.csv"]
+
+
 def test_a_mistake_about_a_root_names_its_options(rooted, memory):
     options, _ = rooted
     for data, line in (

@@ -70,6 +70,21 @@ def test_a_padded_image_as_alone(options):
         np.testing.assert_allclose(logits, expected[0], rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.slow
+def test_dropout_of_padded_patches_is_a_function_of_the_key():
+    sizes = {"patch_size": (4, 4), "width": 16, "depth": 1, "mlp_dim": 32, "heads": 2}
+    cfg = config.Model(num_classes=3, dropout=0.5, **sizes)
+    model = models.create(cfg, image_size=(12, 12))
+    params = model.init(jax.random.key(0))
+    params["head"]["kernel"] = jnp.ones_like(params["head"]["kernel"]).at[1:].set(0)
+    patches = np.random.default_rng(0).normal(size=(2, 6, 4, 4, 3)).astype(np.float32)
+    grids = np.array([(2, 3), (1, 2)], np.int32)
+    apply = jax.jit(lambda key: model.apply_sequences(params, patches, grids, key=key)[0])
+    once, again, other = (apply(jax.random.key(n)) for n in (1, 1, 2))
+    np.testing.assert_array_equal(once, again)
+    assert (once != other).all()
+
+
 def test_padding_has_no_gradient_and_no_answer():
     trainer = build.build(configure(data=NATIVE), 1000, devices=jax.devices()[:1])
     params = trainer.model.init(jax.random.key(0))

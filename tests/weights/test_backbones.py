@@ -213,7 +213,7 @@ def test_files_of_torchvision_at_224_are_of_its_recipe_larger_ones_of_swag(side,
     assert (data.eval_crop, data.crop_pct) == ("central", crop)
     assert data.resampling == f"antialiased_{resampling}"
     assert ((data.mean, data.std), model.heads) == (family.IMAGENET, 6)
-    assert (model.position_resize, model.pooling) == ("bicubic", "token")
+    assert (model.position_resize, model.pooling, model.norm_epsilon) == ("bicubic", "token", 1e-6)
     assert facts.assumed.keys() == {"data.image_size", "data.resampling", "data.crop_pct"}
     bare = read(edited("torchvision", ("heads.head.weight", "heads.head.bias"), **table), {})[1]
     assert bare.fresh == family.NO_HEAD

@@ -55,9 +55,7 @@ class Tfds:
         self._max_pixels = data.max_pixels
         # Raw records: `__getitem__` parses the few features that are needed, and keeps images
         # encoded.
-        raw: Any = builder.as_data_source(
-            split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES
-        )
+        raw: Any = builder.as_data_source(split)
         self._records = raw.data_source
         self.dataset, _, self.version = info.full_name.rpartition("/")
         self._title = f"{info.full_name} {split}"
