@@ -114,7 +114,7 @@ def save(
         raise WeightsError(
             f"model.architecture={spec.model.architecture}: {project.title} has no equivalent"
         )
-    params, spec, family, changes = prepare(params, spec, kind)
+    params, spec, family, changes = prepare(params, spec, kind, folder=folder)
     files = family.files(spec) if folder else {}
     if kind == "flax":
         flax_names.check_architecture(files["config.json"]["architectures"][0])
@@ -144,13 +144,18 @@ class Prepared(NamedTuple):
     changes: tuple[str, ...]
 
 
-def prepare(params: models.Params, spec: mapping.ModelSpec, kind: str) -> Prepared:
+def prepare(
+    params: models.Params, spec: mapping.ModelSpec, kind: str, *, folder: bool = True
+) -> Prepared:
     """Parameters as an export writes them; raises WeightsError for a model that it cannot hold."""
-    params, spec, changes = _normalized(params, spec, kind)
-    family, title = find_family(spec, kind), PROJECTS[kind].title
-    if spec.mae is not None and not family.autoencoders:
+    title, left = PROJECTS[kind].title, ()
+    # timm's own classes have no decoder: Meta's names hold it, in a file alone.
+    holds = find_family(spec, kind).autoencoders and not (folder and kind == "timm")
+    if spec.mae is not None and not holds:
         spec = dataclasses.replace(spec, mae=None)
-        changes += (f"the decoder is left out, as {title} has none",)
+        left = (f"the decoder is left out, as {title} has none",)
+    params, spec, changes = _normalized(params, spec, kind)
+    family, changes = find_family(spec, kind), changes + left
     _check_encoder(spec.model, title)
     family.validate_spec(spec)
     return Prepared(params, spec, family, changes)

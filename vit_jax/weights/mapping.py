@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax import config, models
-from vit_jax.models import mae
+from vit_jax.models import mae, positions
 from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.utils import tree_utils
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
@@ -365,6 +365,14 @@ def parameters(spec: ModelSpec) -> models.Params:
     if spec.mae is None:
         return model.shapes()
     return model.shapes() | {OBJECTIVE: mae.create(model, spec.mae).shapes()}
+
+
+def decoder_positions(spec: ModelSpec) -> np.ndarray:
+    """The fixed positions of a decoder, (1, 1 + P, D) float32, as files of it hold them."""
+    assert spec.mae is not None
+    rows, columns = models.grid(spec.model, spec.data.image_size)
+    table = positions.sincos_2d(rows, columns, spec.mae.decoder_width, whole=False)
+    return np.pad(np.asarray(table), ((1, 0), (0, 0)))[None]
 
 
 def read_params(

@@ -17,15 +17,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vit_jax import config, models
-from vit_jax.models import positions
+from vit_jax import config
 from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.family import Fields, Hints
-from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Shapes
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Shapes, decoder_positions
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 AROUND = (
@@ -143,9 +142,7 @@ class HuggingFaceViT(huggingface.HuggingFace):
     def constants(self, spec: ModelSpec) -> Mapping[str, np.ndarray]:
         if spec.mae is None:
             return {}
-        rows, columns = models.grid(spec.model, spec.data.image_size)
-        table = positions.sincos_2d(rows, columns, spec.mae.decoder_width, whole=False)
-        return {POSITIONS: np.pad(np.asarray(table), ((1, 0), (0, 0)))[None]}
+        return {POSITIONS: decoder_positions(spec)}
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         if (mae := spec.mae) is not None:

@@ -17,11 +17,12 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vit_jax import config, models
+from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.families import timm, torch_rules
@@ -45,6 +46,7 @@ from vit_jax.weights.mapping import (
     Shapes,
     Size,
     array_shape,
+    decoder_positions,
     size_of_positions,
 )
 
@@ -103,6 +105,7 @@ OTHERWISE = (
     (r"vit_.*_rope_.*", "its rotary positions are those of RoPE-ViT"),
 )
 NEVER = "(?!)"
+DECODER_HEADS = 16  # of Meta's decoders, whose files do not say
 BACKBONE = "patch_embed.backbone."
 META = "storage_tokens"  # registers in Meta's DINOv3
 REGISTERS = ("reg_token", "register_tokens", META)  # of timm and of Meta
@@ -625,6 +628,60 @@ def _is_clip(model: config.Model) -> bool:
     return model.norm_epsilon == 1e-5 and model.mlp == "plain" and model.resnet_units is None
 
 
+DECODER_BLOCK, DECODED = "decoder_blocks.{layer}", f"{OBJECTIVE}/encoder"
+DECODER = (
+    ("decoder_embed", f"{OBJECTIVE}/embed"),
+    ("mask_token", f"{OBJECTIVE}/mask_token"),
+    *((f"{DECODER_BLOCK}.norm{n}", f"{DECODED}/norm{n}") for n in (1, 2)),
+    (f"{DECODER_BLOCK}.attn.qkv", f"{DECODED}/attention/query|key|value"),
+    (f"{DECODER_BLOCK}.attn.proj", f"{DECODED}/attention/out"),
+    *((f"{DECODER_BLOCK}.mlp.{name}", f"{DECODED}/mlp/{name}") for name in ("fc1", "fc2")),
+    ("decoder_norm", f"{OBJECTIVE}/norm"),
+    ("decoder_pred", f"{OBJECTIVE}/pixels"),
+)
+DECODER_POSITIONS = "decoder_pos_embed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class MetaMae(TimmViT):
+    """A masked autoencoder with its decoder, under the names of Meta's code."""
+
+    autoencoders: ClassVar[bool] = True
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        made, shapes = super().read_spec(arrays, hints), Shapes(arrays, self.rules(arrays, None))
+        width = array_shape(arrays, "decoder_embed.weight", 2)[0]
+        if f"{DECODED}/mlp/fc1/kernel" not in shapes.has or "cls" not in shapes.has:
+            return made
+        if shapes.shape(f"{DECODED}/mlp/fc1/kernel", 2)[1] != 4 * width or width % DECODER_HEADS:
+            return made  # of no decoder here
+        decoder = config.Mae(
+            name="mae",
+            decoder_width=width,
+            decoder_depth=shapes.depth(f"{DECODED}/"),
+            decoder_heads=DECODER_HEADS,
+        )
+        said = f"its decoder of {DECODER_HEADS} heads, trained on normalized pixels"
+        assumed = {**made.assumed, said: "as Meta's code by default; the file does not say"}
+        return dataclasses.replace(made, mae=decoder, assumed=assumed)
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        yield from super().rules(arrays, spec)
+        if spec is None or spec.mae is not None:
+            yield from torch_rules.rules(DECODER)
+
+    def expresses(self, spec: ModelSpec) -> bool:
+        if (own := spec.mae) is None:
+            return False
+        sizes = {"decoder_width": own.decoder_width, "decoder_depth": own.decoder_depth}
+        return own == config.Mae(name=own.name, **sizes)  # the file says no more
+
+    def constants(self, spec: ModelSpec) -> Mapping[str, np.ndarray]:
+        if spec.mae is None:
+            return {}
+        return {DECODER_POSITIONS: decoder_positions(spec)}
+
+
 class UnknownTimm(timm.Timm):
     """A Vision Transformer of timm whose architecture is unknown here."""
 
@@ -691,10 +748,11 @@ FAMILIES = (
         names=NEVER,
         looks_like=lambda arrays: "masked_embed" in arrays,
     ),
-    TimmViT(
+    MetaMae(
         title="MAE",
         names=NEVER,  # in timm a ViT's
         looks_like=lambda arrays: "decoder_embed.weight" in arrays,
+        written=PLAIN,
     ),
     TimmViT(
         title="ViT",

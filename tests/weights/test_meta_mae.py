@@ -1,0 +1,134 @@
+"""A masked autoencoder under the names of Meta's code: its decoder in and out."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+from vit_jax import config, weights
+from vit_jax.models import mae, positions
+from vit_jax.weights import mapping
+
+WIDTH, INNER, GRID, PATCH, DEPTH = 16, 32, 3, 4, 2
+TOKENS = 1 + GRID * GRID
+
+
+def layers(prefix, width, depth):
+    shapes = {}
+    for i in range(depth):
+        for n in (1, 2):
+            shapes |= {f"{prefix}.{i}.norm{n}.{end}": (width,) for end in ("weight", "bias")}
+        for name, inputs, outputs in (
+            ("attn.qkv", width, 3 * width), ("attn.proj", width, width),
+            ("mlp.fc1", width, 4 * width), ("mlp.fc2", 4 * width, width),
+        ):  # fmt: skip
+            shapes[f"{prefix}.{i}.{name}.weight"] = (outputs, inputs)
+            shapes[f"{prefix}.{i}.{name}.bias"] = (outputs,)
+    return shapes
+
+
+SHAPES = {
+    "cls_token": (1, 1, WIDTH), "pos_embed": (1, TOKENS, WIDTH),
+    "patch_embed.proj.weight": (WIDTH, 3, PATCH, PATCH), "patch_embed.proj.bias": (WIDTH,),
+    **layers("blocks", WIDTH, 1), "norm.weight": (WIDTH,), "norm.bias": (WIDTH,),
+    "mask_token": (1, 1, INNER), "decoder_pos_embed": (1, TOKENS, INNER),
+    "decoder_embed.weight": (INNER, WIDTH), "decoder_embed.bias": (INNER,),
+    **layers("decoder_blocks", INNER, DEPTH),
+    "decoder_norm.weight": (INNER,), "decoder_norm.bias": (INNER,),
+    "decoder_pred.weight": (PATCH * PATCH * 3, INNER), "decoder_pred.bias": (PATCH * PATCH * 3,),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    rng = np.random.default_rng(0)
+    made = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    table = np.asarray(positions.sincos_2d(GRID, GRID, INNER, whole=False))
+    return made | {"decoder_pos_embed": np.pad(table, ((1, 0), (0, 0)))[None]}
+
+
+@pytest.fixture
+def loaded(arrays, tmp_path):
+    safetensors.save_file(arrays, tmp_path / "mae.safetensors")
+    return weights.load(tmp_path / "mae.safetensors", {"model.heads": "2"})
+
+
+def test_the_decoder_is_read_and_written_back(loaded, arrays, tmp_path):
+    own = loaded.spec.mae
+    assert own == config.Mae(name="mae", decoder_width=INNER, decoder_depth=DEPTH)
+    assert any("its decoder of 16 heads" in line for line in loaded.assumed)
+    weights.save(loaded.params, loaded.spec, "timm", tmp_path / "out.safetensors")
+    written = safetensors.load_file(tmp_path / "out.safetensors")
+    assert written.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_allclose(written[name], array, rtol=0, atol=1e-7, err_msg=name)
+
+
+def test_a_folder_of_timm_has_the_encoder_alone_and_says_so(loaded, tmp_path):
+    lines = weights.save(loaded.params, loaded.spec, "timm", tmp_path / "out")
+    assert "the decoder is left out, as timm has none" in lines
+    assert not [
+        n for n in safetensors.load_file(tmp_path / "out/model.safetensors") if "decod" in n
+    ]
+
+
+def test_a_decoder_that_the_file_does_not_describe_stays_out(loaded, tmp_path):
+    other = config.Mae(name="mae", decoder_width=INNER, decoder_depth=DEPTH, norm_pix=False)
+    spec = dataclasses.replace(loaded.spec, mae=other)
+    lines = weights.save(loaded.params, spec, "timm", tmp_path / "out.safetensors")
+    assert "the decoder is left out, as timm has none" in lines
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"decoder_pred.weight": None}, "decoder_pred.weight is missing"),
+        ({"mask_token": np.ones((1, 1, 5), np.float32)}, r"mask_token is \(1, 1, 5\), not"),
+    ],
+)
+def test_a_decoder_with_faults_is_refused(arrays, tmp_path, changed, message):
+    values = {name: a for name, a in (arrays | changed).items() if a is not None}
+    safetensors.save_file(values, tmp_path / "mae.safetensors")
+    with pytest.raises(weights.WeightsError, match=message):
+        weights.load(tmp_path / "mae.safetensors", {"model.heads": "2"})
+
+
+def normalized(x, arrays, name):
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    return x * arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
+
+
+def linear(x, arrays, name):
+    return x @ arrays[f"{name}.weight"].T + arrays[f"{name}.bias"]
+
+
+def decoded(arrays, tokens, rank, heads=16):
+    """Pixels of patches (P, 48) of tokens (N, D), in float64, in the order of Meta's forward."""
+    erf = np.vectorize(math.erf)
+    x = linear(tokens, arrays, "decoder_embed")
+    shown = [x[1 + r] if r < len(x) - 1 else arrays["mask_token"][0, 0] for r in rank]
+    x = np.stack([x[0], *shown]) + arrays["decoder_pos_embed"][0]
+    for i in range(DEPTH):
+        name = f"decoder_blocks.{i}"
+        qkv = linear(normalized(x, arrays, f"{name}.norm1"), arrays, f"{name}.attn.qkv")
+        q, k, v = qkv.reshape(len(x), 3, heads, -1).transpose(1, 2, 0, 3)
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        y = (scores / scores.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(len(x), -1)
+        x = x + linear(y, arrays, f"{name}.attn.proj")
+        y = linear(normalized(x, arrays, f"{name}.norm2"), arrays, f"{name}.mlp.fc1")
+        x = x + linear(y * (1 + erf(y / math.sqrt(2))) / 2, arrays, f"{name}.mlp.fc2")
+    return linear(normalized(x, arrays, "decoder_norm"), arrays, "decoder_pred")[1:]
+
+
+@pytest.mark.slow
+def test_pixels_are_those_of_metas_decoder(loaded, arrays):
+    rng = np.random.default_rng(1)
+    tokens = rng.normal(size=(1 + 3, WIDTH)).astype(np.float32)
+    rank = rng.permutation(GRID * GRID).astype(np.int32)
+    decoder = mae.create(mapping.create_classifier(loaded.spec), loaded.spec.mae)
+    ours = decoder.decode(loaded.params["objective"], tokens[None], rank[None])[0]
+    wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+    np.testing.assert_allclose(ours, decoded(wide, tokens, rank), rtol=0, atol=2e-5)
