@@ -254,7 +254,7 @@ def test_a_teacher_teaches_by_name(heads):
     numbers = types.SimpleNamespace(
         require_head=lambda: None, config=config.Config(loss=config.Regression(name="mse"))
     )
-    with pytest.raises(config.ConfigError, match=r"teacher=x: predicts numbers, .* no logits of"):
+    with pytest.raises(config.ConfigError, match=r"teacher=x: predicts numbers, .* not logits of"):
         teacher._match_classes(numbers, "x", NAMES)
 
 

@@ -133,7 +133,7 @@ def test_a_bucket_has_to_be_there_and_hold_something(memory, tmp_path):
 def test_no_name_leads_out_of_the_copy(name, memory, tmp_path, monkeypatch):
     listed = {f"/photos/{name}": {"size": 1, "type": "file"}}
     monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)
-    with pytest.raises(DataError, match="is no name of a file on this machine"):
+    with pytest.raises(DataError, match="cannot be the name of a file on this machine"):
         bucket.copy(ROOT, tmp_path, MOST)
     assert not list(tmp_path.iterdir())
 
