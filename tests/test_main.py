@@ -1,0 +1,53 @@
+"""The process of a command, from its first line."""
+
+import os
+
+import pytest
+
+from vit_jax import __main__, cli
+from vit_jax.runtime import signals
+
+
+class Ended(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def happened(monkeypatch):
+    """What the process does, in order."""
+    found = []
+
+    def end(code):
+        found.append(("exit", code))
+        raise Ended
+
+    monkeypatch.setattr(signals, "listen", lambda: found.append("listens"))
+    monkeypatch.setattr(cli, "entry", lambda: found.append("command"))
+    monkeypatch.setattr(os, "write", lambda *words: found.append(words))
+    monkeypatch.setattr(os, "_exit", end)
+    return found
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_signals_are_heard_before_the_command_begins(happened):
+    __main__.entry()
+    assert happened == ["listens", "command"]
+
+
+def test_an_interrupt_before_signals_are_heard_is_one_line(happened, monkeypatch):
+    monkeypatch.setattr(signals, "listen", interrupt)
+    with pytest.raises(Ended):
+        __main__.entry()
+    assert happened == [(2, b"vit_jax: interrupted\n"), ("exit", 130)]
+
+
+def test_an_interrupt_of_the_command_is_the_last_line_of_what_was_heard(happened, monkeypatch):
+    monkeypatch.setattr(cli, "entry", interrupt)
+    monkeypatch.setattr(signals, "last_line", lambda: "stopped by SIGTERM")
+    monkeypatch.setattr(signals, "stopped", lambda: 143)
+    with pytest.raises(Ended):
+        __main__.entry()
+    assert happened == ["listens", (2, b"vit_jax: stopped by SIGTERM\n"), ("exit", 143)]
