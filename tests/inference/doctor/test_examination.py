@@ -167,6 +167,16 @@ def test_pictures_that_are_gone_are_blank(tmp_path):
     assert html.page(page.document(found, config.Config().data)).count("data:image/png") == 2
 
 
+def test_a_gallery_says_where_the_rest_is(tmp_path, monkeypatch):
+    pictures = {"a/1.png": 1, "a/2.png": 1, "a/3.png": 1, "b/4.png": 4, "b/5.png": 4, "a/6.png": 6}
+    sizes = {path: (8, 8) for path in pictures}
+    monkeypatch.setattr(page, "SHOWN", 2)
+    monkeypatch.setattr(page, "GROUPS", 1)
+    text = html.page(page.document(examine(tmp_path, pictures, sizes=sizes), config.Config().data))
+    assert "Groups: 1 of 2; the fix list and --json have all" in text
+    assert "2 of 6; --json has all" in text  # tiny images are not in the fix list
+
+
 @pytest.mark.parametrize(("labels", "line"), [("balanced", False), ("rare", True)])
 def test_imbalance_is_said_from_three_to_one(tmp_path, labels, line):
     counts = {"a": 5, "b": 2} if labels == "balanced" else {"a": 6, "b": 2}

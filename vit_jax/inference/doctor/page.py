@@ -123,7 +123,7 @@ def document(found: e.Examination, data: config.Data) -> Document:
         table = Table(
             header=("image", "reason"),
             rows=[(messages.printable(one.image), one.reason) for _, one in broken[:CLASSES]],
-            caption=_shown(min(len(broken), CLASSES), len(broken)),
+            caption=_shown(min(len(broken), CLASSES), len(broken), _rest(found, "broken")),
         )
         sections.append(PageSection(title="Broken files", blocks=[table]))
     if listing.classes:
@@ -144,8 +144,14 @@ def describe(found: e.Examination) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _shown(shown: int, count: int) -> str:
-    return "" if shown == count else f"{shown:,} of {count:,}; the fix list and --json have all."
+def _shown(shown: int, count: int, rest: str = "") -> str:
+    """What is said of a part; `rest` tells where the whole is."""
+    return "" if shown == count else f"{shown:,} of {count:,}{rest}"
+
+
+def _rest(found: e.Examination, kind: str) -> str:
+    listed = kind in found.leave_out
+    return f"; {'the fix list and --json have all' if listed else '--json has all'}"
 
 
 def _classes(found: e.Examination) -> Table:
@@ -179,14 +185,16 @@ class _Pictures:
             caption += f"; classes {', '.join(classes)}" if len(classes) > 1 else ""
             pictures = [self._picture(at, self._class(at)) for at in group[:MEMBERS]]
             blocks.append(Gallery(samples=pictures, caption=caption))
-        rest = _shown(min(len(groups), GROUPS), len(groups))
+        rest = _shown(min(len(groups), GROUPS), len(groups), _rest(found, "copy"))
         return [*blocks, *([Paragraph(text=f"Groups: {rest}", note=True)] if rest else [])]
 
     def gallery(self, kind: str) -> Gallery:
         """The first findings of a kind."""
         rows = self._found.findings[kind]
         samples = [self._sample(at, one) for at, one in rows[:SHOWN]]
-        return Gallery(samples=samples, caption=_shown(len(samples), len(rows)))
+        return Gallery(
+            samples=samples, caption=_shown(len(samples), len(rows), _rest(self._found, kind))
+        )
 
     def _sample(self, number: int, finding: e.Finding) -> Sample | Picture:
         if number in self._found.suggested and finding.kind == "label":

@@ -241,6 +241,7 @@
     $("by-head").hidden = state.mode !== "attention";
     $("layer-title").textContent = state.mode === "rollout" ? "Through layer" : "Layer";
     $("meaning").textContent = MODES[state.mode];
+    $("output").hidden = NO_PATCH.includes(state.mode);
     $("output").textContent = OUTPUT_NAME;
     $("output").setAttribute("aria-pressed", state.patch === OUTPUT);
     $("plain").setAttribute("aria-pressed", state.plain);
