@@ -169,7 +169,7 @@ def test_pictures_that_are_gone_are_blank(tmp_path):
 
 def test_a_gallery_says_where_the_rest_is(tmp_path, monkeypatch):
     pictures = {"a/1.png": 1, "a/2.png": 1, "a/3.png": 1, "b/4.png": 4, "b/5.png": 4, "a/6.png": 6}
-    sizes = {path: (8, 8) for path in pictures}
+    sizes = dict.fromkeys(pictures, (8, 8))
     monkeypatch.setattr(page, "SHOWN", 2)
     monkeypatch.setattr(page, "GROUPS", 1)
     text = html.page(page.document(examine(tmp_path, pictures, sizes=sizes), config.Config().data))
