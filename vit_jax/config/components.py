@@ -111,7 +111,8 @@ def register(kind: str, name: str) -> Callable[[C], C]:
 
 def built_in(kind: str) -> tuple[str, ...]:
     """The names of the components of a kind that this package has; they need no plug-in."""
-    return (*KINDS[kind].classes, *(OPTAX_OPTIMIZERS if kind == "optimizer" else ()))
+    of_optax = OPTAX_OPTIMIZERS if kind == "optimizer" else ()
+    return tuple(dict.fromkeys((*KINDS[kind].classes, *of_optax)))
 
 
 def find(kind: str, name: str, key: str) -> Callable[..., Any]:

@@ -435,6 +435,18 @@ class Lamb(Optimizer, components=("lamb",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Lars(Optimizer, components=("lars",)):
+    """LARS's arguments, those of optax: to list a config of the catalog must not import it."""
+
+    weight_decay_mask: bool = option(True, "Whether optax's own weight decay, which is 0, acts.")
+    trust_coefficient: float = option(0.001, "Factor on the trust ratio.", above=0)
+    eps: float = option(0.0, "Epsilon of the trust ratio.", at_least=0)
+    trust_ratio_mask: bool = option(True, "Whether updates are scaled by the trust ratio.")
+    momentum: float = option(0.9, "Momentum.", at_least=0, below=1)
+    nesterov: bool = option(False, "Whether the momentum is Nesterov's.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Lora:
     """Low-rank adapters (LoRA, Hu et al. 2021): they and the head train, all else is frozen."""
 
