@@ -8,12 +8,15 @@ import zipfile
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vit_jax import cli, config
 from vit_jax.config import ConfigError
 from vit_jax.inference import search
 from vit_jax.pages import html
+from vit_jax.pages.document import Picture
 
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/vit_tiny_token.npz"
 
@@ -65,6 +68,15 @@ def test_a_table_of_others(tmp_path, arrays, message):
         search.read_index(tmp_path / "y.npz")
 
 
+def test_a_table_in_parquet_has_a_row_for_each_image(tmp_path):
+    rows = np.float32([[3, 4, 0], [0, 0, 2]])
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 3)
+    pq.write_table(pa.table({"name": ["a", "b"], "features": flat}), tmp_path / "x.parquet")
+    found = search.read_index(tmp_path / "x.parquet")
+    assert found.names == ("a", "b")
+    np.testing.assert_allclose(found.features, [[0.6, 0.8, 0], [0, 0, 1]], rtol=1e-6)
+
+
 def test_a_table_that_declares_more_than_it_holds(tmp_path):
     """Nothing of that size is allocated."""
     path = tmp_path / "x.npz"
@@ -89,7 +101,10 @@ def test_pictures_are_below_the_folder_that_was_named(tmp_path):
         tmp_path / "photos",
         [search.SimilarImage(n, 1.0) for n in names],
     )
-    assert html.page(document).count("data:image/png") == 2  # the query's, and one more
+    assert html.page(document).count("data:image/png") == 2
+    (section,) = document.sections
+    shown = [block.caption for block in section.blocks if isinstance(block, Picture)]
+    assert shown == ["The query", "a.png, 1.000"]
 
 
 @pytest.mark.slow

@@ -553,3 +553,14 @@ def test_processes_of_one_run_are_let_in_and_those_of_another_are_not(tmp_path):
 
 def test_this_machine_is_known():
     assert locking.machine_id()  # else a lease of a dead process here would be waited for
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "changed"),
+    [(FileExistsError(), None, True), (OSError(), 412, True), (OSError(), "412", True),
+     (OSError(), 403, False), (OSError(), None, False)],
+)  # fmt: skip
+def test_a_write_is_refused_where_the_object_has_changed(error, code, changed):
+    if code is not None:
+        error.__cause__ = type("HttpError", (Exception,), {"code": code})()
+    assert locking._is_precondition(error) == changed

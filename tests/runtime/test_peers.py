@@ -152,3 +152,29 @@ def test_the_code_is_that_of_the_package_alone():
     for file in sorted(root.rglob("*.py")):
         total.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
     assert distributed.code_digest() == total.hexdigest()[:16]
+
+
+def test_processes_are_joined_in_the_order_that_names_who_is_missing(tmp_path, monkeypatch):
+    done = []
+    me = distributed.ProcessInfo(address="host:1", count=3, number=1)
+    monkeypatch.setattr(distributed, "from_environment", lambda: me)
+    monkeypatch.setattr(distributed, "_joined", [])
+    monkeypatch.setattr(distributed, "_end_with_code", lambda *given: done.append(given))
+    monkeypatch.setattr(
+        distributed.jax.distributed, "initialize", lambda **given: done.append(given)
+    )
+    distributed.initialize(tmp_path, wait=7, heartbeat=9)
+    assert done == [
+        (me, tmp_path, 7),  # first: jax aborts a process that waits in vain
+        {
+            "coordinator_address": "host:1", "num_processes": 3, "process_id": 1,
+            "initialization_timeout": 7, "heartbeat_timeout_seconds": 9,
+        },
+    ]  # fmt: skip
+    assert distributed._joined == [True]
+    assert "process 0, 2 of 3 had not" in distributed.missing_processes(
+        me, tmp_path, time.time(), 7
+    )
+    assert "process 0, 2 of 3 had not" in distributed.missing_processes(me, None, time.time(), 7)
+    (tmp_path / distributed.FOLDER / "2").write_text("host")
+    assert "process 0 of 3 had not" in distributed.missing_processes(me, tmp_path, time.time(), 7)

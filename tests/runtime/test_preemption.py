@@ -205,3 +205,36 @@ def test_elsewhere_nobody_is_asked(monkeypatch):
     monkeypatch.setattr(preemption, "start", lambda *_: 1 / 0)
     with preemption.watch_maintenance():
         pass
+
+
+def test_maintenance_is_a_signal_to_this_process(monkeypatch):
+    sent, done = [], threading.Event()
+    monkeypatch.setattr(preemption.jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(preemption.os, "kill", lambda *given: sent.append(given))
+    monkeypatch.setattr(preemption, "start", lambda server, notify: notify() or done)
+    with preemption.watch_maintenance():
+        assert sent == [(os.getpid(), signal.SIGTERM)]
+        assert not done.is_set()
+    assert done.is_set()
+
+
+@pytest.mark.parametrize(
+    ("number", "several", "passed"),
+    [(signal.SIGINT, True, True), (signal.SIGTERM, True, False), (signal.SIGINT, False, False)],
+)
+def test_the_other_processes_of_a_run_are_told_by_the_signal_of_jax(
+    number, several, passed, monkeypatch
+):
+    sent = []
+    monkeypatch.setattr(preemption.os, "kill", lambda *given: sent.append(given))
+    monkeypatch.setattr(preemption.jax.distributed, "is_initialized", lambda: several)
+    preemption.Stop().noted(number)
+    assert sent == [(os.getpid(), signal.SIGTERM)] * passed
+
+
+def test_processes_do_not_stop_between_steps(monkeypatch):
+    stop = preemption.Stop()
+    stop.signal = signal.SIGTERM
+    assert stop()
+    monkeypatch.setattr(preemption.jax, "process_count", lambda: 2)
+    assert not stop()

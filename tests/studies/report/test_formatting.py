@@ -5,7 +5,7 @@ import pytest
 import runs
 from vit_jax import config
 from vit_jax.pages.document import Gallery, Paragraph, Sample
-from vit_jax.studies.report import formatting, run_section, transfer_section
+from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
 from vit_jax.training import run_config
 
 SAMPLE = Sample(name="a.png", png=b"", truth="cat", top=[("dog", 0.9)], right=False)
@@ -62,3 +62,22 @@ def test_predictions_say_which_images_they_are_of():
     ]
     (line,) = run_section.shown(run_section.Predictions(problem="the images are gone"))
     assert line == Paragraph(text="No predictions: the images are gone", note=True)
+
+
+@pytest.mark.parametrize(
+    ("saved", "lines", "step"),
+    [
+        (2, {1: 0.9, 2: 0.5, 3: 0.7}, 2),  # of the best checkpoint, whatever the curve says
+        (None, {1: 0.9, 2: 0.5}, 1),
+        (4, {1: 0.5, 2: 0.9}, 2),  # it was saved, but not measured
+        (None, {}, None),
+    ],
+)
+def test_the_step_that_is_reported(saved, lines, step, tmp_path):
+    run = run_data.StoredRun(
+        directory=tmp_path, cfg=runs.configure(checkpoint={"best": "top1"}), record={},
+        lines=[{"step": at, "test/top1": value} for at, value in lines.items()],
+        saved=saved, parameters=None, date="", problems=(),
+    )  # fmt: skip
+    assert run.reported_at == step
+    assert run.step == max(lines, default=0)

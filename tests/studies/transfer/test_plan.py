@@ -236,7 +236,7 @@ def test_a_transfer_from_python_is_that_of_the_command(monkeypatch, tmp_path):
 
 
 def test_devices_are_the_last_words_of_the_process_that_looks_for_them(monkeypatch):
-    monkeypatch.setattr(devices.backend, "ask", lambda code: ["a", "warning", "gpu", "4"])
+    monkeypatch.setattr(devices.backend, "ask", lambda code: ["one", "more", "warning", "gpu", "4"])
     assert devices.find_devices() == ("gpu", 4)
 
 
