@@ -1,9 +1,12 @@
 """How numbers, options and cells are named on pages."""
 
+import types
+
 import pytest
 
 import runs
 from vit_jax import config
+from vit_jax.data import split_roles
 from vit_jax.pages.document import Gallery, Paragraph, Sample
 from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
 from vit_jax.training import run_config
@@ -81,3 +84,13 @@ def test_the_step_that_is_reported(saved, lines, step, tmp_path):
     )  # fmt: skip
     assert run.reported_at == step
     assert run.step == max(lines, default=0)
+
+
+@pytest.mark.parametrize(("role", "said"), [("train", True), ("validation", False)])
+def test_a_split_that_was_trained_on_is_said(role, said):
+    run = types.SimpleNamespace(
+        cfg="a config", results={"top1": 0.5}, metric=None, tested=None, lines=[],
+        evaluated=split_roles.Role("some", "some", role),
+    )  # fmt: skip
+    lines = list(run_section._measured_on(run))
+    assert lines == ["The split `some` has images that were trained on."] * said
