@@ -173,6 +173,8 @@ def test_data_in_a_bucket_keep_their_address():
     model = {"variant": "ViT-Ti/16", "num_classes": 10}
     cfg = run_config.config_from_values({"data": data, "model": model}, {})
     assert cfg.data.root == "gs://bucket/data"
+    small = run_config.config_from_values({"data": data, "model": model}, {}, tiny=True)
+    assert (small.data.source, small.model.variant) == ("synthetic", None)  # nor is it that model
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,17 @@ def test_it_says_which_device_and_array(trainer):
     assert "again when repeated: nothing of it is saved" in str(caught.value)
 
 
+def test_a_repetition_that_differs_in_one_word_is_named():
+    names, values = tuple("abcde"), np.zeros((2, 5, 2), np.uint32)
+    copies = np.arange(2)[:, None].repeat(5, axis=1)  # each device has parts of its own
+    first = replay.Digests(names, values, copies)
+    for device, array, word in ((0, 4, 0), (1, 2, 1)):
+        other = values.copy()
+        other[device, array, word] = 1
+        found = replay.differences(first, replay.Digests(names, other, copies))
+        assert found == [replay.Difference(device, names[array], "repetitions")]
+
+
 @pytest.mark.parametrize(("count", "more"), [(3, ""), (4, ", 1 more devices")])
 def test_three_devices_are_named(count, more):
     places = np.array([types.SimpleNamespace(process_index=0)] * 4)

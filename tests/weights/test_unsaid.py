@@ -139,6 +139,12 @@ def test_what_an_option_settles_is_not_told():
     assert told(activation="relu") == told() - {"activation", "gelu"}  # which has no such form
 
 
+def test_a_file_without_a_resnet_leaves_nothing_open_of_one():
+    facts = weights.read_spec(FIXTURES / "vit_tiny_token.npz")
+    assert "model.norm_epsilon" in facts.assumed
+    assert "model.resnet_epsilons" not in facts.assumed
+
+
 def test_what_metadata_say_of_a_head_is_taken_where_nothing_else_did():
     facts = weights.read_spec(foreign.FOLDER / "timm_vit_tiny.safetensors")
     names = [f"class of metadata {k}" for k in range(facts.model.num_classes)]

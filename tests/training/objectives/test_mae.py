@@ -202,6 +202,9 @@ def test_a_decoder_of_other_proportions_is_left_out(tmp_path):
     layers = [f"decoder.decoder_encoder.layer.{k}" for k in range(2)]
     narrow = {f"{layer}.{part}": shape for layer in layers for part, shape in parts.items()}
     assert weights.read_spec(write_published(tmp_path)).mae is not None
+    silent = {name: value for name, value in RECORD["config"].items() if name != "norm_pix_loss"}
+    (tmp_path / "config.json").write_text(json.dumps(silent))
+    assert not weights.read_spec(tmp_path).mae.norm_pix  # transformers' default
     assert weights.read_spec(write_published(tmp_path, **narrow)).mae is None
 
 
