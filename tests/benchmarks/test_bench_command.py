@@ -42,7 +42,6 @@ from vit_jax import cli
             "or --peer=transformers",
         ),
         (["train", "--models=R50x1"], "--models=R50x1: must be a ViT"),
-        (["train", "--models=R50+ViT-B/16"], "--models=R50+ViT-B/16: must be a ViT"),
         (["train", "--sizes=40"], "40"),
         (["train", "--attention=fast"], "--attention=fast: must be one of explicit, xla, cudnn"),
         (["checkpoint", "--models=ViT-Q/16"], "ViT-Q/16: no size Q"),

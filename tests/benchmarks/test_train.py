@@ -64,6 +64,12 @@ def measure(work, peer, said=None):
     return list(train.measure([work], peer, rounds=3, say=say))
 
 
+@pytest.mark.parametrize("name", ["R50x1", "R50+ViT-B/16"])
+def test_plain_vits_alone_have_peers(name):
+    with pytest.raises(config.ConfigError, match="must be a ViT, such as ViT-S/16"):
+        train.works([name], [224], batch=8, dtype=None, attentions=["xla"])
+
+
 def test_the_work_is_a_run_of_the_model_with_its_layers_unrolled():
     (work,) = train.works(["ViT-S/16"], [224], batch=8, dtype=None, attentions=["xla"])
     assert (work.patch, work.width, work.depth, work.mlp_dim, work.heads) == (16, 384, 12, 1536, 6)
