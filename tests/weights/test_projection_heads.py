@@ -63,6 +63,16 @@ def test_logits_are_those_of_the_authors_head(norm):
         np.testing.assert_array_equal(array, values[f"teacher.{name}"])
 
 
+def test_a_plain_last_layer_has_prototypes_of_its_lengths():
+    """As in DINOv3, which norms none of its weights."""
+    rows = np.random.default_rng(2).normal(size=(K, BOTTLENECK)).astype(np.float32)
+    plain = {"last_layer.weight_v": None, "last_layer.weight_g": None, "last_layer.weight": rows}
+    found = read(head(**plain), dataclasses.replace(OWN, norm_last_layer=False))
+    assert found is not None
+    directions = found["prototypes"]["kernel"] / np.linalg.norm(rows, axis=1)
+    np.testing.assert_allclose(directions * found["prototypes"]["length"], rows.T, atol=1e-6)
+
+
 def test_the_head_is_that_of_the_encoder_taken():
     values = head() | head("student.module.head.", seed=1)
     student = read(values, encoder="student.module.backbone.")
