@@ -189,7 +189,7 @@ def test_what_fills_no_patch_is_not_filled_in():
         ),
         (
             {"model.resnet_units": "1"},
-            "objective.name=masked_patches: the ResNet before the encoder has",
+            "objective.name=masked_patches: a hybrid's ResNet mixes the pixels",
         ),
         (
             {"train.mixup": "0.1"},

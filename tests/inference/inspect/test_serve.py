@@ -287,7 +287,7 @@ def test_a_browser_sends_images_and_shows_them(viewer, tmp_path, monkeypatch):
       $("file").files = bad.files;
       $("file").dispatchEvent(new Event("change"));
       await until(() => $("message").classList.contains("wrong"));
-      seen.push($("message").textContent.slice(0, 34), $("images").children.length);
+      seen.push($("message").textContent.slice(0, 37), $("images").children.length);
     """
     page = browsing.probed(view.page(viewer, (), live=True), script)
     own = serve.HEADERS["Content-Security-Policy"]

@@ -456,7 +456,7 @@ def test_however_it_is_computed_it_is_the_same(alone, devices, options):
          "model.position_place=layers: objective.name=mae has layers"),
         ({"model": {"pooling": "map"}}, "model.pooling=map: objective.name=mae would leave it"),
         ({"model": {"norm_place": "pooled"}}, "model.norm_place=pooled: objective.name=mae pools"),
-        ({"model": {"resnet_units": (1,)}}, "objective.name=mae: the ResNet before the encoder"),
+        ({"model": {"resnet_units": (1,)}}, "objective.name=mae: a hybrid's ResNet mixes"),
         ({"train": {"mixup": 0.5}}, "train.mixup=0.5: objective.name=mae has no labels to blend"),
         ({"checkpoint": {"best": "top1"}}, "checkpoint.best=top1: objective.name=mae has no"),
         ({"data": {"aspect": "native"}}, "data.aspect=native: is not for objective.name=mae"),
