@@ -37,7 +37,7 @@ def commands(folder, output):
     return {
         "train": [f"--workdir={folder}"],
         "evaluate": [checkpoint],
-        "predict": [checkpoint, str(folder)],
+        "predict": [checkpoint, "--examples=1"],
         "embed": [checkpoint, f"--output={output / 'x.npz'}"],
         "inspect": ["filters", checkpoint, f"--output={output}"],
         "export": [checkpoint, "--to=stablehlo", f"--output={output / 'x.stablehlo'}"],
