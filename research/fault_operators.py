@@ -72,11 +72,11 @@ def _statement(tree, start, stop, lines):
     found, node = (0, len(lines)), tree
     while node:
         inside = (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
-        around = (one for one in inside if one.lineno <= start + 1 and stop <= one.end_lineno)
+        around = (s for s in inside if s.lineno <= start + 1 and stop <= (s.end_lineno or 0))
         node = next(around, None)
         if node is None or lines[node.lineno - 1].lstrip().startswith("elif "):
             break  # an `elif` cannot be parsed alone
-        found = node.lineno - 1, node.end_lineno
+        found = node.lineno - 1, node.end_lineno or node.lineno
     return found
 
 

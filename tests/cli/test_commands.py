@@ -136,7 +136,7 @@ class Call:
 MODEL = "--checkpoint=run --step=best --config.seed=7"
 LOADED = {"overrides": {"seed": "7"}, "step": "best"}
 SIMILAR = [SimilarImage("a.png", 0.98765), SimilarImage("b.png", 0.5)]
-SEARCH = {"reference": "run", "index": Path("table.npz"), "query": Path("q.png"), **LOADED}
+SEARCH = {"reference": "run", "index": "table.npz", "query": "q.png", **LOADED}
 SEGMENTED = Segmentation(
     train=9,
     test=9,
@@ -207,13 +207,13 @@ CALLS = [
         f"search {MODEL} --index=table.npz --query=q.png --top=2 --images=all "
         "--output=p.html --json",
         "inference.search.search",
-        SEARCH | {"top": 2, "images": Path("all"), "output": Path("p.html")}, SIMILAR,
+        SEARCH | {"top": 2, "images": "all", "output": Path("p.html")}, SIMILAR,
         '{"image": "a.png", "similarity": 0.98765}\n{"image": "b.png", "similarity": 0.5}\n',
     ),
     Call(
         f"embed {MODEL} photos --output=f.npz --features=tokens --batch-size=4",
         "inference.embedding.embed",
-        {"reference": "run", "output": Path("f.npz"), "images": Path("photos"), **LOADED}
+        {"reference": "run", "output": Path("f.npz"), "images": "photos", **LOADED}
         | {"features": "tokens", "batch_size": 4}, 1234, "f.npz: 1,234 images\n",
     ),
     Call(
@@ -240,13 +240,13 @@ CALLS = [
     ),
     Call(
         f"predict {MODEL} . --csv", "inference.prediction.predict",
-        {"reference": "run", "images": [Path()], **LOADED},
+        {"reference": "run", "images": ["."], **LOADED},
         [Prediction(image="a", numbers=(("width", 0.1), ("height", 2.0)))],
         "image,width,height\r\na,0.1,2.0\r\n",
     ),
     Call(
         f"predict {MODEL} .", "inference.prediction.predict",
-        {"reference": "run", "images": [Path()], **LOADED},
+        {"reference": "run", "images": ["."], **LOADED},
         [Prediction(image="a", top=(("cat", 0.75), ("dog", 0.25)))],
         "image prediction a cat 75.0% dog 25.0%",
     ),
@@ -271,7 +271,7 @@ CALLS = [
     Call(
         f"inspect saliency {MODEL} . --count=2 --seed=3 --class=cat --steps=8 --format=both "
         "--output=new", "inference.inspect.outputs.inspect",
-        {"what": "saliency", "checkpoint": "run", **LOADED, "images": [Path()], "count": 2}
+        {"what": "saliency", "checkpoint": "run", **LOADED, "images": ["."], "count": 2}
         | {"seed": 3, "output": Path("new"), "formats": ("png", "svg"), "label": "cat", "steps": 8},
         [Path("a.png"), Path("a.svg")], "a.png\na.svg\n",
     ),
@@ -295,7 +295,7 @@ CALLS = [
     ),
     Call(
         f"segment {MODEL} --data=. --train=fit --test=try", "inference.segmentation.measure",
-        {"checkpoint": "run", "root": Path(), **LOADED, "splits": ("fit", "try")}
+        {"checkpoint": "run", "root": ".", **LOADED, "splits": ("fit", "try")}
         | {"say": logs.log.info},
         SEGMENTED,
         "class IoU pixels 0 0.9000 1,000 1 0.0000 0 2 - 0 mean IoU 0.4500 pixel accuracy 0.9000",
@@ -303,7 +303,7 @@ CALLS = [
     Call(
         f"doctor {MODEL} photos --output=p.html --fix-list=f.csv --leave-out=leak --holdout=0.2 "
         "--no-labels --cosine=0.9", "inference.doctor.run.doctor",
-        {"folder": Path("photos"), "checkpoint": "run", **LOADED, "output": Path("p.html")}
+        {"folder": "photos", "checkpoint": "run", **LOADED, "output": Path("p.html")}
         | {"fix_list": Path("f.csv"), "leave_out": ("leak",), "holdout": 0.2, "labels": False}
         | {"cosine": 0.9},
         EXAMINED,
@@ -314,7 +314,7 @@ CALLS = [
     ),
     Call(
         "doctor photos", "inference.doctor.run.doctor",
-        {"folder": Path("photos"), "output": Path("doctor.html"), "overrides": {}},
+        {"folder": "photos", "output": Path("doctor.html"), "overrides": {}},
         EXAMINED,
         "folder: a features: b 3 are in another split nothing was found "
         "doctor.html: pictures, and how this was found",
@@ -322,7 +322,7 @@ CALLS = [
     ),
     Call(
         "doctor photos --json", "inference.doctor.run.doctor",
-        {"folder": Path("photos"), "output": Path("doctor.html"), "overrides": {}},
+        {"folder": "photos", "output": Path("doctor.html"), "overrides": {}},
         EXAMINED, '{"image": "a.png", "kind": "leak", "reason": "as b.png"}\n',
     ),
     Call(

@@ -29,7 +29,7 @@ def test_a_folder_without_images_says_what_it_holds(tmp_path):
     (tmp_path / "empty").mkdir()
     for folder, held in ((tmp_path, "files; it holds 1 .txt .*"), (tmp_path / "empty", "files")):
         with pytest.raises(config.ConfigError, match=rf"holds no \.jpg, .* {held}$"):
-            next(prediction.files([folder]))
+            prediction.list_files([folder])
 
 
 def test_a_number_of_files_is_drawn_by_seed(tmp_path):

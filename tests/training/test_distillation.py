@@ -16,6 +16,7 @@ from vit_jax import config, models, preflight, train_loop
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
 from vit_jax.training import build, mixup
+from vit_jax.training.durations import Durations
 from vit_jax.training.objectives import Setup, distillation
 from vit_jax.training.teacher import Teacher
 
@@ -77,7 +78,8 @@ def test_both_losses_are_weighed(target):
     student, cfg = network()
     options = {"teacher": "x", "target": target, "weight": 0.25, "temperature": 2.0}
     cfg = dataclasses.replace(cfg, objective=config.Distillation(**options))
-    objective = distillation.Distillation(Setup(cfg, student, None, 1), **options)
+    length = Durations.from_config(cfg, 160)
+    objective = distillation.Distillation(Setup(cfg, student, length, 160), **options)
     assert objective.whole_batch == (target == "features")
     ours, theirs = random_outputs(student, 1), random_outputs(student, 2)
     each = {"loss": jnp.arange(6.0), "correct": jnp.array([1.0, 1, 0, 0, 0, 0])}

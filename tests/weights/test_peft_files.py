@@ -95,7 +95,7 @@ def test_trained_names_are_found_under_those_that_are_saved():
 def test_a_path_in_the_folder_is_not_followed(folder):
     for name in ("me/my-vit", BASE["init_from"], None, 3):
         settings(folder, base_model_name_or_path=name)
-        with pytest.raises(WeightsError, match="no published name; set --config.init_from=PATH"):
+        with pytest.raises(WeightsError, match="published name; set --config.init_from=PATH"):
             vit_jax.load(folder)
     with pytest.raises(WeightsError, match="is an adapter too; name the weights below it"):
         vit_jax.load(folder, {"init_from": str(folder)})

@@ -33,7 +33,7 @@ def test_a_dataset_is_packed_from_a_bucket_as_from_a_folder(memory, prepare, pho
 def test_a_dry_run_copies_no_labels(memory, prepare):
     code, lines, _ = prepare("imagenet-real", f"--from={ROOT}/a/0.jpg", "--dry-run")
     assert code == 0
-    assert lines[0].startswith(f"imagenet-real: would copy {ROOT}/a/0.jpg: 1 objects, 0.0 kB, to ")
+    assert lines[0].startswith(f"imagenet-real: would copy {ROOT}/a/0.jpg: 1 object, 0.0 kB, to ")
     assert memory.taken == []
 
 

@@ -128,7 +128,7 @@ def test_small_views_are_three_sevenths_of_large_ones_in_whole_patches():
 def test_views_have_sizes_areas_and_augmentations_of_their_own():
     made = objective(local_size=None, solarize=(0.0, 0.2, 0.0))
     first, _, small = made.views
-    assert (first.shape(), small.shape()) == ((8, 8, 1), (3, 4, 4, 1))
+    assert (first.shape, small.shape) == ((8, 8, 1), (3, 4, 4, 1))
     assert (first.data.crop_area, small.data.crop_area) == ((0.4, 1.0), (0.05, 0.4))
     drawn = [{t.name: t.probability for t in v.data.transforms} for v in made.views]
     common = {"color_jitter": 0.8, "gray": 0.2}

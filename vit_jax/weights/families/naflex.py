@@ -127,7 +127,8 @@ class TimmNaFlex(TimmViT):
         if math.prod(grid) == arrays["pos_embed"].shape[1]:
             hints = dataclasses.replace(hints, image_size=(grid[0] * patch[0], grid[1] * patch[1]))
         made = super().read_spec(arrays, hints)
-        usual = "bilinear" if "siglip" in timm.architecture(given) else "bicubic"
+        name = timm.architecture(given)
+        usual = "bilinear" if "siglip" in name else "bicubic"
         resize = json_fields.text(arguments, "pos_embed_interp_mode", usual)
         if resize not in INTERPOLATION:
             known = ", ".join(INTERPOLATION)
@@ -136,7 +137,7 @@ class TimmNaFlex(TimmViT):
         length = TIMM_LENGTH if seen is None else math.prod(seen) // math.prod(patch)
         if seen is None:
             assumed["data.lengths"] = self.why
-        if not timm.architecture(given):
+        if not name:
             assumed["model.position_resize"] = self.why
         return dataclasses.replace(
             made,
