@@ -306,8 +306,7 @@ class LabelStudy(Study):
             scores = self.records.scores(cells, "top1")
             if not scores:
                 break
-            best = max(scores, key=lambda rate: scores[rate])
-            place = LADDER.index(best)
+            place = LADDER.index(max(scores, key=scores.__getitem__))
             near = LADDER[max(place - 1, 0) : place + 2]
             if not (new := [rate for rate in near if rate not in rates]):
                 break
@@ -318,7 +317,7 @@ class LabelStudy(Study):
         """The rate that validation chose; None while it is open."""
         cells = {cell.lr: [cell] for cell in self.tried(arm, labels)}
         scores = self.records.scores(cells, "top1") or {}
-        return max(scores, key=lambda rate: scores[rate], default=None)
+        return max(scores, key=scores.__getitem__, default=None)
 
     def measured(self, arm: str, labels: int) -> dict[int, Cell]:
         """The cells of the table by seed; none while the rate is open."""
