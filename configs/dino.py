@@ -1,7 +1,8 @@
 """DINO, learning without labels (Caron et al. 2021): dino/MODEL-imagenet, and dino/folder.
 
-dino/ViT-S_16-imagenet-ibot (iBOT, Zhou et al. 2022) and dino/ViT-L_16-imagenet-v2 (DINOv2's short
-run, Oquab et al. 2024) learn the teacher's answers to masked patches too.
+dino/ViT-S_16-imagenet-ibot (iBOT, Zhou et al. 2022), dino/ViT-L_16-imagenet-v2 (DINOv2's short run,
+Oquab et al. 2024) and -v3 (DINOv3's on ImageNet-1k, Siméoni et al. 2025) learn the teacher's
+answers to masked patches too.
 
     vit_jax train dino/folder --workdir=runs/dino --config.data.root=photos \
         --config.data.holdout=0.05
@@ -20,8 +21,9 @@ import ml_collections
 from vit_jax.config import catalog
 from vit_jax.config.catalog import Choice
 
-SOURCE, IBOT_SOURCE, V2_SOURCE = (
-    "facebookresearch/dino README", "bytedance/ibot README", "facebookresearch/dinov2 README"
+SOURCE, IBOT_SOURCE, V2_SOURCE, V3_SOURCE = (
+    "facebookresearch/dino README", "bytedance/ibot README", "facebookresearch/dinov2 README",
+    "facebookresearch/dinov3 README",
 )  # fmt: skip
 SMALL, LONG, BASE = (
     "dino/ViT-S_16-imagenet",
@@ -30,13 +32,14 @@ SMALL, LONG, BASE = (
 )
 FOLDER = "dino/folder"
 IBOT, V2 = "dino/ViT-S_16-imagenet-ibot", "dino/ViT-L_16-imagenet-v2"
-RUNS = (SMALL, LONG, BASE, IBOT, V2, FOLDER)
-BATCHES = {SMALL: 512, LONG: 1024, BASE: 1024, IBOT: 1024, V2: 2048}  # 64 on each GPU
+V3 = "dino/ViT-L_16-imagenet-v3"
+RUNS = (SMALL, LONG, BASE, IBOT, V2, V3, FOLDER)
+BATCHES = {SMALL: 512, LONG: 1024, BASE: 1024, IBOT: 1024, V2: 2048, V3: 2048}  # 64 on each GPU
 EPOCHS = {SMALL: 100, LONG: 300, BASE: 100, IBOT: 800}
 V2_STEPS = 1250  # that its authors call an epoch, of which there are 100
 RESULTS = {  # k-NN and linear, in %
     SMALL: (69.3, 74.0, SOURCE), LONG: (73.3, 76.0, SOURCE), IBOT: (75.2, 77.9, IBOT_SOURCE),
-    V2: (81.6, 82.9, V2_SOURCE),
+    V2: (81.6, 82.9, V2_SOURCE), V3: (82.0, 83.5, V3_SOURCE),
 }  # fmt: skip
 IMAGES = 1_281_167
 
@@ -45,7 +48,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     """The config of the run `name`."""
     batch = BATCHES.get(name, 128)
     changes: dict[str, Any] = {
-        "model.variant": {BASE: "ViT-B/16", V2: "ViT-L/16"}.get(name, "ViT-S/16"),
+        "model.variant": {BASE: "ViT-B/16", V2: "ViT-L/16", V3: "ViT-L/16"}.get(name, "ViT-S/16"),
         "model.gelu": "erf",
         "model.norm_epsilon": 1e-6,
         "model.init": "deit",
@@ -76,7 +79,9 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "data.source": "tfds",
         "data.name": "imagenet2012",
         "data.eval_split": "validation",
-        "train.duration": f"{100 * V2_STEPS} steps" if name == V2 else f"{EPOCHS[name]} epochs",
+        "train.duration": f"{100 * V2_STEPS} steps"
+        if name in (V2, V3)
+        else f"{EPOCHS[name]} epochs",
         "optimizer.weight_decay_end": 0.4,
         # The authors decay all but biases and vectors: these two are neither.
         "optimizer.groups": {"cls": {"decay": 1.0}, "position/table": {"decay": 1.0}},
@@ -89,7 +94,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "objective.teacher_temperature": 0.07,
             "objective.teacher_temperature_warmup": "30 epochs",
         }
-    if name in (IBOT, V2):
+    if name in (IBOT, V2, V3):
         changes["objective.patch_loss"] = 1.0
         changes["optimizer.groups"] |= {"objective/mask_token": {"decay": 1.0}}
     if name == IBOT:
@@ -99,7 +104,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "objective.local_area": (0.05, 0.25),
             "objective.local_views": 10,
         }
-    if name == V2:
+    if name in (V2, V3):
         changes |= {
             "model.layer_scale": 1e-5,
             "model.stochastic_depth": 0.3,
@@ -117,6 +122,15 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "train.clip_by": "global",
         }
         changes["optimizer.groups"] |= {"embedding": {"lr": 0.2}}
+    if name == V3:
+        del changes["optimizer.groups"]["position/table"]
+        changes |= {
+            "model.position": "none",
+            "model.rotary": 100.0,
+            "objective.centering": "sinkhorn",
+            "objective.patch_head": True,
+            "objective.norm_last_layer": False,
+        }
     return catalog.derive(None, changes)
 
 
@@ -129,8 +143,8 @@ def about(name: str) -> catalog.About:
     results = (
         catalog.Result("20-NN", knn, source), catalog.Result("linear", linear, source)
     ) if knn is not None and linear is not None else ()  # fmt: skip
-    more = {BASE: (NO_RESULT,), IBOT: IBOT_CHOICES, V2: (*IBOT_CHOICES, *V2_CHOICES)}.get(name, ())
-    title = {IBOT: "iBOT", V2: "DINOv2"}.get(name, "DINO")
+    more = {BASE: (NO_RESULT,), IBOT: IBOT_CHOICES, V2: V2_CHOICES, V3: V3_CHOICES}.get(name, ())
+    title = {IBOT: "iBOT", V2: "DINOv2", V3: "DINOv3"}.get(name, "DINO")
     length = f"{EPOCHS[name]} epochs" if name in EPOCHS else f"{100 * V2_STEPS:,} steps"
     return catalog.About(
         tables=("dino",),
@@ -174,7 +188,8 @@ IBOT_CHOICES = (
         "so they do in the authors' commands",
     ),
 )
-V2_CHOICES = (
+SHARED_CHOICES = (
+    *IBOT_CHOICES,
     Choice(
         "gradients are clipped by the norm of all of them",
         "the authors clip those of the network and of each head apart",
@@ -189,13 +204,28 @@ V2_CHOICES = (
         "the authors mask half of the views of a batch, in blocks from 4 patches on",
     ),
     Choice(
-        "patches are centered by the mean over all patches, as in iBOT",
-        "the authors average over the masked patches only",
-    ),
-    Choice(
         "blur with probability 0, 0.9, 0.5",
         "what the authors' code does: it passes 1 - p of the 1, 0.1, 0.5 in its options",
         "--config.objective.blur=1,0.1,0.5",
+    ),
+)
+V2_CHOICES = (
+    *SHARED_CHOICES,
+    Choice(
+        "patches are centered by the mean over all patches, as in iBOT",
+        "the authors average over the masked patches only",
+    ),
+)
+V3_CHOICES = (
+    *SHARED_CHOICES,
+    Choice(
+        "prototypes are directions with lengths that train",
+        "the authors' are the rows of a linear layer: the same functions, which an optimizer moves "
+        "otherwise",
+    ),
+    Choice(
+        "rotary positions without jitter, shifts or rescaling",
+        "those of the authors' larger runs; not confirmed for this one",
     ),
 )
 FOLDER_CHOICES = (
