@@ -123,7 +123,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         }
         changes["optimizer.groups"] |= {"embedding": {"lr": 0.2}}
     if name == V3:
-        del changes["optimizer.groups"]["position/table"]
+        del changes["optimizer.groups"]["position/table"], changes["model.position_resize"]
         changes |= {
             "model.position": "none",
             "model.rotary": 100.0,

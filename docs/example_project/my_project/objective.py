@@ -43,7 +43,7 @@ class LeJepa(Objective):
             "output": {"kernel": normal(second, (4 * width, 16))},
         }
 
-    def draw(self, step):
+    def draw(self, batch, step):
         """Unit vectors (directions, 16), others in each step."""
         key = streams.key(self.cfg.seed, streams.OBJECTIVE, step)
         drawn = jax.random.normal(key, (self.directions, 16))
