@@ -41,7 +41,7 @@ def test_every_option_has_type_default_and_meaning(pages):
         assert kind
         assert default.strip("`").lower() == config.show(field.default).lower()
         assert field.metadata["doc"].replace("|", "&#124;") in meaning
-    assert found["optimizer.momentum"][-1].startswith("`sgd`: ")
+    assert found["optimizer.momentum"][-1].startswith("`sgd`, `lars`: ")
 
 
 def test_every_config_has_its_command(pages):

@@ -32,6 +32,13 @@ def test_a_folder_without_images_says_what_it_holds(tmp_path):
             prediction.list_files([folder])
 
 
+def test_files_are_as_given_and_those_of_folders_sorted(tmp_path):
+    for name in ("b.png", "a.png"):
+        (tmp_path / name).touch()
+    listed = prediction.list_files([tmp_path / "b.png", tmp_path])
+    assert [file.name for file in listed] == ["b.png", "a.png", "b.png"]
+
+
 def test_a_number_of_files_is_drawn_by_seed(tmp_path):
     for number in range(9):
         (tmp_path / f"{number}.png").touch()
