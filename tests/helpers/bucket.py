@@ -6,7 +6,6 @@ killed run has written stays.
 """
 
 import base64
-import contextlib
 import hashlib
 import http.server
 import itertools
@@ -17,6 +16,8 @@ import threading
 import urllib.parse
 
 import google_crc32c
+
+import serving
 
 NAME = "bucket"
 OBJECT = re.compile(r"(?:/download|/upload)?/storage/v1/b/([^/]+)(?:/o(?:/(.+))?)?")
@@ -87,17 +88,9 @@ class Bucket(http.server.ThreadingHTTPServer):
         return sorted(name for name in list(self.objects) if name.startswith(folder))
 
 
-@contextlib.contextmanager
 def serve():
     """Runs a bucket until the `with` statement ends."""
-    with Bucket() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving.running(Bucket())
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -1,11 +1,11 @@
 """A bucket of S3 on this machine, to read from: s3fs takes it for the real one."""
 
-import contextlib
 import hashlib
 import http.server
-import threading
 import urllib.parse
 from xml.sax.saxutils import escape
+
+import serving
 
 NAME = "bucket"
 ENTRY = (
@@ -40,17 +40,9 @@ class Bucket(http.server.ThreadingHTTPServer):
         self.objects[name] = bytes(data)
 
 
-@contextlib.contextmanager
 def serve():
     """Runs a bucket until the `with` statement ends."""
-    with Bucket() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving.running(Bucket())
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import browsing
+import serving
 from vit_jax import config
 from vit_jax.inference.inspect import serve, view
 from vit_jax.runtime import logs
@@ -30,16 +31,8 @@ def viewer():
     return view.Viewer(browsing.create())
 
 
-@contextlib.contextmanager
 def running(viewer, page):
-    with serve.Server(viewer, page, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving.running(serve.Server(viewer, page, 0))
 
 
 @pytest.fixture(scope="module")
