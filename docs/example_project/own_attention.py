@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import vit_jax
-from vit_jax.models.families import ViTFamily
+from vit_jax.models.architectures import ViTArchitecture
 from vit_jax.models.layers import Attention, EncoderBlock
 from vit_jax.models.vit import ViT
 
@@ -33,7 +33,7 @@ class CosineAttention(Attention):
 
 
 @vit_jax.register("model", "cosine_vit")
-class CosineViTFamily(ViTFamily):
+class CosineViT(ViTArchitecture):
     """ViT with cosine attention; `model.scale` is its argument."""
 
     maskable, weights = False, None  # no other project has its weights

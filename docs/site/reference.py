@@ -27,7 +27,7 @@ CLASSES = (
     "vit_jax.inference.loading.Prediction",
     "vit_jax.runs.evaluating.Outcome",
     "vit_jax.config.Config",
-    "vit_jax.models.family.Family",
+    "vit_jax.models.architecture.Architecture",
     "vit_jax.data.source.Source",
     "vit_jax.runtime.logs.Logger",
     "vit_jax.utils.errors.UserError",

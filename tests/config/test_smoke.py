@@ -12,7 +12,7 @@ import rotation
 from vit_jax import cli, config, train_loop
 from vit_jax.config import catalog
 from vit_jax.inference import loading
-from vit_jax.models import families
+from vit_jax.models import architectures
 from vit_jax.pages import listing
 from vit_jax.runtime import logs
 from vit_jax.training import run_config
@@ -144,7 +144,7 @@ def test_a_tiny_copy_keeps_what_makes_the_row():
 def test_what_is_overridden_is_not_cut_down():
     overrides = {"model.depth": "3", "train.batch_size": "8", "optimizer.lr": "0.5"}
     cfg = run_config.resolve("pretrain/ViT-L_16-jft-7ep", overrides, tiny=True)
-    assert (cfg.model.depth, cfg.model.width) == (3, families.SMOKE_WIDTH)
+    assert (cfg.model.depth, cfg.model.width) == (3, architectures.SMOKE_WIDTH)
     assert (cfg.train.batch_size, cfg.optimizer.lr) == (8, 0.5)
     cfg = run_config.resolve("pretrain/ViT-L_16-jft-7ep", {"train.accumulation": "2"}, tiny=True)
     assert cfg.train.batch_size == 32

@@ -179,7 +179,7 @@ def test_queries_and_keys_are_normalized_by_head():
     out = jax.jit(classifier.apply, static_argnames="capture")(params, IMAGES, capture=True)[1]
     spread = np.log(np.asarray(out["attention"]))
     assert (spread.max(axis=-1) - spread.min(axis=-1)).max() <= 2 * np.sqrt(8) + 1e-3
-    family = models.family(classifier.config)
+    family = models.find_architecture(classifier.config)
     assert not family.reads_in_compute_type("encoder/attention/query_norm/bias")
     assert family.reads_in_compute_type("encoder/attention/query/bias")
 

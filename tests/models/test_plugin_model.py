@@ -26,7 +26,7 @@ class ProbeNetwork(nnx.Module):
 
 
 @components.register("model", "probe_of_tests")
-class Probe(models.Family):
+class Probe(models.Architecture):
     def __init__(self, hidden: int = 8):
         self.hidden = hidden
 

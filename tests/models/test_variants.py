@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from vit_jax import config
-from vit_jax.models import check_model, complete, families, family, variants
+from vit_jax.models import architectures, check_model, complete, find_architecture, variants
 
 TABLE_1 = {"width": 768, "depth": 12, "mlp_dim": 3072, "heads": 12}
 
@@ -119,11 +119,11 @@ def test_complete_without_a_variant():
 )
 def test_images_are_of_whole_patches_and_of_any_size_for_a_resnet(variant, multiple):
     model = complete(config.Model(variant=variant))
-    assert family(model).multiple(model) == multiple
+    assert find_architecture(model).multiple(model) == multiple
 
 
 def test_without_an_architectures_own_word_nothing_is_cast_and_there_is_no_grid():
-    base = families.Family()
+    base = architectures.Architecture()
     assert not base.reads_in_compute_type("layers/kernel")
     with pytest.raises(config.ConfigError, match=r"^model.architecture=vit: has no grid of"):
         base.grid(config.Model(architecture="vit"), (8, 8))
@@ -133,9 +133,9 @@ def test_a_small_resnet_has_the_parts_of_the_whole_one():
     model = complete(config.Model(variant="R50x1", representation_size=300))
     for unroll, kept in ((None, None), (1, 1), (7, 2)):
         given = dataclasses.replace(model, unroll=unroll)
-        small, size = family(given).shrink(given, (224, 224))
-        assert (small.unroll, small.representation_size) == (kept, families.SMOKE_WIDTH)
-        assert family(small).grid(small, size) == (2, 2)
+        small, size = find_architecture(given).shrink(given, (224, 224))
+        assert (small.unroll, small.representation_size) == (kept, architectures.SMOKE_WIDTH)
+        assert find_architecture(small).grid(small, size) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Fo
     found = []
     for name in names:
         model = models.complete(config.Model(variant=name, num_classes=CLASSES))
-        patch = max(models.family(model).multiple(model))
+        patch = max(models.find_architecture(model).multiple(model))
         for size in sizes:
             side = max(1, round(size / patch)) * patch
             network = models.create(model, image_size=(side, side), dtype=dtype)

@@ -5,8 +5,8 @@ Names, sizes and FLOPs need no jax; the classes that do are imported on first us
 
 from typing import TYPE_CHECKING, Any
 
-import vit_jax.models.families  # noqa: F401 (registers the built-in families)
-from vit_jax.models.family import Family, Params
+import vit_jax.models.architectures  # noqa: F401 (registers the built-in architectures)
+from vit_jax.models.architecture import Architecture, Params
 from vit_jax.models.variants import (
     check_masked,
     check_model,
@@ -14,7 +14,7 @@ from vit_jax.models.variants import (
     check_sequences,
     complete,
     default_class_token,
-    family,
+    find_architecture,
     flops,
     grid,
     has_class_position,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from vit_jax.models.classifier import Classifier, ParameterError, create
 
 __all__ = [
+    "Architecture",
     "Classifier",
-    "Family",
     "ParameterError",
     "Params",
     "check_masked",
@@ -38,7 +38,7 @@ __all__ = [
     "complete",
     "create",
     "default_class_token",
-    "family",
+    "find_architecture",
     "flops",
     "grid",
     "has_class_position",

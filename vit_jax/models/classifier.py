@@ -17,7 +17,7 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.config import MaskedPatches
 from vit_jax.models import variants
-from vit_jax.models.family import Params
+from vit_jax.models.architecture import Params
 from vit_jax.utils import tree_utils
 
 # Parts of the parameters that are not the network's.
@@ -47,7 +47,7 @@ class Classifier:
     masked: MaskedPatches | None = None
 
     def _module(self, key: jax.Array) -> nnx.Module:
-        return variants.family(self.config).network(
+        return variants.find_architecture(self.config).network(
             self.config,
             self.image_size,
             self.channels,
@@ -60,7 +60,7 @@ class Classifier:
         """New parameters; works under `jit` and `eval_shape`."""
         params = nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
         unused = jax.random.fold_in(key, 1)
-        return variants.family(self.config).initial(self.config, params, unused)
+        return variants.find_architecture(self.config).initial(self.config, params, unused)
 
     @functools.cached_property
     def _abstract(self) -> tuple[nnx.GraphDef, Params]:
@@ -131,7 +131,7 @@ class Classifier:
 
         Outputs stay the same, but gathering the parameters over devices moves half the bytes.
         """
-        reads = variants.family(self.config).reads_in_compute_type
+        reads = variants.find_architecture(self.config).reads_in_compute_type
 
         def one(name: str, leaf: jax.Array) -> jax.Array:
             return leaf.astype(self.dtype) if reads(name) else leaf
@@ -236,7 +236,7 @@ class Classifier:
     ) -> jax.Array:
         """Normalized tokens (B, N, D) of some of the patches, in the compute dtype.
 
-        The class token and the like come first. Requires a family that is `droppable`.
+        The class token and the like come first. Requires an architecture that is `droppable`.
 
         Args:
           params: as in `apply`.
@@ -260,7 +260,7 @@ class Classifier:
     ) -> dict[str, jax.Array]:
         """Intermediates of `apply` for images with some patches replaced by one embedding.
 
-        Requires a family that is `droppable`.
+        Requires an architecture that is `droppable`.
 
         Args:
           params: as in `apply`.

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config
-from vit_jax.models.family import Params
+from vit_jax.models.architecture import Params
 from vit_jax.utils import tree_utils
 
 Shape = tuple[int, ...]

@@ -12,8 +12,8 @@ from flax import nnx
 
 from vit_jax import config
 from vit_jax.models import layers, positions, variants
+from vit_jax.models.architecture import Params
 from vit_jax.models.classifier import Classifier
-from vit_jax.models.family import Params
 from vit_jax.models.layers import constrain_batch, normalize
 from vit_jax.models.variants import required
 from vit_jax.models.vit import Stack, take_rows

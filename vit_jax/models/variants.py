@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.models.family import Family
+from vit_jax.models.architecture import Architecture
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ def complete(model: config.Model) -> config.Model:
         named["resnet_width"] = 1.0
     missing = {key: value for key, value in named.items() if getattr(model, key) is None}
     model = dataclasses.replace(model, **missing)
-    return family(model).complete(model)
+    return find_architecture(model).complete(model)
 
 
 def reduction(model: config.Model) -> int:
@@ -143,18 +143,20 @@ def reduced(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]
     return -(-image_size[0] // factor), -(-image_size[1] // factor)  # a ResNet rounds up
 
 
-def family(model: config.Model) -> Family:
-    """The family that `model.architecture` names; raises ConfigError."""
+def find_architecture(model: config.Model) -> Architecture:
+    """The architecture that `model.architecture` names; raises ConfigError."""
     named = model if model.architecture else dataclasses.replace(model, architecture="vit")
     made = components.make(named, KEY)
-    if not isinstance(made, Family):
-        raise config.ConfigError(f"{KEY}={named.architecture}: must be a subclass of models.Family")
+    if not isinstance(made, Architecture):
+        raise config.ConfigError(
+            f"{KEY}={named.architecture}: must be a subclass of models.Architecture"
+        )
     return made
 
 
 def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
     """Rows and columns of an encoder's patches, or of a ResNet's last map."""
-    return family(model).grid(model, image_size)
+    return find_architecture(model).grid(model, image_size)
 
 
 def covered(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -162,7 +164,7 @@ def covered(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]
 
     All of the image, unless `model.patch_remainder` drops pixels that fill no whole patch.
     """
-    return family(model).covered(model, image_size)
+    return find_architecture(model).covered(model, image_size)
 
 
 @functools.cache
@@ -173,7 +175,7 @@ def flops(
     masked: config.MaskedPatches | config.Mae | None = None,
 ) -> int | None:
     """FLOPs of the forward pass of one image, two per multiply-accumulate; None: not counted."""
-    return family(model).flops(model, image_size, channels, masked)
+    return find_architecture(model).flops(model, image_size, channels, masked)
 
 
 def has_class_token(model: config.Model) -> bool:
@@ -213,13 +215,14 @@ def has_class_position(model: config.Model) -> bool:
 
 def check_model(model: config.Model, image_size: tuple[int, int]) -> None:
     """Raises ConfigError for a complete `model` whose parts do not fit each other or the images."""
-    family(model).validate_model(model, image_size)
+    find_architecture(model).validate_model(model, image_size)
 
 
 def check_masked(model: config.Model, objective: config.Objective) -> None:
     """Raises ConfigError for a model that an objective of masked patches cannot train."""
     masked, dropped = (isinstance(objective, c) for c in (config.MaskedPatches, config.Mae))
-    if (masked and not family(model).maskable) or (dropped and not family(model).droppable):
+    found = find_architecture(model)
+    if (masked and not found.maskable) or (dropped and not found.droppable):
         name, what = ("masked_patches", "mask") if masked else ("mae", "drop")
         raise config.ConfigError(
             f"objective.name={name}: {model.architecture} has no patches to {what}; set supervised"
@@ -229,7 +232,7 @@ def check_masked(model: config.Model, objective: config.Objective) -> None:
 def check_sequences(model: config.Model) -> None:
     """Raises ConfigError for a complete model that takes no sequences of unlike grids."""
     key = f"{KEY}={model.architecture}"
-    if not family(model).droppable:
+    if not find_architecture(model).droppable:
         raise config.ConfigError(f"{key}: takes no padded patches; set data.aspect=fixed")
     for name, other, without in (
         ("resnet_units", model.resnet_units, None),
@@ -244,13 +247,14 @@ def check_sequences(model: config.Model) -> None:
 
 
 def check_read(model: config.Model, names: Iterable[str]) -> None:
-    """Raises ConfigError for the first of the options `names` that the model's family ignores.
+    """Raises ConfigError for the first of the options `names` that the architecture ignores.
 
     One that is set to none, 0 or an empty list asks for nothing, so it passes.
     """
+    unread = find_architecture(model).unread
     for name in names:
         value = getattr(model, name)
-        if name in family(model).unread and (value is False or value not in (None, 0, ())):
+        if name in unread and (value is False or value not in (None, 0, ())):
             raise config.ConfigError(
                 f"model.{name}={config.show(value)}: model.architecture={model.architecture} does "
                 "not read it"

@@ -144,7 +144,7 @@ def shrink(cfg: config.Config) -> config.Config:
     model = models.complete(cfg.model)
     outputs = len(cfg.data.targets) or CLASSES
     model = dataclasses.replace(model, variant=None, num_classes=outputs)
-    model, image_size = models.family(model).shrink(model, cfg.data.image_size)
+    model, image_size = models.find_architecture(model).shrink(model, cfg.data.image_size)
     data = cfg.data.synthetic(
         examples=None,
         classes=None,

@@ -110,7 +110,7 @@ def save(
         raise WeightsError(f"{path}: {kind} writes a folder; leave out {path.suffix}")
     if os.path.lexists(path):
         raise WeightsError(f"{path}: exists already; choose another, or remove it")
-    if models.family(spec.model).weights is None:
+    if models.find_architecture(spec.model).weights is None:
         raise WeightsError(
             f"model.architecture={spec.model.architecture}: {project.title} has no equivalent"
         )
@@ -183,7 +183,7 @@ def _check_encoder(model: config.Model, title: str) -> None:
     """Raises WeightsError for options that no other project supports."""
     if model.position == "relative":
         raise WeightsError(f"model.position=relative: {title} has no equivalent")
-    if models.family(model).weights == "bit":
+    if models.find_architecture(model).weights == "bit":
         return
     if model.position_place != "stem":
         place = f"model.position_place={model.position_place}"
@@ -196,7 +196,7 @@ def _normalized(
     params: models.Params, spec: mapping.ModelSpec, kind: str
 ) -> tuple[models.Params, mapping.ModelSpec, tuple[str, ...]]:
     """The same function with the options of another project, and the changes."""
-    if models.family(spec.model).weights == "bit":
+    if models.find_architecture(spec.model).weights == "bit":
         return params, spec, ()
     family, title = find_family(spec, kind), PROJECTS[kind].title
     params, spec, changes = _with_biases(params, spec, family)
@@ -320,7 +320,7 @@ def _read_back(
         back = family.read_spec(specs, Hints(files=files, image_size=size))
         lines = (f"data.image_size={config.show(size)}: not stored in this format",)
     back = importing.with_head(back, metadata)
-    resnet = models.family(spec.model).weights == "bit"
+    resnet = models.find_architecture(spec.model).weights == "bit"
     keys = ["architecture", "num_classes", *(() if resnet else ENCODER)]
     if spec.model.resnet_units is not None:
         keys += [*RESNET, *(["resnet_pool"] if spec.model.resnet_version == "v2" else [])]

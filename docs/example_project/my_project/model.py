@@ -22,7 +22,7 @@ class Network(nnx.Module):
 
 
 @vit_jax.register("model", "convnet")
-class ConvNet(models.Family):
+class ConvNet(models.Architecture):
     """What vit_jax asks of an architecture; only `network` is required."""
 
     def __init__(self, filters: int = 32):

@@ -33,8 +33,8 @@ class CannotAnswer(config.ConfigError):
 
 
 def require(model: config.Model, figure: str) -> None:
-    """Raises CannotAnswer for a model that lacks what a figure shows; see `Family.lacks`."""
-    if reason := models.family(model).lacks(model, figure):
+    """Raises CannotAnswer for a model that lacks what a figure shows; see `Architecture.lacks`."""
+    if reason := models.find_architecture(model).lacks(model, figure):
         raise CannotAnswer(reason)
 
 
@@ -49,7 +49,7 @@ def filter_kernel(opened: loading.LoadedModel) -> np.ndarray:
     model = opened.config.model
     require(model, "filters")
     params = opened.params
-    for name in models.family(model).filters(model):
+    for name in models.find_architecture(model).filters(model):
         params = params[name]
     return np.asarray(params)
 

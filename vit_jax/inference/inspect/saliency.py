@@ -153,7 +153,7 @@ def require(opened: loading.LoadedModel) -> None:
 
 def attends(model: config.Model) -> bool:
     """Whether tokens attend to each other, so that there is a rollout."""
-    return models.family(model).lacks(model, "attention") is None
+    return models.find_architecture(model).lacks(model, "attention") is None
 
 
 def _model(opened: loading.LoadedModel) -> models.Classifier:
@@ -300,7 +300,7 @@ def _gradients(
     """
     images = normalization.normalize_pixels(jnp.asarray(views), data)
     options, (batch, *_) = model.config, images.shape
-    *parents, last = models.family(options).last_map(options)
+    *parents, last = models.find_architecture(options).last_map(options)
     stacked = parents[:1] == ["encoder"]
     tokens = model.patches + variants.prefix_tokens(options)
     if stacked:

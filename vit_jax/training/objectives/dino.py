@@ -87,7 +87,7 @@ class Dino(Objective):
     def _check_patches(self) -> None:
         """Raises ConfigError for a model whose patches cannot be masked."""
         model, given = self.model.config, f"objective.patch_loss={self.options.patch_loss:g}"
-        if not variants.family(model).droppable:
+        if not variants.find_architecture(model).droppable:
             raise config.ConfigError(
                 f"{given}: masks patches, and {variants.KEY}={model.architecture} has none; set 0"
             )

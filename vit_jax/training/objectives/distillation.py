@@ -103,7 +103,7 @@ def check_teacher(cfg: config.Config, student: models.Classifier, teacher: Teach
             "objective.target=features or tokens"
         )
     for who, model in (("the teacher", teacher.model), ("the student", student)):
-        lacks = models.family(model.config).lacks(model.config, "features")
+        lacks = models.find_architecture(model.config).lacks(model.config, "features")
         if options.target == "tokens" and lacks:
             raise ConfigError(f"objective.target=tokens: {who}: {lacks}; set features or logits")
 

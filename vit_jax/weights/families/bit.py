@@ -33,7 +33,7 @@ from vit_jax.weights.mapping import (
 
 
 def _is_bit(spec: ModelSpec) -> bool:
-    return models.family(spec.model).weights == "bit"
+    return models.find_architecture(spec.model).weights == "bit"
 
 
 # Google

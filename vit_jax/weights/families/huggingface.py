@@ -190,7 +190,7 @@ class HuggingFace(Family):
                 f"model.representation_size={model.representation_size}: Hugging Face has no layer "
                 "before the head"
             )
-        if models.family(model).weights == "bit":
+        if models.find_architecture(model).weights == "bit":
             return
         if model.resnet_units is not None:
             units = f"model.resnet_units={config.show(model.resnet_units)}"

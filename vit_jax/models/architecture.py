@@ -1,7 +1,7 @@
 """The interface of an architecture, without jax.
 
-A plug-in subclasses `Family`, registers it with `components.register("model", NAME)` and is used
-with `model.architecture=NAME`; arguments of its constructor are then options of `model`.
+A plug-in subclasses `Architecture` and registers it with `components.register("model", NAME)`.
+`model.architecture=NAME` then selects it, and its constructor's arguments are options of `model`.
 Only `network` is required. It imports jax inside, so that listing models stays fast.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Params = dict[str, Any]  # float32 arrays, nested by name
 
 
-class Family:
+class Architecture:
     """An architecture: its sizes, checks and FLOPs, its network, and what can be inspected in it.
 
     Every method takes the options of a model; all but `complete` take complete ones.

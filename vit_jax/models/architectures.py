@@ -1,4 +1,4 @@
-"""The built-in families of models, without jax until a network is created.
+"""The built-in architectures, without jax until a network is created.
 
 Vision Transformers, also hybrids on the map of a ResNet; ResNets with GroupNorm and weight
 standardization, as in Big Transfer; and both with axial attention (ViT, appendix D.6).
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vit_jax import config
 from vit_jax.config import components
 from vit_jax.models import variants
-from vit_jax.models.family import Family
+from vit_jax.models.architecture import Architecture
 from vit_jax.models.variants import (
     default_class_token,
     has_class_token,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     from flax import nnx
 
-    from vit_jax.models.family import Params
+    from vit_jax.models.architecture import Params
     from vit_jax.models.resnet import ResNet
     from vit_jax.models.vit import MaskedViT, ViT
 
@@ -43,7 +43,7 @@ SMOKE_UNITS, SMOKE_RESNET_WIDTH = (2, 1), 0.5
 
 
 @components.register("model", "vit")
-class ViTFamily(Family):
+class ViTArchitecture(Architecture):
     """ViT-B/16 and its kind."""
 
     maskable = True
@@ -196,7 +196,7 @@ class ViTFamily(Family):
 
 
 @components.register("model", "axial_vit")
-class AxialViTFamily(ViTFamily):
+class AxialViTArchitecture(ViTArchitecture):
     """AxialViT-B/16 and its kind."""
 
     droppable = False  # it attends in lines
@@ -243,7 +243,7 @@ class AxialViTFamily(ViTFamily):
 
 
 @components.register("model", "resnet")
-class ResNetFamily(Family):
+class ResNetArchitecture(Architecture):
     """R50x1 and its kind."""
 
     weights: str | None = "bit"
@@ -345,7 +345,7 @@ class ResNetFamily(Family):
 
 
 @components.register("model", "axial_resnet")
-class AxialResNetFamily(ResNetFamily):
+class AxialResNetArchitecture(ResNetArchitecture):
     """AxialResNet50."""
 
     weights = None
