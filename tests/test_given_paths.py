@@ -27,6 +27,8 @@ def test_a_home_directory_is_expanded_and_a_relative_root_recorded_whole(tmp_pat
         cfg = run_config.resolve("image_folder", given)
         assert cfg.data.root == f"{tmp_path}/images"
         assert cfg.data.exclude == f"{tmp_path}/images/fix.csv"
+    with pytest.raises(errors.UserError, match="^data.exclude=s3://b/x: cannot be opened; copy it"):
+        run_config.resolve("image_folder", given | {"data.exclude": "s3://b/x"})
     again = run_config.config_from_values(config.to_dict(cfg), {})
     assert config.fingerprint(again) == config.fingerprint(cfg)
     assert storage.as_path("~/run") == tmp_path / "run"
@@ -108,7 +110,10 @@ def test_addresses_that_are_not_read_are_one_line(scheme, capsys):
         ["prepare", "cifar10", f"--data-dir={address}"],
         ["list", "--tasks", f"--data-dir={address}"],
         *(
-            [["train", "image_folder", f"--config.data.root={address}", "--dry-run"]]
+            [
+                ["train", "image_folder", f"--config.data.root={address}", "--dry-run"],
+                ["inspect", "attention", "--checkpoint=none", address],
+            ]
             if scheme == "https"
             else []
         ),

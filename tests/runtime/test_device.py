@@ -87,9 +87,11 @@ def test_jax_looks_for_no_tpu_where_libtpu_is_there_to_compile(
     monkeypatch.setattr(backend.importlib.util, "find_spec", find.get)
     monkeypatch.setattr(backend, "_has_tpu", lambda: tpu)
     monkeypatch.setattr(backend, "has_plugin", lambda: plugin)
-    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
+    told = []
+    monkeypatch.setattr(jax.config, "update", lambda *given: told.append(given))
     backend.choose()
     assert os.environ.get("JAX_PLATFORMS") == chosen
+    assert told == ([("jax_platforms", "cpu")] if chosen == "cpu" else [])  # jax is imported here
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # what the rest of the tests needs
 
 

@@ -336,6 +336,35 @@ def contents(folder):
     return found
 
 
+class Objects:
+    """One object of a bucket, as gcsfs calls Google's API; its generations go up by seven."""
+
+    base = "https://host/storage/v1/"
+
+    def __init__(self):
+        self.generation, self.deleted = locking.ABSENT, []
+
+    def call(self, method, path, *names, json_out=False, ifGenerationMatch, **content):
+        if ifGenerationMatch != str(self.generation):
+            raise FileExistsError(path)
+        if method == "DELETE":
+            self.deleted.append(names)
+            return b""
+        self.generation += 7
+        return {"generation": str(self.generation)} if json_out else b"bytes"
+
+
+def test_a_lease_is_renewed_and_released_as_the_generation_it_wrote(monkeypatch):
+    """Without gcsfs."""
+    objects = Objects()
+    monkeypatch.setattr("fsspec.filesystem", {"gcs": objects}.__getitem__)
+    lease = locking.BucketLock(storage.as_path("gs://photos/run/run.lock"), Holder.current())
+    lease.release()  # which was never taken
+    assert (lease.acquire(), lease.renew(), objects.generation) == (True, True, 14)
+    lease.release()
+    assert objects.deleted == [("photos", "run/run.lock")]
+
+
 # --- What goes wrong ------------------------------------------------------------------------------
 
 

@@ -10,10 +10,12 @@ import types
 
 import pytest
 
+import runs
 from vit_jax import config
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import processes, worker
 from vit_jax.studies.cells import Cell
+from vit_jax.training import run_config
 
 # Does what the directory of its cell says.
 WORKER = """
@@ -33,6 +35,7 @@ if what == "dies":
 if what == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 answer = {"state": what, "seed": job["config"]["seed"], "share": os.environ.get("SHARE")}
+answer["alone"] = os.getsid(0) == os.getpid()
 if what == "stopped":
     answer |= {"why": "no data", "exit_code": 2}
 print("not the answer")
@@ -71,6 +74,7 @@ def test_every_cell_has_its_config_and_a_share_of_the_devices(run):
     found = run("a/done", "b/done", "c/done", shares=({"SHARE": "0"}, {"SHARE": "1"}))
     assert [one["seed"] for one in found.values()] == [0, 1, 2]
     assert {one["share"] for one in found.values()} == {"0", "1"}
+    assert all(one["alone"] for one in found.values())  # a terminal's Ctrl-C is the parent's alone
     assert {"the reason"} >= {line for news in run.news for line in news.values()} - {""}
 
 
@@ -137,6 +141,28 @@ def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, ca
     measured = {"top1": 0.25, "top5": 0.25} if state == "done" else {}
     expected = {"state": state, "results": {"loss": 0.5} | measured}
     assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_a_cell_is_trained_in_its_directory_unless_that_holds_another_run(tmp_path, monkeypatch):
+    cfg, calls = runs.configure(), []
+    (tmp_path / "cell").mkdir()
+    record = config.to_dict(run_config.complete(cfg))
+    (tmp_path / "cell/config.json").write_text(json.dumps(record))
+
+    def train(*given):
+        calls.append(given)
+        return types.SimpleNamespace(steps=25, last={"validation/loss": 0.5})
+
+    monkeypatch.setattr(worker.train_loop, "train", train)
+    monkeypatch.setattr(worker.device, "cache_programs", lambda: None)
+    found = worker.train_cell(cfg, tmp_path, "cell")
+    assert calls == [(cfg, tmp_path / "cell")]
+    assert (found["state"], found["steps"]) == ("done", 25)
+    (tmp_path / "cell/metrics.jsonl").write_text('{"step": 1}\n')
+    another = runs.configure(seed=1)
+    with pytest.raises(config.ConfigError, match=r"holds another run \(seed: 0 -> 1\); choose"):
+        worker.train_cell(another, tmp_path, "cell")
+    assert len(calls) == 1
 
 
 def test_a_cell_ends_once_its_standard_input_is_closed(monkeypatch):

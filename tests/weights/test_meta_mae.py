@@ -8,7 +8,10 @@ import pytest
 from safetensors import numpy as safetensors
 
 from vit_jax import config, weights
+from vit_jax.inference import loading
 from vit_jax.models import mae, positions
+from vit_jax.training import build
+from vit_jax.utils import tree_utils
 from vit_jax.weights import mapping
 
 WIDTH, INNER, GRID, PATCH, DEPTH = 16, 32, 3, 4, 2
@@ -64,6 +67,20 @@ def test_the_decoder_is_read_and_written_back(loaded, arrays, tmp_path):
     assert written.keys() == arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_allclose(written[name], array, rtol=0, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:.*mae.safetensors")  # what is assumed
+def test_a_run_goes_on_with_the_decoder(loaded, tmp_path):
+    spec, file = loaded.spec, str(tmp_path / "mae.safetensors")
+    cfg = config.Config(
+        model=spec.model, data=spec.data, objective=spec.mae, init_from=file, init_head="keep"
+    )
+    begun = loading.initial_params(cfg, build.create_model(cfg), ())
+    assert "decoder: that of the weights" in begun.notes
+    own, given = (tree_utils.flatten(one["objective"]) for one in (begun.params, loaded.params))
+    assert own.keys() == given.keys()
+    for name, array in given.items():
+        np.testing.assert_array_equal(own[name], array, err_msg=name)
 
 
 def test_a_folder_of_timm_has_the_encoder_alone_and_says_so(loaded, tmp_path):

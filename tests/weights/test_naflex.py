@@ -113,13 +113,25 @@ def test_features_of_padded_views_are_those_of_each_image_alone(tmp_path):
         np.testing.assert_allclose(file["features"], together, rtol=0, atol=1e-5)
 
 
+def test_the_processor_of_a_folder_is_transformers_own(tmp_path):
+    write(tmp_path / "theirs", "hf_siglip2")
+    loaded = weights.load(tmp_path / "theirs")
+    weights.save(loaded.params, loaded.spec, "hf", tmp_path / "written")
+    written = json.loads((tmp_path / "written/preprocessor_config.json").read_text())
+    assert written["image_processor_type"] == "Siglip2ImageProcessor"
+    assert (written["patch_size"], written["max_num_patches"]) == (PATCH, LENGTH)
+    assert written["do_convert_rgb"] is True
+
+
 def test_a_file_alone_says_what_is_assumed(tmp_path):
     write(tmp_path / "theirs", "timm_gap")
     (tmp_path / "theirs/config.json").unlink()
     loaded = weights.load(tmp_path / "theirs/model.safetensors", {"model.heads": "2"})
     assert loaded.spec.data.lengths == (576,)
+    assert loaded.spec.data.image_size == (20, 20)  # by the table of positions
     assumed = " ".join(loaded.assumed)
     assert "data.lengths=576" in assumed
+    assert "image_size" not in assumed
     assert "model.position_resize=antialiased_bicubic" in assumed
 
 

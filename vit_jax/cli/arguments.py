@@ -98,15 +98,6 @@ def _path(text: str, *, remote: bool) -> pathlib.Path:
     return storage.as_path(text)
 
 
-def images_path(text: str) -> str:
-    """Images on a disk, or in a bucket from which they are copied."""
-    from vit_jax.data import bucket
-
-    if not bucket.is_bucket(text):
-        local_path(text)
-    return text
-
-
 def local_output_path(text: str) -> pathlib.Path:
     """A path on a disk to write to."""
     return local_path(_check_utf8(text))

@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
         "folder",
-        type=arguments.images_path,
         metavar="DIR",
         help="lists, or folders of images, also in a bucket: s3://, gs://, hf://",
     )

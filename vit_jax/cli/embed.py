@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images",
         nargs="?",
-        type=arguments.images_path,
         metavar="FOLDER",
         help="image files at any depth, also in a bucket (default: data.eval_split of the config's "
         "dataset)",

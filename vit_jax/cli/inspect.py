@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images",
         nargs="*",
-        type=arguments.images_path,
         metavar="FILE_OR_FOLDER",
         help="images to show, also in a bucket (default: the evaluation split of a run)",
     )

@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images",
         nargs="*",
-        type=arguments.images_path,
         metavar="IMAGE_OR_FOLDER",
         help="image files, or folders of them, also in a bucket: s3://, gs://, hf://",
     )

@@ -21,20 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_checkpoint(parser)
     parser.add_argument(
         "--index",
-        type=arguments.images_path,
         required=True,
         metavar="FILE_OR_FOLDER",
         help="table of features that `vit_jax embed` wrote, or a folder of images; in a bucket too",
     )
-    parser.add_argument(
-        "--query", type=arguments.images_path, required=True, metavar="IMAGE", help="image file"
-    )
+    parser.add_argument("--query", required=True, metavar="IMAGE", help="image file")
     parser.add_argument(
         "--top", type=arguments.positive, default=9, metavar="N", help="images (default: 9)"
     )
     parser.add_argument(
         "--images",
-        type=arguments.images_path,
         metavar="FOLDER",
         help="with --output and a table: the folder that was embedded",
     )

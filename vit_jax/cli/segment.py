@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_checkpoint(parser)
     parser.add_argument(
         "--data",
-        type=arguments.images_path,
         required=True,
         metavar="DIR",
         help="images and masks, also in a bucket",

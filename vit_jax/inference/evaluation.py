@@ -60,9 +60,9 @@ def evaluate(
         try:
             if head is not None and (split or cfg.evaluation.tasks):
                 opened.require_head()
-            if split:
+            if split and head is not None:
                 opened = opened.for_columns()
-                head, cfg = head and opened.classes, opened.config
+                head, cfg = opened.classes, opened.config
             evaluation = open_evaluation(
                 cfg,
                 split=split,

@@ -50,9 +50,7 @@ OTHERWISE = (
 def _patches(arrays: Arrays, name: str, patch: Size, channels: int) -> Arrays:
     """The arrays with the kernel of a dense layer on flat patches as that of a convolution."""
     shape = arrays.specs[name].shape
-    if len(shape) != 2:
-        return arrays
-    if math.prod(patch) * channels != shape[1]:
+    if shape[1:] != (math.prod(patch) * channels,):
         raise WeightsError(
             f"{name} is {shape}: is no layer on patches of {patch[0]} x {patch[1]} pixels and "
             f"{channels} channels"
