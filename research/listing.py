@@ -1,11 +1,11 @@
 """Measures how long a million images take to list and check before a run.
 
-python -m research.listing                                generated photos, in a temporary folder
-python -m research.listing --data=TAR --folder=/mnt/disk  crops of JPEG files, on another disk
+python -m research.listing write million --data=TAR   crops of JPEG files; default: generated photos
+python -m research.listing measure million            adds to docs/records/listing.jsonl
 
-Writes distinct JPEG files of 96 x 96 pixels into a thousand class folders (4 GiB on ext4), CSV
-lists of the same files, and Parquet files of the same bytes. Each is listed by the command that
-users run, in a process whose time and peak memory are added to docs/records/listing.jsonl.
+`write` makes distinct JPEG files of 96 x 96 pixels in a thousand class folders (4 GiB on ext4), CSV
+lists of the same files, and Parquet files of the same bytes. `measure` lists each by the command
+that users run, in a process of its own, and prints its time and peak memory.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import cv2
-import jax
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -103,7 +102,10 @@ def write(root: pathlib.Path, jpegs: list[bytes], images: int) -> None:
 
 
 def measure(command: str, root: pathlib.Path) -> dict[str, Any]:
-    """Runs a command in a folder; its last line, seconds, CPU seconds and peak bytes."""
+    """Runs a command in a folder: its seconds, CPU seconds and peak bytes.
+
+    Linux counts the memory of the process that starts it as a peak of its own: this one is small.
+    """
     words = [sys.executable, "-m", *command.split()]
     began = time.perf_counter()
     with (root / "said").open("w+") as said:
@@ -125,20 +127,21 @@ def measure(command: str, root: pathlib.Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Writes, lists, prints and records."""
+    """Writes images, or lists and records them."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("step", choices=("write", "measure"))
+    parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--data", type=pathlib.Path, help="a folder or tar of JPEG files")
     parser.add_argument("--images", type=int, default=10**6)
-    parser.add_argument("--folder", help="where to write, for as long as this takes")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        root = pathlib.Path(folder)
-        write(root, crops(options.data), options.images)
-        for kind, command in COMMANDS.items():
-            line = {"kind": kind, "images": options.images, **measure(command, root)}
-            line |= {"load": round(os.getloadavg()[0], 2), "processor": provenance.processor()}
-            print(line)
-            storage.append_line(RECORD, line | provenance.fields("cpu", {"jax": jax.__version__}))
+    if options.step == "write":
+        write(options.folder, crops(options.data), options.images)
+        return 0
+    for kind, command in COMMANDS.items():
+        line = {"kind": kind, "images": options.images, **measure(command, options.folder)}
+        line |= {"load": round(os.getloadavg()[0], 2), "processor": provenance.processor()}
+        print(line)
+        storage.append_line(RECORD, line | provenance.fields("cpu", {}))
     return 0
 
 
