@@ -81,6 +81,24 @@ def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model.remat": "full"}, False),  # in a loop, unless the user unrolls it
+        ({"model.remat": "full", "model.unroll": 2}, True),
+        ({"model.remat": "attention"}, True),
+        ({"model.unroll": 2}, False),
+    ],
+)
+def test_rematerialization_that_saves_nothing_is_said(options, said, tmp_path):
+    rows = api.preview("digits", tmp_path / "run", options)
+    lines = [line for label, line in rows if label == "note"]
+    assert [line.startswith(f"model.remat={options.get('model.remat')}: ") for line in lines] == [
+        True
+    ] * said
+
+
+@pytest.mark.usefixtures("one_device")
 def test_a_dry_run_looks_at_the_weights_to_start_from(tmp_path):
     sizes = {"model.patch_size": 16, "model.width": 32, "model.depth": 3, "model.mlp_dim": 64}
     sizes |= {"model.heads": 4, "model.unroll": 1, "model.position": "learned_1d"}
