@@ -31,7 +31,7 @@ from vit_jax import cli
         (["train", "--peer=timm"], "has no torch and no timm: install torch timm there"),
         (["train", "--peer=big_vision"], "imported from a checkout; set --peer-path"),
         (["train", "--peer=timm", "--peer-path=/gone"], "is a package; leave out --peer-path"),
-        (["train", "--peer-path=/gone"], "--peer-path=/gone: is of no --peer"),
+        (["train", "--peer-path=/gone"], "--peer-path=/gone: needs --peer=NAME"),
         (["train", "--peer=big_vision", "--peer-path=/gone"], "--peer-path=/gone: no checkout"),
         (
             ["train", "--peer=dino", "--peer-path=/gone", "--objective=dino"],

@@ -25,10 +25,10 @@ def dino(monkeypatch):
     opened = vit_jax.load(WEIGHTS, {"model.norm_epsilon": "1e-6"})  # timm's default
     cfg = dataclasses.replace(opened.config, objective=config.Dino(name="dino"))
     params = {name: part for name, part in opened.params.items() if name != "head"}
-    run = dataclasses.replace(opened, config=cfg, params=params, kind="run", notes=())
+    run = dataclasses.replace(opened, config=cfg, params=params, kind="run", notes=(), step=3)
+    run = dataclasses.replace(run, checkpoint=pathlib.Path("x"))
     found = types.SimpleNamespace(run=run, leaves=LEAVES)
     monkeypatch.setattr(loading, "load", lambda *_: found.run)
-    monkeypatch.setattr(loading, "find_checkpoint", lambda *_: (pathlib.Path("x"), 3, {}))
     monkeypatch.setattr(record, "read_commit", lambda _: {"leaves": dict.fromkeys(found.leaves)})
     return found
 

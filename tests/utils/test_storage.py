@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -230,3 +231,12 @@ def test_a_mirror_of_a_disk_is_the_disk(tmp_path):
     mirror = storage.RemoteSync(tmp_path, lambda: pytest.fail("nothing is brought"))
     assert mirror.folder == tmp_path
     mirror.bring(now=True)
+
+
+def test_too_little_room(tmp_path, monkeypatch):
+    """Also for a folder that does not exist yet: its disk is that of the nearest parent."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 6, 3_000))
+    folder = tmp_path / "new" / "folder"
+    assert storage.shortage(folder, 3_000) == ""
+    assert storage.shortage(folder, 3_001_000) == "3.0 MB are needed and 3.0 kB free"
+    assert storage.nearest_existing(folder) == tmp_path

@@ -135,6 +135,17 @@ def test_a_file_alone_says_what_is_assumed(tmp_path):
     assert "model.position_resize=antialiased_bicubic" in assumed
 
 
+def test_a_kernel_that_is_a_convolution_already_stays(tmp_path):
+    write(tmp_path / "flat", "timm_gap")
+    write(tmp_path / "whole", "timm_gap")
+    arrays = safetensors.load_file(tmp_path / "flat/model.safetensors")
+    flat = arrays["embeds.proj.weight"].reshape(-1, PATCH, PATCH, 3)
+    arrays["embeds.proj.weight"] = np.ascontiguousarray(flat.transpose(0, 3, 1, 2))
+    safetensors.save_file(arrays, tmp_path / "whole/model.safetensors")
+    flat, whole = (weights.load(tmp_path / name).params for name in ("flat", "whole"))
+    foreign.equal(whole, flat)
+
+
 @pytest.mark.parametrize(
     ("kind", "changed", "message"),
     [

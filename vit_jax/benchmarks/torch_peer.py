@@ -27,8 +27,7 @@ def prepare(work, name, detail):
         return torch.randint(0, 256, shape, dtype=torch.uint8, generator=drawn).to(place)
 
     programs = {"timm": supervised, "transformers": masked, "dino": dino}
-    model, loss_of, after = programs[name](work, place, pixels, detail)
-    groups = sys.modules["utils"].get_params_groups(model) if name == "dino" else model.parameters()
+    model, groups, loss_of, after = programs[name](work, place, pixels, detail)
     optimizer = torch.optim.Adam(groups, lr=1e-3, fused=True)
 
     def take():
@@ -53,7 +52,7 @@ def step(optimizer):
 
 
 def supervised(work, place, pixels, kind):
-    """A network of timm, its loss, and what follows the gradient."""
+    """A network of timm, its parameters as Adam takes them, its loss, and the update."""
     import timm  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -75,11 +74,11 @@ def supervised(work, place, pixels, kind):
         logits = network(normalized(images))
         return torch.nn.functional.cross_entropy(logits.float(), labels)
 
-    return model, loss, step
+    return model, model.parameters(), loss, step
 
 
 def masked(work, place, pixels, _):
-    """The masked autoencoder of transformers, with the decoder of the paper."""
+    """The masked autoencoder of transformers with the paper's decoder; answers as `supervised`."""
     from transformers import (  # pyright: ignore[reportMissingImports]
         ViTMAEConfig,
         ViTMAEForPreTraining,
@@ -97,11 +96,11 @@ def masked(work, place, pixels, _):
     model = ViTMAEForPreTraining(options).to(place)
     model.train()
     images = pixels(work["size"])
-    return model, lambda: model(normalized(images)).loss, step
+    return model, model.parameters(), lambda: model(normalized(images)).loss, step
 
 
 def dino(work, place, pixels, _):
-    """The student of DINO's authors, the loss beside its teacher, and what follows the gradient.
+    """The student of DINO's authors and the loss beside its teacher; answers as `supervised`.
 
     Two views and eight small ones, 65,536 prototypes, gradients clipped one by one and none for
     the last layer, as in their first epoch.
@@ -149,7 +148,8 @@ def dino(work, place, pixels, _):
             for own, other in zip(student.parameters(), teacher.parameters(), strict=True):
                 other.mul_(0.996).add_(0.004 * own)
 
-    return student, loss, after
+    # No weight decay on biases and norms: two groups.
+    return student, utils.get_params_groups(student), loss, after
 
 
 def peak():

@@ -98,7 +98,9 @@ class Peer:
     def __post_init__(self) -> None:
         if self.name is None:
             if self.path is not None:
-                raise config.ConfigError(f"--peer-path={self.path}: is of no --peer; leave it out")
+                raise config.ConfigError(
+                    f"--peer-path={self.path}: needs --peer=NAME; set that, or leave this out"
+                )
             return
         program = PROGRAMS[self.name]
         if (program.source is None) != (self.path is None):

@@ -156,6 +156,11 @@ def read_commit(path: epath.Path) -> Commit:
     return body
 
 
+def read_leaves(directory: epath.PathLike, step: int) -> dict[str, dict[str, Any]]:
+    """Shape, dtype and digest of each array of a checkpoint, by name; raises DamagedCheckpoint."""
+    return read_commit(folder(directory, step))["leaves"]
+
+
 def check_files(path: epath.Path, commit: Commit, share: slice = slice(None)) -> None:
     """Reads a share of the checkpoint's files; raises DamagedCheckpoint at one that has changed.
 

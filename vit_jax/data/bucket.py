@@ -332,11 +332,9 @@ def _check_room(
             f"{size_text(most)}; {remedy}"
             f"{f'set {options.size}=GB' if options.size else 'copy what you need to a disk'}"
         )
-    needed = sum(one.size for one in missing.values())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
+    if short := storage.shortage(folder, sum(one.size for one in missing.values())):
         raise CopyError(
-            f"{cache}: {size_text(needed)} are needed and {size_text(free)} free; free some space"
+            f"{cache}: {short}; free some space"
             f"{f', or choose another {options.cache}' if options.cache else ''}"
         )
 

@@ -72,8 +72,8 @@ def convert(
     opened = loading.load(reference, overrides, step)
     params = jax.device_get(opened.params)
     alone = kind == "timm" and output.suffix.lower() == ".safetensors"
-    projection = loading.projection(opened, reference) if alone else None
-    unsaid = () if projection else _left_behind(reference, step, opened)
+    projection = loading.projection(opened) if alone else None
+    unsaid = () if projection else _left_behind(opened)
     origin = ": ".join(filter(None, (model_card.title(opened), opened.selection)))
     if kind == "orbax":
         save(opened, params, output, origin)
@@ -102,14 +102,11 @@ def convert(
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
 
 
-def _left_behind(
-    reference: str | os.PathLike[str], step: int | str | None, opened: loading.LoadedModel
-) -> tuple[str, ...]:
+def _left_behind(opened: loading.LoadedModel) -> tuple[str, ...]:
     """A line on parameters of a run's objective that no format has a place for."""
-    if opened.kind != "run" or OBJECTIVE in opened.params:
+    if opened.checkpoint is None or opened.step is None or OBJECTIVE in opened.params:
         return ()
-    directory, number, _ = loading.find_checkpoint(storage.as_path(reference), step)
-    leaves = records.read_commit(records.folder(records.absolute(directory), number))["leaves"]
+    leaves = records.read_leaves(opened.checkpoint, opened.step)
     if not any(f"/{OBJECTIVE}/" in name for name in leaves):
         return ()
     return (

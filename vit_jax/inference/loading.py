@@ -88,6 +88,7 @@ def load(
             classes=class_names(record["classes"], cfg),
             kind="run",
             step=number,
+            checkpoint=directory,
             selection=record["selection"],
             temperature=temperature,
         )
@@ -209,8 +210,8 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     """
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
     selection, params = trainable.from_config(model, cfg), trainable.parameters(model, cfg)
-    names = records.read_commit(records.folder(records.absolute(directory), step_number))["leaves"]
-    kept = any(name.startswith("ema/") for name in names)  # by train.ema, or the objective
+    leaves = records.read_leaves(directory, step_number)
+    kept = any(name.startswith("ema/") for name in leaves)  # by train.ema, or the objective
     averaged = {"ema": jax.eval_shape(selection.split, params)} if kept else {}
     shapes = averaged if averaged and selection.specs is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
@@ -271,7 +272,7 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
         notes.append("decoder: that of the weights")
     if keep and cfg.dino is not None:
         _check_projection(cfg.dino, opened.config.dino)
-        if own_head := projection(opened, cfg.init_from):
+        if own_head := projection(opened):
             decoder = {OBJECTIVE: own_head}
         who = "of student and teacher: that of the weights" if own_head else "new: there is none"
         notes.append(f"projection head {who}")
@@ -297,12 +298,11 @@ def _check_projection(wanted: config.Dino, own: config.Dino | None) -> None:
         )
 
 
-def projection(opened: "LoadedModel", reference: str | os.PathLike[str]) -> dict[str, Any] | None:
+def projection(opened: "LoadedModel") -> models.Params | None:
     """The objective's own parameters of a run of self-distillation, averaged; or of weights."""
-    if opened.kind != "run" or opened.config.dino is None:
+    if opened.checkpoint is None or opened.step is None or opened.config.dino is None:
         return opened.projection
-    directory, number, _ = find_checkpoint(storage.as_path(reference), opened.step)
-    leaves = records.read_commit(records.folder(records.absolute(directory), number))["leaves"]
+    leaves = records.read_leaves(opened.checkpoint, opened.step)
     tree = "ema" if any(name.startswith("ema/") for name in leaves) else "params"
     names = [name for name in leaves if name.startswith(f"{tree}/{OBJECTIVE}/")]
     if not names:  # a checkpoint of the encoder alone
@@ -310,7 +310,9 @@ def projection(opened: "LoadedModel", reference: str | os.PathLike[str]) -> dict
     shapes = {n: jax.ShapeDtypeStruct(leaves[n]["shape"], leaves[n]["dtype"]) for n in names}
     mesh = sharding.create_mesh(opened.config.mesh.fsdp)
     target = sharding.placed(tree_utils.nest(shapes), mesh, opened.config.mesh, sharding.COMPUTE)
-    return jax.device_get(reader.restore_subtree(directory, number, target))[tree][OBJECTIVE]
+    return jax.device_get(reader.restore_subtree(opened.checkpoint, opened.step, target))[tree][
+        OBJECTIVE
+    ]
 
 
 def _decoder(model: models.Classifier, options: config.Mae) -> models.Params:
@@ -431,6 +433,7 @@ class LoadedModel:
       assumed: what its files leave open, and what was assumed; a line for each reason.
       fresh: parameters that the checkpoint lacks, and why.
       step: the step of a run's checkpoint.
+      checkpoint: the folder of a run's checkpoints.
       selection: why it is this one, such as `step 60, the best by validation/top1 (0.6120); ...`.
       temperature: what logits are divided by before they are probabilities, where a validation
         split has fitted one (`evaluation.metrics=calibration`).
@@ -445,6 +448,7 @@ class LoadedModel:
     assumed: tuple[str, ...] = ()
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
     step: int | None = None
+    checkpoint: pathlib.Path | None = None
     selection: str = ""
     temperature: float | None = None
     projection: models.Params | None = None

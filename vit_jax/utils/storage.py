@@ -284,6 +284,24 @@ def sha256(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def shortage(path: pathlib.Path, needed: int) -> str:
+    """`2.0 GB are needed and 1.0 GB free` where a disk has too little room; empty where it has."""
+    free = free_bytes(path)
+    if needed <= free:
+        return ""
+    return f"{messages.size_text(needed)} are needed and {messages.size_text(free)} free"
+
+
+def free_bytes(path: pathlib.Path) -> int:
+    """The free space of the disk that a file or folder is on, or would be on."""
+    return shutil.disk_usage(nearest_existing(path)).free
+
+
+def nearest_existing(path: pathlib.Path) -> pathlib.Path:
+    """A path, or the nearest of its parents that exists."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+
+
 def modified(path: pathlib.Path) -> float:
     """A file's modification time in seconds since the epoch."""
     found: Any = path.stat()

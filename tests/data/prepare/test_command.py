@@ -20,7 +20,7 @@ import tfds_fakes
 from commands import woe
 from vit_jax import cli, config
 from vit_jax.data import availability, datasets, example_lists
-from vit_jax.data.prepare import command, download, staging, tfrecords
+from vit_jax.data.prepare import command, download, tfrecords
 from vit_jax.data.prepare.official import build
 from vit_jax.data.prepare.request import Request
 from vit_jax.data.prepare.shards import read_info
@@ -677,11 +677,11 @@ def test_a_target_that_cannot_hold_the_data(dry_run, photos, tmp_path, monkeypat
     assert code == 2
     assert f"{tmp_path}/data/my_photos is not a writable folder" in errors[0]
     (tmp_path / "data/my_photos").unlink()
-    monkeypatch.setattr(staging, "free_bytes", lambda target: 10)
+    monkeypatch.setattr(storage, "free_bytes", lambda target: 10)
     code, lines, errors = dry_run("my_photos", f"--from={photos}")
     assert code == 70  # as without --dry-run
     assert "0.0 kB of disk space is free" in lines[-1]
-    assert "GB are needed and 0.0 GB free; " in errors[0]
+    assert "B are needed and 0.0 kB free; " in errors[0]
 
 
 def test_the_mapping_of_objectnet_is_looked_for(dry_run, photos, tmp_path):

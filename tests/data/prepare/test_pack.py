@@ -281,7 +281,7 @@ def test_a_full_disk_is_one_line_and_the_command_continues(photos, tmp_path):
 def test_too_little_room_is_reported_at_the_start(photos, tmp_path, monkeypatch):
     usage = type("usage", (), {"free": 10})
     monkeypatch.setattr(pack.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(shards.PrepareError, match="GB are needed and 0.0 GB free"):
+    with pytest.raises(shards.PrepareError, match="B are needed and 0.0 kB free"):
         pack.pack(packing(photos, tmp_path))
 
 

@@ -139,10 +139,10 @@ def writes(
 
     `finished` shards of an earlier attempt are kept, if it used the same images and settings.
     """
-    existing = staging.nearest_existing(folder)
+    existing = storage.nearest_existing(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise DataError(f"{folder}: {existing} is not a writable folder; choose another --data-dir")
-    free = staging.free_bytes(folder)
+    free = storage.free_bytes(folder)
     kept = f"; {finished:,} shards of an earlier attempt are there" if finished else ""
     yield f"{name}: would write {folder}: {contents}{kept}; {size_text(free)} of disk space is free"
     staging.check_free(folder, needed, "free some space, or choose another --data-dir")

@@ -159,22 +159,8 @@ def _remove_temporary(folder: Path) -> None:
 
 def check_free(target: Path, needed: int, remedy: str) -> None:
     """Raises PrepareError if `needed` bytes exceed the free space of the disk of `target`."""
-    free = free_bytes(target)
-    if needed > free:
-        raise PrepareError(
-            f"{target.parent.parent}: {needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB "
-            f"free; {remedy}"
-        )
-
-
-def free_bytes(target: Path) -> int:
-    """The free space of the disk that a file or folder is on, or would be on."""
-    return shutil.disk_usage(nearest_existing(target)).free
-
-
-def nearest_existing(path: Path) -> Path:
-    """A path, or the nearest of its parents that exists."""
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if short := storage.shortage(target, needed):
+        raise PrepareError(f"{target.parent.parent}: {short}; {remedy}")
 
 
 class Count:
