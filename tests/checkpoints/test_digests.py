@@ -41,12 +41,12 @@ def reference(array):
 
 def of(*arrays):
     """The digests of arrays on one device; one by one, as equal shapes compile once."""
-    return [digests.compute({"x": jnp.asarray(a)})[0]["x"]["digest"] for a in arrays]
+    return [digests.Digests({"x": jnp.asarray(a)}).read()[0]["x"]["digest"] for a in arrays]
 
 
 def test_equals_the_reference_for_every_type_and_shape():
     arrays = {f"{d}{s}": bits(d, s) for d in DTYPES for s in SHAPES}
-    found, _ = digests.compute({name: jnp.asarray(array) for name, array in arrays.items()})
+    found, _ = digests.Digests({name: jnp.asarray(array) for name, array in arrays.items()}).read()
     assert list(found) == list(arrays)
     one = digests.lanes(jnp.asarray(arrays["float32(7,)"]))
     assert "".join(f"{lane:08x}" for lane in one.tolist()) == found["float32(7,)"]["digest"]
@@ -74,7 +74,7 @@ def test_does_not_depend_on_devices_or_sharding(dtype):
             NamedSharding(mesh, spec) for spec in specs[: 4 if mesh.size in (1, 8) else 2]
         ]
     for placement in placements:
-        found, _ = digests.compute({"x": jax.device_put(array, placement)})
+        found, _ = digests.Digests({"x": jax.device_put(array, placement)}).read()
         assert found["x"]["digest"] == expected, placement
 
 
@@ -125,12 +125,12 @@ def test_structured_damage_is_seen():
 
 def test_swapped_leaves_and_changed_types_are_seen():
     a, b = jnp.arange(6.0), jnp.arange(6.0) + 1
-    one, _ = digests.compute({"a": a, "b": b})
-    other, _ = digests.compute({"a": b, "b": a})
+    one, _ = digests.Digests({"a": a, "b": b}).read()
+    other, _ = digests.Digests({"a": b, "b": a}).read()
     assert one["a"] == other["b"]
     assert one["a"] != other["a"]
     words = jax.lax.bitcast_convert_type(a, jnp.int32)
-    same_bits, _ = digests.compute({"a": words})
+    same_bits, _ = digests.Digests({"a": words}).read()
     assert same_bits["a"]["digest"] == one["a"]["digest"]
     assert same_bits["a"] != one["a"]
 
@@ -153,14 +153,14 @@ def test_names_leaves_that_are_not_finite():
         "largest": jnp.full((2,), jnp.finfo(jnp.float32).max),
         "empty": jnp.zeros((0, 2)),
     }
-    assert digests.compute(leaves)[1] == ["nan", "minus"]
-    assert digests.compute({}) == ({}, [])
+    assert digests.Digests(leaves).read()[1] == ["nan", "minus"]
+    assert digests.Digests({}).read() == ({}, [])
 
 
 def test_refuses_what_it_cannot_digest():
     for array in (jnp.zeros((2,), jnp.complex64), jax.random.key(0), jnp.zeros((2,), jnp.int4)):
         with pytest.raises(TypeError, match="no digest for arrays of "):
-            digests.compute({"x": array})
+            digests.Digests({"x": array}).read()
 
 
 def test_gathers_nothing():

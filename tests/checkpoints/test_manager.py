@@ -382,21 +382,23 @@ def test_restores_the_step_asked_for(make):
 @pytest.mark.parametrize(
     "name", ["params/head/kernel", "opt/1/0/mu/encoder/bias", "ema/encoder/bias"]
 )
-def test_refuses_a_state_that_is_not_finite(make, name):
+def test_refuses_a_state_that_is_not_finite(make, directory, name):
     saver = make()
     put(saver, 1)
     leaves = tree_utils.flatten(states.state(2, states.mesh()))
     leaves[name] = leaves[name].at[(0,) * leaves[name].ndim].set(jnp.nan)
     bad = jax.tree.unflatten(jax.tree.structure(states.shapes()), leaves.values())
+    saver.save(2, bad, record={}, metrics=None)
     with pytest.raises(manager.SaveFailed) as caught:
-        saver.save(2, bad, record={}, metrics=None)
-    assert (
-        str(caught.value)
-        == f"step 2 was not saved: {name} is not finite; newest checkpoint: step 1"
+        saver.wait()
+    assert str(caught.value) == (
+        f"step 2 was not saved in {directory}: {name} is not finite; newest checkpoint: step 1"
     )
     assert caught.value.exit_code == 70
-    saver.wait()
     assert saver.steps() == [1]
+    with pytest.raises(manager.SaveFailed, match="is not finite"):  # in place of a sound one
+        saver.save(1, bad, record={}, metrics=None)
+    assert states.equal(saver.restore(states.target(states.mesh()))[0], 1)
     put(saver, 2)
     assert saver.steps() == [1, 2]
 

@@ -14,7 +14,7 @@ the memory. This is not a cryptographic hash: it protects against damage, not ag
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,41 +29,55 @@ POSITION, OFFSET = np.uint32(0x9E3779B1), np.uint32(0x7F4A7C15)
 SECOND = np.uint32(0x7FEB352D)
 
 
-def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Digests `{name: {"dtype", "shape", "digest"}}`, and the names of non-finite leaves.
+class Digests:
+    """Digests of arrays, computed on their devices while the host goes on.
 
-    Blocks until the arrays are ready and the pass is done. All processes must call it, from the
-    thread that runs the other collectives; all get the same result.
-
-    Args:
-      leaves: arrays by name; floating, integer or boolean, 1 to 8 bytes per element.
-
-    Raises TypeError for any other dtype.
+    All processes must create it, from the thread that runs the other collectives; any thread may
+    read it. The arrays may be donated meanwhile.
     """
-    if not leaves:
-        return {}, []
-    # Two programs with collectives in flight can starve each other on simulated CPU devices.
-    jax.block_until_ready(leaves)
-    placed = next(iter(leaves.values())).sharding
-    whole = NamedSharding(placed.mesh, P()) if isinstance(placed, NamedSharding) else None
-    shards = tuple(_shards(leaf) for leaf in leaves.values())
-    sums = jax.device_get(_program(whole, shards)(list(leaves.values())))
-    digests, bad = {}, []
-    for (name, leaf), (*lanes, count) in zip(leaves.items(), sums.tolist(), strict=True):
-        digests[name] = {
-            "dtype": str(leaf.dtype),
-            "shape": list(leaf.shape),
-            "digest": "".join(f"{lane:08x}" for lane in lanes),
-        }
-        if count:
-            bad.append(name)
-    return digests, bad
+
+    def __init__(self, leaves: Mapping[str, jax.Array]) -> None:
+        """Starts the pass.
+
+        Args:
+          leaves: arrays by name; floating, integer or boolean, 1 to 8 bytes per element.
+
+        Raises TypeError for any other dtype.
+        """
+        self._facts = {name: (str(leaf.dtype), list(leaf.shape)) for name, leaf in leaves.items()}
+        self._sums: jax.Array | None = None
+        if not leaves:
+            return
+        placed = next(iter(leaves.values())).sharding
+        whole = NamedSharding(placed.mesh, P()) if isinstance(placed, NamedSharding) else None
+        shards = tuple(_shards(leaf) for leaf in leaves.values())
+        # Two programs with collectives in flight can starve each other on simulated CPU devices.
+        simulated = jax.default_backend() == "cpu" and len(placed.device_set) > 1
+        if simulated:
+            jax.block_until_ready(leaves)
+        self._sums = _program(whole, shards)(list(leaves.values()))
+        if simulated:
+            jax.block_until_ready(self._sums)
+
+    def read(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """Waits; `{name: {"dtype", "shape", "digest"}}`, and the names of non-finite arrays.
+
+        All processes get the same.
+        """
+        sums = [] if self._sums is None else jax.device_get(self._sums).tolist()
+        digests, bad = {}, []
+        for (name, (dtype, shape)), (*lanes, count) in zip(self._facts.items(), sums, strict=True):
+            digest = "".join(f"{lane:08x}" for lane in lanes)
+            digests[name] = {"dtype": dtype, "shape": shape, "digest": digest}
+            if count:
+                bad.append(name)
+        return digests, bad
 
 
 def lanes(x: jax.Array) -> jax.Array:
     """The digest of an array on one device, (2,) uint32, within a program.
 
-    Raises TypeError as `compute` does.
+    Raises TypeError as `Digests` does.
     """
     return _sums(x, (1,) * x.ndim)[:2]
 

@@ -115,7 +115,8 @@ class Manager:
           record: JSON-compatible facts about the run, which `restore` returns.
           metrics: evaluation of this state, which selects the best checkpoint.
 
-        Raises SaveFailed: the save before failed, a leaf is not finite, or there is no room.
+        Raises SaveFailed: the save before failed, or there is no room. That an array is not finite
+        shows in the background, as failures of the storage do.
         """
         # First: the failure of the save before is raised here, or never.
         self.wait()
@@ -123,15 +124,9 @@ class Manager:
         # cause.
         facts = json.loads(json.dumps(record, allow_nan=False))
         leaves = tree_utils.flatten(state)
-        # Before orbax sees them: a state that is not finite must not replace a sound one, and the
-        # caller may donate these arrays as soon as this returns.
-        found, bad = digests.compute(leaves)
-        if bad:
-            raise SaveFailed(
-                f"step {step} was not saved: {bad[0]}{messages.more(bad)} is not finite; "
-                f"newest checkpoint: {self._newest()}"
-            )
-        commit = {
+        # They are read when orbax is done: training need not wait for a pass over the state.
+        sums = digests.Digests(leaves)
+        known = {
             "step": step,
             "facts": facts,
             "metrics": {
@@ -139,8 +134,15 @@ class Manager:
                 for name, value in (metrics or {}).items()
             },
             "best": self._metric,
-            "leaves": found,
         }
+
+        def commit() -> records.Commit:
+            # A state that is not finite must not replace a sound one.
+            found, bad = sums.read()
+            if bad:
+                raise SaveFailed(f"{bad[0]}{messages.more(bad)} is not finite")
+            return {**known, "leaves": found}
+
         size = sum(leaf.nbytes for leaf in leaves.values())
         if self.is_best(metrics):
             self._score = records.score(metrics, self._metric)
@@ -249,7 +251,7 @@ class Manager:
         self._background.shutdown()
         self._checkpointer.close()
 
-    def _make_room(self, step: int, commit: records.Commit, size: int) -> bool:
+    def _make_room(self, step: int, commit: Callable[[], records.Commit], size: int) -> bool:
         """Makes room for a step's folder; returns whether a committed one already exists."""
         self._check_lease()
         path = records.folder(self._directory, step)
@@ -259,9 +261,10 @@ class Manager:
             except DamagedCheckpoint:
                 records.set_aside(path)
             else:
-                if old["leaves"] == commit["leaves"]:
-                    merged = old["metrics"] | commit["metrics"]
-                    records.write(path, {**commit, "metrics": merged})
+                new = commit()
+                if old["leaves"] == new["leaves"]:
+                    merged = old["metrics"] | new["metrics"]
+                    records.write(path, {**new, "metrics": merged})
                     return True
                 # A trajectory before a rollback also saved this step; keep it until this one
                 # commits.
@@ -276,14 +279,15 @@ class Manager:
         path.mkdir(parents=True)
         return False
 
-    def _finish(self, step: int, commit: records.Commit) -> None:
+    def _finish(self, step: int, commit: Callable[[], records.Commit]) -> None:
         """Commits once orbax is done; runs in the background."""
         path = records.folder(self._directory, step)
         try:
             self._checkpointer.wait_until_finished()
+            record = commit()
             if jax.process_index() == 0:
                 self._check_lease()
-                records.write(path, commit)
+                records.write(path, record)
         except LeaseLost:
             raise  # nothing here is this process's to tidy
         except Exception as error:

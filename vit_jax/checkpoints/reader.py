@@ -105,7 +105,7 @@ def restore(
         arrays[name] = jax.device_put(empty, places[name])
     arrays = {name: arrays[name] for name in wanted}
     # Of the arrays as they lie on the devices, so that reading them is verified, too.
-    found, _ = digests.compute(arrays)
+    found, _ = digests.Digests(arrays).read()
     wrong = [name for name in found if found[name] != commit["leaves"][name]]
     if wrong:
         raise DamagedCheckpoint(f"{wrong[0]}{messages.more(wrong)} differs from its digest")
