@@ -239,12 +239,12 @@ def test_two_that_take_over_at_once(folder):
     version, _ = other.read()
     found = []
 
-    def work():
-        one = lock_of(folder, token=str(threading.get_ident()))
+    def work(token):
+        one = lock_of(folder, token=token)
         if one.take_over(version):
             found.append(one)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(token,)) for token in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:
