@@ -6,7 +6,7 @@ import io
 import logging
 import pathlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,6 @@ INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
 # What programs write for 0 and 1 in the column of a class.
 BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
-ODD = re.compile(r"^\.?/|//|/\.?$|/\./|^\.?$")  # what a path may be spelled without
 LARGEST = 1e30  # of a number: its square is within float64, it within float32
 
 log = logging.getLogger("vit_jax")
@@ -78,10 +77,12 @@ class CsvImages:
         path = _file(self._root, requested.name, key)
         columns = data.targets if labels else ()
         header, rows = read_table(path, labels=labels, columns=columns)
-        named, others = header, rows
-        if requested.name != train and labels and not columns:
-            named, others = read_table(_file(self._root, train, "data.train_split"))
-        self.classes = columns or (_classes(named, others) if labels else ())
+        self.classes = columns
+        if labels and not columns:
+            if requested.name == train:
+                self.classes = _classes(header, {row.classes for row in rows})
+            else:
+                self.classes = read_classes(_file(self._root, train, "data.train_split"))
         if labels and not columns:
             if len(self.classes) < 2:
                 raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
@@ -94,13 +95,21 @@ class CsvImages:
         if requested.low or requested.high:
             part = requested.select(len(rows), key)
             rows = sorted(sorted(rows, key=lambda row: hash64(row.image))[part.start : part.stop])
-        spelled = [_spelled(row.image) for row in rows]
-        rows = [rows[at] for at in remaining(spelled, exclude, data, f"{key}={split}")]
+        if exclude:
+            spelled = [_spelled(row.image) for row in rows]
+            rows = [rows[at] for at in remaining(spelled, exclude, data, f"{key}={split}")]
         if labels and data.multilabel and len(header) == 2:
             _warn_of_other_separators(path, rows)
         places = {name: place for place, name in enumerate(self.classes)}
         known = labels and not columns
-        found = [self._label(path, row, places) if known else (UNKNOWN,) for row in rows]
+        found: list[tuple[int, ...]] = [(UNKNOWN,)] * len(rows)
+        if known:
+            # A million lines have few kinds of labels.
+            kinds = dict[tuple[str, ...], tuple[int, ...]]()
+            for at, row in enumerate(rows):
+                if row.classes not in kinds:
+                    kinds[row.classes] = self._label(path, row, places)
+                found[at] = kinds[row.classes]
         self._files = FileNames(self._root, [row.image for row in rows])
         self.targets = np.array([row.numbers for row in rows], "<f8") if columns else None
         self._labels = np.array([place for label in found for place in label], "<i4")
@@ -182,6 +191,56 @@ def read_table(
     With `columns`, rows have their numbers in place of classes. Without `labels` only the first
     column is read. Unless `empty`, there must be a row.
     """
+    header, lines = _read_lines(path, labels=labels, columns=columns)
+    rows: list[CsvRow] = []
+    seen: dict[str, int] = {}
+    kinds = dict[tuple[str, ...], tuple[str, ...]]()  # classes by their cells
+    for line, cells in lines:
+        where = f"{path}, line {line}"
+        image = _image(where, cells[0])
+        # Two spellings of one path, such as ./a.png, are one image.
+        earlier = seen.setdefault(_spelled(image), line)
+        if earlier != line:
+            joined = "class;class" if len(header) == 2 else "1,1"
+            several = f", with several classes image,{joined}" * (labels and not columns)
+            raise DataError(
+                f"{where}: {shown(image)} is listed in line {earlier} too; an image has one "
+                f"line{several}"
+            )
+        if columns:
+            named = dict(zip(header, cells, strict=True))
+            numbers = tuple(_number(where, name, named[name]) for name in columns)
+            rows.append(CsvRow(line, image, (), numbers))
+            continue
+        kind = tuple(cells[1:]) if labels else ()
+        if kind not in kinds:
+            kinds[kind] = _names(where, kind, header) if labels else ()
+        rows.append(CsvRow(line, image, kinds[kind]))
+    if not rows and not empty:
+        raise DataError(f"{path}: lists no image")
+    return header, rows
+
+
+def read_classes(path: pathlib.Path) -> tuple[str, ...]:
+    """The classes of a list, sorted, or in the order of its columns; raises DataError."""
+    header, lines = _read_lines(path, labels=True, columns=())
+    kinds = {tuple(cells[1:]): f"{path}, line {line}" for line, cells in lines}
+    return _classes(header, [_names(where, kind, header) for kind, where in kinds.items()])
+
+
+def _classes(header: list[str], labels: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+    if len(header) > 2:
+        return tuple(header[1:])
+    return tuple(sorted({name for label in labels for name in label}))
+
+
+def _read_lines(
+    path: pathlib.Path, *, labels: bool, columns: Sequence[str]
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header, and of each other line its number and cells.
+
+    Raises DataError for a malformed header, and later for a line with another number of cells.
+    """
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
             data = limits.read_file(path, limits.EXAMPLES)
@@ -204,70 +263,54 @@ def read_table(
     least = 2 if labels else 1
     try:
         header = [name.strip() for name in next(reader, [])]
-        skipped = int(len(header) > least and header[0] in INDEX)
-        kept = slice(skipped, None)
-        if len(header) > 2 and not header[-1]:  # every line ends in a separator
-            kept = slice(skipped, -1)
-        width, header = len(header), header[kept]
-        if len(header) < least:
-            wanted = "a column, image"
-            if labels:
-                what = "numbers" if columns else "classes"
-                wanted = f"at least 2 columns with commas between, image and {what}"
-                wanted += "; it has semicolons" * (";" in first)
-            raise DataError(f"{path}: needs a header and {wanted}")
-        if pathlib.PurePosixPath(header[0].lower()).suffix in SUFFIXES:
-            raise DataError(f"{path}: begins with an image, not with a header: image,class")
-        for name in columns:
-            if name not in header[1:]:
-                raise DataError(
-                    f"{path}: has no column {shown(name)}{config.suggest(name, header[1:])}"
-                )
-        if labels:
-            for name in columns or header[1:]:
-                _check_name(f"{path}, line 1", name)
-            if len(set(header[1:])) < len(header) - 1:
-                raise DataError(f"{path}: two columns have the same name")
-        rows: list[CsvRow] = []
-        seen: dict[str, int] = {}
-        for cells in reader:
-            if not cells:
-                continue
-            where = f"{path}, line {reader.line_num}"
-            if len(cells) != width:
-                raise DataError(f"{where}: {len(cells)} columns; the header has {width}")
-            if kept.stop and cells[-1].strip():
-                raise DataError(f"{where}: {shown(cells[-1])}: its column has no name")
-            cells = [cell.strip() for cell in cells[kept]]
-            image = _image(where, cells[0])
-            # Two spellings of one path, such as ./a.png, are one image.
-            earlier = seen.setdefault(_spelled(image), reader.line_num)
-            if earlier != reader.line_num:
-                joined = "class;class" if len(header) == 2 else "1,1"
-                several = f", with several classes image,{joined}" * (labels and not columns)
-                raise DataError(
-                    f"{where}: {shown(image)} is listed in line {earlier} too; an image has one "
-                    f"line{several}"
-                )
-            if columns:
-                named = dict(zip(header, cells, strict=True))
-                numbers = tuple(_number(where, name, named[name]) for name in columns)
-                rows.append(CsvRow(reader.line_num, image, (), numbers))
-            else:
-                names = _names(where, cells, header, labels=labels)
-                rows.append(CsvRow(reader.line_num, image, names))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if not rows and not empty:
-        raise DataError(f"{path}: lists no image")
-    return header, rows
+    skipped = int(len(header) > least and header[0] in INDEX)
+    kept = slice(skipped, None)
+    if len(header) > 2 and not header[-1]:  # every line ends in a separator
+        kept = slice(skipped, -1)
+    width, header = len(header), header[kept]
+    if len(header) < least:
+        wanted = "a column, image"
+        if labels:
+            what = "numbers" if columns else "classes"
+            wanted = f"at least 2 columns with commas between, image and {what}"
+            wanted += "; it has semicolons" * (";" in first)
+        raise DataError(f"{path}: needs a header and {wanted}")
+    if pathlib.PurePosixPath(header[0].lower()).suffix in SUFFIXES:
+        raise DataError(f"{path}: begins with an image, not with a header: image,class")
+    for name in columns:
+        if name not in header[1:]:
+            raise DataError(
+                f"{path}: has no column {shown(name)}{config.suggest(name, header[1:])}"
+            )
+    if labels:
+        for name in columns or header[1:]:
+            _check_name(f"{path}, line 1", name)
+        if len(set(header[1:])) < len(header) - 1:
+            raise DataError(f"{path}: two columns have the same name")
+
+    def lines() -> Iterator[tuple[int, list[str]]]:
+        try:
+            for cells in reader:
+                if not cells:
+                    continue
+                where = f"{path}, line {reader.line_num}"
+                if len(cells) != width:
+                    raise DataError(f"{where}: {len(cells)} columns; the header has {width}")
+                if kept.stop and cells[-1].strip():
+                    raise DataError(f"{where}: {shown(cells[-1])}: its column has no name")
+                yield reader.line_num, [cell.strip() for cell in cells[kept]]
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+
+    return header, lines()
 
 
 def _spelled(image: str) -> str:
     """A path in its one spelling: `./a//b.png` is `a/b.png`."""
-    if not ODD.search(image):  # of a million, quickly
-        return image
-    return str(pathlib.PurePosixPath(image))
+    odd = image[:1] in ("", ".", "/") or image[-1] == "/" or "//" in image or "/." in image
+    return str(pathlib.PurePosixPath(image)) if odd else image  # a path takes its time
 
 
 def _image(where: str, image: str) -> str:
@@ -279,12 +322,10 @@ def _image(where: str, image: str) -> str:
     return image
 
 
-def _names(where: str, cells: list[str], header: list[str], *, labels: bool) -> tuple[str, ...]:
-    """The classes of a line."""
-    if not labels:
-        return ()
+def _names(where: str, cells: tuple[str, ...], header: list[str]) -> tuple[str, ...]:
+    """The classes of a line, from its cells but the first."""
     if len(header) == 2:
-        names = tuple(name for part in cells[1].split(SEPARATOR) if (name := part.strip()))
+        names = tuple(name for part in cells[0].split(SEPARATOR) if (name := part.strip()))
         for name in names:
             _check_name(where, name)
             if "|" in name:
@@ -292,13 +333,13 @@ def _names(where: str, cells: list[str], header: list[str], *, labels: bool) -> 
         if len(set(names)) < len(names):
             raise DataError(f"{where}: a class is named twice")
         return names
-    for name, cell in zip(header[1:], cells[1:], strict=True):
+    for name, cell in zip(header[1:], cells, strict=True):
         if cell.lower() not in BITS:
             raise DataError(
                 f"{where}: {shown(name)} is {shown(cell)}; with more than two columns each is a "
                 "class, 0 or 1; remove columns that are none, or keep image and class"
             )
-    return tuple(n for n, cell in zip(header[1:], cells[1:], strict=True) if BITS[cell.lower()])
+    return tuple(n for n, cell in zip(header[1:], cells, strict=True) if BITS[cell.lower()])
 
 
 def _number(where: str, name: str, cell: str) -> float:
@@ -326,9 +367,3 @@ def _warn_of_other_separators(path: pathlib.Path, rows: list[CsvRow]) -> None:
             "%s: no image has several classes, such as %s; `%s` separates them, no space",
             path, example, SEPARATOR,
         )  # fmt: skip
-
-
-def _classes(header: list[str], rows: list[CsvRow]) -> tuple[str, ...]:
-    if len(header) > 2:
-        return tuple(header[1:])
-    return tuple(sorted({name for row in rows for name in row.classes}))
