@@ -79,7 +79,7 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
         named = [
             (path, one[0], one[1] if labels and len(one) > 2 else None) for path, one in inside
         ]
-        return _listing(root, f"splits: {', '.join(sorted(known))}", named, False, unused)
+        return _listing(root, "one folder per split", named, False, unused)
     classes = [one[0] if labels and len(one) > 1 else None for one in parts]
     held: set[str] = set()
     if holdout:
