@@ -136,7 +136,7 @@ def test_addresses_that_are_not_read_are_one_line(scheme, capsys):
 def test_names_are_found_in_any_case():
     assert catalog.load("Digits") == catalog.load("digits")
     assert len(listing.entries(model="vit-b_16")) == len(listing.entries(model="ViT-B/16")) > 0
-    assert weights.find("CIFAR10/vit-6_4").name == "cifar10/ViT-6_4"
+    assert weights.find_published("CIFAR10/vit-6_4").name == "cifar10/ViT-6_4"
     with pytest.raises(
         config.ConfigError, match=r"--config=my.py: no such file; known: adapt.py, "
     ):

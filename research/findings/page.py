@@ -216,7 +216,7 @@ def write(
     with storage.writing("--output", output):
         for name, one in drawn(study).items():
             curves.draw_chart(one, output.parent / PICTURES / f"findings-{name}.png")
-        html.write(document(study, command), page, output)
+        html.write_page(document(study, command), page, output)
     return output, page
 
 

@@ -101,7 +101,7 @@ def test_features_are_written_anew(tmp_path, monkeypatch):
     """By a pass that may be the first."""
     written = []
     monkeypatch.setattr(
-        evaluate.embedding, "write", lambda *given, **more: written.append((given, more))
+        evaluate.embedding, "write_features", lambda *given, **more: written.append((given, more))
     )
     one = object.__new__(evaluate.Programs)
     one._features = tmp_path / "features.npz"

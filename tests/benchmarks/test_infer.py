@@ -213,7 +213,7 @@ def test_the_next_batch_where_the_compiler_does_not_say_what_one_takes(fits, ref
 def test_the_axes_of_the_picture_are_logarithmic():
     (axes,) = (Figure().subplots(),)
     points = [("R50x1", 64, 10.0), ("ViT", 64, 9.0), ("R50+ViT", 64, 8.0)]
-    infer_files._draw(axes, infer_files.Panel("images/s", points))
+    infer_files._draw_panel(axes, infer_files.Panel("images/s", points))
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("input size [pixels]", "images/s")
     assert [line.get_linestyle() for line in axes.get_lines()] == ["--", "-", "-"]
@@ -233,7 +233,7 @@ def test_tables_and_files_say_what_was_found(tmp_path):
     )  # fmt: skip
     assert rows[2][2:5] == ("150", "2", "0.50x")
     assert rows[3][2:7] == ("-", "-", "-", "-", "0")
-    table, picture = infer_files.write(tmp_path, "a machine", *infer.files(results))
+    table, picture = infer_files.write_chart(tmp_path, "a machine", *infer.files(results))
     lines = list(csv.DictReader(table.read_text().splitlines()))
     assert len(lines) == 6
     assert lines[1] == {
@@ -249,7 +249,7 @@ def test_batches_that_were_compiled_are_written_too(tmp_path):
         for name, batch in (("ViT-B/16", 4096), ("ViT-H/14", 0))
     ]
     assert max_batch.table(found)[1][0] == ("ViT-B/16", "64", "4,096", "15.00", "3")
-    table, _ = infer_files.write(tmp_path, "v3-8", *max_batch.files(found))
+    table, _ = infer_files.write_chart(tmp_path, "v3-8", *max_batch.files(found))
     rows = csv.DictReader(table.read_text().splitlines())
     assert [row["largest_batch_per_device"] for row in rows] == ["4096", "0"]
 

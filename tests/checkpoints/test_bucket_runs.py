@@ -98,7 +98,7 @@ def test_a_move_cut_short_at_any_request_leaves_a_whole_checkpoint(folder, store
         )
         for name, data in content.items():
             (old / name).write_bytes(data)
-        record.write(old, {"step": 7, "facts": {}, "metrics": {}, "leaves": {}, "files": {}})
+        record.write_commit(old, {"step": 7, "facts": {}, "metrics": {}, "leaves": {}, "files": {}})
         left = [cut]
 
         def fail(method, name, left=left):
@@ -107,7 +107,7 @@ def test_a_move_cut_short_at_any_request_leaves_a_whole_checkpoint(folder, store
 
         store.failing = fail
         try:
-            record.move(old, new)
+            record.move_checkpoint(old, new)
             done = True
         except OSError:
             done = False

@@ -154,7 +154,7 @@ def recommit(folder):
     path = record.epath.Path(folder)
     commit = record.read_commit(path)
     commit.pop("files")
-    record.write(path, commit)
+    record.write_commit(path, commit)
 
 
 def test_digests_alone_see_what_orbax_reads_without_complaint(run, caplog):
@@ -376,7 +376,7 @@ def test_what_a_failed_save_left_is_removed_again_if_a_late_writer_makes_it_anew
     with contextlib.closing(open_manager(run)) as saver:
         with monkeypatch.context() as patch:
             patch.setattr(record, "tidy", tidied)
-            patch.setattr(record, "write", lambda *_: 1 / 0)
+            patch.setattr(record, "write_commit", lambda *_: 1 / 0)
             saver.save(4, states.state(4, states.mesh()), record={}, metrics=None)
             with pytest.raises(manager.SaveFailed, match=r"step 4 .*division by zero"):
                 saver.wait()
@@ -407,7 +407,7 @@ def test_everything_is_flushed_before_the_record_gets_its_name(tmp_path, monkeyp
 def test_an_error_of_orbax_is_reported_at_the_next_step(run, monkeypatch, capfd):
     with contextlib.closing(open_manager(run)) as saver:
         with monkeypatch.context() as patch:
-            patch.setattr(record, "write", lambda *_: 1 / 0)
+            patch.setattr(record, "write_commit", lambda *_: 1 / 0)
             saver.save(4, states.state(4, states.mesh()), record={}, metrics=None)
             with pytest.raises(manager.SaveFailed, match=r"step 4 .*division by zero.* step 3$"):
                 poll_until_it_raises(saver)
@@ -475,7 +475,7 @@ def test_a_directory_that_cannot_be_made(tmp_path):
 
 
 def test_a_directory_that_does_not_show_what_was_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "prepare", lambda _: ".probe-elsewhere")
+    monkeypatch.setattr(record, "prepare_directory", lambda _: ".probe-elsewhere")
     with pytest.raises(manager.CheckpointError, match="process 0 sees another directory; it must"):
         open_manager(tmp_path)
 

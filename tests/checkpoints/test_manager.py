@@ -115,8 +115,10 @@ def test_the_state_may_be_donated_while_it_is_saved(make):
 def test_a_step_counts_only_after_its_commit(make, monkeypatch):
     saver = make()
     put(saver, 1)
-    reached, gate, write = threading.Event(), threading.Event(), record.write
-    monkeypatch.setattr(record, "write", lambda *a: (reached.set(), gate.wait(30), write(*a)))
+    reached, gate, write = threading.Event(), threading.Event(), record.write_commit
+    monkeypatch.setattr(
+        record, "write_commit", lambda *a: (reached.set(), gate.wait(30), write(*a))
+    )
     saver.save(2, states.state(2, states.mesh()), record={}, metrics=None)
     assert reached.wait(30)  # orbax says it is done
     saver.poll()
@@ -342,7 +344,7 @@ def test_a_link_in_place_of_a_record_is_damage(make, what, target, tmp_path, cap
     for step in (1, 2):
         folder = directory / f"{step:08d}"
         folder.mkdir(parents=True)
-        record.write(
+        record.write_commit(
             folder, {"step": step, "facts": FACTS, "metrics": {}, "best": None, "leaves": {}}
         )
     newest = directory / "00000002"
@@ -356,7 +358,7 @@ def test_a_link_in_place_of_a_record_is_damage(make, what, target, tmp_path, cap
     assert f"checkpoint {newest} has a damaged record; passed over" in caplog.text
     with pytest.raises(manager.CheckpointError, match="damaged: commit.json"):
         record.find_step(newest)
-    record.prepare(directory)  # removes unfinished saves
+    record.prepare_directory(directory)  # removes unfinished saves
     assert os.path.lexists(newest)
     caplog.clear()
     with pytest.raises(manager.CheckpointError, match="does not fit this config"):

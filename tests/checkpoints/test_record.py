@@ -23,7 +23,7 @@ def folder(tmp_path):
     (path / "state/deep").mkdir(parents=True)
     (path / "state/one").write_bytes(b"one")
     (path / "state/deep/two").write_bytes(bytes(range(256)))
-    record.write(path, BODY)
+    record.write_commit(path, BODY)
     return path
 
 

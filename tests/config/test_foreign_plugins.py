@@ -107,7 +107,7 @@ def test_a_hostile_module_is_never_imported(name, recorded, workdir, tmp_path, f
     for file in folder.glob("checkpoints/*/commit.json"):
         body = json.loads(file.read_text())["commit"]
         body["facts"]["config"]["plugins"] = recorded
-        file.write_text(record.encode(body))
+        file.write_text(record.encode_commit(body))
     assert cli.main([name, *commands(folder, tmp_path)[name]]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "model.architecture=convnet: " in line

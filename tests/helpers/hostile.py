@@ -577,7 +577,7 @@ def checkpoints():
 
     body = {"step": 3, "facts": {"classes": ["a"]}, "metrics": {}, "files": {}}
     body |= {"leaves": {"p": {"shape": [2]}}}
-    whole = record.encode(body).encode()
+    whole = record.encode_commit(body).encode()
 
     def read(data, folder):
         (folder / record.COMMIT).write_bytes(data)

@@ -100,6 +100,6 @@ def write_record(directory, step):
         "device": "TPU v3", "host": "tpu-0", "versions": {"jax": "0.10.2"},
     }  # fmt: skip
     leaves = {"params/head/kernel": {"shape": [16, 10]}, "opt/0/mu": {"shape": [99]}}
-    records.write(
+    records.write_commit(
         folder, {"step": step, "facts": facts, "metrics": {}, "best": "top1", "leaves": leaves}
     )

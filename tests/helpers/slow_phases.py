@@ -50,7 +50,7 @@ def main():
     if phase == "evaluate":
         slowly(evaluators.Means, "__call__", phase)
     elif phase == "save":
-        slowly(record, "write", phase)
+        slowly(record, "write_commit", phase)
     else:
         without_data(7)
     del sys.argv[1]

@@ -74,7 +74,7 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
     monkeypatch.setattr(jax, "devices", lambda: some)
     monkeypatch.setattr(jax, "device_count", lambda: devices)
     output = tmp_path / "out.npz"
-    assert embedding.write(opened, output, batch_size=batch_size) == 37
+    assert embedding.write_features(opened, output, batch_size=batch_size) == 37
     pictures, labels = digits(opened)
     with np.load(output) as file:
         assert file["labels"].tolist() == labels
@@ -88,7 +88,7 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
 @pytest.mark.slow
 def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     output = tmp_path / "out.parquet"
-    assert embedding.write(opened, output, folder, features="tokens", batch_size=4) == 6
+    assert embedding.write_features(opened, output, folder, features="tokens", batch_size=4) == 6
     table = pyarrow.parquet.read_table(output)
     names = ["a.png", "b/c.PNG", "b/one/2.png", "one/1.png", "z.png", "zero/x.png"]
     assert table["name"].to_pylist() == names
@@ -124,7 +124,7 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
     (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")
     output = tmp_path / "out.npz"
     with pytest.raises(DataError, match=r"b/c\.PNG: is a truncated or damaged PNG"):
-        embedding.write(opened, output, folder)
+        embedding.write_features(opened, output, folder)
     assert not [p for p in tmp_path.iterdir() if "out" in p.name]
     values = config.override(config.to_dict(opened.config), {"data.max_bad_examples": "1"})
     lenient = loading.LoadedModel(
@@ -133,7 +133,7 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         classes=opened.classes,
         kind="run",
     )
-    embedding.write(lenient, output, folder)
+    embedding.write_features(lenient, output, folder)
     with np.load(output) as file:
         bad = np.isnan(file["features"]).all(axis=1)
         assert bad.tolist() == [False, True, False, False, False, False]
@@ -217,7 +217,7 @@ def test_a_batch_has_as_many_images_for_each_device(tmp_path, monkeypatch, batch
     cfg = runs.configure(model={"num_classes": 10}, data={"eval_split": "test[:37]"})
     model = loading.LoadedModel(config=cfg, params={}, classes=tuple("0123456789"), kind="run")
     with pytest.raises(Stopped, match=f"^{rows}$"):
-        embedding.write(model, tmp_path / "x.npz", batch_size=batch_size)
+        embedding.write_features(model, tmp_path / "x.npz", batch_size=batch_size)
 
 
 @pytest.mark.parametrize("suffix", embedding.SUFFIXES)

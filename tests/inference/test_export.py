@@ -82,7 +82,7 @@ def exported(digits, tmp_path_factory):
     }
     folder = tmp_path_factory.mktemp("programs")
     for name, (predictor, form) in cases.items():
-        export.write(predictor, form, folder / f"{name}.stablehlo")
+        export.write_program(predictor, form, folder / f"{name}.stablehlo")
         images = {}
         for batch in (1, 5) if form.batch is None else (form.batch,):
             sizes = [predictor.config.data.image_size, *([(21, 13)] if form.any_size else [])]
@@ -340,7 +340,7 @@ def test_a_full_disk_leaves_nothing(digits, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     line = "new: cannot be written: No space left on device"
     with pytest.raises(errors.NotWritten, match=line):  # exit code 70
-        export.write(digits, export.ExportOptions(platforms=("cpu",)), tmp_path / "new")
+        export.write_program(digits, export.ExportOptions(platforms=("cpu",)), tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
 

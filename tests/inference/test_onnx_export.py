@@ -70,9 +70,9 @@ def test_outputs_are_compared_in_units_that_matter(off, expected, batch):
     given = stand_in, b"onnx", program, pixels, batch, ("numbers", (1.0, 10.0))
     if isinstance(expected, str):
         with pytest.raises(config.ConfigError, match=expected):
-            onnx_export._compare(*given)
+            onnx_export._compare_outputs(*given)
         return
-    assert onnx_export._compare(*given) == pytest.approx(expected, rel=1e-3)
+    assert onnx_export._compare_outputs(*given) == pytest.approx(expected, rel=1e-3)
     counts = [batch] if batch else [1, 3]
     assert asked == [(name, count) for count in counts for name in ("logits", "numbers")]
 
@@ -92,14 +92,14 @@ def test_what_the_packages_are_asked_for(batch, shown, tmp_path, monkeypatch):
     packages["jax2onnx"].to_onnx = translate
     monkeypatch.setattr(onnx_export, "_required", packages.__getitem__)
     monkeypatch.setattr(onnx_export, "_versions", dict)
-    monkeypatch.setattr(onnx_export, "_compare", lambda *given: 2e-6)
+    monkeypatch.setattr(onnx_export, "_compare_outputs", lambda *given: 2e-6)
     monkeypatch.setattr(export, "create_program", lambda *_, **__: None)
     monkeypatch.setattr(export, "describe_inputs", lambda *_: {"classes": ["é"]})
     network = types.SimpleNamespace(resnet_units=(1,))  # which is translated without its jaxpr
     cfg = types.SimpleNamespace(model=network, data=config.Data(image_size=(8, 6)), loss=None)
     loaded = types.SimpleNamespace(config=cfg, selection="step 3, the newest")
     options = export.ExportOptions(batch=batch)
-    rows = dict(onnx_export.write(loaded, options, tmp_path / "a.onnx"))
+    rows = dict(onnx_export.write_onnx(loaded, options, tmp_path / "a.onnx"))
     assert [str(side) for side in asked["shape"]] == [shown, "8", "6", "3"]
     assert (asked["dtype"], asked["opset"], asked["input_names"]) == (np.uint8, 23, ["images"])
     assert asked["output_names"] == ["logits", "probabilities"]
@@ -161,7 +161,7 @@ def test_every_part_of_a_model_is_translated(name, tmp_path, runtime):
     described = foreign.record(name)
     options = {"model.heads": "3"} if name.startswith("timm") else described.get("options", {})
     model = loading.load(foreign.write(tmp_path, described), options)
-    rows = dict(onnx_export.write(model, export.ExportOptions(), tmp_path / "a.onnx"))
+    rows = dict(onnx_export.write_onnx(model, export.ExportOptions(), tmp_path / "a.onnx"))
     assert "differ by at most" in rows["proof"]
 
 
@@ -172,7 +172,7 @@ def test_numbers_keep_their_scale(tmp_path, runtime):
         name="mse", mean=(*range(10),), std=(*(10.0**k for k in range(-5, 5)),)
     )
     model = dataclasses.replace(model, config=dataclasses.replace(model.config, loss=loss))
-    rows = dict(onnx_export.write(model, export.ExportOptions(), tmp_path / "a.onnx"))
+    rows = dict(onnx_export.write_onnx(model, export.ExportOptions(), tmp_path / "a.onnx"))
     assert rows["outputs"] == "logits, numbers: float32"
     images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
     session = runtime.InferenceSession(tmp_path / "a.onnx")
@@ -190,5 +190,5 @@ def test_a_file_that_computes_something_else_is_not_written(tmp_path, monkeypatc
 
     monkeypatch.setattr(runtime, "InferenceSession", Shifted)
     with pytest.raises(export.config.ConfigError, match="differ from the checkpoint's by .*e-02"):
-        onnx_export.write(model, export.ExportOptions(), tmp_path / "a.onnx")
+        onnx_export.write_onnx(model, export.ExportOptions(), tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []

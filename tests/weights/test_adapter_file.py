@@ -19,7 +19,7 @@ FIELDS = {"config": {"lora": {"alpha": 16.0}}, "classes": ["cat", "\u00e9mu"], "
 
 @pytest.fixture
 def folder(tmp_path):
-    adapter_file.write(tmp_path / "adapter", ARRAYS, FIELDS)
+    adapter_file.write_adapter(tmp_path / "adapter", ARRAYS, FIELDS)
     return tmp_path / "adapter"
 
 
@@ -82,22 +82,22 @@ def test_a_folder_of_an_older_version_loads_and_is_said_to_be_unverified(folder,
 
 def test_arrays_that_are_not_those_of_the_model_are_named(tmp_path):
     more = {**ARRAYS, "lora/b": np.ones(2, np.float32)}
-    adapter_file.write(tmp_path / "more", more, FIELDS)
+    adapter_file.write_adapter(tmp_path / "more", more, FIELDS)
     with pytest.raises(WeightsError, match=r"lora/b is \(2,\), not part of it"):
         read(tmp_path / "more")
-    adapter_file.write(tmp_path / "less", {"head/bias": ARRAYS["head/bias"]}, FIELDS)
+    adapter_file.write_adapter(tmp_path / "less", {"head/bias": ARRAYS["head/bias"]}, FIELDS)
     with pytest.raises(WeightsError, match=r"lora/a is missing, not \(2, 4\)"):
         read(tmp_path / "less")
     one = {**ARRAYS, "head/bias": np.array([0, np.nan, 2], np.float32)}
-    adapter_file.write(tmp_path / "nan", one, FIELDS)
+    adapter_file.write_adapter(tmp_path / "nan", one, FIELDS)
     with pytest.raises(WeightsError, match="head/bias is not finite"):
         read(tmp_path / "nan")
 
 
 def test_a_digest_is_of_names_shapes_and_values_in_any_order():
     a, b = ARRAYS["lora/a"], ARRAYS["head/bias"]
-    sound = adapter_file.digest({"a": a, "b": b})
-    assert adapter_file.digest({"b": b, "a": a}) == sound
+    sound = adapter_file.digest_params({"a": a, "b": b})
+    assert adapter_file.digest_params({"b": b, "a": a}) == sound
     others = ({"a": a, "c": b}, {"a": a.reshape(4, 2), "b": b}, {"a": a, "b": b + 1}, {"a": a})
     for other in others:
-        assert adapter_file.digest(other) != sound
+        assert adapter_file.digest_params(other) != sound

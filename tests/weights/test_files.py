@@ -58,7 +58,7 @@ def test_suffixes_in_capitals(tmp_path, name):
     elif name == "a.Msgpack":
         (tmp_path / name).write_bytes(flax.serialization.msgpack_serialize(expected))
     else:
-        writers.write(tmp_path / name, expected, {})
+        writers.write_weights(tmp_path / name, expected, {})
     assert_same(all_of(tmp_path / name), expected)
 
 
@@ -108,7 +108,7 @@ def test_safetensors_as_the_library_writes_it(tmp_path):
 @pytest.mark.parametrize("length", range(1, 9))
 def test_numbers_of_safetensors_begin_at_a_multiple_of_their_size(tmp_path, length):
     path = tmp_path / "a.safetensors"
-    writers.write(path, {"n" * length: np.zeros(1, np.float32)}, {})
+    writers.write_weights(path, {"n" * length: np.zeros(1, np.float32)}, {})
     assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
 
 
@@ -546,7 +546,7 @@ def test_wrong_json(tmp_path, content, message):
 def test_a_changed_value_of_our_files_is_noticed(tmp_path):
     arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32(1).reshape(())}
     path = tmp_path / "w.safetensors"
-    writers.write(path, arrays | {"c": np.zeros((0, 3), np.float32)}, {})
+    writers.write_weights(path, arrays | {"c": np.zeros((0, 3), np.float32)}, {})
     whole = path.read_bytes()
     opened = readers.open_arrays(path)
     assert all(np.array_equal(opened.read(name), array) for name, array in arrays.items())

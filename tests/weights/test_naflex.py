@@ -108,7 +108,7 @@ def test_features_of_padded_views_are_those_of_each_image_alone(tmp_path):
         np.testing.assert_allclose(features, out["pre_logits"][0], rtol=0, atol=1e-5)
     with pytest.raises(vit_jax.data.decoding.BadImage, match="views of 4 shapes"):
         model.preprocess(images)
-    embedding.write(model, tmp_path / "out.npz", tmp_path / "images", batch_size=3)
+    embedding.write_features(model, tmp_path / "out.npz", tmp_path / "images", batch_size=3)
     with np.load(tmp_path / "out.npz") as file:
         np.testing.assert_allclose(file["features"], together, rtol=0, atol=1e-5)
 

@@ -165,4 +165,4 @@ def test_layers_that_transformers_holds_together_are_refused(tmp_path):
     pair = {f"{name}/a": np.ones((depth, width, 1)), f"{name}/b": np.ones((depth, 1, hidden))}
     made = peft_export.Adapters(pair, 1, 1.0)
     with pytest.raises(WeightsError, match=f"lora.where: {name} is not a separate layer"):
-        peft_export.write(tmp_path / "out", params, spec, made, None)
+        peft_export.write_peft(tmp_path / "out", params, spec, made, None)

@@ -33,7 +33,9 @@ def head(prefix="teacher.head.", seed=0, **changed):
 
 def read(values, own=OWN, encoder="teacher.backbone."):
     specs = {n: named.ArraySpec(a.shape, a.dtype) for n, a in values.items()}
-    return projection_heads.read(named.Arrays(specs, values.__getitem__), encoder, own, WIDTH)
+    return projection_heads.from_arrays(
+        named.Arrays(specs, values.__getitem__), encoder, own, WIDTH
+    )
 
 
 def logits(values, prefix, x):
@@ -57,7 +59,7 @@ def test_logits_are_those_of_the_authors_head(norm):
     with jax.default_matmul_precision("highest"):
         ours = dino.head(found, x, np.float32)
     np.testing.assert_allclose(ours, logits(values, "teacher.head.", x), rtol=0, atol=2e-6)
-    written = projection_heads.write(found)
+    written = projection_heads.to_arrays(found)
     assert written.keys() == {name.removeprefix("teacher.") for name in values}
     for name, array in written.items():
         np.testing.assert_array_equal(array, values[f"teacher.{name}"])
@@ -102,7 +104,7 @@ def test_heads_of_patches(layout):
     assert found is not None
     np.testing.assert_array_equal(found["mask_token"][0], token)
     np.testing.assert_array_equal(found["patches"]["prototypes"]["kernel"], second.T)
-    again = read(projection_heads.write(found), own, "backbone.")
+    again = read(projection_heads.to_arrays(found), own, "backbone.")
     jax.tree.map(np.testing.assert_array_equal, again, found)
 
 

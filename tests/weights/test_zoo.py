@@ -37,7 +37,7 @@ def test_entries_are_whole():
 
 def test_addresses():
     def urls(name):
-        return zoo.find(name).urls
+        return zoo.find_published(name).urls
 
     google = "https://storage.googleapis.com/vit_models"
     assert urls("imagenet21k/ViT-B_16") == (f"{google}/imagenet21k/ViT-B_16.npz",)
@@ -79,7 +79,7 @@ def test_sizes_fit_the_models(name):
     model = dataclasses.replace(model, representation_size=model.width)
     shapes = tree_utils.flatten(models.create(model, image_size=(224, 224)).shapes())
     count = sum(math.prod(leaf.shape) for leaf in shapes.values())
-    entry = zoo.find(f"imagenet21k/{name}")
+    entry = zoo.find_published(f"imagenet21k/{name}")
     assert entry.mib == pytest.approx(4 * count / 2**20, rel=0.005)
 
 
@@ -89,7 +89,7 @@ def test_recommended_files_are_those_of_the_readme():
     for row in rows:
         model = row["model"].replace("+", "+ViT-") if "+" in row["model"] else f"ViT-{row['model']}"
         name = f"augreg/{model.replace('/', '_')}"
-        first, tuned = zoo.find(name), zoo.find(f"{name}-imagenet")
+        first, tuned = zoo.find_published(name), zoo.find_published(f"{name}-imagenet")
         assert first.urls == (hub.parse_address(row["pretrained_npz"]),)
         assert tuned.urls == (hub.parse_address(row["finetuned_npz"]),)
         assert (first.mib, first.model) == (row["size_mib"], model)
@@ -122,7 +122,7 @@ def test_recommended_files_are_those_of_the_readme():
     ],
 )
 def test_any_augreg_file_by_its_own_name(name, model, data, side):
-    entry = zoo.find(name)
+    entry = zoo.find_published(name)
     file = name.removesuffix(".npz")
     assert entry.urls == (f"https://storage.googleapis.com/vit_models/{file}.npz",)
     assert (entry.model, entry.image_size) == (model, side)
@@ -142,7 +142,7 @@ def test_any_augreg_file_by_its_own_name(name, model, data, side):
 )
 def test_unknown_names(name, text):
     with pytest.raises(WeightsError) as caught:
-        zoo.find(name)
+        zoo.find_published(name)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
@@ -162,7 +162,7 @@ def test_unknown_names(name, text):
     ],
 )
 def test_models(name, model):
-    assert zoo.find(name).model == model
+    assert zoo.find_published(name).model == model
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_resolve(fetched, tmp_path, monkeypatch):
     assert zoo.resolve("imagenet21k/ViT-B_16") == tmp_path / "fetched"
     assert zoo.resolve("gs://vit_models/sam/ViT-B_16.npz", offline=True)
     assert fetched == [
-        (zoo.find("imagenet21k/ViT-B_16"), False),
+        (zoo.find_published("imagenet21k/ViT-B_16"), False),
         ("gs://vit_models/sam/ViT-B_16.npz", True),
     ]
     with pytest.raises(WeightsError, match="and no published checkpoint"):

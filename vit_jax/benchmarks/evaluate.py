@@ -89,7 +89,7 @@ class Programs:
         """Writes the file of `vit_jax embed`."""
         self._features.unlink(missing_ok=True)
         batch = self.opened.config.evaluation.batch_size
-        embedding.write(self.opened, self._features, batch_size=batch)
+        embedding.write_features(self.opened, self._features, batch_size=batch)
         return self._features
 
     def forward(self) -> list[jax.Array]:

@@ -27,7 +27,7 @@ class Panel(NamedTuple):
     points: list[tuple[str, int, float]]
 
 
-def write(
+def write_chart(
     folder: pathlib.Path, where: str, rows: Table, panels: Sequence[Panel]
 ) -> list[pathlib.Path]:
     """Writes infer.csv and infer.png, titled with what was measured, and returns their paths."""
@@ -37,7 +37,7 @@ def write(
     FigureCanvasAgg(figure)
     drawn = list(figure.subplots(1, len(panels), squeeze=False)[0])
     for axes, panel in zip(drawn, panels, strict=True):
-        _draw(axes, panel)
+        _draw_panel(axes, panel)
     handles, names = drawn[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, names, loc="outside right upper", frameon=False)
@@ -50,7 +50,7 @@ def write(
     return [table, picture]
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
+def _draw_panel(axes: Axes, panel: Panel) -> None:
     for index, model in enumerate(dict.fromkeys(model for model, _, _ in panel.points)):
         points = sorted((side, value) for name, side, value in panel.points if name == model)
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]

@@ -124,11 +124,11 @@ def _sums(x: jax.Array, shards: tuple[int, ...]) -> jax.Array:
     cut = [part for count, size in sizes for part in (count, size // count)]
     lanes = [lane.reshape(cut) for lane in lanes]
     zeros = [jnp.zeros((), jnp.uint32)] * len(lanes)
-    local = jax.lax.reduce(lanes, zeros, _add, tuple(range(1, len(cut), 2)))
+    local = jax.lax.reduce(lanes, zeros, _add_lanes, tuple(range(1, len(cut), 2)))
     return jnp.stack([jnp.sum(lane, dtype=jnp.uint32) for lane in local])
 
 
-def _add(some: Sequence[jax.Array], others: Sequence[jax.Array]) -> list[jax.Array]:
+def _add_lanes(some: Sequence[jax.Array], others: Sequence[jax.Array]) -> list[jax.Array]:
     """The sums of two lists, modulo 2**32."""
     return [a + b for a, b in zip(some, others, strict=True)]
 

@@ -84,7 +84,7 @@ class Manager:
         self._background = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: concurrent.futures.Future[None] | None = None
         probe = self._directory / collectives.broadcast_from_main(
-            lambda: records.prepare(self._directory)
+            lambda: records.prepare_directory(self._directory)
         )
         # Process 0 has just written it, under a random name.
         alone = None if probe.exists() else f"process {jax.process_index()} sees another directory"
@@ -264,11 +264,11 @@ class Manager:
                 new = commit()
                 if old["leaves"] == new["leaves"]:
                     merged = old["metrics"] | new["metrics"]
-                    records.write(path, {**new, "metrics": merged})
+                    records.write_commit(path, {**new, "metrics": merged})
                     return True
                 # A trajectory before a rollback also saved this step; keep it until this one
                 # commits.
-                records.move(path, path.with_name(f"{path.name}.old"))
+                records.move_checkpoint(path, path.with_name(f"{path.name}.old"))
         path.rmtree(missing_ok=True)
         if not storage.is_remote(path):
             free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
@@ -287,7 +287,7 @@ class Manager:
             record = commit()
             if jax.process_index() == 0:
                 self._check_lease()
-                records.write(path, record)
+                records.write_commit(path, record)
         except LeaseLost:
             raise  # nothing here is this process's to tidy
         except Exception as error:

@@ -86,7 +86,7 @@ def checkpoint_folders(directory: epath.PathLike) -> list[tuple[epath.Path, re.M
     return [(path, match) for path in sorted(paths) if (match := OWN.fullmatch(path.name))]
 
 
-def write(path: epath.Path, commit: Commit) -> None:
+def write_commit(path: epath.Path, commit: Commit) -> None:
     """Commits the checkpoint in folder `path`: everything durable first, the record last.
 
     Ends once the record has been read back. Raises OSError, ValueError or DamagedCheckpoint.
@@ -102,7 +102,7 @@ def write(path: epath.Path, commit: Commit) -> None:
                 storage.sync(file)
             storage.sync(root)
     body = json.loads(json.dumps({**commit, "files": files}, allow_nan=False))
-    text = encode(body)
+    text = encode_commit(body)
     if local:
         storage.sync(path)
         part = path / f"{COMMIT}.part"
@@ -119,7 +119,7 @@ def write(path: epath.Path, commit: Commit) -> None:
         raise DamagedCheckpoint(f"{COMMIT} reads back differently")
 
 
-def encode(body: Any) -> str:
+def encode_commit(body: Any) -> str:
     """A record as its file holds it, with its digest."""
     return json.dumps({"commit": body, "sha256": _sha256(body)})
 
@@ -195,13 +195,13 @@ def set_aside(path: epath.Path) -> epath.Path | None:
     names = (f"{path.name}.bad{count or ''}" for count in range(1000))
     aside = next(aside for name in names if not (aside := path.with_name(name)).exists())
     try:
-        move(path, aside)
+        move_checkpoint(path, aside)
     except OSError:
         return None
     return aside
 
 
-def move(path: epath.Path, to: epath.Path) -> None:
+def move_checkpoint(path: epath.Path, to: epath.Path) -> None:
     """Renames a checkpoint's folder; raises OSError.
 
     In a bucket each object is copied and then deleted. The record goes last into the new folder and
@@ -229,14 +229,14 @@ def tidy(directory: epath.Path) -> list[epath.Path]:
                 path.rmtree(missing_ok=True)
             else:
                 successor.rmtree(missing_ok=True)
-                move(path, successor)
+                move_checkpoint(path, successor)
         elif not match["suffix"] and not committed and _only_ours(path):
             path.rmtree(missing_ok=True)
             removed.append(path)
     return removed
 
 
-def prepare(directory: epath.Path) -> str:
+def prepare_directory(directory: epath.Path) -> str:
     """Makes the directory, proves it writable, tidies it; returns the name of a probe file.
 
     Raises CheckpointError.
@@ -318,13 +318,13 @@ def find_step(directory: epath.PathLike, at: int | str | None = None) -> tuple[i
     if not commits:
         raise CheckpointError(f"{path}: no {'sound ' if steps(path) else ''}checkpoint here")
     try:
-        step, selection = choose(commits, at)
+        step, selection = choose_step(commits, at)
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}; choose {_list(commits)}") from None
+        raise CheckpointError(f"{path}: {error}; choose {_list_steps(commits)}") from None
     return step, {**public_record(commits[step]), "selection": selection}
 
 
-def choose(commits: Mapping[int, Commit], at: int | str | None = None) -> tuple[int, str]:
+def choose_step(commits: Mapping[int, Commit], at: int | str | None = None) -> tuple[int, str]:
     """The step that `find_step` would choose among these checkpoints, and the reason.
 
     Raises CheckpointError if no checkpoint is meant.
@@ -378,7 +378,7 @@ def _files(path: epath.Path) -> Iterator[epath.Path]:
         yield from _files(child) if child.is_dir() else (child,)
 
 
-def _list(commits: Mapping[int, Commit]) -> str:
+def _list_steps(commits: Mapping[int, Commit]) -> str:
     return "steps " + ", ".join(str(step) for step in sorted(commits))
 
 

@@ -241,7 +241,7 @@ def _write_infer(
     if args.output is not None:
         from vit_jax.benchmarks import infer_files
 
-        for path in infer_files.write(args.output, where, rows, panels):
+        for path in infer_files.write_chart(args.output, where, rows, panels):
             print(path)
 
 

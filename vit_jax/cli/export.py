@@ -78,8 +78,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     checks.check_fixed(predictor.config, "export")
     predictor.require_head()
     if args.to == "onnx":
-        rows = onnx_export.write(predictor, form, args.output)
+        rows = onnx_export.write_onnx(predictor, form, args.output)
     else:
-        rows = export.lines(export.write(predictor, form, args.output))
+        rows = export.lines(export.write_program(predictor, form, args.output))
     tables.table(("program", ""), rows)
     return 0

@@ -136,7 +136,7 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         needed=args.serve is None,
     )
     if args.serve is None:
-        print(view.write(view.page(viewer, pictures), args.output))
+        print(view.write_page(view.page(viewer, pictures), args.output))
         return 0
     page = view.page(viewer, pictures, live=True)
     with serve.Server(viewer, page, args.serve) as server:

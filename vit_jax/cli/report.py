@@ -45,6 +45,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.studies import report
 
     images = 0 if args.no_predictions else args.images
-    for path in report.write(args.workdirs, args.output, images=images, seed=args.seed):
+    for path in report.write_report(args.workdirs, args.output, images=images, seed=args.seed):
         print(path)
     return 0

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         code = reproduce.perform(table, workdir, overrides, smoke=args.smoke)
     plan = reproduce.TablePlan(table, workdir, overrides)
     if args.output is not None:
-        reproduce.write(plan, args.output)
+        reproduce.write_document(plan, args.output)
     if args.json:
         print(json.dumps(reproduce.as_dict(plan)))
         return code

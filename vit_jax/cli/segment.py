@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
             text = json.dumps(found, indent=1) + "\n"
             storage.write_atomically(args.output / "segmentation.json", text)
             storage.write_atomically(
-                args.output / "segmentation.png", outputs.encode(result.figure, "png")
+                args.output / "segmentation.png", outputs.encode_figure(result.figure, "png")
             )
         print(args.output / "segmentation.png")
     return 0

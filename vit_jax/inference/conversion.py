@@ -132,7 +132,7 @@ def _save_adapter(
     # An adapter is loaded beside its base, so that must still be the one that the run was trained
     # on.
     frozen = {name: params[name] for name in base.params if name not in base.shapes}
-    if adapter_file.digest(frozen) != base.digest:
+    if adapter_file.digest_params(frozen) != base.digest:
         raise weights.WeightsError(
             f"init_from={cfg.init_from}: is not the base that {reference} began with any more; "
             "set --config.init_from=PATH to that"
@@ -145,7 +145,7 @@ def _save_adapter(
         opened = loading.load(reference, overrides, step)
         return _write_peft(output, opened, arrays)
     fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": base.digest}
-    adapter_file.write(output, arrays, fields, f"{cfg.name}: {record['selection']}")
+    adapter_file.write_adapter(output, arrays, fields, f"{cfg.name}: {record['selection']}")
     count = sum(array.size for array in arrays.values())
     return [
         f"used: {len(arrays)} arrays, {count:,} parameters; the base: {cfg.init_from}",
@@ -184,7 +184,7 @@ def _write_peft(
     resized = before.data.image_size != size
     repository = None if resized else peft_export.repository(base)
     params = jax.device_get(opened.params)
-    modules = peft_export.write(output, params, opened.spec, made, repository)
+    modules = peft_export.write_peft(output, params, opened.spec, made, repository)
     if repository is None:
         option = f" --config.data.image_size={size[0]},{size[1]}" if resized else ""
         said.append(

@@ -85,10 +85,10 @@ def embed(
         raise config.ConfigError(f"{bucket.shown(folder)}: {what}")
     opened = loading.load(reference, overrides, step)
     device.cache_programs()
-    return write(opened, output, folder, features=features, batch_size=batch_size)
+    return write_features(opened, output, folder, features=features, batch_size=batch_size)
 
 
-def write(
+def write_features(
     opened: loading.LoadedModel,
     output: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,

@@ -107,7 +107,7 @@ def write_tables(
         header = ("image", *(word for name in classes for word in (name, f"{name}_predicted")))
         with storage.writing("--output", folder), storage.replacing(folder) as part:
             part.mkdir(parents=True)
-            _write(part / "images.csv", header, rows)
+            _write_table(part / "images.csv", header, rows)
         return
     truth = labels > 0 if several else labels
     best = metrics.predicted(logits, several=several)
@@ -149,17 +149,17 @@ def write_tables(
     with storage.writing("--output", folder), storage.replacing(folder) as part:
         part.mkdir(parents=True)
         header = ("image", "truth", "prediction", "truth_probability", "prediction_probability")
-        _write(part / "images.csv", header, images)
+        _write_table(part / "images.csv", header, images)
         header = ("class", "images", "precision", "recall", "f1", "auroc", "average_precision")
-        _write(part / "classes.csv", header, each)
+        _write_table(part / "classes.csv", header, each)
         if not several:
             matrix = metrics.confusion(truth, best, len(classes))
             rows = zip(classes, matrix.tolist(), strict=True)
             listed = ((name, *row) for name, row in rows)
-            _write(part / "confusion.csv", ("truth", *classes), listed)
+            _write_table(part / "confusion.csv", ("truth", *classes), listed)
 
 
-def _write(file: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _write_table(file: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with file.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened:
         writer = csv.writer(opened, lineterminator="\n")
         writer.writerow(header)

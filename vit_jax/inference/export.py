@@ -153,7 +153,7 @@ def _type(name: str, dtype: str) -> str:
     return dtype if CAST_BEFORE_USE.fullmatch(name) else "float32"
 
 
-def write(
+def write_program(
     loaded: loading.LoadedModel, options: ExportOptions, path: pathlib.Path
 ) -> dict[str, Any]:
     """Writes the program of a checkpoint to `path` and its description next to it.

@@ -155,7 +155,7 @@ def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, st
     if not str(reference).startswith("https://"):
         storage.given_path("checkpoint", reference)
     if not storage.as_path(reference).exists() and "://" not in str(reference):
-        weights.find(str(reference))  # a mistyped name is the first thing to say
+        weights.find_published(str(reference))  # a mistyped name is the first thing to say
     if not has_images(reference, overrides):
         path = storage.as_path(reference)
         if not storage.is_remote(path) and path.exists():
@@ -354,7 +354,9 @@ def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
     shapes = tree_utils.flatten(jax.eval_shape(selection.split, every))
     lacking = tree_utils.flatten(every).items()
     shapes |= {n: leaf for n, leaf in lacking if n not in fitted and n not in shapes}
-    digest = adapter_file.digest({n: array for n, array in fitted.items() if n not in shapes})
+    digest = adapter_file.digest_params(
+        {n: array for n, array in fitted.items() if n not in shapes}
+    )
     return AdapterBase(fitted, digest, shapes, initial.assumed)
 
 

@@ -36,7 +36,7 @@ BATCHES = (1, 3)  # images of the runs that are compared: any number has to work
 META = "vit_jax"
 
 
-def write(
+def write_onnx(
     loaded: loading.LoadedModel, options: export.ExportOptions, path: pathlib.Path
 ) -> list[tuple[str, str]]:
     """Writes the program of a checkpoint to `path`; returns rows about it, for people.
@@ -96,7 +96,7 @@ def write(
     content = model.SerializeToString()
     loss = loaded.config.loss
     units = loss.std or 1.0 if isinstance(loss, config.Regression) else 1.0
-    difference = _compare(runtime, content, program, pixels, options.batch, (second, units))
+    difference = _compare_outputs(runtime, content, program, pixels, options.batch, (second, units))
     with storage.writing("--output", path), storage.replacing(path) as draft:
         draft.write_bytes(content)
     kinds = {node.op_type for node in model.graph.node}
@@ -139,7 +139,7 @@ def _versions() -> dict[str, str]:
     return own | {name: metadata.version(name) for name in PACKAGES}
 
 
-def _compare(
+def _compare_outputs(
     runtime: ModuleType,
     content: bytes,
     program: Any,

@@ -144,7 +144,7 @@ def search(
     opened = loading.load(reference, overrides, step)
     if table is None:
         with tempfile.TemporaryDirectory() as made:
-            embedding.write(opened, pathlib.Path(made) / "features.npz", source)
+            embedding.write_features(opened, pathlib.Path(made) / "features.npz", source)
             table = read_index(pathlib.Path(made) / "features.npz")
     features = opened.embed(encoded)[0]
     if len(features) != table.features.shape[1]:

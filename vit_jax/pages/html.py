@@ -54,7 +54,7 @@ MOST_CLASSES = 50  # a larger matrix cannot be read
 MOST_COUNTS = 16  # classes up to which the counts are written in
 
 
-def write(document: Document, page_file: pathlib.Path, words: pathlib.Path) -> None:
+def write_page(document: Document, page_file: pathlib.Path, words: pathlib.Path) -> None:
     """Writes a report as HTML and as Markdown; raises OSError."""
     page_file.parent.mkdir(parents=True, exist_ok=True)
     storage.write_atomically(page_file, page(document))

@@ -55,7 +55,7 @@ def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | 
     return LoadedTeacher(
         teacher=teacher,
         params=tree_utils.nest(flat),
-        digest=adapter_file.digest(flat),
+        digest=adapter_file.digest_params(flat),
         model_digest=config.fingerprint(described),
     )
 

@@ -6,7 +6,7 @@ from vit_jax.weights.exporting import KINDS, save
 from vit_jax.weights.family import Family, register
 from vit_jax.weights.importing import Weights, assumptions, load, read_spec
 from vit_jax.weights.mapping import MappingReport, ModelSpec
-from vit_jax.weights.zoo import find, resolve
+from vit_jax.weights.zoo import find_published, resolve
 
 __all__ = [
     "KINDS",
@@ -16,7 +16,7 @@ __all__ = [
     "Weights",
     "WeightsError",
     "assumptions",
-    "find",
+    "find_published",
     "fit",
     "load",
     "numerics",

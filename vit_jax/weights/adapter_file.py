@@ -30,7 +30,7 @@ def recognizes(path: pathlib.Path) -> bool:
     return (path / FACTS).is_file()
 
 
-def write(
+def write_adapter(
     path: pathlib.Path,
     arrays: Mapping[str, np.ndarray],
     fields: Mapping[str, Any],
@@ -38,7 +38,7 @@ def write(
 ) -> None:
     """Writes a folder, completely or not at all; raises WeightsError."""
     documents = {FACTS: {**fields, SEAL: _seal(arrays, fields)}}
-    writers.write(path, arrays, documents, {"vit_jax": origin} if origin else None)
+    writers.write_weights(path, arrays, documents, {"vit_jax": origin} if origin else None)
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
@@ -80,11 +80,11 @@ def read_arrays(
 
 def _seal(arrays: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> str:
     kept = {name: value for name, value in fields.items() if name != SEAL}
-    text = json.dumps([kept, digest(arrays)], sort_keys=True)
+    text = json.dumps([kept, digest_params(arrays)], sort_keys=True)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
 
-def digest(arrays: Mapping[str, np.ndarray]) -> str:
+def digest_params(arrays: Mapping[str, np.ndarray]) -> str:
     """A digest of float32 arrays by name."""
     found = hashlib.sha256()
     for name in sorted(arrays):

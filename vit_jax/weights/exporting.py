@@ -124,14 +124,14 @@ def save(
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
     if projection is not None:
         arrays = {f"backbone.{name}": array for name, array in arrays.items()}
-        arrays |= projection_heads.write(projection)
+        arrays |= projection_heads.to_arrays(projection)
     arrays = writers.rounded(arrays, dtype)
     documents = {**files, **({"README.md": card(files)} if card and folder else {})}
     if kind == "flax":
-        writers.write(path, flax_names.from_torch(arrays), documents, folded=writers.FLAX)
+        writers.write_weights(path, flax_names.from_torch(arrays), documents, folded=writers.FLAX)
     else:
         metadata = said | ({"vit_jax": origin[:400]} if origin else {})
-        writers.write(path, arrays, documents, metadata)
+        writers.write_weights(path, arrays, documents, metadata)
     return (*changes, *differences)
 
 

@@ -104,7 +104,7 @@ def fetch(
                     _bring(one, source, offline=offline, wait=wait)
         for one in wanted:
             if one.path.is_file():
-                _verify(root, one.path, one.sha256)
+                _verify_file(root, one.path, one.sha256)
     except OSError as error:
         raise WeightsError(
             f"{root}: cannot hold {source.name}: {error.strerror or error}; "
@@ -168,14 +168,14 @@ def _bring(
             return
         one.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _complete(one, bar, wait)
+            _complete_file(one, bar, wait)
             if not _is_whole(one):
                 one.part.unlink()
                 raise WeightsError(
                     f"{one.shown}: the server did not send a whole {one.path.suffix} file; "
                     f"{BY_HAND}"
                 )
-            _, wrong = _digest(one.root, one.path, one.part, one.sha256)
+            _, wrong = _digest_file(one.root, one.path, one.part, one.sha256)
             if wrong:
                 one.part.unlink()
                 raise WeightsError(f"{one.path}: the download is a different file: {wrong}")
@@ -189,7 +189,7 @@ def _bring(
                 one.state.unlink(missing_ok=True)
 
 
-def _complete(one: _CachedFile, bar: Bar, wait: Callable[[float], object]) -> None:
+def _complete_file(one: _CachedFile, bar: Bar, wait: Callable[[float], object]) -> None:
     """Brings the part of a file to its full length, in several tries if need be."""
     reason = ""
     for attempt in range(TRIES):
@@ -209,7 +209,7 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
     here, state = one.known()
     if here and here == state.get("total"):
         return
-    with _open(one, here, state) as response:
+    with _open_request(one, here, state) as response:
         start, total = 0, _length(response)
         validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
         if response.status == 206:
@@ -224,7 +224,7 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
         storage.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
         with storage.naming(one.path), one.part.open("ab" if start else "wb") as file:
             here = start
-            while chunk := _read(response):
+            while chunk := _read_body(response):
                 file.write(chunk)
                 here += len(chunk)
                 bar.update(here, total)
@@ -244,14 +244,14 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
         raise _BrokenOff(f"broke off after {here:,} bytes, of how many the server did not say")
 
 
-def _read(response: Any) -> bytes:
+def _read_body(response: Any) -> bytes:
     try:
         return response.read1(CHUNK)
     except (OSError, http.client.HTTPException) as error:
         raise _BrokenOff(f"broke off: {error or type(error).__name__}") from error
 
 
-def _open(one: _CachedFile, here: int, state: dict[str, Any]) -> Any:
+def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> Any:
     """The answer of the server, asked for what comes after the bytes that are here."""
     url = mirrored(one.url)
     headers = {"User-Agent": f"vit_jax/{__version__}"}
@@ -431,7 +431,7 @@ def mirrored(url: str) -> str:
 # Digests
 
 
-def _verify(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
+def _verify_file(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
     """Raises WeightsError if the file `path` of a cache has a wrong digest.
 
     It has to have its published digest or else, as the lock file says, that of its first check.
@@ -441,7 +441,7 @@ def _verify(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -
     pinned = read_lock(root).get(name, {})
     if pinned == {"sha256": sha256 or pinned.get("sha256"), **state}:
         return
-    found, wrong = _digest(root, path, path, sha256)
+    found, wrong = _digest_file(root, path, path, sha256)
     if wrong:
         raise WeightsError(f"{path}: {wrong}")
     with _exclusive(root, LOCK):
@@ -449,7 +449,7 @@ def _verify(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -
         storage.write_atomically(root / LOCK, json.dumps(lock, indent=1, sort_keys=True))
 
 
-def _digest(
+def _digest_file(
     root: pathlib.Path, path: pathlib.Path, file: pathlib.Path, sha256: str | None
 ) -> tuple[str, str]:
     """The digest of a file, and why it may not be the file `path` of a cache; empty if it may."""

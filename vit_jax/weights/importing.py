@@ -114,7 +114,7 @@ def load(
         projection = None
         if wanted is not None and wanted.dino is not None and wanted.init_head == "keep":
             width = variants.pooled_features(final.model)
-            projection = projection_heads.read(found.whole, found.prefix, wanted.dino, width)
+            projection = projection_heads.from_arrays(found.whole, found.prefix, wanted.dino, width)
             taken = projection_heads.names(found.whole, found.prefix) if projection else set()
             dropped = {name: why for name, why in report.dropped.items() if name not in taken}
             report = dataclasses.replace(report, dropped=dropped)
@@ -245,7 +245,7 @@ def _recognize(
     if peft_files.recognizes(path):
         arrays, files = _with_adapter(path, overrides.get("init_from"))
     else:
-        arrays, files = _open(path)
+        arrays, files = _open_arrays(path)
     found = find_family(arrays, files)
     size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
     given = config.build(config.override({}, overrides))
@@ -259,7 +259,7 @@ def _recognize(
     return found, dataclasses.replace(spec, assumed={**spec.assumed, **found.assumed})
 
 
-def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
+def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
     """The arrays of a file or folder, and the JSON files next to them."""
     if path.is_dir():
         folder = path
@@ -291,7 +291,7 @@ def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, File
     below = peft_files.base(folder, given)
     if peft_files.recognizes(below):
         raise WeightsError(f"{below}: is an adapter too; name the weights below it")
-    plain, files = _open(below)
+    plain, files = _open_arrays(below)
     arrays = peft_files.merged(folder, plain)
     fields = dict(files.get("config.json", {}))
     if fields and (count := peft_files.outputs(arrays, plain)) is not None:

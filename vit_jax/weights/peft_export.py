@@ -28,7 +28,7 @@ class Adapters(NamedTuple):
     alpha: float
 
 
-def write(
+def write_peft(
     folder: pathlib.Path,
     params: models.Params,
     spec: mapping.ModelSpec,
@@ -82,7 +82,7 @@ def write(
         "target_modules": modules,  # by their whole names: an end could be that of another layer
         "modules_to_save": heads,
     }
-    writers.write(folder, arrays, {peft_files.CONFIG: fields}, folded=peft_files.FILES[0])
+    writers.write_weights(folder, arrays, {peft_files.CONFIG: fields}, folded=peft_files.FILES[0])
     return modules
 
 

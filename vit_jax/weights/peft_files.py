@@ -60,7 +60,7 @@ def base(folder: pathlib.Path, given: str | None) -> pathlib.Path:
         return zoo.resolve(given)
     name = readers.read_json(folder / CONFIG).get("base_model_name_or_path")
     try:
-        published = zoo.find(str(name)).name
+        published = zoo.find_published(str(name)).name
     except WeightsError as error:
         raise WeightsError(
             f"{CONFIG}: base_model_name_or_path={json_fields.shown(name)}: is not a published "

@@ -30,7 +30,7 @@ FORMS = (
 )
 
 
-def read(arrays: Arrays, encoder: str, own: config.Dino, width: int) -> models.Params | None:
+def from_arrays(arrays: Arrays, encoder: str, own: config.Dino, width: int) -> models.Params | None:
     """The parameters of the objective `own` in a file; None where it holds no such head.
 
     Args:
@@ -90,13 +90,13 @@ def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) 
         raise WeightsError(f"{prefix}: is no head of dense layers and prototypes ({last})")
     made: models.Params = {}
     for i, (_, name) in enumerate(dense):
-        kernel, bias = (_read(arrays, f"{prefix}{name}{end}", n) for end, n in
+        kernel, bias = (_read_array(arrays, f"{prefix}{name}{end}", n) for end, n in
                         (("weight", 2), ("bias", 1)))  # fmt: skip
         made[f"dense_{i}"] = {"kernel": np.ascontiguousarray(kernel.T), "bias": bias}
-    rows = _read(arrays, f"{prefix}{last}.{form[0]}", 2)
+    rows = _read_array(arrays, f"{prefix}{last}.{form[0]}", 2)
     lengths = np.linalg.norm(rows, axis=1)
     if form[1]:
-        lengths = _read(arrays, f"{prefix}{last}.{form[1]}", 2).reshape(-1)
+        lengths = _read_array(arrays, f"{prefix}{last}.{form[1]}", 2).reshape(-1)
     shapes = [layer["kernel"].shape for layer in made.values()]
     known = {
         "head_layers": len(shapes),
@@ -120,7 +120,7 @@ def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) 
     return made
 
 
-def write(params: models.Params) -> dict[str, np.ndarray]:
+def to_arrays(params: models.Params) -> dict[str, np.ndarray]:
     """The arrays of an objective's parameters, as beside `backbone.` in the authors' files."""
     several = PATCHES in params
     found = _written(params, "dino_head." if several else "head.")
@@ -145,7 +145,7 @@ def _written(head: Mapping[str, models.Params], prefix: str) -> dict[str, np.nda
     return found
 
 
-def _read(arrays: Arrays, name: str, axes: int) -> np.ndarray:
+def _read_array(arrays: Arrays, name: str, axes: int) -> np.ndarray:
     if name not in arrays.specs or len(arrays.specs[name].shape) != axes:
         raise WeightsError(f"{name}: is missing, or has not {axes} axes")
     value = _float32(arrays.read(name))

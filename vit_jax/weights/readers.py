@@ -318,14 +318,14 @@ def _safetensors(file: File) -> Arrays:
         with _explained(f"{name} is damaged"):
             file.seek(starts[name])
             array = _fill(file, specs[name])
-            if digests and digest(array) != digests[name]:
+            if digests and digest_array(array) != digests[name]:
                 raise ValueError("does not have its digest")
         return array
 
     return Arrays(specs, read, metadata)
 
 
-def digest(array: np.ndarray) -> str:
+def digest_array(array: np.ndarray) -> str:
     """A digest of the values of a contiguous array, as a header of ours keeps it."""
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()[:32]
 

@@ -227,12 +227,12 @@ def _archive(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]
                 while source.read(CHUNK):  # raises BadZipFile at the end if the checksum differs
                     pass
             checked.add(member.filename)
-        return tensors[name].read(file, _start(file, member))
+        return tensors[name].read(file, _member_start(file, member))
 
     return tensors, read
 
 
-def _start(file: File, member: zipfile.ZipInfo) -> int:
+def _member_start(file: File, member: zipfile.ZipInfo) -> int:
     """The offset of an uncompressed member's bytes, which follow its local header."""
     file.seek(member.header_offset + 26)
     lengths = file.read(4)

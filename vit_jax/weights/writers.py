@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.utils import storage, tree_utils
-from vit_jax.weights.readers import DIGESTS, WeightsError, comment_digest, digest
+from vit_jax.weights.readers import DIGESTS, WeightsError, comment_digest, digest_array
 
 # Fields of JSON files, or the text of others, by the names of the files.
 Documents = Mapping[str, Mapping[str, Any] | str]
@@ -36,7 +36,7 @@ def rounded(arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarra
     return found
 
 
-def write(
+def write_weights(
     path: pathlib.Path,
     arrays: Mapping[str, np.ndarray],
     documents: Documents,
@@ -81,7 +81,7 @@ def write(
 def _safetensors(
     path: pathlib.Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
-    digests = {name: digest(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    digests = {name: digest_array(np.ascontiguousarray(array)) for name, array in arrays.items()}
     said = {"format": "pt", DIGESTS: json.dumps(digests), **metadata}  # Transformers needs `format`
     header: dict[str, Any] = {"__metadata__": said}
     start = 0

@@ -98,7 +98,7 @@ def entries(model: str | None = None) -> list[PublishedFile]:
     everything = []
     for table in TABLES:
         with table.open(encoding="utf-8", newline="") as file:
-            everything += [_read(row) for row in csv.DictReader(file)]
+            everything += [_parse_row(row) for row in csv.DictReader(file)]
     if model is None:
         return everything
     return [
@@ -108,7 +108,7 @@ def entries(model: str | None = None) -> list[PublishedFile]:
     ]
 
 
-def find(name: str) -> PublishedFile:
+def find_published(name: str) -> PublishedFile:
     """The checkpoint of a name; raises WeightsError with the nearest name."""
     everything = {entry.name: entry for entry in entries()}
     if name in everything:
@@ -141,7 +141,7 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
     if path.exists():
         return path
     if "://" not in reference:
-        entry = find(reference)
+        entry = find_published(reference)
         return hub.fetch(entry, offline=offline) if entry.urls else BUNDLED / entry.name
     page = re.fullmatch(rf"{hub.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
     if page:
@@ -174,7 +174,7 @@ def _hub(name: str, *beside: str) -> tuple[str, ...]:
     return (*(f"{folder}/{file}" for file in beside), f"{folder}/model.safetensors")
 
 
-def _read(row: dict[str, str]) -> PublishedFile:
+def _parse_row(row: dict[str, str]) -> PublishedFile:
     if (BUNDLED / row["name"]).is_dir():
         urls = ()
     elif row.get("file"):
@@ -210,7 +210,7 @@ class Upstream(NamedTuple):
     model: str
     data: str
     val: float  # best upstream validation accuracy, at the end
-    file: str  # a name for `zoo.find`
+    file: str  # a name for `zoo.find_published`
     tuned_file: str = ""
     tuned_val: float | None = None
     resolution: str = ""

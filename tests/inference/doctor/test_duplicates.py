@@ -33,14 +33,14 @@ def test_hashes_of_any_ten_differing_bits_are_one_picture():
         pairs += [bits, flipped(bits, *random.choice(64, 10, replace=False).tolist())]
     features = np.ones((400, 1), np.float32)
     expected = np.repeat(np.arange(0, 400, 2), 2)
-    np.testing.assert_array_equal(duplicates.group(prints(pairs), features), expected)
+    np.testing.assert_array_equal(duplicates.group_duplicates(prints(pairs), features), expected)
     pairs[1] = flipped(pairs[0], *range(11))
-    assert duplicates.group(prints(pairs), features)[1] == 1
+    assert duplicates.group_duplicates(prints(pairs), features)[1] == 1
 
 
 def test_groups_are_connected_and_named_by_their_first_image():
     bits = [flipped(0, *range(20)), 0, flipped(0, *range(12)), flipped(0, *range(6)), 2**63 - 1]
-    found = duplicates.group(prints(bits), np.ones((5, 1), np.float32))
+    found = duplicates.group_duplicates(prints(bits), np.ones((5, 1), np.float32))
     assert found.tolist() == [0, 0, 0, 0, 4]
 
 
@@ -48,13 +48,18 @@ def test_pixels_and_features_confirm():
     gray = np.zeros((4, 256))
     gray[:, 0], gray[2, 0], gray[2, 1] = 1, 0.8, 0.6  # correlates by 0.8
     features = np.float32([[1, 0], [1, 0], [1, 0], [0.6, 0.8]])
-    found = duplicates.group(prints([5] * 4, gray=gray), features)
+    found = duplicates.group_duplicates(prints([5] * 4, gray=gray), features)
     assert found.tolist() == [0, 0, 2, 3]
-    assert duplicates.group(prints([5] * 4, gray=gray), features, 0.6).tolist() == [0, 0, 2, 0]
+    assert duplicates.group_duplicates(prints([5] * 4, gray=gray), features, 0.6).tolist() == [
+        0,
+        0,
+        2,
+        0,
+    ]
 
 
 def test_equal_pixels_need_no_contrast_and_similar_ones_do():
-    found = duplicates.group(
+    found = duplicates.group_duplicates(
         prints([0, 0, 0, 0], exact=[7, 8, 7, 9], contrast=False), np.zeros((4, 1), np.float32)
     )
     assert found.tolist() == [0, 1, 0, 3]
@@ -70,7 +75,7 @@ def test_a_film_is_one_group_at_bounded_cost(monkeypatch):
     monkeypatch.setattr(
         duplicates, "_confirm", lambda *given: pairs.append(len(given[2])) or confirm(*given)
     )
-    found = duplicates.group(prints(bits), np.ones((2000, 1), np.float32))
+    found = duplicates.group_duplicates(prints(bits), np.ones((2000, 1), np.float32))
     assert np.unique(found).tolist() == [0]
     assert sum(pairs) < 66 * 3 * 2000 / 10
 
@@ -80,9 +85,9 @@ def test_chunks_make_no_difference(monkeypatch):
     bits = random.integers(0, 8, 60).astype(np.uint64) << np.uint64(10)
     features = random.normal(size=(60, 2)).astype(np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    whole = duplicates.group(prints(bits), features)
+    whole = duplicates.group_duplicates(prints(bits), features)
     monkeypatch.setattr(duplicates, "CHUNK", 7)
-    np.testing.assert_array_equal(duplicates.group(prints(bits), features), whole)
+    np.testing.assert_array_equal(duplicates.group_duplicates(prints(bits), features), whole)
     for a, b in itertools.combinations(range(60), 2):
         if features[a] @ features[b] >= duplicates.COSINE:
             assert whole[a] == whole[b]
@@ -96,7 +101,7 @@ def test_a_hundred_thousand_images_take_seconds_and_little_memory():
     features = random.normal(size=(100_000, 16)).astype(np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     tracemalloc.start()
-    found = duplicates.group(records, features)
+    found = duplicates.group_duplicates(records, features)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert np.unique(found).size == 100_000

@@ -58,9 +58,9 @@ def test_fingerprints_are_those_of_what_people_see(depth, tmp_path, monkeypatch)
 
 
 def test_why_a_file_cannot_be_read(tmp_path):
-    assert reading._read(tmp_path / "gone.png", Model()) == "No such file or directory"
+    assert reading._read_image(tmp_path / "gone.png", Model()) == "No such file or directory"
     (tmp_path / "a.png").write_text("<html>")
-    assert "is not a JPEG" in reading._read(tmp_path / "a.png", Model())
+    assert "is not a JPEG" in reading._read_image(tmp_path / "a.png", Model())
 
 
 def test_the_mode_of_a_picture_of_very_many_pixels_is_not_known(tmp_path, monkeypatch):

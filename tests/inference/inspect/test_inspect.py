@@ -65,7 +65,7 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
         assert image.std() > 10
         assert b"<svg" in (out / f"{name}.svg").read_bytes()
     pages.write_run(tmp_path)
-    page = pages.Page.of(report.write([tmp_path], None, images=0)[0])
+    page = pages.Page.of(report.write_report([tmp_path], None, images=0)[0])
     assert page.count("img") == len(names)
     assert "Inside the model" in page.words
 
@@ -174,7 +174,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     listed = json.loads((folder / "figures.json").read_text())
     assert sorted(one["what"] for one in listed) == sorted([*EVERY, "saliency"])
 
-    page, words = report.write([workdir], None, images=0)
+    page, words = report.write_report([workdir], None, images=0)
     page = pages.Page.of(page)
     assert "Inside the model" in page.words
     assert page.count("img") == len(listed)
@@ -186,7 +186,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
 def test_new_figures_take_the_place_of_those_of_their_kind(tmp_path):
     def add(*pairs):
         figures = [figure_index.Figure(what=what, file=file, caption="") for what, file in pairs]
-        figure_index.add(tmp_path, figures)
+        figure_index.add_figures(tmp_path, figures)
         return [(one.what, one.file) for one in figure_index.read_index(tmp_path)]
 
     add(("filters", "a.png"), ("rollout", "b.png"))
@@ -201,7 +201,7 @@ def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):
 
     def page(*entries):
         index.write_text(json.dumps(entries))
-        return pages.Page.of(report.write([tmp_path], None, images=0)[0])
+        return pages.Page.of(report.write_report([tmp_path], None, images=0)[0])
 
     entry = {"what": "posemb", "file": "posemb.png", "caption": "<b>&", "step": None}
     assert "inspect/posemb.png: is missing." in page(entry).words
@@ -212,7 +212,10 @@ def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):
     for wrong in ({"a": 1}, 3, entry | {"file": "../config.json"}, entry | {"file": "a)(b.png"}):
         assert "inspect/figures.json: cannot be read (ValueError)." in page(wrong).words
     index.write_text("[{")
-    assert "Inside the model" in pages.Page.of(report.write([tmp_path], None, images=0)[0]).words
+    assert (
+        "Inside the model"
+        in pages.Page.of(report.write_report([tmp_path], None, images=0)[0]).words
+    )
 
 
 def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):

@@ -31,7 +31,7 @@ RESULTS = {"test/top1": 0.8125, "test/top5": 0.98, "test/loss": 0.5432, "test/co
 
 
 def page_of(*directories, images=0, out=None):
-    path, words = report.write(directories, out, images=images)
+    path, words = report.write_report(directories, out, images=images)
     return pages.Page.of(path), words.read_text()
 
 
@@ -289,7 +289,7 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     pages.write_run(tmp_path / "run")
     (tmp_path / "file").write_text("")
     with pytest.raises(config.ConfigError, match="--output=.*cannot be written"):
-        report.write([tmp_path / "run"], tmp_path / "file" / "x.html", images=0)
+        report.write_report([tmp_path / "run"], tmp_path / "file" / "x.html", images=0)
     assert cli.main(["report", str(tmp_path / "run"), "--config.seed=1"]) == 2
 
 
@@ -297,7 +297,7 @@ def test_mistakes_are_one_line(tmp_path, capsys):
 @pytest.mark.skipif(browsing.BROWSER is None, reason="no chromium here: apt-get install chromium")
 @pytest.mark.parametrize("width", [1280, 500])
 def test_a_browser_shows_the_page_without_scrolling_sideways(trained, tmp_path, width):
-    path, _ = report.write([trained[0]], tmp_path, images=100)
+    path, _ = report.write_report([trained[0]], tmp_path, images=100)
     # A script of the test's own writes what the browser made of the page into its title.
     probe = (
         "<script>addEventListener('load', () => {"

@@ -24,7 +24,7 @@ def write(directory, measured, *, data, best="auto"):
     lines = "".join(json.dumps({"step": step, **numbers}) + "\n" for step, numbers in measured)
     with (directory / "metrics.jsonl").open("a") as file:
         file.write(lines)
-    path, words = report.write([directory], None, images=0)
+    path, words = report.write_report([directory], None, images=0)
     return pages.Page.of(path).text, words.read_text()
 
 
@@ -87,7 +87,7 @@ def test_a_run_that_looks_at_its_test_split_says_so(tmp_path, best, line):
 def test_runs_of_other_splits_are_told_apart(tmp_path):
     write(tmp_path / "a", [(25, scores("test", 0.5))], data={"eval_split": "test"})
     write(tmp_path / "b", [(25, scores("validation", 0.75))], data=VALIDATION)
-    path, words = report.write([tmp_path / "a", tmp_path / "b"], None, images=0)
+    path, words = report.write_report([tmp_path / "a", tmp_path / "b"], None, images=0)
     (header,) = [line for line in words.read_text().splitlines() if line.startswith("| run |")]
     assert header.split(" | ")[4:6] == ["split", "top-1"]
     rows = [line.split(" | ") for line in words.read_text().splitlines() if "| 25 |" in line]

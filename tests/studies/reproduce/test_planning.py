@@ -212,7 +212,7 @@ def test_measures_stand_beside_costs_and_others_models_are_no_runs(tmp_path):
     assert two["BiT-L (R152x4), JFT-300M", "paper"]["VTAB"] == "76.29 ± 1.70"
     assert two["BiT-L (R152x4), JFT-300M", "here"]["VTAB"] == "not run"
     # Only cells that have a run count as what could have been run.
-    words, _ = reproduce.write(
+    words, _ = reproduce.write_document(
         reproduce.TablePlan(tables.table("figure2"), tmp_path, {}), tmp_path / "figure2.md"
     )
     assert "0 of 8 cells have been run." in words.read_text()
@@ -223,7 +223,7 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
     put_transfer(tmp_path, NAME)
     table = tables.table("table5")
     plan = reproduce.TablePlan(table, tmp_path, {})
-    words, html = reproduce.write(plan, tmp_path / "out" / "table5.md")
+    words, html = reproduce.write_document(plan, tmp_path / "out" / "table5.md")
     text = words.read_text()
     assert "| ViT-B/16, ImageNet-21k | paper | 83.97 | 88.35 | 98.95 |" in text
     assert "|  | here | not run | not run | 98.74 ± 0.30, n = 3 (-0.21) |" in text
@@ -258,7 +258,9 @@ def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure,
     for task in ("camelyon", "eurosat", "resisc45", "retinopathy"):
         put_transfer(tmp_path, f"bit/R152x4-jft-vtab-{task}")
     table = tables.table(figure)
-    _, html = reproduce.write(reproduce.TablePlan(table, tmp_path, {}), tmp_path / "out.md")
+    _, html = reproduce.write_document(
+        reproduce.TablePlan(table, tmp_path, {}), tmp_path / "out.md"
+    )
     shown = pages.Page.of(html)
     assert shown.count("svg", "chart") == count
     marks = [a["class"] for tag, a in shown.elements if tag == "circle"]

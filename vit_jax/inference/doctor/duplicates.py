@@ -22,7 +22,9 @@ LONGEST = 500  # next images in the order of hashes that one is compared with: b
 CHUNK = 2**16  # pairs confirmed at a time
 
 
-def group(prints: np.ndarray, features: np.ndarray, cosine: float = COSINE) -> np.ndarray:
+def group_duplicates(
+    prints: np.ndarray, features: np.ndarray, cosine: float = COSINE
+) -> np.ndarray:
     """The first image of the group of each image, (N,) int64: its own index without copies.
 
     Groups are connected: of a film, the first and the last frame are one group if all neighbors

@@ -93,7 +93,7 @@ def examine(
 ) -> Examination:
     """Finds every kind of problem in images that were read."""
     found = _Findings(listing, images)
-    roots = duplicates.group(images.prints, images.features, cosine)
+    roots = duplicates.group_duplicates(images.prints, images.features, cosine)
     roots[~images.readable] = np.flatnonzero(~images.readable)
     groups = found.add_copies(roots)
     found.add_files()

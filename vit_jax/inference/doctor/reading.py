@@ -70,7 +70,7 @@ def read_images(listing: Listing, model: loading.LoadedModel) -> Images:
     )
 
     def one(number: int) -> _Image | str:
-        return _read(listing.root / listing.paths[number], model)
+        return _read_image(listing.root / listing.paths[number], model)
 
     def keep(numbers: range, images: list[_Image | str]) -> None:
         views, places = [], []
@@ -103,7 +103,7 @@ def read_images(listing: Listing, model: loading.LoadedModel) -> Images:
     return found
 
 
-def _read(path: pathlib.Path, model: loading.LoadedModel) -> _Image | str:
+def _read_image(path: pathlib.Path, model: loading.LoadedModel) -> _Image | str:
     """An image, or why it cannot be used."""
     data = model.config.data
     try:

@@ -68,7 +68,7 @@ def read_pictures(run: pathlib.Path) -> tuple[list[Picture], list[str]]:
     return pictures, problems
 
 
-def add(folder: pathlib.Path, new: Sequence[Figure]) -> None:
+def add_figures(folder: pathlib.Path, new: Sequence[Figure]) -> None:
     """Adds figures to the index of a folder, replacing older ones of their kinds."""
     kinds = {one.what for one in new}
     try:

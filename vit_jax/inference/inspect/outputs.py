@@ -164,7 +164,7 @@ def inspect(
             logs.log.info("%s left out: %s", kind, error)
             continue
         with storage.writing("--output", folder):
-            yield from _write(folder, kind, answer, formats, opened.step)
+            yield from _write_figure(folder, kind, answer, formats, opened.step)
 
 
 def _filters(subject: Subject) -> Answer:
@@ -396,7 +396,7 @@ def _folder(checkpoint: str) -> pathlib.Path:
     return (directory.parent if directory.name == "checkpoints" else directory) / index.FOLDER
 
 
-def _write(
+def _write_figure(
     folder: pathlib.Path, kind: str, answer: Answer, formats: Sequence[str], step: int | None
 ) -> Iterator[pathlib.Path]:
     folder.mkdir(parents=True, exist_ok=True)
@@ -404,12 +404,12 @@ def _write(
     for stem, (figure, caption) in answer.figures.items():
         for form in formats:
             path = folder / f"{stem}.{form}"
-            storage.write_atomically(path, encode(figure, form))
+            storage.write_atomically(path, encode_figure(figure, form))
             yield path
             if form == "png":
                 listed.append(index.Figure(what=kind, file=path.name, caption=caption, step=step))
     if listed:
-        index.add(folder, listed)
+        index.add_figures(folder, listed)
     numbers = io.BytesIO()
     np.savez_compressed(numbers, **answer.arrays)
     storage.write_atomically(folder / f"{kind}.npz", numbers.getvalue())
@@ -421,7 +421,7 @@ def _write(
         yield folder / f"{kind}.csv"
 
 
-def encode(figure: Figure, form: str) -> bytes:
+def encode_figure(figure: Figure, form: str) -> bytes:
     """A figure as a PNG or SVG file; deterministic."""
     file = io.BytesIO()
     # Otherwise matplotlib writes the date into an SVG, its version into a PNG, and random ids.

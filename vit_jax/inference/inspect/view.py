@@ -87,7 +87,7 @@ class Viewer:
         view, photo = inputs.see(encoded, cfg.data)
         height, width = (len(photo) // len(view) * side for side in self._side)
         temperature = self.opened.temperature or 1.0
-        found = _compute(
+        found = _compute_view(
             self._model, cfg.data, cfg.loss, temperature, self.opened.params, view[None]
         )
         probabilities, weights, tokens = map(np.asarray, found)
@@ -162,7 +162,7 @@ def _shares(maps: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _compute(
+def _compute_view(
     model: models.Classifier,
     data: config.Data,
     loss: config.Loss,
@@ -296,7 +296,7 @@ def policy() -> str:
     )
 
 
-def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
+def write_page(text: str, output: pathlib.Path | None) -> pathlib.Path:
     """Writes a page to a file, or as view.html to a folder; raises ConfigError."""
     output = output or pathlib.Path()
     if output.suffix.lower() not in (".html", ".htm"):

@@ -1,5 +1,5 @@
 """Reports of run and transfer directories."""
 
-from vit_jax.studies.report.page import write
+from vit_jax.studies.report.page import write_report
 
-__all__ = ["write"]
+__all__ = ["write_report"]

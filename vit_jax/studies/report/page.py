@@ -20,7 +20,7 @@ SHOWN, MISTAKES = 24, 12  # images in the report
 SIDE = 160  # pixels of a picture in the report, at most
 
 
-def write(
+def write_report(
     directories: Sequence[pathlib.Path],
     output: pathlib.Path | None,
     *,
@@ -46,7 +46,7 @@ def write(
             predictions[index] = _predictions(item, images, seed)
     words = page.with_suffix(".md")
     with storage.writing("--output", page):
-        html.write(document(items, predictions), page, words)
+        html.write_page(document(items, predictions), page, words)
     return page, words
 
 

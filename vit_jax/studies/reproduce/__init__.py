@@ -6,9 +6,9 @@ measure and the paper's number. A `TablePlan` has every run's state, cost and mi
 next to each other.
 """
 
-from vit_jax.studies.reproduce.document import as_dict, blocks, write
+from vit_jax.studies.reproduce.document import as_dict, blocks, write_document
 from vit_jax.studies.reproduce.planning import TablePlan
 from vit_jax.studies.reproduce.runner import perform, tiny
 from vit_jax.studies.reproduce.tables import NAMES, table
 
-__all__ = ["NAMES", "TablePlan", "as_dict", "blocks", "perform", "table", "tiny", "write"]
+__all__ = ["NAMES", "TablePlan", "as_dict", "blocks", "perform", "table", "tiny", "write_document"]

@@ -136,11 +136,11 @@ def blocks(plan: TablePlan) -> Iterator[tuple[str, Table]]:
                 yield section.title or f"{plan.table.name}: {plan.table.title}", block
 
 
-def write(plan: TablePlan, output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+def write_document(plan: TablePlan, output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes Markdown, and HTML beside it; raises ConfigError where that cannot be done."""
     page = output.with_suffix(".html")
     with storage.writing("--output", output):
-        html.write(document(plan), page, output)
+        html.write_page(document(plan), page, output)
     return output, page
 
 

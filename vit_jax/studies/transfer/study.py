@@ -161,7 +161,7 @@ class TransferStudy(Study):
     def finish(self) -> None:
         """Writes the page; raises Failed if no final cell has a result."""
         self.write()
-        report.write([self.workdir], self.workdir / PAGE, images=0)
+        report.write_report([self.workdir], self.workdir / PAGE, images=0)
         if self._summary() is None:
             why = next(record["why"] for record in map(self.records.find, self.final) if record)
             raise Failed(f"transfer: every final run failed; {why}")
