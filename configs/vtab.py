@@ -21,7 +21,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     """The config of the run `name`."""
     _, _, key = RUNS[name]
     task, base = TASKS[f"vtab/{key}"], _base(name)
-    side = catalog.load(base)["data"]["image_size"][0]
+    side = catalog.load_values(base)["data"]["image_size"][0]
     return catalog.derive(
         base,
         {

@@ -47,7 +47,9 @@ def pixel_neighbors(root: pathlib.Path) -> dict[str, float]:
     for split in ("whole", "test"):
         rows = read_list(root / f"{split}.csv")
         images = [
-            decoding.decode((root / row["image"]).read_bytes(), channels=3, max_pixels=32 * 32)
+            decoding.decode_image(
+                (root / row["image"]).read_bytes(), channels=3, max_pixels=32 * 32
+            )
             for row in rows
         ]
         values = np.stack(images).reshape(len(rows), -1).astype(np.float32)

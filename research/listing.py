@@ -44,7 +44,7 @@ def crops(data: pathlib.Path | None) -> list[bytes]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for path in sample_images.gather(data, pathlib.Path(folder)):
-            photo = decoding.decode(decoding.read_file(path), channels=3, max_pixels=10**8)
+            photo = decoding.decode_image(decoding.read_file(path), channels=3, max_pixels=10**8)
             height, width = photo.shape[:2]
             for top in range(0, height - SIDE, SIDE):
                 for left in range(0, width - SIDE, SIDE):

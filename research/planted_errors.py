@@ -81,7 +81,7 @@ def plant(data: pathlib.Path, root: pathlib.Path, each: int, errors: int) -> dic
     for name in classes:
         files = folders.image_files(data / name, str(data))
         for place, at in enumerate(random.permutation(len(files))[:each]):
-            pixels = decoding.decode(
+            pixels = decoding.decode_image(
                 decoding.read_file(data / name / files[at]), channels=3, max_pixels=10**8
             )
             images.append(("test" if place < each // 5 else "train", name, pixels))

@@ -134,15 +134,15 @@ def test_addresses_that_are_not_read_are_one_line(scheme, capsys):
 
 
 def test_names_are_found_in_any_case():
-    assert catalog.load("Digits") == catalog.load("digits")
+    assert catalog.load_values("Digits") == catalog.load_values("digits")
     assert len(listing.entries(model="vit-b_16")) == len(listing.entries(model="ViT-B/16")) > 0
     assert weights.find_published("CIFAR10/vit-6_4").name == "cifar10/ViT-6_4"
     with pytest.raises(
         config.ConfigError, match=r"--config=my.py: no such file; known: adapt.py, "
     ):
-        catalog.load("my.py:small")
+        catalog.load_values("my.py:small")
     with pytest.raises(config.ConfigError, match=r"no such file; did you mean home.py"):
-        catalog.load("hom.py:small")
+        catalog.load_values("hom.py:small")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_names_are_found_in_any_case():
 )  # fmt: skip
 def test_an_exhibit_without_configs_names_what_makes_it(typed, command):
     if command is None:
-        assert table_names.find(typed, "--table=") == "table6"
+        assert table_names.find_table(typed, "--table=") == "table6"
         return
     with pytest.raises(config.ConfigError, match=f"has no configs; .*{command}"):
-        table_names.find(typed, "--table=")
+        table_names.find_table(typed, "--table=")
 
 
 def test_the_launcher_and_preflight_know_the_same_small_slices():
@@ -164,7 +164,7 @@ def test_the_launcher_and_preflight_know_the_same_small_slices():
     assert sizes[0] == "1"
     for generation in ("v5e", "v6e"):
         for size in sizes:
-            shape = topologies.parse(f"{generation}-{size}")[1]
+            shape = topologies.parse_topology(f"{generation}-{size}")[1]
             assert math.prod(shape) == int(size)
         with pytest.raises(config.ConfigError, match=f"known: {generation}-1, {generation}-4, "):
-            topologies.parse(f"{generation}-2")
+            topologies.parse_topology(f"{generation}-2")

@@ -39,7 +39,7 @@ def strips(count, compression="none"):
     """Strips of a row of 2 kB that all lie one after another."""
     pixels = np.random.default_rng(0).integers(0, 9, (count, 2048, 1), np.uint8)
     packed = tiffs.tiff(pixels, rows=1, compression=compression)
-    return lambda folder: tiff.decode(packed, tiff.parse_header(packed))
+    return lambda folder: tiff.decode_tiff(packed, tiff.parse_header(packed))
 
 
 def overlapping(count):
@@ -50,13 +50,13 @@ def overlapping(count):
         279: [2**31] * count,
     }  # fmt: skip
     data = tiffs.header(tiffs.packed(row, "deflate") + bytes(1024 * count), tags)
-    return lambda folder: tiff.decode(data, tiff.parse_header(data))
+    return lambda folder: tiff.decode_tiff(data, tiff.parse_header(data))
 
 
 def tiles(count):
     pixels = np.zeros((16 * count, 16, 1), np.uint16)
     data = tiffs.tiff(np.pad(pixels, [(0, 0), (0, 9), (0, 0)]), tile=(16, 32), compression="lzw")
-    return lambda folder: tiff.decode(data, tiff.parse_header(data))
+    return lambda folder: tiff.decode_tiff(data, tiff.parse_header(data))
 
 
 def fields(count):
@@ -87,7 +87,7 @@ def jpeg_segments(count):
     def read(folder):
         assert decoding.size(data) == (9, 9)
         assert image_headers.jpeg_scans(data) == 1
-        decoding.decode(data, channels=1, max_pixels=100)
+        decoding.decode_image(data, channels=1, max_pixels=100)
 
     return read
 

@@ -85,7 +85,7 @@ def test_every_command_says_the_same_numbers(photos, tmp_path):
     found = jax.jit(exported)(views)
     assert set(found) == {"logits", "numbers"}
     np.testing.assert_allclose(found["numbers"], expected, rtol=2e-6)
-    conversion.save(model, model.params, own, "a test")
+    conversion.save_checkpoint(model, model.params, own, "a test")
     measured = metrics.measure_numbers(truth, predictions(model, files), COLUMNS)
     results = evaluation.evaluate(own, {}, output=tmp_path / "tables")
     shown = {name: results[f"val/{name}"] for name in measured}
@@ -114,7 +114,7 @@ def test_every_command_says_the_same_numbers(photos, tmp_path):
 @pytest.mark.parametrize(("kind", "name"), [("hf", "hf"), ("timm", "x.safetensors")])
 def test_other_projects_get_the_units_of_the_data(photos, tmp_path, kind, name):
     model, (_, files) = opened(photos), truth_and_files(photos)
-    conversion.save(model, model.params, tmp_path / "own", "a test")
+    conversion.save_checkpoint(model, model.params, tmp_path / "own", "a test")
     expected = predictions(model, files[:5])
     there, back = tmp_path / name, tmp_path / "back"
     conversion.convert(tmp_path / "own", kind, there)

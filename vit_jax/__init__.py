@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
     from vit_jax.runtime import backend
 
     # Before jax starts one.
-    backend.choose(opens=name not in ("get_config", "list_configs", "register"))
+    backend.choose_platform(opens=name not in ("get_config", "list_configs", "register"))
     return getattr(importlib.import_module(f"vit_jax.{_MODULES.get(name, 'api')}"), name)
 
 

@@ -27,12 +27,12 @@ def measured(model, side, rates, limit="memory: batch 8 does not fit"):
 
 def test_an_input_size_becomes_the_nearest_that_a_model_takes():
     names = ("ViT-H/14", "ViT-B/16", "R50+ViT-B/32", "R50x1")
-    found = forward.create(names, forward.SIZES, "tpu")
+    found = forward.create_forwards(names, forward.SIZES, "tpu")
     sides = {name: [one.side for one in found if one.model == name] for name in names}
     assert sides["ViT-H/14"] == [70, 126, 224, 378, 518]
     assert sides["ViT-B/16"] == sides["R50x1"] == list(forward.SIZES)
     assert sides["R50+ViT-B/32"] == list(forward.SIZES)
-    assert [one.side for one in forward.create(names[:1], (5,), "cpu")] == [14]
+    assert [one.side for one in forward.create_forwards(names[:1], (5,), "cpu")] == [14]
     assert {one.network.dtype for one in found} == {"bfloat16"}
     network = found[5].network
     assert network.flops == models.create(network.config, image_size=(64, 64)).flops
@@ -260,7 +260,7 @@ def test_batches_that_were_compiled_are_written_too(tmp_path):
     reason="libtpu is not installed; pip install 'vit_jax[tpu]'",
 )
 def test_a_tpu_compiler_says_what_fits_and_what_not():
-    (one,) = forward.create(["ViT-Ti/16"], [32], "tpu")
+    (one,) = forward.create_forwards(["ViT-Ti/16"], [32], "tpu")
     where = preflight.open_slice("v3:2x2")
     small = max_batch.compile_use(one, 8, where)
     assert small.fits

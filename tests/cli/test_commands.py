@@ -509,7 +509,7 @@ def test_preflight_reads_the_model_of_every_teacher_once(monkeypatch):
         objective={"name": "distillation", "teacher": "weights.npz"}
     )  # fmt: skip
     asked = []
-    monkeypatch.setattr(loading, "describe", lambda name: asked.append(name) or plain)
+    monkeypatch.setattr(loading, "describe_checkpoint", lambda name: asked.append(name) or plain)
     found = preflight_command._teachers([plain, distilled, distilled])
     assert found == {"weights.npz": config.Config(model=plain.model, data=plain.data)}
     assert asked == ["weights.npz"]
@@ -555,7 +555,7 @@ def test_tables_of_weights_leave_out_columns_that_are_empty():
 
 @pytest.mark.parametrize("described", [[], [("views", "two of 224"), ("objective", "dino")]])
 def test_show_describes_the_objective(described, monkeypatch, capsys):
-    monkeypatch.setattr(build, "describe", lambda cfg: described)
+    monkeypatch.setattr(build, "describe_run", lambda cfg: described)
     assert cli.main(["show", "dino/folder"]) == 0
     out = capsys.readouterr().out
     assert ("\n\nviews: two of 224\nobjective: dino\n\nchoice" in out) == bool(described)

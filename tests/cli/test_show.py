@@ -26,7 +26,9 @@ def test_the_printed_file_is_the_same_config(name, tmp_path, capsys):
     assert cli.main(["show", name, "--python"]) == 0
     file = tmp_path / "mine.py"
     file.write_text(capsys.readouterr().out)
-    given = {"data.root": "x"} if "root" in vars(config.build(catalog.load(name)).data) else {}
+    given = (
+        {"data.root": "x"} if "root" in vars(config.build(catalog.load_values(name)).data) else {}
+    )
     copy, cfg = run_config.resolve(str(file), given), run_config.resolve(name, given)
     assert dataclasses.replace(copy, name=cfg.name) == cfg
     assert config.fingerprint(copy) == config.fingerprint(cfg)

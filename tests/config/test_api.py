@@ -163,7 +163,7 @@ def test_a_script_of_a_user_type_checks(tmp_path):
 def test_a_name_is_looked_up_once_the_backend_is_chosen(name, monkeypatch):
     """What only reads configs opens no devices."""
     chosen = []
-    monkeypatch.setattr(backend, "choose", lambda *, opens: chosen.append(opens))
+    monkeypatch.setattr(backend, "choose_platform", lambda *, opens: chosen.append(opens))
     assert callable(vit_jax.__getattr__(name))
     assert chosen == [name not in ("get_config", "list_configs", "register")]
 

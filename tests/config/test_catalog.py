@@ -81,7 +81,7 @@ def test_what_choices_say_to_change_can_be_changed():
 @pytest.mark.slow
 def test_every_option_that_a_name_or_a_choice_sets_is_read():
     for name in NAMES:
-        values = catalog.load(name)
+        values = catalog.load_values(name)
         cfg = config.build(values)
         run_config.check_read(cfg, config.changed(cfg))
         for choice in catalog.about(name).choices:
@@ -105,7 +105,7 @@ def get_config():
 def test_references_and_placeholders_of_ml_collections(tmp_path, capsys):
     """References are resolved; a required placeholder is an option that the user must set."""
     path = write(tmp_path / "mine.py", REFERENCES)
-    values = catalog.load(str(path))
+    values = catalog.load_values(str(path))
     assert (values["seed"], values["data"]) == (128, {"examples": None})
     cfg = config.build(config.override(values, {"optimizer.lr": "0.5"}))
     assert (cfg.optimizer.lr, cfg.seed) == (0.5, 128)
@@ -115,18 +115,18 @@ def test_references_and_placeholders_of_ml_collections(tmp_path, capsys):
 
 def test_a_file_of_one_config_is_one_function(tmp_path):
     path = write(tmp_path / "mine.py", 'def get_config():\n    return {"seed": 3}\n')
-    assert catalog.load(str(path)) == {"seed": 3, "name": "mine"}
-    assert catalog.load(f"{path}:mine") == catalog.load(str(path))
+    assert catalog.load_values(str(path)) == {"seed": 3, "name": "mine"}
+    assert catalog.load_values(f"{path}:mine") == catalog.load_values(str(path))
     assert catalog.about(str(path)) == catalog.About()
 
 
 def test_a_file_of_several_configs_names_them(tmp_path):
     path = write(tmp_path / "mine.py", MINE)
-    assert catalog.load(f"{path}:mine") == {"name": "mine", "seed": 7}
+    assert catalog.load_values(f"{path}:mine") == {"name": "mine", "seed": 7}
     with pytest.raises(catalog.ConfigError, match=r"name one of its configs: \S+:mine, \S+:other$"):
-        catalog.load(str(path))
+        catalog.load_values(str(path))
     with pytest.raises(catalog.ConfigError, match="no such config; did you mean mine\\?$"):
-        catalog.load(f"{path}:min")
+        catalog.load_values(f"{path}:min")
 
 
 def test_a_file_is_run_once_until_it_changes(tmp_path, monkeypatch):
@@ -135,11 +135,11 @@ def test_a_file_is_run_once_until_it_changes(tmp_path, monkeypatch):
     path = write(tmp_path / "mine.py", body)
     os.utime(path, ns=(0, 10**18))
     for _ in range(3):
-        catalog.load(f"{path}:mine")
+        catalog.load_values(f"{path}:mine")
     assert (tmp_path / "count").read_text() == "x"
     write(path, body.replace('seed": 7', 'seed": 9'))
     os.utime(path, ns=(0, 10**18 + 1))
-    assert catalog.load(f"{path}:mine")["seed"] == 9
+    assert catalog.load_values(f"{path}:mine")["seed"] == 9
     assert (tmp_path / "count").read_text() == "xx"
 
 
@@ -148,10 +148,10 @@ def test_a_config_is_made_once_and_what_is_loaded_is_a_copy(tmp_path):
     note = f"with open({str(tmp_path / 'count')!r}, 'a') as file: file.write(name[0])"
     body = MINE.replace("    return ml_col", f"    {note}\n    return ml_col")
     path = write(tmp_path / "mine.py", body.replace('{"seed"', '{"data": {"root": "a"}, "seed"'))
-    first = catalog.load(f"{path}:mine")
+    first = catalog.load_values(f"{path}:mine")
     first["data"]["root"] = "b"
-    assert catalog.load(f"{path}:mine") == {"name": "mine", "seed": 7, "data": {"root": "a"}}
-    assert catalog.load(f"{path}:other")["seed"] == 8
+    assert catalog.load_values(f"{path}:mine") == {"name": "mine", "seed": 7, "data": {"root": "a"}}
+    assert catalog.load_values(f"{path}:other")["seed"] == 8
     assert (tmp_path / "count").read_text() == "mo"
 
 
@@ -159,7 +159,7 @@ def test_a_config_is_made_once_and_what_is_loaded_is_a_copy(tmp_path):
 def test_a_name_that_would_leave_the_folder_of_runs(tmp_path, name):
     path = write(tmp_path / "mine.py", MINE.replace('"mine", "other"', f"{name!r},"))
     with pytest.raises(catalog.ConfigError, match="cannot name the folder of a run$"):
-        catalog.load(f"{path}:{name}" if name else str(path))
+        catalog.load_values(f"{path}:{name}" if name else str(path))
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,18 @@ def test_a_name_that_would_leave_the_folder_of_runs(tmp_path, name):
 def test_a_file_that_fails_is_one_line(body, line, tmp_path):
     path = write(tmp_path / "mine.py", body)
     with pytest.raises(catalog.ConfigError) as caught:
-        catalog.load(f"{path}:mine")
+        catalog.load_values(f"{path}:mine")
     assert str(caught.value) == f"--config={path}: {line}"
 
 
 def test_get_config_returns_options(tmp_path):
     path = write(tmp_path / "mine.py", MINE.replace("ml_collections.ConfigDict", "list"))
     with pytest.raises(catalog.ConfigError, match="must return a ConfigDict$"):
-        catalog.load(f"{path}:mine")
+        catalog.load_values(f"{path}:mine")
 
 
 def test_a_name_is_found_in_any_case():
-    assert catalog.load("pretrain/vit-l_16-JFT-7ep")["name"] == "pretrain/ViT-L_16-jft-7ep"
+    assert catalog.load_values("pretrain/vit-l_16-JFT-7ep")["name"] == "pretrain/ViT-L_16-jft-7ep"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_name_is_found_in_any_case():
 )
 def test_a_wrong_name_proposes_the_nearest(wrong, hint):
     with pytest.raises(catalog.ConfigError) as caught:
-        catalog.load(wrong)
+        catalog.load_values(wrong)
     assert str(caught.value) == f"--config={wrong}: no such config{hint}"
 
 
@@ -213,18 +213,18 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_suffix_in_capitals(tmp_path):
     write(tmp_path / "mine.PY", MINE)
-    assert catalog.load(f"{tmp_path / 'mine.PY'}:other") == catalog.load(
+    assert catalog.load_values(f"{tmp_path / 'mine.PY'}:other") == catalog.load_values(
         str(write(tmp_path / "mine.py", MINE)) + ":other"
     )
 
 
 def test_a_broken_file_breaks_only_its_own_names(folder, caplog):
     write(folder / "two.py", "1 / 0")
-    assert catalog.load("one/small")["seed"] == 8
+    assert catalog.load_values("one/small")["seed"] == 8
     assert list(catalog.names()) == ["one", "one/small"]
     assert f"--config={folder / 'two.py'}: ZeroDivisionError: division by zero" in caplog.text
     with pytest.raises(catalog.ConfigError, match="two.py: ZeroDivisionError"):
-        catalog.load("two/small")
+        catalog.load_values("two/small")
 
 
 @pytest.mark.parametrize(
@@ -237,6 +237,6 @@ def test_a_broken_file_breaks_only_its_own_names(folder, caplog):
 def test_a_name_belongs_to_one_file(names, line, folder):
     write(folder / "two.py", MINE.replace('"mine", "other"', names))
     with pytest.raises(catalog.ConfigError) as caught:
-        catalog.load("two")
+        catalog.load_values("two")
     said = str(caught.value).replace(str(folder), "FOLDER")
     assert said == f"--config=FOLDER/two.py: {line}"

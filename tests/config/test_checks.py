@@ -250,7 +250,7 @@ def test_a_model_of_a_plug_in_gets_its_whole_section():
     with plugins.loaded():
         options = {"model.resnet_version": "v2", "model.gelu": "erf"}
         named = {"model.architecture": "convnet"} | options
-        cfg = config.build(config.override(catalog.load("digits"), named))
+        cfg = config.build(config.override(catalog.load_values("digits"), named))
         run_config.check_read(cfg, options)
 
 

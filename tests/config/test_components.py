@@ -82,7 +82,7 @@ def test_what_the_package_registers_is_known_before_it_is_imported(kind):
 @pytest.mark.parametrize("name", components.built_in("optimizer"))
 def test_every_named_optimizer_descends(name):
     params = {"kernel": jnp.ones((3, 4))}
-    tx = optimizers.create(config.Optimizer(name=name), clip_norm=1.0)
+    tx = optimizers.create_optimizer(config.Optimizer(name=name), clip_norm=1.0)
     grads = {"kernel": jnp.full((3, 4), 0.5)}
     updates, _ = tx.update(grads, tx.init(params), params)
     assert np.all(np.asarray(updates["kernel"]) > 0)  # the step multiplies by minus the rate
@@ -91,7 +91,7 @@ def test_every_named_optimizer_descends(name):
 def test_lion_is_that_of_optax_with_its_arguments():
     params = {"kernel": jnp.arange(6.0).reshape(2, 3), "bias": jnp.ones(3)}
     grads = jax.tree.map(lambda x: jnp.cos(x * 3), params)
-    ours = optimizers.create(
+    ours = optimizers.create_optimizer(
         config.Optimizer(name="lion", b1=0.8, b2=0.95, weight_decay=0.1, decayed="all"),
         clip_norm=None,
     )
@@ -112,7 +112,7 @@ def test_loss_probabilities_and_schedule_of_a_plug_in():
         np.testing.assert_allclose(loss[0], 2 * (1 - share) ** 2, rtol=1e-5)
         np.testing.assert_allclose(losses.probabilities(logits, squared), jax.nn.softmax(logits))
         triangle = config.Schedule(name="triangle")
-        schedule = schedules.create(triangle, lr=1.0, steps=10, warmup=0)
+        schedule = schedules.create_schedule(triangle, lr=1.0, steps=10, warmup=0)
         rates = [schedule(step) for step in (0, 5, 10)]
         np.testing.assert_allclose(rates, [0.1, 1.0, 0.0], atol=1e-6)
 

@@ -141,7 +141,7 @@ def test_the_text_of_a_duration_loses_no_digit():
 
 def test_a_config_survives_json_and_pickle():
     for name in [*catalog.names()][::9]:
-        cfg = config.build(catalog.load(name))
+        cfg = config.build(catalog.load_values(name))
         again = config.build(json.loads(json.dumps(config.to_dict(cfg))))
         assert again == pickle.loads(pickle.dumps(cfg)) == cfg
         assert config.fingerprint(again) == config.fingerprint(cfg)

@@ -116,12 +116,12 @@ def test_an_augmentation_keeps_images_and_labels_in_form(augment):
 def test_an_optimizer_a_schedule_and_an_evaluator_are_what_they_say(tmp_path):
     registered("optimizer", None)
     with pytest.raises(config.ConfigError, match="optimizer.name=mine: must return an optax.Grad"):
-        optimizers.create(config.Optimizer(name="mine"), clip_norm=None)
+        optimizers.create_optimizer(config.Optimizer(name="mine"), clip_norm=None)
     for number, wrong in enumerate((0.1, lambda step: jnp.zeros(2))):
         registered("schedule", wrong, f"mine{number}")
         schedule = config.Schedule(name=f"mine{number}")
         with pytest.raises(config.ConfigError, match="schedule.name=mine.: must return a functio"):
-            schedules.create(schedule, lr=0.1, steps=3, warmup=0)
+            schedules.create_schedule(schedule, lr=0.1, steps=3, warmup=0)
     registered("evaluator", 7)
     with pytest.raises(config.ConfigError, match="evaluation.evaluators=mine: must return a funct"):
         evaluation.open_evaluation(runs.configure(evaluation={"evaluators": "mine"}))

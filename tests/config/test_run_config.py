@@ -28,7 +28,7 @@ def calls(monkeypatch):
 
         monkeypatch.setattr(module, name, counted)
 
-    count(catalog, "load")
+    count(catalog, "load_values")
     count(config, "build")
     count(run_config, "complete")
     return counts

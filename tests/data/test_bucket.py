@@ -31,7 +31,7 @@ def test_a_copy_holds_what_the_bucket_holds(memory, tmp_path):
     assert one.read_bytes() == HELD["b/c/2.jpg"]
     below = bucket.copy(f"{ROOT}/b/", tmp_path, MOST)
     assert content(below) == {"c/2.jpg": HELD["b/c/2.jpg"]}
-    bucket.remove(ROOT, tmp_path)
+    bucket.remove_copy(ROOT, tmp_path)
     assert not found.exists()
     assert one.exists()
 

@@ -129,7 +129,7 @@ def main():
     bad = []
     for index in range(0, 100):  # what decoding needs at most is not the pipeline's
         try:
-            decoding.decode(source[index].image, channels=3, max_pixels=data.max_pixels)
+            decoding.decode_image(source[index].image, channels=3, max_pixels=data.max_pixels)
         except decoding.BadImage:
             pass
     before = peak()
@@ -143,7 +143,7 @@ def main():
     after = peak()
     for index in range(2000):
         try:
-            decoding.load(source[index].image, channels=3, max_pixels=data.max_pixels)
+            decoding.load_image(source[index].image, channels=3, max_pixels=data.max_pixels)
         except decoding.BadImage:
             bad.append(source.name(index))
     errors = []

@@ -25,7 +25,7 @@ def encode(picture: PIL.Image.Image, kind: str, **options) -> bytes:
 
 
 def decode(data: bytes, channels: int = 3, max_pixels: int = 10**6) -> np.ndarray:
-    return decoding.decode(data, channels=channels, max_pixels=max_pixels)
+    return decoding.decode_image(data, channels=channels, max_pixels=max_pixels)
 
 
 def png(width: int, height: int, idat: bytes, depth: int = 8, color: int = 2) -> bytes:
@@ -207,9 +207,9 @@ def test_channels_of_arrays():
 
 def test_load_takes_files_and_arrays():
     for image in (PNG, PIXELS):
-        loaded = decoding.load(image, channels=3, max_pixels=10**6)
+        loaded = decoding.load_image(image, channels=3, max_pixels=10**6)
         np.testing.assert_array_equal(loaded, PIXELS)
-    assert decoding.load(PIXELS[:, :, 0], channels=3, max_pixels=1).shape == (40, 56, 3)
+    assert decoding.load_image(PIXELS[:, :, 0], channels=3, max_pixels=1).shape == (40, 56, 3)
 
 
 @pytest.mark.parametrize("kind", WHOLE)

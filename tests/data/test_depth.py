@@ -34,7 +34,7 @@ def png(pixels):
 
 
 def decode(data, channels, depth):
-    return decoding.decode(data, channels=channels, max_pixels=10**6, depth=depth)
+    return decoding.decode_image(data, channels=channels, max_pixels=10**6, depth=depth)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -264,7 +264,7 @@ def test_a_run_of_13_channels_begins_with_weights_of_rgb():
     facts = weights.ModelSpec(model=model, data=data, classes=(), fresh={})
     params = jax.device_get(rgb.init(jax.random.key(0)))
     target = models.create(model, image_size=(8, 8), channels=6)
-    fitted, report = weights.fit(params, facts, target, keep_head=True)
+    fitted, report = weights.fit_params(params, facts, target, keep_head=True)
     assert [line for line in report.lines() if "from 3 to 6 channels" in line]
     image = np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
     np.testing.assert_allclose(

@@ -21,7 +21,7 @@ DEEP = np.random.default_rng(1).integers(0, 65536, (6, 9)).astype(np.uint16)
 def loaded(image, **options):
     data = config.Data(**options)
     ((_, found),) = image_inputs.read_images(image, data)
-    return decoding.load(found, channels=data.channels, max_pixels=10**6, depth=data.depth)
+    return decoding.load_image(found, channels=data.channels, max_pixels=10**6, depth=data.depth)
 
 
 def saved(image, kind="PNG", **more):
@@ -62,13 +62,15 @@ def test_a_pillow_image_is_what_its_file_is(name, channels, depth):
     if name == "transparent palette":
         more = {"transparency": 2}
     seen = loaded(image, channels=channels, depth=depth)
-    file = decoding.load(saved(image, **more), channels=channels, max_pixels=10**6, depth=depth)
+    file = decoding.load_image(
+        saved(image, **more), channels=channels, max_pixels=10**6, depth=depth
+    )
     np.testing.assert_array_equal(seen, file)
 
 
 def test_four_channels_keep_their_alpha():
     for image in (ALPHA, transparent()):
-        file = decoding.load(saved(image), channels=4, max_pixels=10**6)
+        file = decoding.load_image(saved(image), channels=4, max_pixels=10**6)
         np.testing.assert_array_equal(loaded(image, channels=4), file)
     with pytest.raises(decoding.BadImage, match=r"has 3 channels, not data.channels=4"):
         loaded(RGB.convert("CMYK"), channels=4)
@@ -92,7 +94,7 @@ def test_lists_of_lists_are_numbered_and_pixels_counted():
 def test_cmyk_is_what_its_file_is(quality):
     stored = saved(RGB.convert("CMYK"), "JPEG", quality=quality)
     seen = loaded(Image.open(io.BytesIO(stored)))
-    file = decoding.load(stored, channels=3, max_pixels=10**6)
+    file = decoding.load_image(stored, channels=3, max_pixels=10**6)
     assert np.abs(seen.astype(int) - file).max() <= 1  # Pillow and libjpeg multiply otherwise
 
 

@@ -155,7 +155,7 @@ def test_clevr_as_tfds_stores_it(tmp_path):
     count, distance = (opened(tmp_path, "clevr:3.*.*", f"clevr-{n}") for n in ("count", "distance"))
     found = {}
     for number in range(4):
-        pixels = decoding.decode(count[number].image, channels=3, max_pixels=100)
+        pixels = decoding.decode_image(count[number].image, channels=3, max_pixels=100)
         found[pixels[0, 0, 0]] = count[number].label, distance[number].label
     assert found == {0: (0, 0), 1: (1, 0), 2: (7, 4), 3: (0, 5)}
     assert count.classes[7] == "10 objects"
@@ -180,6 +180,6 @@ def test_dsprites_as_tfds_stores_it(tmp_path):
         pixels = where[n].image
         assert pixels.dtype == np.uint8
         assert pixels.tolist() in ([[[0], [255], [0]]], [[[0], [255], [255]]])
-        shown = decoding.load(pixels, channels=3, max_pixels=100)
+        shown = decoding.load_image(pixels, channels=3, max_pixels=100)
         assert shown.shape == (1, 3, 3)
         assert shown[0, 1].tolist() == [255, 255, 255]

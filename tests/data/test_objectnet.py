@@ -58,7 +58,7 @@ def test_other_data_sets_keep_their_borders(packed):
     source = open_source(data, "train", train=True)
     for index in range(3):
         image, label = source[index]
-        pixels = decoding.load(image, channels=3, max_pixels=10**6)
+        pixels = decoding.load_image(image, channels=3, max_pixels=10**6)
         np.testing.assert_array_equal(pixels, bordered(inside[CLASSES[label]]))
 
 

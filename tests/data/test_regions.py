@@ -56,7 +56,7 @@ def decode(encoded: bytes, rectangle: jpeg.Rectangle) -> np.ndarray | None:
 
 
 def assert_parts(encoded: bytes, rectangles) -> None:
-    whole = decoding.decode(encoded, channels=3, max_pixels=10**8)
+    whole = decoding.decode_image(encoded, channels=3, max_pixels=10**8)
     assert jpeg.size(encoded) == whole.shape[:2]
     for top, left, height, width in rectangles:
         part = decode(encoded, (top, left, height, width))
@@ -177,7 +177,7 @@ def test_mutated_files_give_whole_decodings_or_nothing():
             refused += 1
             continue
         top, left, height, width = rectangle
-        whole = decoding.decode(bytes(damaged), channels=3, max_pixels=10**6)
+        whole = decoding.decode_image(bytes(damaged), channels=3, max_pixels=10**6)
         np.testing.assert_array_equal(part, whole[top : top + height, left : left + width])
     assert 500 < refused < 3500
 
@@ -282,7 +282,7 @@ def test_a_view_is_what_the_transforms_make_of_the_whole_image():
     row = np.zeros((31, 29, 3), np.uint8)
     for index, epoch in itertools.product((0, 1, 2), range(8)):
         make(source[index].image, epoch, index, row)
-        pixels = decoding.decode(source[index].image, channels=3, max_pixels=10**6)
+        pixels = decoding.decode_image(source[index].image, channels=3, max_pixels=10**6)
         rng = pipeline.Randomness(5).at(epoch, index)
         for transform in transforms.train_transforms(data):
             pixels = transform(pixels, rng)

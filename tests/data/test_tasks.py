@@ -107,7 +107,7 @@ def test_counts(name, split, images):
 
 
 def test_finding():
-    assert tasks.find("vtab/dtd").title == "DTD"
+    assert tasks.find_task("vtab/dtd").title == "DTD"
     assert [t.name for t in tasks.select("pets")] == ["pets"]
     assert len(tasks.select("vtab")) == len(tasks.select("vtab/*")) == 19
     assert len(tasks.select("imagenet-c/fog_*")) == 5

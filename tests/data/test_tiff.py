@@ -23,7 +23,7 @@ def samples(channels=13, kind=np.uint16, shape=(37, 53)):
 
 
 def decode(data, channels, depth=16, max_pixels=10**6):
-    return decoding.decode(data, channels=channels, depth=depth, max_pixels=max_pixels)
+    return decoding.decode_image(data, channels=channels, depth=depth, max_pixels=max_pixels)
 
 
 FORMS = list(itertools.product(
@@ -96,7 +96,7 @@ def test_large_files_take_about_as_long_as_in_opencv(compression, blocks):
 
     array = np.frombuffer(data, np.uint8)
     in_opencv = seconds(lambda: cv2.imdecode(array, cv2.IMREAD_UNCHANGED))
-    here = seconds(lambda: tiff.decode(data, tiff.parse_header(data)))
+    here = seconds(lambda: tiff.decode_tiff(data, tiff.parse_header(data)))
     assert here < in_opencv * (10 if compression == "packbits" else 3) + 0.02
 
 

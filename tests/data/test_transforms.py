@@ -533,7 +533,7 @@ SHADES = (40, 200)  # of stripes one pixel wide; their mean is 120
 
 
 def data_of(name, **changes):
-    cfg = config.build(catalog.load(name))
+    cfg = config.build(catalog.load_values(name))
     return config.build({"data": config.to_dict(cfg)["data"] | changes}).data
 
 
@@ -569,7 +569,7 @@ def test_the_papers_rows_keep_tensorflows():
         if name not in FOLDERS and not name.startswith(
             ("adapt/", "deit", "dino/", "image_csv", "mae/")
         ):
-            assert config.build(catalog.load(name)).data.resampling == "bilinear", name
+            assert config.build(catalog.load_values(name)).data.resampling == "bilinear", name
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -56,7 +56,7 @@ def check(arguments):
     named = [getattr(args, "name", None), *(getattr(args, "names", None) or [])]
     for name in named:
         if name in catalog.names():
-            cfg = config.build(config.override(catalog.load(name), overrides))
+            cfg = config.build(config.override(catalog.load_values(name), overrides))
             run_config.check_read(cfg, overrides)
         elif name and args.name_of_command in ("train", "transfer", "show", "preflight"):
             assert name == "NAME" or "*" in name, name

@@ -94,16 +94,16 @@ def test_a_weak_l2_after_a_strong_one_has_float64_digits(number):
 def test_draws():
     labels = np.random.default_rng(3).integers(0, 7, 200)
     labels[labels == 4] = 5
-    one, five = (fewshot.choose(labels, shots, 0) for shots in (1, 5))
+    one, five = (fewshot.choose_examples(labels, shots, 0) for shots in (1, 5))
     classes, counts = np.unique(labels[five], return_counts=True)
     assert classes.tolist() == [0, 1, 2, 3, 5, 6]
     assert set(counts) == {5}
     assert set(one) < set(five)  # more shots contain fewer
     assert len(set(five)) == 30
-    np.testing.assert_array_equal(five, fewshot.choose(labels, 5, 0))
-    assert set(five) != set(fewshot.choose(labels, 5, 1))
+    np.testing.assert_array_equal(five, fewshot.choose_examples(labels, 5, 0))
+    assert set(five) != set(fewshot.choose_examples(labels, 5, 1))
     # A class with too few gives all it has.
-    few = fewshot.choose(np.array([0, 1, 1, 1, 0, 1]), 3, 0)
+    few = fewshot.choose_examples(np.array([0, 1, 1, 1, 0, 1]), 3, 0)
     assert set(few) > {0, 4}
     assert len(few) == 5
 
@@ -123,7 +123,7 @@ def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
     x, test_x = (np.asarray(part, np.uint8) / 127.5 - 1 for part in rows)
 
     def right(shots, l2, seed):
-        few = fewshot.choose(labels[0], shots, seed)
+        few = fewshot.choose_examples(labels[0], shots, seed)
         mean, scale = x[few].mean(0), x[few].std(0) + 1e-5
         a, b = (np.c_[(z - mean) / scale, np.full(len(z), 100.0)] for z in (x[few], test_x))
         targets = 2.0 * np.eye(4)[labels[0][few]] - 1

@@ -281,7 +281,7 @@ def test_sizes_of_headers_are_those_of_pixels():
             data = tiffs.tiff(pixels, photometric=2, orientation=number, order=order)
             files["TIFF", number, order] = data
     for name, data in files.items():
-        decoded = decoding.decode(data, channels=3, max_pixels=10**6)
+        decoded = decoding.decode_image(data, channels=3, max_pixels=10**6)
         assert decoding.size(data) == decoded.shape[:2], name
     with pytest.raises(decoding.BadImage, match="is a truncated or damaged"):
         decoding.size(b"no image at all")
@@ -313,7 +313,7 @@ def test_any_size_is_a_model_of_that_size(options, size):
     images = np.random.default_rng(0).standard_normal((2, *size, 3)).astype(np.float32)
     facts = weights.ModelSpec(model=cfg, data=config.Data(image_size=(16, 16)))
     other = models.create(cfg, image_size=size)
-    fitted, _ = weights.fit(jax.device_get(params), facts, other, keep_head=True)
+    fitted, _ = weights.fit_params(jax.device_get(params), facts, other, keep_head=True)
     expected, _ = jax.jit(other.apply)(fitted, images)
     found, _ = jax.jit(adapting.any_size(model).apply)(params, images)
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -101,7 +101,9 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
 
 
 def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
-    classes = task_sets.sources.open_task(task_sets.tasks.find("imagenet"), "train", root).classes
+    classes = task_sets.sources.open_task(
+        task_sets.tasks.find_task("imagenet"), "train", root
+    ).classes
     with caplog.at_level(logging.WARNING, "vit_jax"):
         found = task_sets.open_sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
     assert list(found) == ["imagenet-c/fog_1", "imagenet-v2"]
@@ -116,7 +118,9 @@ def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
     monkeypatch.setattr(
         collectives, "first_problem", lambda problem: problem or "elsewhere it is missing"
     )
-    classes = task_sets.sources.open_task(task_sets.tasks.find("imagenet"), "train", root).classes
+    classes = task_sets.sources.open_task(
+        task_sets.tasks.find_task("imagenet"), "train", root
+    ).classes
     assert task_sets.open_sets(configure(root, "imagenet-v2"), classes) == {}
 
 
@@ -141,7 +145,7 @@ def test_sets_that_do_not_fit(root, task, reason):
 def test_a_head_in_another_order_is_matched_by_name(root):
     names = task_sets.class_matching.imagenet()
     (source,) = task_sets.open_sets(configure(root, "imagenet-v2"), names[::-1]).values()
-    plain = task_sets.sources.open_task(task_sets.tasks.find("imagenet-v2"), "test", str(root))
+    plain = task_sets.sources.open_task(task_sets.tasks.find_task("imagenet-v2"), "test", str(root))
     assert [source[k].label for k in range(9)] == [999 - int(plain[k].label) for k in range(9)]
 
 

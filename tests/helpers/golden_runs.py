@@ -93,7 +93,7 @@ def config_lines():
     from vit_jax.config import catalog
 
     for name in catalog.names():
-        changed = config.changed(config.build(catalog.load(name)))
+        changed = config.changed(config.build(catalog.load_values(name)))
         text = json.dumps(changed, sort_keys=True, default=str)
         yield f"{name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

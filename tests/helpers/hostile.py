@@ -101,7 +101,7 @@ def images():
     def read(data, folder):
         with contextlib.suppress(decoding.BadImage):
             decoding.size(data)
-        decoding.decode(data, channels=3, max_pixels=10**6)
+        decoding.decode_image(data, channels=3, max_pixels=10**6)
         size = jpeg.size(data)
         if size and min(size) > 9:
             part = (1, 1, min(size[0], 100) - 2, min(size[1], 100) - 2)
@@ -133,7 +133,7 @@ def deep_images():
         if data.startswith(tiff.MAGIC):
             with contextlib.suppress(tiff.TiffError):
                 channels = tiff.parse_header(data).samples
-        decoding.decode(data, channels=channels, max_pixels=10**6, depth=16)
+        decoding.decode_image(data, channels=channels, max_pixels=10**6, depth=16)
 
     return files, read
 

@@ -8,7 +8,7 @@ from vit_jax.preflight import program
 def tiny(**sections):
     """A prepared config of two layers."""
     sections["model"] = {"num_classes": 10} | sections.get("model", {})
-    return preflight.prepare(runs.configure(**sections))
+    return preflight.prepare_config(runs.configure(**sections))
 
 
 def create_report(**changes):

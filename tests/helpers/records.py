@@ -401,7 +401,7 @@ def deit():
         stages = [one for one in (name, f"{name}-to-224") if one in catalog.names()]
         hours = 0.0
         for stage in stages:
-            cfg = config.build(catalog.load(stage))
+            cfg = config.build(catalog.load_values(stage))
             width, flops = cost(cfg.model.variant, cfg.data.image_size)
             examples = cfg.train.duration.amount * IMAGENET
             hours += estimate(flops, width, examples, "v4-64")[0]

@@ -91,7 +91,7 @@ def untrained():
     with (
         mock.patch.object(Trainer, "compile_step", compile_step),
         mock.patch.object(evaluating.RunEvaluation, "__call__", return_value=None),
-        mock.patch.object(curves, "draw"),
+        mock.patch.object(curves, "draw_curves"),
     ):
         yield
 

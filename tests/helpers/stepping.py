@@ -48,7 +48,7 @@ class Stepper:
         if model is not None:
             model.config = made.model.config
             setup = objectives.Setup(made.cfg, model, made.durations, 1000, teacher)
-            parts["objective"] = objectives.create(setup)
+            parts["objective"] = objectives.create_objective(setup)
         self.trainer = dataclasses.replace(made, **parts)
         self.cfg, self.mesh, self.model = made.cfg, made.mesh, self.trainer.model
         self.compiled = self.trainer.compile_step()

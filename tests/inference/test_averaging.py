@@ -53,7 +53,9 @@ def soup(monkeypatch):
             averaging.loading, "load", lambda *given: asked.append(given) or models[given[0]]
         )
         monkeypatch.setattr(averaging.conversion, "check_free", lambda output: None)
-        monkeypatch.setattr(averaging.conversion, "save", lambda *given: written.append(given))
+        monkeypatch.setattr(
+            averaging.conversion, "save_checkpoint", lambda *given: written.append(given)
+        )
         averaging.average(references or list(models), "out", {"data.crop_pct": "0.9"}, **options)
         ((whole, params, _, _),) = written
         assert whole.params is params

@@ -97,7 +97,8 @@ def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     assert facts["shape"] == [5, 16]
     assert facts["classes"][:2] == ["zero", "one"]
     pictures = [
-        decoding.decode((folder / name).read_bytes(), channels=1, max_pixels=99) for name in names
+        decoding.decode_image((folder / name).read_bytes(), channels=1, max_pixels=99)
+        for name in names
     ]
     found = np.array(table["features"].to_pylist(), np.float32).reshape(6, 5, 16)
     np.testing.assert_allclose(found, expected(opened, pictures, "tokens"), rtol=0, atol=2e-6)

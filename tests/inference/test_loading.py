@@ -129,7 +129,7 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     assert weights.numerics(facts, keep_head=False)["model.gelu"] == "erf"
     cfg = run_config.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "describe", lambda reference, wanted: facts)
+        patch.setattr(loading, "describe_checkpoint", lambda reference, wanted: facts)
         taken = directory.as_in_weights(cfg, BEGIN)
         kept = directory.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)

@@ -59,7 +59,7 @@ def test_layouts(layout, tmp_path):
     mask = masks.read_mask(found[0], max_pixels=10_000)
     assert mask.shape == (80, 96)
     assert (mask[:3] == masks.NO_CLASS).all()
-    image = decoding.decode(found[0].image.read_bytes(), channels=3, max_pixels=10_000)
+    image = decoding.decode_image(found[0].image.read_bytes(), channels=3, max_pixels=10_000)
     lossless = layout != "voc"
     nearest = np.abs(image[:, :, None].astype(int) - COLORS - 10).sum(-1).argmin(-1)
     assert (nearest[3:] == mask[3:]).mean() > (0.999 if lossless else 0.9)

@@ -60,7 +60,7 @@ def test_fingerprints_of_the_papers_rows_stay_as_they_were():
         "masked/ViT-B_16-jft": "18443af516e878ac",
     }
     for name, digits in recorded.items():
-        assert config.fingerprint(config.build(catalog.load(name))) == digits
+        assert config.fingerprint(config.build(catalog.load_values(name))) == digits
 
 
 @pytest.mark.slow
@@ -351,7 +351,7 @@ def test_relative_biases_are_resized_by_offset():
     line = np.stack([down + 10.0 * right, 1 - right / 2], axis=1)
     params["encoder"]["attention"]["relative_bias"]["table"][:, :35] = line
     target = models.create(facts.model, image_size=(20, 28))  # of 5 x 7 patches
-    fitted, report = weights.fit(params, facts, target, keep_head=True)
+    fitted, report = weights.fit_params(params, facts, target, keep_head=True)
     name = "encoder/attention/relative_bias/table"
     assert report.resized[name] == "from offsets of 3 x 4 to 5 x 7 patches"
     table = fitted["encoder"]["attention"]["relative_bias"]["table"]
@@ -539,8 +539,10 @@ def test_all_parts_compile_for_a_slice(kind, remat, unroll):
     values = {f"model.{key}": value for key, value in model.items()}
     values |= {"train.batch_size": 64, "data.image_size": (32, 32)}
     values |= {"mesh.fsdp": 2, "mesh.fsdp_min_size": 1}
-    cfg = config.build(config.override(catalog.load("finetune/ViT-B_16-i21k-cifar10"), values))
-    cfg = preflight.prepare(cfg)
+    cfg = config.build(
+        config.override(catalog.load_values("finetune/ViT-B_16-i21k-cifar10"), values)
+    )
+    cfg = preflight.prepare_config(cfg)
     report = preflight.measure(cfg, preflight.open_slice("v5e:2x2"), 50_000)
     assert report.fits
     # Computing again what the backward pass needs is at most another forward pass.

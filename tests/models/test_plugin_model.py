@@ -126,7 +126,7 @@ def test_export_writes_it(workdir, tmp_path):
 
 def test_preflight_measures_it():
     report = preflight.measure(
-        preflight.prepare(configure()), preflight.open_slice("cpu"), examples=200
+        preflight.prepare_config(configure()), preflight.open_slice("cpu"), examples=200
     )
     assert report.model_flops is None
     assert report.run(0.5) is None

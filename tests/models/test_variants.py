@@ -51,7 +51,7 @@ HUGE = {"width": 1280, "depth": 32, "mlp_dim": 5120, "heads": 16}
     ],
 )
 def test_names_stand_for_the_sizes_of_the_papers(name, options):
-    assert variants.parse(name) == options
+    assert variants.parse_variant(name) == options
 
 
 FORM = "not a name like ViT-B/16, R50+ViT-B/32, R50x1, AxialViT-B/16 or AxialResNet50"
@@ -81,7 +81,7 @@ FORM = "not a name like ViT-B/16, R50+ViT-B/32, R50x1, AxialViT-B/16 or AxialRes
 )
 def test_wrong_names(name, message):
     with pytest.raises(config.ConfigError) as raised:
-        variants.parse(name)
+        variants.parse_variant(name)
     shown = name.replace("\n", "\\n")  # messages are one line
     assert str(raised.value).startswith(f"model.variant={shown}: {message}")
 

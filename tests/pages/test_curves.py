@@ -21,7 +21,7 @@ def metrics(tmp_path):
 
 
 def test_the_picture_is_whole(metrics):
-    output = curves.draw(metrics, metrics.with_name("curves.png"))
+    output = curves.draw_curves(metrics, metrics.with_name("curves.png"))
     assert cv2.imread(str(output)).shape == (840, 1320, 3)
     assert sorted(path.name for path in metrics.parent.iterdir()) == ["curves.png", "metrics.jsonl"]
 
@@ -35,7 +35,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_picture(metrics):
         with pytest.raises(
             logs.NotWritten, match=r"curves\.png: cannot be written: File too large"
         ):
-            curves.draw(metrics, output)
+            curves.draw_curves(metrics, output)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert output.read_bytes() == b"the picture of before"
@@ -48,7 +48,7 @@ def test_charts_are_drawn_as_they_say():
         Series(name=str(k), points=[(1, 0.1), (10, 0.4)], color=k, marks=k == 0) for k in (0, 6)
     ]
     axes = Figure().subplots()
-    curves._draw(axes, Chart(title="a", series=series, percent=True, ticks=[(1, "one")]))
+    curves._draw_chart(axes, Chart(title="a", series=series, percent=True, ticks=[(1, "one")]))
     colors = [container[0].get_color() for container in axes.containers]
     assert colors == [curves.COLORS[0], curves.COLORS[2]]
     assert axes.get_legend_handles_labels()[1] == ["0", "6"]
@@ -56,9 +56,9 @@ def test_charts_are_drawn_as_they_say():
     assert axes.yaxis.get_major_formatter()(0.25) == "25.0%"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["one"]
     axes = Figure().subplots()
-    curves._draw(axes, Chart(title="a", series=series, log_y=True, log_x=True))
+    curves._draw_chart(axes, Chart(title="a", series=series, log_y=True, log_x=True))
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    curves._draw(Figure().subplots(), Chart(title="a", series=[], log_y=True))
+    curves._draw_chart(Figure().subplots(), Chart(title="a", series=[], log_y=True))
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -24,7 +24,7 @@ def measure_all(monkeypatch, runs, *, fit=False, output=None, teachers=None):
         return compile_(cfg, where, examples)
 
     monkeypatch.setattr(batch, "measure", measure)
-    monkeypatch.setattr(batch.search, "fit", search)
+    monkeypatch.setattr(batch.search, "fit_batch", search)
     reports = list(batch.measure_all(runs, [WHERE], fit=fit, loops=True, output=output,
                                      say=said.append, teachers=teachers))  # fmt: skip
     return reports, asked, said

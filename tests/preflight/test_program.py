@@ -203,7 +203,7 @@ def test_batch_that_does_not_divide_is_one_line(here):
 
 def test_classes_must_be_known(here):
     with pytest.raises(config.ConfigError, match="set the number of classes"):
-        preflight.measure(preflight.prepare(runs.configure()), here, 200)
+        preflight.measure(preflight.prepare_config(runs.configure()), here, 200)
 
 
 @pytest.mark.slow
@@ -271,6 +271,6 @@ def test_data_need_not_be_here():
     cfg = config.build(
         {"model": {"variant": "ViT-Ti/16", "num_classes": 3}, "data": {"source": "folder"}}
     )
-    assert preflight.prepare(cfg).model.depth == 12
+    assert preflight.prepare_config(cfg).model.depth == 12
     with pytest.raises(config.ConfigError, match="nearest"):
-        preflight.prepare(config.build({"model": {"variant": "ViT-C/16"}}))
+        preflight.prepare_config(config.build({"model": {"variant": "ViT-C/16"}}))

@@ -17,7 +17,7 @@ def test_recorded_results_belong_to_the_configs_of_their_names():
     known = batch.read_reports(FILE)
     assert known
     for key, report in known.items():
-        cfg = preflight.prepare(config.build(catalog.load(report.name)))
+        cfg = preflight.prepare_config(config.build(catalog.load_values(report.name)))
         assert key == json.dumps([program.same_program(cfg), report.topology, True, True])
         assert report.fits
         assert report.global_batch == 4096

@@ -25,7 +25,7 @@ def compiler(needs, tried):
 def test_the_plain_step_is_tried_first_and_taken_if_it_fits():
     tried = []
     cfg = tiny(train={"batch_size": 512})
-    report = search.fit(cfg, WHERE, 200, compile_=compiler(lambda s: 10, tried))
+    report = search.fit_batch(cfg, WHERE, 200, compile_=compiler(lambda s: 10, tried))
     assert tried == [program.Settings(1, "none", 2, 1)]
     assert report.settings.flags() == (
         "--config.train.accumulation=1 --config.model.remat=none "
@@ -56,7 +56,7 @@ def test_halving_until_it_fits_skips_what_cannot():
     """A state of 0.75 GiB and 64 GiB of activations: four microbatches are just right."""
     tried = []
     needs = lambda s: 0.75 + 64 / s.accumulation * (1 if s.remat == "none" else 0.9)  # noqa: E731
-    report = search.fit(
+    report = search.fit_batch(
         tiny(train={"batch_size": 512}), WHERE, 200, compile_=compiler(needs, tried)
     )
     assert report.fits
@@ -68,12 +68,14 @@ def test_halving_until_it_fits_skips_what_cannot():
 
 def test_nothing_fits():
     tried = []
-    report = search.fit(
+    report = search.fit_batch(
         tiny(train={"batch_size": 64}), WHERE, 200, compile_=compiler(lambda s: 99, tried)
     )
     assert not report.fits
     with pytest.raises(config.ConfigError, match="=4: not a multiple of 8 devices; nearest: 8$"):
-        search.fit(tiny(train={"batch_size": 4}), WHERE, 200, compile_=compiler(lambda s: 1, []))
+        search.fit_batch(
+            tiny(train={"batch_size": 4}), WHERE, 200, compile_=compiler(lambda s: 1, [])
+        )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_a_failure_that_says_nothing_rules_nothing_else_out(memory):
         return create_report(settings=tried[-1], peak=peak, fits=False, exceeds="no bytes")
 
     cfg = tiny(train={"batch_size": 32})
-    search.fit(cfg, where, 200, compile_=compile_)
+    search.fit_batch(cfg, where, 200, compile_=compile_)
     assert tried == list(search.candidates(cfg, len(where.devices), loops=False))
 
 

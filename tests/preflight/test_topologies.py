@@ -32,7 +32,7 @@ from vit_jax.preflight import topologies
     ],
 )
 def test_names(name, generation, shape):
-    assert topologies.parse(name) == (generation, shape)
+    assert topologies.parse_topology(name) == (generation, shape)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_names(name, generation, shape):
 )
 def test_wrong_names(name, message):
     with pytest.raises(config.ConfigError) as caught:
-        topologies.parse(name)
+        topologies.parse_topology(name)
     assert str(caught.value).startswith(f"--topology={name}: {message}")
     assert "\n" not in str(caught.value)
 

@@ -22,7 +22,7 @@ def prepare(name, **options):
     """A row of the paper in the quickest program to compile, with options changed."""
     options = {"model.unroll": 1, "model.remat": "dots_no_batch", "schedule.warmup": 0} | options
     texts = {key: str(value) for key, value in options.items()}
-    return preflight.prepare(config.build(config.override(catalog.load(name), texts)))
+    return preflight.prepare_config(config.build(config.override(catalog.load_values(name), texts)))
 
 
 @pytest.fixture(scope="module")

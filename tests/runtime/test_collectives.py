@@ -72,9 +72,9 @@ def test_texts_are_gathered_and_the_first_problem_is_found(process):
         return np.frombuffer(text.encode().ljust(most, b"\0"), np.uint8)
 
     process(0, padded("übrig", 6), padded("bad"), padded(""), padded("worse"))
-    assert collectives.gather("1234567", 6) == ["123456", "übrig"]
+    assert collectives.gather_texts("1234567", 6) == ["123456", "übrig"]
     process(0, padded("", 6), padded("bad"), padded(""), padded("worse"))
-    assert collectives.gather("12345ü", 6) == ["12345\ufffd", ""]  # half a character fits
+    assert collectives.gather_texts("12345ü", 6) == ["12345\ufffd", ""]  # half a character fits
     assert collectives.first_problem(None) == "bad"
     assert collectives.first_problem(None) is None
     assert collectives.first_problem("mine") == "mine"
@@ -82,5 +82,5 @@ def test_texts_are_gathered_and_the_first_problem_is_found(process):
 
 def test_one_process_exchanges_nothing():
     assert collectives.broadcast_from_main(lambda: 7) == 7
-    assert collectives.gather("1234567", 6) == ["1234567"]
+    assert collectives.gather_texts("1234567", 6) == ["1234567"]
     assert collectives.first_problem("mine") == "mine"

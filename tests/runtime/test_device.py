@@ -89,7 +89,7 @@ def test_jax_looks_for_no_tpu_where_libtpu_is_there_to_compile(
     monkeypatch.setattr(backend, "has_plugin", lambda: plugin)
     told = []
     monkeypatch.setattr(jax.config, "update", lambda *given: told.append(given))
-    backend.choose()
+    backend.choose_platform()
     assert os.environ.get("JAX_PLATFORMS") == chosen
     assert told == ([("jax_platforms", "cpu")] if chosen == "cpu" else [])  # jax is imported here
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # what the rest of the tests needs
@@ -109,7 +109,7 @@ def test_a_platform_that_is_not_installed_is_one_line(monkeypatch, capsys, platf
             "installed); unset it to use what there is\n"
         )
     monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
-    backend.choose()
+    backend.choose_platform()
 
 
 def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
@@ -125,7 +125,7 @@ def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
     found = {}
     exec(named, found)
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    monkeypatch.setattr(cli.backend, "choose", lambda opens: found["find"]())
+    monkeypatch.setattr(cli.backend, "choose_platform", lambda opens: found["find"]())
     assert cli.main(["list"]) == 2
     line = (
         "JAX_PLATFORMS=tpu: not on this machine (Unable to initialize backend 'tpu': no TPU); "

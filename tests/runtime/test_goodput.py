@@ -32,7 +32,7 @@ def test_lost_steps_and_the_time_between_are_no_goodput():
     assert time.goodput == pytest.approx((80 + 40) / 200)
     assert time.shares["away"] == pytest.approx(30 / 200)
     assert sum(time.shares.values()) == pytest.approx(1)
-    assert goodput.describe(time) == (
+    assert goodput.describe_sessions(time) == (
         "goodput 60% of 3m20s (lost 15%, away 15%, start 10%); 2 restarts, 15 steps done again"
     )
 
@@ -70,4 +70,4 @@ def test_a_step_is_suspect_from_which_two_processes_have_failed(tmp_path):
 def test_shares_that_round_to_nothing_are_left_out():
     shares = {"step": 0.5, "start": 0.4, "save": 0.006, "lost": 0.004}
     time = goodput.Summary(seconds=100, shares=shares, restarts=0, repeated=0)
-    assert goodput.describe(time) == "goodput 50% of 1m40s (start 40%, save 1%)"
+    assert goodput.describe_sessions(time) == "goodput 50% of 1m40s (start 40%, save 1%)"

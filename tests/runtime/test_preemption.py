@@ -173,7 +173,7 @@ def socketless_port():
 def test_announced_maintenance_stops_the_run_as_a_signal_does():
     answers = ["NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE"]
     with metadata_server(answers) as (address, asked), preemption.Stop() as stop:
-        preemption.start(address, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        preemption.start_watching(address, lambda: os.kill(os.getpid(), signal.SIGTERM))
         until = time.monotonic() + 60
         while not stop() and time.monotonic() < until:
             time.sleep(0.01)
@@ -190,19 +190,19 @@ def test_a_server_that_fails_is_asked_again(monkeypatch):
     monkeypatch.setattr(preemption, "PAUSE", 0.01)
     told = threading.Event()
     with socketless_port() as nobody:
-        done = preemption.start(nobody, told.set)
+        done = preemption.start_watching(nobody, told.set)
         (thread,) = (one for one in threading.enumerate() if one.name == "notices")
         assert thread.daemon  # a server that does not answer keeps no process alive
         time.sleep(0.05)
         done.set()
     with metadata_server([None, "", "TERMINATE_ON_HOST_MAINTENANCE"]) as (address, asked):
-        preemption.start(address, told.set)
+        preemption.start_watching(address, told.set)
         assert told.wait(60)
     assert len(asked) == 3
 
 
 def test_elsewhere_nobody_is_asked(monkeypatch):
-    monkeypatch.setattr(preemption, "start", lambda *_: 1 / 0)
+    monkeypatch.setattr(preemption, "start_watching", lambda *_: 1 / 0)
     with preemption.watch_maintenance():
         pass
 
@@ -211,7 +211,7 @@ def test_maintenance_is_a_signal_to_this_process(monkeypatch):
     sent, done = [], threading.Event()
     monkeypatch.setattr(preemption.jax, "default_backend", lambda: "tpu")
     monkeypatch.setattr(preemption.os, "kill", lambda *given: sent.append(given))
-    monkeypatch.setattr(preemption, "start", lambda server, notify: notify() or done)
+    monkeypatch.setattr(preemption, "start_watching", lambda server, notify: notify() or done)
     with preemption.watch_maintenance():
         assert sent == [(os.getpid(), signal.SIGTERM)]
         assert not done.is_set()

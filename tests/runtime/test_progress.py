@@ -141,17 +141,17 @@ def test_a_dumb_terminal_is_as_a_log():
 
 def test_the_least_important_fields_go_first():
     fields = [Field(3, "=" * 24), Field(0, "step 1350/2021"), *FIELDS]
-    assert progress.fit(fields, 500) == f"{'=' * 24}  step 1350/2021  {WHOLE}"
+    assert progress.fit_line(fields, 500) == f"{'=' * 24}  step 1350/2021  {WHOLE}"
     widths = {}
     for width in range(500, 0, -1):
-        line = progress.fit(fields, width)
+        line = progress.fit_line(fields, width)
         assert cell_len(line) <= width
         widths.setdefault(frozenset(f.text for f in fields if f.text in line), width)
     gone = [sorted(f.rank for f in fields if f.text not in shown) for shown in widths]
     assert gone[:8] == [sorted(range(8 - count, 8)) for count in range(8)]
-    assert progress.fit(fields, 27) == "step 1350/2021  loss 0.5404"
-    assert progress.fit(fields, 20) == "step 1350/2021  los…"
-    assert cell_len(progress.fit([Field(0, "画像を読む" * 9)], 20)) <= 20
+    assert progress.fit_line(fields, 27) == "step 1350/2021  loss 0.5404"
+    assert progress.fit_line(fields, 20) == "step 1350/2021  los…"
+    assert cell_len(progress.fit_line([Field(0, "画像を読む" * 9)], 20)) <= 20
 
 
 class Clock:

@@ -263,8 +263,8 @@ def test_preflight_counts_the_teacher(teacher_run):
         objective={"name": "distillation", "teacher": str(teacher_run)},
         train={"duration": "4 steps"},
     )
-    cfg, where = preflight.prepare(cfg), preflight.open_slice("cpu")
-    facts = loading.describe(str(teacher_run))
+    cfg, where = preflight.prepare_config(cfg), preflight.open_slice("cpu")
+    facts = loading.describe_checkpoint(str(teacher_run))
     teacher = config.Config(model=facts.model, data=facts.data)
     found = preflight.measure(cfg, where, 200, teacher)
     alone = dataclasses.replace(cfg, objective=config.Objective())

@@ -164,7 +164,7 @@ def test_a_step_corrupts_by_its_number_and_shows_normalized_pixels():
         model={"num_classes": None}, data={"image_size": 16, "channels": 3},
         objective={"name": "masked_patches", "target": "pixels"},
     )  # fmt: skip
-    made = objectives.create(objectives.Setup(cfg, Blind(), None, 160))
+    made = objectives.create_objective(objectives.Setup(cfg, Blind(), None, 160))
     assert not made.needs_labels
     images = np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3), np.uint8)
     key = jax.random.key(7)

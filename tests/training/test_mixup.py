@@ -120,7 +120,7 @@ def test_loss_and_top1_against_float64(kind):
 def test_pairs_stay_together_in_a_microbatch(options, rows):
     cfg = configure(train=options)
     setup = objectives.Setup(cfg, build.create_model(cfg), None, 160)
-    assert objectives.create(setup).rows_together == rows
+    assert objectives.create_objective(setup).rows_together == rows
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_a_step_can_be_taken_again():
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def boxes(mixed, cut):
     train = config.Train(mixup=mixed, cutmix=cut)
-    return jax.vmap(lambda count: mixup.draw(0, count, train, (16, 24)))(jnp.arange(STEPS))
+    return jax.vmap(lambda count: mixup.draw_mix(0, count, train, (16, 24)))(jnp.arange(STEPS))
 
 
 def test_boxes_have_the_sides_of_a_beta_and_are_cut_off_at_the_border():
@@ -223,7 +223,7 @@ def test_a_step_of_boxes_by_hand():
         (metrics,) = made.run(1, lambda _, n=number: batch_of(n))
         batch = batch_of(number)
         size = (SIZE, SIZE)
-        mix = mixup.draw(made.cfg.seed, jnp.asarray(number), made.cfg.train, size)
+        mix = mixup.draw_mix(made.cfg.seed, jnp.asarray(number), made.cfg.train, size)
         own, other = batch["image"] / 127.5 - 1, batch["image"][np.arange(BATCH) ^ 1] / 127.5 - 1
         images = np.where(np.asarray(mix.pixels) == 1, own, other).reshape(BATCH, -1)
         one_hot, share = np.eye(CLASSES)[batch["label"]], float(mix.labels)

@@ -22,7 +22,7 @@ MOMENTS = {  # no defaults
 
 def run(cfg, lr, steps, clip_norm=None):
     """Three updates of our chain, applied as the training step applies them."""
-    tx = optimizers.create(cfg, clip_norm=clip_norm)
+    tx = optimizers.create_optimizer(cfg, clip_norm=clip_norm)
     params, state = PARAMS, tx.init(PARAMS)
     for scale in SCALES[:steps]:
         grads = jax.tree.map(lambda g, scale=scale: g * scale, GRADS)
@@ -96,7 +96,7 @@ def test_muon_takes_the_matrices_of_each_layer_and_adam_the_rest():
     rng = np.random.default_rng(0)
     grads = {name: rng.normal(size=shape) for name, (shape, _) in shapes.items()}
     tree = tree_utils.nest({k: jnp.asarray(v, jnp.float32) for k, v in grads.items()})
-    tx = optimizers.create(config.Optimizer(name="muon", nesterov=False), clip_norm=None)
+    tx = optimizers.create_optimizer(config.Optimizer(name="muon", nesterov=False), clip_norm=None)
     updates, _ = jax.jit(lambda grads: tx.update(grads, tx.init(grads), grads))(tree)
     for name, update in tree_utils.flatten(updates).items():
         grad, form = grads[name], shapes[name][1]
@@ -118,7 +118,7 @@ def test_lamb_scales_each_layer_to_its_parameters_decay_included():
     params = jax.tree.map(np.float32, params)
     grads = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params)
     cfg = config.Lamb(name="lamb", b1=0.8, b2=0.97, eps=1e-5, weight_decay=0.1)
-    tx = optimizers.create(cfg, clip_norm=None)
+    tx = optimizers.create_optimizer(cfg, clip_norm=None)
     updates, _ = tx.update(grads, tx.init(params), params)
     flat, given = tree_utils.flatten(params), tree_utils.flatten(grads)
     for name, update in tree_utils.flatten(updates).items():
@@ -140,7 +140,7 @@ def test_each_parameter_is_clipped_by_its_own_norm():
     grads = {"head/kernel": rng.normal(size=(3, 2)), "head/bias": 1e-3 * rng.normal(size=2)}
     qkv = [f"encoder/attention/{name}/kernel" for name in ("query", "key", "value")]
     grads |= {name: rng.normal(size=(2, 3, 1, 4)) for name in qkv}
-    tx = optimizers.create(
+    tx = optimizers.create_optimizer(
         config.Optimizer(name="sgd", momentum=0.0), clip_norm=0.5, clip_by="parameter"
     )
     tree = tree_utils.nest({name: jnp.float32(leaf) for name, leaf in grads.items()})
@@ -156,8 +156,8 @@ def test_each_parameter_is_clipped_by_its_own_norm():
 
 
 def test_parameters_that_wait_have_no_moments_until_they_train():
-    tx = optimizers.create(config.Optimizer(), clip_norm=None, waits={"head/": 2})
-    plain = optimizers.create(config.Optimizer(), clip_norm=None)
+    tx = optimizers.create_optimizer(config.Optimizer(), clip_norm=None, waits={"head/": 2})
+    plain = optimizers.create_optimizer(config.Optimizer(), clip_norm=None)
     update, state, alone = jax.jit(tx.update), tx.init(PARAMS), plain.init(PARAMS)
     first, _ = plain.update(GRADS, alone, PARAMS)
     for step in range(3):

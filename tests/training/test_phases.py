@@ -66,7 +66,7 @@ def test_costs_are_the_mean_over_the_run():
         "small until=3 steps image_size=4,4 crop_area=0.5,1 randaugment=1,5, "
         "flat until=5 steps image_size=4,8, then image_size=8,8"
     )
-    assert ("views", row) in build.describe(trainer.cfg)
+    assert ("views", row) in build.describe_run(trainer.cfg)
 
 
 @pytest.mark.slow

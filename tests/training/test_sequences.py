@@ -163,7 +163,7 @@ def test_costs_are_the_mean_over_lengths():
     )
     assert made.batch_shapes["image"].shape == (BATCH, 9, 4, 4, 1)
     assert ("views", "at most 4 or 6 or 9 patches, at the image's own aspect ratio") in (
-        build.describe(cfg)
+        build.describe_run(cfg)
     )
 
 

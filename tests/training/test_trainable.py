@@ -37,7 +37,7 @@ LAYERS = {"encoder/mlp/fc1/kernel": 4, "encoder_norm/bias": 1, "head/kernel": 1,
     ],
 )
 def test_patterns_take_parameters_and_layers(text, taken):
-    pattern = patterns.parse(text, "k")
+    pattern = patterns.parse_pattern(text, "k")
     found = {name: list(pattern.taken(name, count)) for name, count in LAYERS.items()}
     assert {name: layers for name, layers in found.items() if layers} == taken
 
@@ -435,7 +435,7 @@ def test_frozen_parts_take_no_memory_for_gradients_and_moments():
     def report(**sections):
         sections = {"model": {"num_classes": 10, "dropout": 0.0}} | sections
         sections |= {"mesh": {"zero": False}, "train": {"ema": None}}
-        cfg = preflight.prepare(runs.configure(**sections))
+        cfg = preflight.prepare_config(runs.configure(**sections))
         return preflight.measure(cfg, preflight.open_slice("cpu"), examples=200)
 
     full, probe = report(), report(optimizer={"only": ["head"]})

@@ -133,7 +133,7 @@ def test_out_of_memory_is_a_line(monkeypatch, capsys):
     def fill(*_, **__):
         raise MemoryError("Unable to allocate 7 PiB")
 
-    monkeypatch.setattr(cli.backend, "choose", fill)
+    monkeypatch.setattr(cli.backend, "choose_platform", fill)
     assert cli.main(["list"]) == 78
     assert capsys.readouterr().err == "vit_jax: out of memory: Unable to allocate 7 PiB\n"
 

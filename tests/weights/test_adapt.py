@@ -33,7 +33,7 @@ def parameters(of):
 
 def fitted(source, target, *, keep_head=False):
     params = parameters(source)
-    adapted, report = adapting.fit(
+    adapted, report = adapting.fit_params(
         params, source, mapping.create_classifier(target), keep_head=keep_head
     )
     return tree_utils.flatten(params), tree_utils.flatten(adapted), report

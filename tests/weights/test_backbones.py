@@ -485,13 +485,13 @@ def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
     assert (model.mlp, model.layer_scale, model.registers) == ("swiglu", 1.0, 3)
     assert (model.gelu, model.pooling) == ("tanh", "token")
     target = models.create(model, image_size=(21, 21))
-    params, report = weights.fit(loaded.params, loaded.spec, target, keep_head=False)
+    params, report = weights.fit_params(loaded.params, loaded.spec, target, keep_head=False)
     assert set(report.fresh) == {"head/kernel", "head/bias"}
     assert list(report.resized) == ["position/table"]
     np.testing.assert_array_equal(params["registers"], loaded.params["registers"])
     without = dataclasses.replace(model, registers=0)
     plain = models.create(without, image_size=(28, 28))
-    report = weights.fit(loaded.params, loaded.spec, plain, keep_head=False)[1]
+    report = weights.fit_params(loaded.params, loaded.spec, plain, keep_head=False)[1]
     assert report.dropped["registers"] == "the model has no registers"
 
 
@@ -515,7 +515,7 @@ def test_a_run_that_starts_from_others_has_their_parts_and_a_head_with_a_bias(
     model = directory.as_in_weights(recipe, {}).model
     assert {key: getattr(model, key) for key in expected} == expected
     target = models.create(model, image_size=(14, 35))
-    _, report = weights.fit(loaded.params, loaded.spec, target, keep_head=False)
+    _, report = weights.fit_params(loaded.params, loaded.spec, target, keep_head=False)
     assert set(report.fresh) == {"head/kernel", "head/bias"}
     assert list(report.resized) == ([] if name == "hf_dinov3" else ["position/table"])
 
@@ -535,7 +535,7 @@ def test_deit_takes_both_heads_along(tmp_path, name, kind):
     plain = models.create(
         dataclasses.replace(model, distillation=False, pooling="token"), image_size=(28, 28)
     )
-    params, report = weights.fit(loaded.params, facts, plain, keep_head=False)
+    params, report = weights.fit_params(loaded.params, facts, plain, keep_head=False)
     assert report.dropped["distillation"] == "the model has no distillation token"
     before = loaded.params["position"]["table"]
     assert "of the tokens before them 1 of 2" in report.resized["position/table"]

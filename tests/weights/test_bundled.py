@@ -55,7 +55,7 @@ def test_the_accuracy_is_the_recorded_one(name):
 
 @pytest.mark.parametrize("name", [NAME, CONTINUED])
 def test_it_is_the_model_of_its_config(name):
-    opened, cfg = loading.load(name), config.build(catalog.load(name))
+    opened, cfg = loading.load(name), config.build(catalog.load_values(name))
     assert opened.classes == tuple(CLASSES.split())
     assert opened.config.data.image_size == (32, 32)
     for key in ("width", "depth", "mlp_dim", "heads", "patch_size", "pooling"):

@@ -145,7 +145,7 @@ def test_pixels_are_those_of_metas_decoder(loaded, arrays):
     rng = np.random.default_rng(1)
     tokens = rng.normal(size=(1 + 3, WIDTH)).astype(np.float32)
     rank = rng.permutation(GRID * GRID).astype(np.int32)
-    decoder = mae.create(mapping.create_classifier(loaded.spec), loaded.spec.mae)
+    decoder = mae.create_decoder(mapping.create_classifier(loaded.spec), loaded.spec.mae)
     ours = decoder.decode(loaded.params["objective"], tokens[None], rank[None])[0]
     wide = {name: array.astype(np.float64) for name, array in arrays.items()}
     np.testing.assert_allclose(ours, decoded(wide, tokens, rank), rtol=0, atol=2e-5)

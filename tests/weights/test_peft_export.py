@@ -125,9 +125,11 @@ def test_what_peft_could_not_add_is_one_line(run, tmp_path, options, names, said
 
 def test_a_base_of_another_size_is_written_in_that_size(run, tmp_path, monkeypatch):
     opened, arrays = run
-    before = loading.describe(str(BASE))
+    before = loading.describe_checkpoint(str(BASE))
     other = dataclasses.replace(before.data, image_size=(16, 48))
-    monkeypatch.setattr(loading, "describe", lambda _: dataclasses.replace(before, data=other))
+    monkeypatch.setattr(
+        loading, "describe_checkpoint", lambda _: dataclasses.replace(before, data=other)
+    )
     calibrated = dataclasses.replace(opened, temperature=1.5)
     said = conversion._write_peft(tmp_path / "out", calibrated, arrays)
     assert "temperature=1.5000: not stored in this format" in said[0]

@@ -231,7 +231,7 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong):
     with pytest.warns(AssumptionWarning) as told:
         cfg = directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
     opened = loading.load(str(path), wanted=cfg)
-    params, report = weights.fit(
+    params, report = weights.fit_params(
         opened.params, opened.spec, build.create_model(cfg), keep_head=False
     )
     assert report.resized == {}

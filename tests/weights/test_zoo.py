@@ -25,7 +25,7 @@ def test_entries_are_whole():
     for entry in ENTRIES:
         assert re.fullmatch(r"[\w.+-]+(/[\w.+-]+)+", entry.name)
         assert entry.layout in ("google", "bit", "timm", "huggingface", "tips")
-        assert entry.license or models.variants.parse(entry.model)
+        assert entry.license or models.variants.parse_variant(entry.model)
         assert re.fullmatch(r"ViT-\w+\+?/\d+", entry.model) or not entry.license
         for url in entry.urls:
             assert url == hub.parse_address(url)

@@ -58,7 +58,7 @@ def create_config(steps: int) -> config.Config:
     overrides |= dict.fromkeys(
         ("evaluation.every", "checkpoint.every", "checkpoint.minutes"), "none"
     )
-    return run_config.config_from_values(catalog.load(NAME), overrides)
+    return run_config.config_from_values(catalog.load_values(NAME), overrides)
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ class Forward:
         return traced.lower(lowering_platforms=(device.platform,)).compile()
 
 
-def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Forward]:
+def create_forwards(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Forward]:
     """Every model at every size, in the compute type of a platform.
 
     Layers run in a loop, which compiles several times faster. Raises ConfigError for an unknown

@@ -168,7 +168,7 @@ def host_cores(variant: str, topology: str, per_core: float) -> list[tuple[str, 
       topology: a slice by name, as `preflight` knows it; nothing is compiled.
       per_core: images per second and host core, as measured here.
     """
-    generation, shape = topologies.parse(topology)
+    generation, shape = topologies.parse_topology(topology)
     chips = math.prod(shape)
     model = models.complete(config.Model(variant=variant, num_classes=1000))
     flops = TRAINING * variants.required(variants.flops(model, (224, 224), 3))

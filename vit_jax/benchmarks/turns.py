@@ -214,7 +214,9 @@ def table(compared: Sequence[Compared]) -> Table:
 
 def machine(device: str | None = None) -> str:
     """The device, by default jax's, the cores and the load of this machine."""
-    return f"{device or _device()}, {len(os.sched_getaffinity(0))} cores, load {_load():.1f}"
+    return (
+        f"{device or _device()}, {len(os.sched_getaffinity(0))} cores, load {_load_average():.1f}"
+    )
 
 
 def record(
@@ -243,7 +245,7 @@ def record(
     return {
         "command": command,
         **provenance.fields(compared[0].device or _device(), versions),
-        "load": round(_load(), 2),
+        "load": round(_load_average(), 2),
         "work": dict(work),
         "compared": [
             {
@@ -264,5 +266,5 @@ def _device() -> str:
     return jax.devices()[0].device_kind
 
 
-def _load() -> float:
+def _load_average() -> float:
     return os.getloadavg()[0]

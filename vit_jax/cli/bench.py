@@ -197,7 +197,7 @@ def _infer(args: argparse.Namespace) -> None:
 
     device = jax.devices()[0]
     names = args.models or (forward.SMALL if device.platform == "cpu" else forward.PAPER)
-    forwards = forward.create(names, args.sizes or forward.SIZES, device.platform)
+    forwards = forward.create_forwards(names, args.sizes or forward.SIZES, device.platform)
     _make_folder(args)
     rounds = args.rounds or infer.ROUNDS
     for line in infer.title(rounds):
@@ -218,7 +218,9 @@ def _compile_infer(args: argparse.Namespace) -> None:
     from vit_jax import preflight
     from vit_jax.benchmarks import forward, max_batch
 
-    forwards = forward.create(args.models or forward.PAPER, args.sizes or forward.SIZES, "tpu")
+    forwards = forward.create_forwards(
+        args.models or forward.PAPER, args.sizes or forward.SIZES, "tpu"
+    )
     _make_folder(args)
     found = list(max_batch.search(forwards, preflight.open_slice(args.topology), _print_progress))
     tables.table(*max_batch.table(found))

@@ -118,7 +118,7 @@ def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
         return {}
     from vit_jax.inference import loading
 
-    facts = {name: loading.describe(name) for name in sorted(names)}
+    facts = {name: loading.describe_checkpoint(name) for name in sorted(names)}
     return {name: config.Config(model=one.model, data=one.data) for name, one in facts.items()}
 
 
@@ -127,9 +127,9 @@ def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[co
     from vit_jax import preflight
     from vit_jax.training import run_config
 
-    cfg = config.build(config.override(catalog.load(name), overrides))
+    cfg = config.build(config.override(catalog.load_values(name), overrides))
     run_config.check_read(cfg, overrides)
-    cfg = preflight.prepare(cfg)
+    cfg = preflight.prepare_config(cfg)
     examples = examples or catalog.about(name).images
     if examples is None and cfg.train.duration.unit == "epochs":
         raise config.ConfigError(

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.training import run_config
 
     # Not validated as a whole: a recipe can be shown before its data is configured.
-    cfg = config.build(config.override(catalog.load(reference), overrides))
+    cfg = config.build(config.override(catalog.load_values(reference), overrides))
     run_config.check_read(cfg, overrides)
     about = catalog.about(reference)
     if args.python:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if not cfg.needs_labels:
         from vit_jax.training import build
 
-        if described := build.describe(cfg):
+        if described := build.describe_run(cfg):
             print()
         for label, text in described:
             print(f"{label}: {text}")

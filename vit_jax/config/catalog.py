@@ -133,7 +133,7 @@ def names() -> dict[str, pathlib.Path]:
     return found
 
 
-def load(reference: str) -> dict[str, Any]:
+def load_values(reference: str) -> dict[str, Any]:
     """The options that `NAME`, `FILE.py:NAME` or `FILE.py` sets.
 
     Raises ConfigError for a missing name or file, or for a file that is not a config file.
@@ -152,7 +152,7 @@ def derive(base: str | None, changes: Mapping[str, Any]) -> "config_dict.ConfigD
     """The config `base` (None: the defaults) with other options, by dotted key."""
     from ml_collections import config_dict  # slow to import
 
-    return config_dict.ConfigDict(config.override(load(base) if base else {}, changes))
+    return config_dict.ConfigDict(config.override(load_values(base) if base else {}, changes))
 
 
 @functools.cache
@@ -213,7 +213,7 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
     if reference.lower().endswith(".py"):
         file, name = reference, ""
     if file:
-        module = _module(_find(file))
+        module = _module(_find_file(file))
         known: Sequence[str] = _runs(module)
         if not name and len(known) > 1:
             raise ConfigError(f"--config={file}: name one of its configs: {_each(file, known)}")
@@ -283,7 +283,7 @@ def _each(file: str, known: Sequence[str]) -> str:
     return ", ".join([*shown, *(["..."] if len(known) > 20 else [])])
 
 
-def _find(file: str) -> pathlib.Path:
+def _find_file(file: str) -> pathlib.Path:
     path = pathlib.Path(os.path.expanduser(file))  # noqa: PTH111 (an unknown ~user stays)
     for candidate in (path, directory() / path.name):
         if candidate.is_file():

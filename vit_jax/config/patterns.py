@@ -49,7 +49,7 @@ class Pattern:
         return range(layers)[self.layers or slice(None)]
 
 
-def parse(text: str, key: str) -> Pattern:
+def parse_pattern(text: str, key: str) -> Pattern:
     """Reads a pattern; raises ConfigError."""
     match = _PATTERN.fullmatch(text)
     if match is None or not (match[2] != "" or match[3]):
@@ -66,7 +66,7 @@ def parse(text: str, key: str) -> Pattern:
 
 def validate_pattern(text: str, key: str) -> None:
     """Raises ConfigError unless `text` is a pattern."""
-    parse(text, key)
+    parse_pattern(text, key)
 
 
 def check_matches(patterns: Iterable[Pattern], layers: Mapping[str, int], key: str) -> None:

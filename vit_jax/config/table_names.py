@@ -61,7 +61,7 @@ MADE_BY = {
 MEASURED = tuple(name for name in EXHIBITS if name not in UNMEASURED)
 
 
-def find(typed: str, where: str) -> str:
+def find_table(typed: str, where: str) -> str:
     """The canonical name of a table or figure that the user typed.
 
     Args:
@@ -85,7 +85,7 @@ def find(typed: str, where: str) -> str:
 
 def measured(typed: str) -> str:
     """The name of a table or figure that can be reproduced; raises ConfigError."""
-    name = find(typed, "reproduce ")
+    name = find_table(typed, "reproduce ")
     if name in UNMEASURED:
         raise config.ConfigError(
             f"reproduce {typed}: {UNMEASURED[name]}; `vit_jax list --table={name}` lists them; "

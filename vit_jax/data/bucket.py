@@ -78,9 +78,9 @@ def is_bucket(source: str) -> bool:
     return bool(separator) and scheme in SCHEMES
 
 
-def describe(source: str, cache: Path) -> str:
+def describe_copy(source: str, cache: Path) -> str:
     """Describes, for a dry run, what a copy would read and write; raises DataError."""
-    _, found, _ = _list(source, PREPARE)
+    _, found, _ = _list_objects(source, PREPARE)
     size = size_text(sum(one.size for one in found.values()))
     return f"would copy {source}: {_counted(found)}, {size}, to {_folder(source, cache)}"
 
@@ -101,7 +101,7 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
     Raises DataError for what cannot be copied, CopyError where the same command may succeed later,
     NotWritten on a full disk.
     """
-    system, found, alone = _list(source, options)
+    system, found, alone = _list_objects(source, options)
     given = f"{options.source}={source}"
     folder = _folder(source, cache)
     files, record = folder / "files", folder / "objects.json"
@@ -119,7 +119,7 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
     )
     _download(given, system, missing, files)
     if missing:
-        _, again, _ = _list(source, options)
+        _, again, _ = _list_objects(source, options)
         if changed := [path for path, one in found.items() if again.get(path) != one]:
             raise CopyError(
                 f"{given}: {changed[0]} changed while it was copied; run the same command again"
@@ -173,7 +173,7 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
     """
     caches = Path(cache or "~/.cache/vit_jax/buckets").expanduser()
     folder = _folder(source, caches)
-    _, found, alone = _list(source, options)  # a mistake leaves no folder
+    _, found, alone = _list_objects(source, options)  # a mistake leaves no folder
     with storage.errors_as(DataError, f"{options.locate(caches)}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
@@ -181,7 +181,7 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
         for attempt in range(4):
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for one that copies
             if attempt:
-                _, found, alone = _list(source, options)
+                _, found, alone = _list_objects(source, options)
             if _is_whole(found, folder):
                 copied = folder / "files" / next(iter(found)) if alone else folder / "files"
                 _READ[copied] = source, lock
@@ -219,7 +219,7 @@ def _folder(source: str, cache: Path) -> Path:
     return cache / digest
 
 
-def _list(source: str, options: Options) -> tuple[Any, dict[str, Object], bool]:
+def _list_objects(source: str, options: Options) -> tuple[Any, dict[str, Object], bool]:
     """The file system of an address, its objects by path below it, and whether it is one itself.
 
     Raises DataError.
@@ -375,6 +375,6 @@ def _download(given: str, system: Any, missing: Mapping[str, Object], files: Pat
         pool.shutdown(cancel_futures=True)
 
 
-def remove(source: str, cache: Path) -> None:
+def remove_copy(source: str, cache: Path) -> None:
     """Removes a copy, once it is packed."""
     shutil.rmtree(_folder(source, cache), ignore_errors=True)

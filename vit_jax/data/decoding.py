@@ -47,7 +47,7 @@ def check_bytes(size: int) -> None:
         raise BadImage(f"has {size:,} bytes, more than {MOST_BYTES:,}")
 
 
-def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) -> np.ndarray:
+def decode_image(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) -> np.ndarray:
     """The pixels of a JPEG, PNG, WebP, GIF, BMP or TIFF file as `H W C`.
 
     They are uint8 for a `depth` of 8, of 16-bit samples the high byte; or uint16 for 16, 8-bit
@@ -111,7 +111,7 @@ def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
                 f"more than data.max_pixels={max_pixels} for each 4 of them"
             )
         _check_work("TIFF", layout.height, layout.width * layout.samples, encoded)
-        image = tiff.decode(encoded, layout)
+        image = tiff.decode_tiff(encoded, layout)
     except tiff.TiffError as error:
         raise BadImage(str(error)) from None
     return image[:, :, :-1] if layout.alpha and channels in (1, 3) else image
@@ -136,12 +136,12 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
     return (width, height) if image_headers.orientation(image) > 4 else (height, width)
 
 
-def load(
+def load_image(
     image: bytes | np.ndarray, *, channels: int, max_pixels: int, depth: int = 8
 ) -> np.ndarray:
     """The pixels of an example as a source gives it: `decode` or `with_channels`."""
     if isinstance(image, bytes):
-        return decode(image, channels=channels, max_pixels=max_pixels, depth=depth)
+        return decode_image(image, channels=channels, max_pixels=max_pixels, depth=depth)
     return with_channels(image, channels, depth)
 
 
@@ -183,7 +183,7 @@ def thumbnail(
     image: bytes | np.ndarray, side: int, *, channels: int, max_pixels: int, depth: int = 8
 ) -> bytes:
     """An example as a PNG of 8 bits of at most `side` pixels a side; raises as `load`."""
-    pixels = for_display(load(image, channels=channels, max_pixels=max_pixels, depth=depth))
+    pixels = for_display(load_image(image, channels=channels, max_pixels=max_pixels, depth=depth))
     shrink = side / max(pixels.shape[:2])
     if shrink < 1:
         height, width = (max(1, round(length * shrink)) for length in pixels.shape[:2])

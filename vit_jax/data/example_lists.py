@@ -112,7 +112,7 @@ def identity(record: Record) -> str:
     image, label = record
     if isinstance(image, bytes) and not image.startswith(PNG):
         return digest(image, str(label).encode())
-    pixels = decoding.load(image, channels=3, max_pixels=MAX_PIXELS)
+    pixels = decoding.load_image(image, channels=3, max_pixels=MAX_PIXELS)
     return digest(repr(pixels.shape).encode(), pixels.tobytes(), str(label).encode())
 
 
@@ -139,7 +139,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
     except ConfigError:  # a slice beyond the end of this version of the dataset
         pass
     whole = open_("+".join(dict.fromkeys(p.partition("[")[0] for p in split.split("+"))))
-    positions = _find(listing.examples, whole)
+    positions = _find_examples(listing.examples, whole)
     missing = [number for number, at in enumerate(positions) if at is None]
     if missing:
         again = f"`vit_jax prepare {listing.task}`"
@@ -175,7 +175,7 @@ def _identities(source: Source) -> Iterator[str]:
             yield ""
 
 
-def _find(examples: Sequence[str], source: Source) -> list[int | None]:
+def _find_examples(examples: Sequence[str], source: Source) -> list[int | None]:
     """The position of every example; equal examples are used in turn."""
     wanted = set(examples)
     places: dict[str, collections.deque[int]] = collections.defaultdict(collections.deque)

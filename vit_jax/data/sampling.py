@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 
-def draw(length: int, count: int, seed: int = 0) -> list[int]:
+def draw_indices(length: int, count: int, seed: int = 0) -> list[int]:
     """`count` of the numbers below `length`, or all, drawn without replacement.
 
     Equal length and seed give the same numbers, and a larger `count` starts with the same ones. A

@@ -73,7 +73,7 @@ class Task:
         return total
 
 
-def find(name: str, key: str = "") -> Task:
+def find_task(name: str, key: str = "") -> Task:
     """The task of this name.
 
     Raises ConfigError with the nearest name; `key` is the option that contains the name, such as
@@ -98,7 +98,7 @@ def select(pattern: str, key: str = "") -> list[Task]:
         for name, task in TASKS.items()
         if fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}/")
     ]
-    return found or [find(pattern, key)]
+    return found or [find_task(pattern, key)]
 
 
 def border(name: str) -> int:

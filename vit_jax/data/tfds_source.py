@@ -83,9 +83,11 @@ class Tfds:
             )
         image = example[rule.image]
         if rule.pixels is not None:
-            image = rule.pixels(decoding.decode(image, channels=1, max_pixels=self._max_pixels))
+            image = rule.pixels(
+                decoding.decode_image(image, channels=1, max_pixels=self._max_pixels)
+            )
         if self._border:
-            image = decoding.load(image, channels=3, max_pixels=self._max_pixels)
+            image = decoding.load_image(image, channels=3, max_pixels=self._max_pixels)
             image = decoding.without_border(image, self._border)
         return Record(image, label)
 

@@ -185,7 +185,7 @@ def _blocks(made: TiffHeader) -> tuple[int, int]:
     return -(-made.height // made.block[0]), -(-made.width // made.block[1])
 
 
-def decode(data: bytes, made: TiffHeader) -> np.ndarray:
+def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
     """All samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
 
     Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises TiffError.

@@ -71,7 +71,7 @@ def measure(
             )
         each = np.zeros((options.fewshot_seeds, len(strengths)))
         for seed, row in enumerate(each):
-            drawn = choose(y, shots, seed)
+            drawn = choose_examples(y, shots, seed)
             for column, linear in enumerate(solutions(x[drawn], y[drawn], pair.classes, strengths)):
                 if stop():
                     return None
@@ -83,7 +83,7 @@ def measure(
     return results
 
 
-def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
+def choose_examples(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
     """The positions of `shots` examples per class, or of all if a class has fewer.
 
     They come first in a permutation by `seed`, so that larger draws contain smaller ones.

@@ -69,7 +69,7 @@ def average(
     mean = {name: (total / len(members)).astype(np.float32) for name, total in totals.items()}
     # The temperature was that of other logits.
     whole = dataclasses.replace(first, params=tree_utils.nest(mean), temperature=None)
-    conversion.save(whole, whole.params, output, f"mean of {', '.join(names)}")
+    conversion.save_checkpoint(whole, whole.params, output, f"mean of {', '.join(names)}")
     return [*(f"averaged: {name}" for name in names), f"written: {output} (orbax)"]
 
 

@@ -76,7 +76,7 @@ def convert(
     unsaid = () if projection else _left_behind(opened)
     origin = ": ".join(filter(None, (model_card.title(opened), opened.selection)))
     if kind == "orbax":
-        save(opened, params, output, origin)
+        save_checkpoint(opened, params, output, origin)
     else:
         if opened.config.masked is not None:
             opened.require_classes()
@@ -172,7 +172,7 @@ def _write_peft(
         said.append(f"temperature={opened.temperature:.4f}: not stored in this format")
     adapters = {n.removeprefix(f"{LORA}/"): a for n, a in arrays.items() if n.startswith(LORA)}
     made = peft_export.Adapters(adapters, cfg.lora.rank, cfg.lora.alpha)
-    before, size = loading.describe(base), cfg.data.image_size
+    before, size = loading.describe_checkpoint(base), cfg.data.image_size
     own, its = exporting.normal(cfg.model), exporting.normal(before.model)
     for key in exporting.ENCODER:
         value, other = getattr(own, key), getattr(its, key)
@@ -206,7 +206,9 @@ def check_free(output: pathlib.Path) -> None:
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
 
 
-def save(opened: loading.LoadedModel, params: object, output: pathlib.Path, origin: str) -> None:
+def save_checkpoint(
+    opened: loading.LoadedModel, params: object, output: pathlib.Path, origin: str
+) -> None:
     """Writes parameters as a checkpoint of this project, with a line on their origin."""
     # What is saved are the parameters alone, those that the run would have evaluated.
     cfg = dataclasses.replace(

@@ -113,7 +113,7 @@ def load(
     )
 
 
-def describe(reference: str, wanted: config.Config | None = None) -> weights.ModelSpec:
+def describe_checkpoint(reference: str, wanted: config.Config | None = None) -> weights.ModelSpec:
     """Reads a checkpoint's model metadata without its arrays. Raises the same errors as `load`.
 
     Args:
@@ -276,7 +276,7 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
             decoder = {OBJECTIVE: own_head}
         who = "of student and teacher: that of the weights" if own_head else "new: there is none"
         notes.append(f"projection head {who}")
-    params, report = weights.fit(given, opened.spec, model, keep_head=keep)
+    params, report = weights.fit_params(given, opened.spec, model, keep_head=keep)
     params |= decoder
     # The notes on a file of another project count its arrays; a second count would puzzle.
     lines = [*opened.notes, *report.lines()[bool(opened.notes) :], *notes]
@@ -316,7 +316,7 @@ def projection(opened: "LoadedModel") -> models.Params | None:
 
 
 def _decoder(model: models.Classifier, options: config.Mae) -> models.Params:
-    return mae.create(model, options).shapes()
+    return mae.create_decoder(model, options).shapes()
 
 
 class AdapterBase(NamedTuple):
@@ -622,7 +622,7 @@ class LoadedModel:
     def view(self, image: bytes | np.ndarray) -> np.ndarray:
         """The preprocessed pixels of an image, (H, W, C) uint8 or uint16; raises BadImage."""
         data = self.config.data
-        view = decoding.load(
+        view = decoding.load_image(
             image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
         )
         for transform in self._transforms:

@@ -98,7 +98,7 @@ def list_files(
             found.append(path)
     if count is not None and len(found) > count:
         logs.log.info("%d of %d image files, drawn by seed %d", count, len(found), seed)
-        found = [found[index] for index in sampling.draw(len(found), count, seed)]
+        found = [found[index] for index in sampling.draw_indices(len(found), count, seed)]
     return found
 
 
@@ -130,7 +130,7 @@ def read_examples(
     if not cfg.data.targets:
         where = f"data.eval_split={cfg.data.eval_split}"
         names = class_matching.names_in(loaded.classes, source.classes, where)
-    drawn = sampling.draw(len(source), count, seed)
+    drawn = sampling.draw_indices(len(source), count, seed)
     shown = split_roles.evaluation(cfg.data).shown
     logs.log.info(
         "%d of %d images of the split %s, drawn by seed %d", len(drawn), len(source), shown, seed

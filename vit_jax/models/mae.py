@@ -101,7 +101,7 @@ class Decoder(Classifier):
         return network(tokens, rank)
 
 
-def create(encoder: Classifier, options: config.Mae) -> Decoder:
+def create_decoder(encoder: Classifier, options: config.Mae) -> Decoder:
     """The decoder that `options` describe, for an encoder; unrolled if that is."""
     model = encoder.config
     whole = (model.unroll or 1) >= required(model.depth)

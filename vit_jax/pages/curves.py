@@ -29,7 +29,7 @@ STYLES = {"solid": "-", "dashed": ":", "none": ""}
 MOST_SPLITS = 2
 
 
-def draw(
+def draw_curves(
     metrics: pathlib.Path, output: pathlib.Path, splits: Sequence[str] = ("test",)
 ) -> pathlib.Path:
     """Draws loss, accuracy, learning rate and speed of a metrics.jsonl into a PNG.
@@ -46,7 +46,7 @@ def draw(
     FigureCanvasAgg(figure)
     panels = charts.run_charts(points, splits[:MOST_SPLITS])
     for axes, chart in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        _draw(axes, chart)
+        _draw_chart(axes, chart)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best", frameon=False)
     encoded = io.BytesIO()
@@ -61,7 +61,7 @@ def draw_chart(chart: charts.Chart, output: pathlib.Path) -> None:
     figure = Figure(figsize=(6, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    _draw(axes, chart)
+    _draw_chart(axes, chart)
     if len(axes.get_legend_handles_labels()[0]) > 1:
         # Outside: among points, its marks look like more of them.
         figure.legend(loc="outside right upper", frameon=False)
@@ -71,7 +71,7 @@ def draw_chart(chart: charts.Chart, output: pathlib.Path) -> None:
     storage.write_atomically(output, encoded.getvalue())
 
 
-def _draw(axes: Axes, chart: charts.Chart) -> None:
+def _draw_chart(axes: Axes, chart: charts.Chart) -> None:
     for one in chart.drawn:
         x, y = zip(*one.points, strict=True)
         axes.errorbar(

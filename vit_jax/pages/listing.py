@@ -80,7 +80,7 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Confi
     everything = [_entry(name, file) for name, file in catalog.names().items()]
     selected = everything
     if table is not None:
-        exhibit = table_names.find(table, "--table=")
+        exhibit = table_names.find_table(table, "--table=")
         selected = [
             e for e in selected if exhibit in table_names.containing(e.about.tables, e.name)
         ]
@@ -105,7 +105,7 @@ def entry(name: str) -> ConfigEntry:
 
 
 def _entry(name: str, file: pathlib.Path) -> ConfigEntry:
-    cfg = config.build(catalog.load(name))
+    cfg = config.build(catalog.load_values(name))
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     return ConfigEntry(name, file, cfg, catalog.about(name))
 

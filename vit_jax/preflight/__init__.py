@@ -2,22 +2,22 @@
 
 from vit_jax.preflight.batch import as_dict, measure_all
 from vit_jax.preflight.formatting import lines, markdown, scaling_table
-from vit_jax.preflight.program import Report, Settings, measure, prepare
-from vit_jax.preflight.search import fit
-from vit_jax.preflight.topologies import Slice, open_slice, parse
+from vit_jax.preflight.program import Report, Settings, measure, prepare_config
+from vit_jax.preflight.search import fit_batch
+from vit_jax.preflight.topologies import Slice, open_slice, parse_topology
 
 __all__ = [
     "Report",
     "Settings",
     "Slice",
     "as_dict",
-    "fit",
+    "fit_batch",
     "lines",
     "markdown",
     "measure",
     "measure_all",
     "open_slice",
-    "parse",
-    "prepare",
+    "parse_topology",
+    "prepare_config",
     "scaling_table",
 ]

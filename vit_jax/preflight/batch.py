@@ -54,7 +54,9 @@ def measure_all(
             teacher = cfg.distillation and (teachers or {}).get(cfg.distillation.teacher or "")
             compile_ = functools.partial(measure, teacher=teacher)
             if fit:
-                report = search.fit(cfg, where, examples, loops=loops, say=say, compile_=compile_)
+                report = search.fit_batch(
+                    cfg, where, examples, loops=loops, say=say, compile_=compile_
+                )
             else:
                 report = compile_(cfg, where, examples)
             known[key] = report

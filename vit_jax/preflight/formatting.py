@@ -6,7 +6,7 @@ from typing import NamedTuple
 from vit_jax.pages import markdown as tables
 from vit_jax.preflight.collectives import Transfer
 from vit_jax.preflight.program import Report
-from vit_jax.preflight.topologies import CHIPS, GIB, count_chips, parse
+from vit_jax.preflight.topologies import CHIPS, GIB, count_chips, parse_topology
 
 # 224-pixel crops of ImageNet's JPEGs that one core loads in a second, with RandAugment
 # (docs/records/input.jsonl).
@@ -84,7 +84,7 @@ def _input(report: Report, images_per_second: float) -> list[tuple[str, str]]:
     if report.topology in ("cpu", "gpu"):
         return []
     rate = images_per_second / count_chips(report.topology, report.devices)
-    needs, has = 2 * rate / LOADED, CHIPS[parse(report.topology)[0]].cpus
+    needs, has = 2 * rate / LOADED, CHIPS[parse_topology(report.topology)[0]].cpus
     text = f"{rate:,.0f} images/s a chip, about {needs:.1f} of its {has} vCPUs for JPEGs at 224 px"
     bound = "; the input would bind: expect a longer run" if needs > has else ""
     return [("input", text + bound)]

@@ -141,7 +141,7 @@ class Report:
         }
 
 
-def prepare(cfg: config.Config) -> config.Config:
+def prepare_config(cfg: config.Config) -> config.Config:
     """Completes and validates a config on random pixels, so its data need not be available."""
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model), data=cfg.data.synthetic())
     run_config.check_config(cfg)

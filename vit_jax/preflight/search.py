@@ -51,7 +51,7 @@ def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Set
     yield from (settings for _, settings in found)
 
 
-def fit(
+def fit_batch(
     cfg: config.Config,
     where: Slice,
     examples: int,

@@ -65,7 +65,7 @@ class Slice:
         return self.devices[0].platform
 
 
-def parse(name: str) -> tuple[str, tuple[int, ...]]:
+def parse_topology(name: str) -> tuple[str, tuple[int, ...]]:
     """The generation and the chips along each axis of `v3:8x8` or `v3-128`.
 
     The number after a dash is Google's: TensorCores for v2 to v4 and v5p, chips for v5e and v6e.
@@ -104,7 +104,7 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
 
 def count_chips(name: str, devices: int) -> int:
     """The chips of a slice; on this machine, its devices."""
-    return devices if name in ("cpu", "gpu") else math.prod(parse(name)[1])
+    return devices if name in ("cpu", "gpu") else math.prod(parse_topology(name)[1])
 
 
 def _shape(chips: int, axes: int) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def open_slice(name: str) -> Slice:
     """
     if name in ("cpu", "gpu"):
         return _local(name)
-    generation, shape = parse(name)
+    generation, shape = parse_topology(name)
     if importlib.util.find_spec("libtpu") is None:
         raise config.ConfigError(
             f"--topology={name}: needs the TPU compiler; pip install 'vit_jax[tpu]'"

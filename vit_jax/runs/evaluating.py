@@ -222,7 +222,7 @@ def collect_outcome(
         from vit_jax.pages import curves  # matplotlib is slow to import
 
         names = [role.name for role in roles]
-        curves.draw(folder / "metrics.jsonl", folder / "curves.png", names)
+        curves.draw_curves(folder / "metrics.jsonl", folder / "curves.png", names)
         written.append("curves.png")
     return Outcome(
         workdir=workdir,

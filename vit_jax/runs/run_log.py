@@ -168,7 +168,7 @@ class RunLog:
     def end(self, step: int) -> None:
         """Shows and writes the time that the whole run spent by phase, up to this step."""
         if spent := self._files.spent(step):
-            self._progress.say(goodput.describe(spent))
+            self._progress.say(goodput.describe_sessions(spent))
 
     def check_step(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
         """Waits for a step; warns of one that is not finite, and raises Diverged at the limit."""

@@ -13,7 +13,7 @@ from vit_jax.utils import errors
 GOOGLE = "0x1ae0"  # PCI vendor
 
 
-def choose(*, opens: bool = True) -> None:
+def choose_platform(*, opens: bool = True) -> None:
     """Keeps jax from looking for TPUs where libtpu is installed only to compile for them.
 
     Otherwise every command on such a machine would print libtpu's complaints of a missing TPU.

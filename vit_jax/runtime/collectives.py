@@ -41,10 +41,10 @@ def first_problem(problem: str | None) -> str | None:
     """The first problem of any process, in every process."""
     if jax.process_count() == 1:
         return problem
-    return next((text for text in gather(problem or "", 512) if text), None)
+    return next((text for text in gather_texts(problem or "", 512) if text), None)
 
 
-def gather(text: str, most: int) -> list[str]:
+def gather_texts(text: str, most: int) -> list[str]:
     """The text of every process, in every process, cut to `most` bytes of UTF-8."""
     if jax.process_count() == 1:
         return [text]

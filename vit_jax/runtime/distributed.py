@@ -271,4 +271,4 @@ def _gather(facts: Mapping[str, str]) -> list[dict[str, str]]:
     """The facts of every process."""
     text = json.dumps(facts)  # ASCII
     assert len(text) <= MOST_BYTES, facts
-    return [json.loads(one) for one in collectives.gather(text, MOST_BYTES)]
+    return [json.loads(one) for one in collectives.gather_texts(text, MOST_BYTES)]

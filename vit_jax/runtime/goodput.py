@@ -138,7 +138,7 @@ def summarize(sessions: Sequence[Mapping[str, Any]]) -> Summary:
     )
 
 
-def describe(time: Summary) -> str:
+def describe_sessions(time: Summary) -> str:
     """A summary as one line, the largest share first."""
     shares = sorted(time.shares.items(), key=lambda item: -item[1])
     parts = [f"{name} {share:.0%}" for name, share in shares if share >= 0.005 and name != STEP]

@@ -54,14 +54,14 @@ def watch_maintenance() -> Iterator[None]:
         yield
         return
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    done = start(host, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    done = start_watching(host, lambda: os.kill(os.getpid(), signal.SIGTERM))
     try:
         yield
     finally:
         done.set()
 
 
-def start(server: str, notify: Callable[[], object]) -> threading.Event:
+def start_watching(server: str, notify: Callable[[], object]) -> threading.Event:
     """Polls a metadata server in a thread, until it announces maintenance or the event is set."""
     done = threading.Event()
     threading.Thread(target=_ask, args=(server, notify, done), name="notices", daemon=True).start()

@@ -38,7 +38,7 @@ class Field(NamedTuple):
     text: str
 
 
-def fit(fields: Sequence[Field], width: int) -> str:
+def fit_line(fields: Sequence[Field], width: int) -> str:
     """Joins the fields into a line of at most `width` cells, dropping those that do not fit."""
     kept = list(fields)
 
@@ -160,7 +160,9 @@ class Progress:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Renders the current line at the width of the terminal."""
-        yield Text(fit(self._line(ascii_only=options.ascii_only), options.max_width), no_wrap=True)
+        yield Text(
+            fit_line(self._line(ascii_only=options.ascii_only), options.max_width), no_wrap=True
+        )
 
     def _line(self, *, ascii_only: bool) -> list[Field]:
         now = time.monotonic()

@@ -86,7 +86,7 @@ def _end_with_parent() -> None:
 def serve(measure: Measure | None = None) -> None:
     """Runs the cell described on standard input; ends when that is closed."""
     workdir, directory = pathlib.Path(sys.argv[1]), sys.argv[2]
-    backend.choose()
+    backend.choose_platform()
     device.keep_freed_memory()
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -55,7 +55,7 @@ class Trainer:
 
     def create_state(self) -> state.State:
         """A new training state; call it under `jit` or `eval_shape`."""
-        return state.create(self.objective, self.optimizer, self.trainable, self.cfg)
+        return state.create_state(self.objective, self.optimizer, self.trainable, self.cfg)
 
     @property
     def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -81,7 +81,7 @@ class Trainer:
     @functools.cached_property
     def step(self) -> Step:
         """The pure step, (state, batch, teacher_params) -> (state, metrics)."""
-        return step.create(
+        return step.create_step(
             self.objective, self.optimizer, self.schedule, self.trainable, self.machine_cfg
         )
 
@@ -168,14 +168,14 @@ def build(
     network = dataclasses.replace(cfg.model, unroll=unroll(cfg.model, platform))
     model = create_model(dataclasses.replace(cfg, model=network), platform)
     setup = objectives.Setup(cfg, model, durations, examples, teacher, counts)
-    objective = objectives.create(setup)
+    objective = objectives.create_objective(setup)
     own = jax.eval_shape(objective.init, jax.random.key(0))
     return Trainer(
         cfg=cfg,
         examples=examples,
         durations=durations,
         mesh=sharding.create_mesh(cfg.mesh.fsdp, devices),
-        optimizer=optimizers.create(
+        optimizer=optimizers.create_optimizer(
             cfg.optimizer,
             clip_norm=cfg.train.clip_norm,
             clip_by=cfg.train.clip_by,
@@ -190,12 +190,12 @@ def build(
     )
 
 
-def describe(cfg: config.Config) -> list[tuple[str, str]]:
+def describe_run(cfg: config.Config) -> list[tuple[str, str]]:
     """The views and the state of a complete config's objective, each with a label."""
     # A description reads no schedule, so any length will do.
     length = Durations(steps=1, warmup=0, cooldown=0, evaluate=None, save=None)
     setup = objectives.Setup(cfg, create_model(cfg), length, cfg.train.batch_size)
-    return objectives.create(setup).describe()
+    return objectives.create_objective(setup).describe()
 
 
 def unroll(model: config.Model, platform: str) -> int:

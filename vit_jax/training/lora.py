@@ -28,7 +28,7 @@ def shapes(options: config.Lora, model: models.Classifier) -> dict[str, jax.Shap
     assert options.rank is not None
     flat = {n: leaf for n, leaf in tree_utils.flatten(model.shapes()).items() if n in model.dense}
     layers = {name: layers_of(name, leaf.shape) for name, leaf in flat.items()}
-    where = [patterns.parse(text, "lora.where") for text in options.where or ENCODER]
+    where = [patterns.parse_pattern(text, "lora.where") for text in options.where or ENCODER]
     patterns.check_matches(where, layers, "lora.where")
     for one in where:
         if one.layers is not None:

@@ -33,7 +33,7 @@ class Mix(NamedTuple):
     pixels: jax.Array
 
 
-def draw(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int]) -> Mix | None:
+def draw_mix(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int]) -> Mix | None:
     """Draws how a step mixes images of a height and width: a function of (seed, step) only.
 
     None without mixup and CutMix.

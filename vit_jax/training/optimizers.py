@@ -20,7 +20,7 @@ HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
 HEADS = re.compile("/(query|key|value)/")
 
 
-def create(
+def create_optimizer(
     optimizer: config.Optimizer,
     *,
     clip_norm: float | None,

@@ -203,4 +203,4 @@ def _copies(mesh: Mesh, shapes: tuple[tuple[int, ...], ...], specs: tuple[P, ...
 
 def hosts() -> list[str]:
     """The host name of each process."""
-    return collectives.gather(platform.node(), 64)
+    return collectives.gather_texts(platform.node(), 64)

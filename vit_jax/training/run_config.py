@@ -22,7 +22,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
 
     Raises ConfigError; reads no data and compiles nothing.
     """
-    values = catalog.load(reference)
+    values = catalog.load_values(reference)
     if ".py" in reference.lower():  # the catalog's own are checked by a test
         check_read(config.build(values), config.changed(config.build(values)))
     own, source = values.get("data"), overrides.get("data.source")

@@ -15,7 +15,7 @@ from vit_jax.training.durations import Durations
 
 def from_config(cfg: config.Config, durations: Durations) -> optax.Schedule:
     """`step -> learning rate` of a run."""
-    return create(
+    return create_schedule(
         cfg.schedule,
         lr=cfg.optimizer.lr,
         steps=durations.steps,
@@ -24,7 +24,7 @@ def from_config(cfg: config.Config, durations: Durations) -> optax.Schedule:
     )
 
 
-def create(
+def create_schedule(
     schedule: config.Schedule, *, lr: float, steps: int, warmup: int, cooldown: int = 0
 ) -> optax.Schedule:
     """`step -> learning rate`: a linear warm-up from 0, the decay, a linear cooldown to 0.

@@ -120,7 +120,7 @@ def _compare_programs(program: jax.stages.Lowered, names: list[str]) -> None:
     """Raises ConfigError if a host has lowered another program: other versions, other code."""
     if jax.process_count() == 1:
         return
-    digests = collectives.gather(hashlib.sha256(program.as_text().encode()).hexdigest(), 64)
+    digests = collectives.gather_texts(hashlib.sha256(program.as_text().encode()).hexdigest(), 64)
     other = [name for name, digest in zip(names, digests, strict=True) if digest != digests[0]]
     if other:
         raise config.ConfigError(

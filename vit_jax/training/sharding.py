@@ -118,10 +118,12 @@ def _copier(
 
 def constrain(tree: Tree, options: config.Mesh, axes: tuple[str, ...]) -> Tree:
     """Shards state arrays over axes of the mesh that is set; without one, a no-op."""
-    return gather(tree, options, (axes,), 0)
+    return gather_params(tree, options, (axes,), 0)
 
 
-def gather(tree: Tree, options: config.Mesh, steps: Sequence[tuple[str, ...]], layers: int) -> Tree:
+def gather_params(
+    tree: Tree, options: config.Mesh, steps: Sequence[tuple[str, ...]], layers: int
+) -> Tree:
     """Reshards state arrays over the axes of each step in turn.
 
     Args:

@@ -17,7 +17,7 @@ from vit_jax.utils import tree_utils
 State = dict[str, Any]
 
 
-def create(
+def create_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     trainable: Trainable,

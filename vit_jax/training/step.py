@@ -25,7 +25,7 @@ Values = tuple[jax.Array, Metrics]  # of an objective: its loss, () float32, and
 Gradient = Callable[[Params, Batch, Inputs], tuple[Values, Tree]]
 
 
-def create(
+def create_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
@@ -116,7 +116,7 @@ def _gathered(model: models.Classifier, params: Params, cfg: config.Config) -> P
         return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
     # One ring after the other: TPUs sum what is thinner than a tile, which takes twice the bytes.
     steps = (sharding.REDUCE, sharding.COMPUTE)
-    return sharding.gather(split, cfg.mesh, steps, required(cfg.model.depth))
+    return sharding.gather_params(split, cfg.mesh, steps, required(cfg.model.depth))
 
 
 def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:

@@ -199,7 +199,7 @@ def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
     """
     shapes = model.shapes()
     if cfg.mae is not None:
-        shapes |= {OBJECTIVE: mae.create(model, cfg.mae).shapes()}
+        shapes |= {OBJECTIVE: mae.create_decoder(model, cfg.mae).shapes()}
     if cfg.lora.rank is None:
         return shapes
     return shapes | tree_utils.nest(lora.shapes(cfg.lora, model))
@@ -281,7 +281,7 @@ def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarr
 
 def _matching(texts: Iterable[str], layers: Mapping[str, int], key: str) -> dict[str, np.ndarray]:
     """Which layers of each parameter any pattern of an option takes; each must take some."""
-    found = tuple(patterns.parse(text, key) for text in texts)
+    found = tuple(patterns.parse_pattern(text, key) for text in texts)
     patterns.check_matches(found, layers, key)
     masks = {name: np.full(count, False) for name, count in layers.items()}
     for name, mask in masks.items():

@@ -61,7 +61,7 @@ MAX_KEY = 1_000  # characters of a key, or bits
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, EOFError)
 
 
-def load(
+def load_pickle(
     source: bytes | Readable,
     allowed: Globals = types.MappingProxyType({}),
     persistent: Callable[[Any], Any] | None = None,

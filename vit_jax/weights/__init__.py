@@ -1,6 +1,6 @@
 """Imports and exports weights of other projects, without TensorFlow or PyTorch."""
 
-from vit_jax.weights.adapting import fit, numerics
+from vit_jax.weights.adapting import fit_params, numerics
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.exporting import KINDS, save
 from vit_jax.weights.family import Family, register
@@ -17,7 +17,7 @@ __all__ = [
     "WeightsError",
     "assumptions",
     "find_published",
-    "fit",
+    "fit_params",
     "load",
     "numerics",
     "read_spec",

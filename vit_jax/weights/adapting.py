@@ -30,7 +30,7 @@ NUMERICS = (
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")
 
 
-def fit(
+def fit_params(
     params: models.Params,
     spec: mapping.ModelSpec,
     target: models.Classifier,
@@ -176,7 +176,7 @@ def resized(
     target = mapping.create_classifier(
         dataclasses.replace(spec, data=dataclasses.replace(spec.data, image_size=size))
     )
-    return fit(params, spec, target, keep_head=True)
+    return fit_params(params, spec, target, keep_head=True)
 
 
 def resize_grid(

@@ -364,7 +364,7 @@ def parameters(spec: ModelSpec) -> models.Params:
     model = create_classifier(spec)
     if spec.mae is None:
         return model.shapes()
-    return model.shapes() | {OBJECTIVE: mae.create(model, spec.mae).shapes()}
+    return model.shapes() | {OBJECTIVE: mae.create_decoder(model, spec.mae).shapes()}
 
 
 def decoder_positions(spec: ModelSpec) -> np.ndarray:

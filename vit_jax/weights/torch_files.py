@@ -212,7 +212,7 @@ def _archive(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]
         raise Refused("values in big-endian order")
     if members[roots[0]].file_size > MAX_PICKLE:
         raise Refused(f"a pickle of more than {MAX_PICKLE} bytes")
-    tensors = named_tensors(pickles.load(archive.read(roots[0]), GLOBALS, _storage))
+    tensors = named_tensors(pickles.load_pickle(archive.read(roots[0]), GLOBALS, _storage))
     for name, tensor in tensors.items():
         member = members.get(f"{root}data/{tensor.storage.key}")
         size = tensor.storage.count * tensor.storage.dtype.itemsize
@@ -243,9 +243,9 @@ def _member_start(file: File, member: zipfile.ZipInfo) -> int:
 def _sequence(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]]:
     """Five pickles, then each storage: its number of values in 8 bytes, and the values."""
     source = _BoundedFile(file)
-    if pickles.load(source) != MAGIC or pickles.load(source) != VERSION:
+    if pickles.load_pickle(source) != MAGIC or pickles.load_pickle(source) != VERSION:
         raise Refused("other contents than torch.save writes")
-    system = expect(pickles.load(source), dict)
+    system = expect(pickles.load_pickle(source), dict)
     if system.get("little_endian") is not True:
         raise Refused("values in big-endian order")
     sizes: dict[str, int] = {}  # bytes of a value, by storage
@@ -255,9 +255,9 @@ def _sequence(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray
         sizes[one.key] = one.dtype.itemsize
         return one
 
-    tensors = named_tensors(pickles.load(source, GLOBALS, storage))
+    tensors = named_tensors(pickles.load_pickle(source, GLOBALS, storage))
     starts, ends = {}, {}
-    for key in expect(pickles.load(source), list):
+    for key in expect(pickles.load_pickle(source), list):
         count = int.from_bytes(file.read(8), "little")
         starts[key] = file.tell()
         ends[key] = file.seek(starts[key] + count * sizes[expect(key, str)])

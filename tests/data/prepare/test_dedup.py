@@ -108,7 +108,7 @@ def test_the_search_finds_every_hash_within_the_threshold(threshold):
 
 def test_prints_travel_through_a_file(index, originals, tmp_path):
     prints = dedup.stack([dedup.fingerprint(image) for image in originals], ["n"] * COUNT)
-    dedup.save(prints, tmp_path / "prints.npy")
-    again = dedup.load(tmp_path / "prints.npy")
+    dedup.save_prints(prints, tmp_path / "prints.npy")
+    again = dedup.load_prints(tmp_path / "prints.npy")
     assert again.tobytes() == prints.tobytes()
     assert FingerprintIndex(again).find(originals[0]) == ("n", -1)

@@ -172,7 +172,7 @@ def test_large_images_are_shrunk_and_others_keep_their_bytes(picture, encode, tm
     by_class = {packed.classes[label]: image for image, label in (packed[i] for i in range(3))}
     assert by_class["small"] == (root / "small/1.jpg").read_bytes()
     for name, shape in (("tall", (128, 51)), ("wide", (64, 128))):
-        shrunk = decoding.decode(by_class[name], channels=3, max_pixels=10**6)
+        shrunk = decoding.decode_image(by_class[name], channels=3, max_pixels=10**6)
         assert shrunk.shape == (*shape, 3)
         original = picture(1, *((300, 120) if name == "tall" else (90, 180)))
         expected = cv2.resize(original, shape[::-1], interpolation=cv2.INTER_AREA)

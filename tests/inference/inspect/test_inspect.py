@@ -166,7 +166,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     assert sorted(one["what"] for one in listed) == sorted([*EVERY, "saliency", *["attention"] * 4])
     assert {one["step"] for one in listed} == {4}
     named = numbers(folder, "attention-distance")["images"].tolist()
-    drawn = sampling.draw(100, 5, 0)
+    drawn = sampling.draw_indices(100, 5, 0)
     assert named == [f"digits test[{i}]" for i in drawn]
 
     # One kind anew takes the place of that kind alone.

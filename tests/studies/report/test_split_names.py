@@ -127,7 +127,7 @@ def test_losses_stand_on_the_axis_in_plain_decimals(monkeypatch, tmp_path, losse
     monkeypatch.setattr(
         Figure, "savefig", lambda self, *a, **k: drawn.append(self) or save(self, *a, **k)
     )
-    curves.draw(tmp_path / "metrics.jsonl", tmp_path / "curves.png", ["val", "test"])
+    curves.draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", ["val", "test"])
     ((loss, accuracy, *_),) = [figure.axes for figure in drawn]
     assert labels(loss) == expected
     assert [t.get_text() for t in loss.get_legend().get_texts()] == [

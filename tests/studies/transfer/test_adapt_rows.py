@@ -29,7 +29,7 @@ def test_every_method_of_every_model_can_be_compiled():
     assert len(NAMES) == 24
     trained = {}
     for name in NAMES:
-        values = catalog.load(name)
+        values = catalog.load_values(name)
         cfg = config.build(config.override(values, {"model.num_classes": "102"}))
         model = models.create(cfg.model, image_size=cfg.data.image_size)
         protocol = catalog.about(name).transfer

@@ -19,7 +19,7 @@ from stepping import Stepper, configure
 from vit_jax import config
 from vit_jax.config import checks
 from vit_jax.training import objectives, schedules
-from vit_jax.training.build import build, create_model, describe
+from vit_jax.training.build import build, create_model, describe_run
 from vit_jax.training.durations import Durations
 from vit_jax.training.objectives import dino
 from vit_jax.utils import tree_utils
@@ -35,7 +35,7 @@ def objective(sections=MappingProxyType({}), **options):
     """The objective of a tiny run, without a compiled step."""
     cfg = configure(objective=TINY | options, **sections)
     length = Durations(steps=10, warmup=0, cooldown=0, evaluate=None, save=None)
-    return objectives.create(objectives.Setup(cfg, create_model(cfg), length, 160))
+    return objectives.create_objective(objectives.Setup(cfg, create_model(cfg), length, 160))
 
 
 def softmax(x):
@@ -114,7 +114,7 @@ def test_schedules_are_functions_of_the_step():
 
 
 def test_a_config_is_described_without_a_run():
-    assert describe(configure(objective=TINY)) == objective().describe()
+    assert describe_run(configure(objective=TINY)) == objective().describe()
 
 
 def test_small_views_are_three_sevenths_of_large_ones_in_whole_patches():

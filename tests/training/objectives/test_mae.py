@@ -114,7 +114,7 @@ def test_a_step_masks_by_its_number_and_compares_what_the_model_sees(monkeypatch
     cfg = autoencoder(data={"mean": (0.25,), "std": (0.5,)}, objective={"norm_pix": False})
     cfg = dataclasses.replace(cfg, seed=3)
     model = models.create(cfg.model, image_size=(8, 8), headless=True)
-    made = objectives.create(objectives.Setup(cfg, model, None, 160))
+    made = objectives.create_objective(objectives.Setup(cfg, model, None, 160))
     assert not made.needs_labels
     images = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
     key, given = jax.random.key(7), []
@@ -154,7 +154,7 @@ def test_the_kept_patches_are_encoded_in_their_order(monkeypatch):
         def decode(self, params, tokens, rank):
             return params, tokens, rank
 
-    monkeypatch.setattr(decoders, "create", lambda model, options: Decoder())
+    monkeypatch.setattr(decoders, "create_decoder", lambda model, options: Decoder())
     rank = np.array([[4, 0, 3, 1, 7, 6, 2, 5], [0, 1, 2, 3, 4, 5, 6, 7]])
     params, options = {"objective": "decoder"}, config.Mae(mask_ratio=0.5)
     given = Encoder(), options, params, "pixels", rank
@@ -272,7 +272,7 @@ def test_a_decoder_goes_back_by_the_names_of_published_files(published, tmp_path
 def test_fine_tuning_takes_the_encoder_and_its_positions_as_a_table():
     cfg = autoencoder()
     model = models.create(cfg.model, image_size=(8, 8), headless=True)
-    decoder = decoders.create(model, cfg.mae).init(jax.random.key(1))
+    decoder = decoders.create_decoder(model, cfg.mae).init(jax.random.key(1))
     params = jax.device_get(model.init(jax.random.key(0)) | {"objective": decoder})
     spec = weights.ModelSpec(model=model.config, data=cfg.data, mae=cfg.mae)
     tuned = dataclasses.replace(
@@ -280,7 +280,7 @@ def test_fine_tuning_takes_the_encoder_and_its_positions_as_a_table():
         norm_place="pooled",
     )  # fmt: skip
     target = models.create(tuned, image_size=(8, 8))
-    found, report = weights.fit(params, spec, target, keep_head=False)
+    found, report = weights.fit_params(params, spec, target, keep_head=False)
     np.testing.assert_allclose(found["position"]["table"][0, 1:], positions64(4, 4, 16), atol=1e-6)
     assert not found["position"]["table"][0, 0].any()  # of the class token
     assert set(report.dropped) == {f"objective/{name}" for name in tree_utils.flatten(decoder)}
@@ -328,7 +328,7 @@ def test_the_decoder_puts_tokens_and_mask_tokens_in_their_places(monkeypatch):
     monkeypatch.setattr(decoders.DecoderNetwork, "encode", stub)
     encoder = autoencoder(model={"registers": 1, "norm_epsilon": 1e-3}).model
     encoder = models.create(encoder, image_size=(8, 12), headless=True)
-    decoder, random = decoders.create(encoder, autoencoder().mae), np.random.default_rng(0)
+    decoder, random = decoders.create_decoder(encoder, autoencoder().mae), np.random.default_rng(0)
     flat = {
         name: random.normal(size=leaf.shape).astype(np.float32)
         for name, leaf in tree_utils.flatten(decoder.shapes()).items()
@@ -353,7 +353,7 @@ def test_the_decoder_puts_tokens_and_mask_tokens_in_their_places(monkeypatch):
 def test_a_decoder_is_unrolled_as_its_encoder(unroll, layers):
     cfg = autoencoder(model={"unroll": unroll}, objective={"decoder_depth": 3})
     encoder = models.create(cfg.model, image_size=(8, 8), headless=True)
-    assert decoders.create(encoder, cfg.mae).config.unroll == layers
+    assert decoders.create_decoder(encoder, cfg.mae).config.unroll == layers
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_decoder_is_unrolled_as_its_encoder(unroll, layers):
     ],
 )  # fmt: skip
 def test_the_decoder_begins_as_the_papers(fans):
-    decoder = decoders.create(
+    decoder = decoders.create_decoder(
         models.create(autoencoder().model, image_size=(8, 8), headless=True),
         config.Mae(decoder_width=64, decoder_depth=1, decoder_heads=4),
     )

@@ -35,7 +35,7 @@ def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndar
     """Decodes a rectangle of a JPEG with a `size` into `scratch`: uint8 `height width 3`, RGB.
 
     `scratch` is a uint8 vector of `buffer_size` bytes. Returns None if the part read is damaged;
-    the caller then falls back to `decoding.decode`. Releases the GIL while decoding.
+    the caller then falls back to `decoding.decode_image`. Releases the GIL while decoding.
     """
     found = _JPEG and _JPEG.decode(encoded, scratch, *rectangle)
     if not found:
@@ -60,7 +60,7 @@ def decoder() -> str:
     return f"libjpeg-turbo {version[0] // 1000}.{version[0] % 1000}.{version[1]}, parts of images"
 
 
-def _load() -> types.ModuleType | None:
+def _load_extension() -> types.ModuleType | None:
     """The extension, if it is installed and decodes like OpenCV."""
     try:
         from vit_jax.data.jpeg import _jpeg  # pyright: ignore[reportAttributeAccessIssue]
@@ -79,4 +79,4 @@ def _load() -> types.ModuleType | None:
 
 
 _JPEG: types.ModuleType | None = None
-_JPEG = _load()
+_JPEG = _load_extension()

@@ -85,7 +85,7 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
         yield from tfrecords.prepare(name, tfds_name, copy, request)
     elif request.buckets and request.dry_run:
         for source in request.buckets:
-            yield f"{name}: {bucket.describe(source, request.cache_folder())}"
+            yield f"{name}: {bucket.describe_copy(source, request.cache_folder())}"
     elif task is not None and tfds_name in build.RECIPES:
         yield from build.prepare(name, task, request)
     elif task is None or task.dataset.obtained == PACKED:
@@ -150,7 +150,7 @@ def _import_real(request: Request) -> Iterator[str]:
         files = tasks.TASKS[REAL_TASK].dataset.files
         raise DataError(f"{REAL_TASK}: is one file: {files}; give it as --from=real.json")
     if request.buckets and request.dry_run:
-        yield f"{REAL_TASK}: {bucket.describe(request.buckets[0], request.cache_folder())}"
+        yield f"{REAL_TASK}: {bucket.describe_copy(request.buckets[0], request.cache_folder())}"
         return
     source = request.paths()[0]
     labels = real_labels.load_real(source)

@@ -92,13 +92,13 @@ def stack(prints: Sequence[Print], names: Sequence[str]) -> np.ndarray:
     return records
 
 
-def save(prints: np.ndarray, path: pathlib.Path) -> None:
+def save_prints(prints: np.ndarray, path: pathlib.Path) -> None:
     """Writes the records of `stack` to a .npy file."""
     with storage.naming(path):
         np.save(path, prints)
 
 
-def load(path: pathlib.Path) -> np.ndarray:
+def load_prints(path: pathlib.Path) -> np.ndarray:
     """The records that `save` wrote; processes share their memory."""
     return np.load(path, mmap_mode="r")
 
@@ -208,7 +208,7 @@ def open_test_sets(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Sour
 def _take_print(source: Source, number: int) -> Print | None:
     try:
         image = source[number].image
-        pixels = decoding.load(image, channels=3, max_pixels=MAX_PIXELS)
+        pixels = decoding.load_image(image, channels=3, max_pixels=MAX_PIXELS)
     except decoding.BadImage:
         return None
     return fingerprint(pixels)

@@ -209,6 +209,10 @@ def _plan(packing: Packing, part: Path) -> staging.PackingWork:
             for position, label in zip(shard.positions.tolist(), labels, strict=True)
         ]
 
+    def keep_prints() -> None:
+        if prints is not None:
+            dedup.save_prints(prints, saved)
+
     remedy = "free some space, choose another --data-dir, or shrink images with --max-side=512"
     return staging.PackingWork(
         fingerprint=_fingerprint(packing, listing, assigned),
@@ -224,7 +228,7 @@ def _plan(packing: Packing, part: Path) -> staging.PackingWork:
         ),
         finish=functools.partial(_finish, packing, assigned, listing),
         remedy=remedy if packing.max_side is None else None,  # sizes of resized images are unknown
-        first=(lambda: None) if prints is None else functools.partial(dedup.save, prints, saved),
+        first=keep_prints,
     )
 
 
@@ -259,7 +263,7 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
 def kept_prints(packing: Packing) -> np.ndarray | None:
     """The fingerprints of an earlier attempt, which are slow to compute; else None."""
     if (packing.part / staging.PLAN).exists() and (packing.part / PRINTS).exists():
-        return dedup.load(packing.part / PRINTS)
+        return dedup.load_prints(packing.part / PRINTS)
     return None
 
 
@@ -327,7 +331,9 @@ class ImageEncoder:
     ) -> None:
         self.features = features(classes)
         self._below, self._max_side = below, max_side
-        self._index = dedup.FingerprintIndex(dedup.load(prints), distance) if prints else None
+        self._index = (
+            dedup.FingerprintIndex(dedup.load_prints(prints), distance) if prints else None
+        )
         self._read = archives.Reader()
 
     def __call__(
@@ -339,7 +345,7 @@ class ImageEncoder:
         name = raw.decode(errors="backslashreplace").replace("\n", "\\n")
         try:
             encoded = self._read(found)
-            pixels = decoding.decode(encoded, channels=3, max_pixels=MAX_PIXELS)
+            pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS)
         except BadImage as error:
             outcome.bad.append((name, str(error)))
             return None

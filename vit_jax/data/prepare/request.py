@@ -78,7 +78,7 @@ class Request:
     def drop_copies(self) -> None:
         """Removes the copies of buckets, once they are packed."""
         for source in self.buckets:
-            bucket.remove(source, self.cache_folder())
+            bucket.remove_copy(source, self.cache_folder())
 
     def refuse_packing(self, name: str) -> None:
         """Raises ConfigError for flags of packing if `name` is not packed from folders and tars."""

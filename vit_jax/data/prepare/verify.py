@@ -83,7 +83,7 @@ class _Check:
                 source[number], decoders=self._skip
             )
             for name in self._images:
-                decoding.decode(example[name], channels=3, max_pixels=MAX_PIXELS)
+                decoding.decode_image(example[name], channels=3, max_pixels=MAX_PIXELS)
         except decoding.BadImage as error:
             return f"its image {error}"
         except Exception as error:  # array_record and TFDS raise many types

@@ -108,7 +108,7 @@ def _read_image(path: pathlib.Path, model: loading.LoadedModel) -> _Image | str:
     data = model.config.data
     try:
         encoded = decoding.read_file(path)
-        pixels = decoding.load(
+        pixels = decoding.load_image(
             encoded, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
         )
         view = model.view(pixels)

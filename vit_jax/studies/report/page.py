@@ -212,7 +212,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         )
     head = predictor.classes if cfg.needs_labels else None
     source = sources.open_source(data, data.eval_split, labels=cfg.needs_labels, head=head)
-    drawn = sampling.draw(len(source), images, seed)
+    drawn = sampling.draw_indices(len(source), images, seed)
     truths: dict[str, Sequence[str]] = {}  # of an image by its index
 
     def examples() -> Iterator[tuple[str, bytes | np.ndarray, str]]:

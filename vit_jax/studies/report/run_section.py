@@ -220,7 +220,7 @@ def _machine(run: StoredRun) -> Table:
     rows = [
         *formatting.machine_rows(record, run.date),
         ("waiting for data", f"{statistics.mean(waits):.1%} of the time" if waits else ""),
-        ("time", goodput.describe(goodput.summarize(spent)) if spent else ""),
+        ("time", goodput.describe_sessions(goodput.summarize(spent)) if spent else ""),
         ("share of peak FLOP/s", f"{mfu[-1][1]:.1%}" if mfu else ""),
         ("directory", str(run.directory)),
     ]  # fmt: skip

@@ -170,7 +170,7 @@ def _datasets(
     for key, value in run.measured:
         # The digits come with this package.
         if key in ("evaluation.tasks", "evaluation.fewshot") and value != "digits":
-            task = tasks.find(value)
+            task = tasks.find_task(value)
             yield task.name, task.dataset
 
 

@@ -132,7 +132,7 @@ def create_plan(
     """
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
-    values = catalog.load(reference)
+    values = catalog.load_values(reference)
     _check_overrides(values["name"], overrides, protocol)
 
     def resolve(values: Mapping[str, Any], tried: Mapping[str, str] | None = None) -> config.Config:
@@ -168,7 +168,7 @@ def create_plan(
             for lr in rates or protocol.rates or (base.optimizer.lr,)
         ]
         if draws is not None:
-            drawn = sampling.draw(len(tried), draws, base.seed)
+            drawn = sampling.draw_indices(len(tried), draws, base.seed)
             tried = [tried[number] for number in sorted(drawn)]
     else:
         tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]

@@ -8,5 +8,5 @@ from vit_jax.training.objectives.objective import Batch as Batch
 from vit_jax.training.objectives.objective import Inputs as Inputs
 from vit_jax.training.objectives.objective import Objective as Objective
 from vit_jax.training.objectives.objective import Setup as Setup
-from vit_jax.training.objectives.objective import create as create
+from vit_jax.training.objectives.objective import create_objective as create_objective
 from vit_jax.training.objectives.supervised import Supervised as Supervised

@@ -268,10 +268,12 @@ class Dino(Objective):
         units = bottleneck(other, answered, self._dtype)
         return {
             "patch_student": head(own, rows(seen), self._dtype),
-            "patch_teacher": compare(other, rows(units), self._dtype),
+            "patch_teacher": prototype_logits(other, rows(units), self._dtype),
             "patch_weight": weight,
             # The logits of the mean are the mean of the logits, which would be P x K.
-            "patch_mean": compare(other, jnp.mean(units, axis=(1, 2)), jnp.dtype(jnp.float32)),
+            "patch_mean": prototype_logits(
+                other, jnp.mean(units, axis=(1, 2)), jnp.dtype(jnp.float32)
+            ),
         }
 
     def _encode(
@@ -463,7 +465,7 @@ def head(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
     Dense layers compute in `dtype`; lengths and logits are float32.
     """
-    return compare(params, bottleneck(params, x, dtype), dtype)
+    return prototype_logits(params, bottleneck(params, x, dtype), dtype)
 
 
 def bottleneck(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -477,7 +479,7 @@ def bottleneck(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Arr
     return _unit(x.astype(jnp.float32)).reshape(*before, -1)
 
 
-def compare(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def prototype_logits(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Logits (..., K) float32 of vectors (..., b) and the prototypes, multiplied in `dtype`."""
     last = params[LAST]
     kernel = last["kernel"].astype(jnp.float32)

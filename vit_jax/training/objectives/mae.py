@@ -44,7 +44,7 @@ class MaskedAutoencoder(Objective):
         del mask_ratio, norm_pix, decoder_width, decoder_depth, decoder_heads
         super().__init__(setup)
         self.options = required(setup.cfg.mae)  # these arguments, as one
-        self.decoder = decoders.create(self.model, self.options)
+        self.decoder = decoders.create_decoder(self.model, self.options)
 
     def init(self, key: jax.Array) -> models.Params:
         """A new decoder."""
@@ -104,7 +104,7 @@ def reconstruct(
     """
     kept = jnp.argsort(rank, axis=1)[:, : variants.kept_patches(options, model.patches)]
     tokens = model.encode_kept(params, pixels, kept.astype(jnp.int32), key=key)
-    return decoders.create(model, options).decode(params[OBJECTIVE], tokens, rank)
+    return decoders.create_decoder(model, options).decode(params[OBJECTIVE], tokens, rank)
 
 
 def losses(

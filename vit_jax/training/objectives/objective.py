@@ -229,7 +229,7 @@ class Objective:
         return rows + ([("objective", "; ".join(what))] if what else [])
 
 
-def create(setup: Setup) -> Objective:
+def create_objective(setup: Setup) -> Objective:
     """The objective that a config names."""
     made = components.make(setup.cfg.objective, "objective.name", setup)
     if not isinstance(made, Objective):

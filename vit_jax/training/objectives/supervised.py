@@ -48,7 +48,7 @@ class Supervised(Objective):
     def draw(self, batch: Batch, step: jax.Array) -> mixup.Mix | None:
         """Draws how mixup and CutMix blend the images of a step; None without them."""
         cfg, (height, width) = self.cfg, batch["image"].shape[1:3]
-        return mixup.draw(cfg.seed, step, cfg.train, (height, width))
+        return mixup.draw_mix(cfg.seed, step, cfg.train, (height, width))
 
     def prepare(self, batch: Batch, step: jax.Array) -> Batch:
         """Augments the batch, which then has normalized pixels."""

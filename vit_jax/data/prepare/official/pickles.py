@@ -35,7 +35,7 @@ def load_dictionary(data: bytes, named: str) -> dict[str, Any]:
         "numpy._core.multiarray _reconstruct": lambda *_: _Array(encode),
     }
     try:
-        found = pickles.load(data, allowed)
+        found = pickles.load_pickle(data, allowed)
         if not isinstance(found, dict):
             raise DataError(f"{named}: its pickle is not a dictionary; use the binary archive")
         return {str(key): _plain(value) for key, value in found.items()}

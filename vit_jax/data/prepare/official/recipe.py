@@ -182,7 +182,7 @@ def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
     """
     if _components(checked(encoded)) in (1, 3) and not again:
         return encoded
-    pixels = decoding.decode(encoded, channels=3, max_pixels=MAX_PIXELS)
+    pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS)
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
