@@ -63,6 +63,7 @@ def test_a_run_begins_with_weights(begun):
     ended = tree_utils.flatten(jax.device_get(opened.params))
     assert opened.kind == "run"
     assert opened.step == 2
+    assert opened.assumed == ()
     assert set(given) - set(ended) == {"pre_logits/kernel", "pre_logits/bias"}
     assert ended["position/table"].shape == (1, 7, 24)
     for name in set(ended) - {"head/kernel", "head/bias"}:
@@ -216,8 +217,7 @@ def test_python_is_warned_once_of_what_a_file_leaves_open():
 
 
 @pytest.mark.filterwarnings("error::vit_jax.utils.errors.AssumptionWarning")
-def test_what_assumes_nothing_warns_of_nothing(begun, tmp_path):
-    assert loading.load(begun).assumed == ()
+def test_what_assumes_nothing_warns_of_nothing(tmp_path):
     assert vit_jax.load(foreign.write(tmp_path, foreign.record("timm_folder"))).assumed == ()
 
 
