@@ -32,15 +32,18 @@ def check_class_weights(text: str, key: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """Length of training, batch size, and what is done to a batch."""
+    """Length of the run, batch size, and how a batch is processed."""
 
     batch_size: int = option(4096, "Global batch in images.", at_least=1)
     accumulation: int = option(
-        1, "Microbatches the global batch is cut into, one after another.", at_least=1, free=True
+        1,
+        "Microbatches that the global batch is split into; their gradients are added up.",
+        at_least=1,
+        free=True,
     )
     microbatch: int | None = option(
         None,
-        "Most images of a device at a time: chooses accumulation by the devices there are.",
+        "Largest microbatch per device, in images; sets accumulation to match the devices.",
         at_least=1,
         free=True,
     )
@@ -49,12 +52,12 @@ class Train:
     )
     augmentations: tuple[Augmentation, ...] = option(
         (),
-        "Augmentations of a batch by plug-ins, on the device.",
+        "Batch augmentations of plug-ins, run on the device.",
         kind="batch_augmentation",
     )
     class_weights: tuple[str, ...] = option(
         (),
-        "Weights of the loss by class: balanced, effective, or those of some as cat:2,dog:0.5.",
+        "Loss weights by class: balanced, effective, or class by class, as in cat:2,dog:0.5.",
         check=check_class_weights,
     )
     label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
@@ -63,13 +66,13 @@ class Train:
     )
     cutmix: float = option(
         0.0,
-        "Beta parameter of CutMix; 0: off. With mixup, each step picks one of both.",
+        "Beta parameter of CutMix; 0: off. With mixup also set, each step picks one of the two.",
         at_least=0,
     )
     clip_norm: float | None = option(None, "Gradient norm to clip at; none: no clipping.", above=0)
     clip_by: str = option(
         "global",
-        "What is clipped: the gradient as a whole, or that of each parameter, as in DINO's code.",
+        "Norm to clip: of the whole gradient, or of each parameter's, as in DINO's code.",
         choices=("global", "parameter"),
         when={"train.clip_norm": GIVEN},
     )
@@ -81,13 +84,13 @@ class Train:
     )
     max_bad_steps: int = option(
         0,
-        "Steps with a loss or gradient that is not finite to skip before the run stops.",
+        "Steps with a non-finite loss or gradient that are skipped before the run stops.",
         at_least=0,
         free=True,
     )
     replay: int | None = option(
         None,
-        "Run every N-th step twice: results that differ in a bit end the run; none: off.",
+        "Run every N-th step twice and stop if the results differ in any bit; none: off.",
         at_least=1,
         free=True,
     )
@@ -104,8 +107,8 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid", "emd")):
 
     name: str = option(
         "softmax",
-        "Of classes: softmax, sigmoid, focal, logit_adjusted, emd (if ordered), or a plug-in's; of "
-        "numbers: mse, l1, huber.",
+        "For classes: softmax, sigmoid, focal, logit_adjusted, emd (ordered classes), or a "
+        "plug-in's; for numbers: mse, l1, huber.",
         kind="loss",
     )
 
@@ -118,9 +121,11 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid", "emd")):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Focal(Loss, components=("focal",)):
-    """The argument of the focal loss (Lin et al. 2017), of a softmax."""
+    """The argument of the focal loss (Lin et al. 2017) on softmax probabilities."""
 
-    gamma: float = option(2.0, "Power of 1 - p that a confident image is weighted by.", at_least=0)
+    gamma: float = option(
+        2.0, "Exponent of the weight (1 - p), which plays down confident images.", at_least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,24 +133,28 @@ class LogitAdjusted(Loss, components=("logit_adjusted",)):
     """The argument of logit adjustment (Menon et al. 2021)."""
 
     tau: float = option(
-        1.0, "Factor on the log shares of classes added to logits while training.", at_least=0
+        1.0,
+        "Factor on the log class frequencies that are added to the logits in training.",
+        at_least=0,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression(Loss, components=("mse", "l1")):
-    """Arguments of losses of numbers, the columns of `data.targets`, each standardized."""
+    """Arguments of regression losses on the columns of `data.targets`, each standardized."""
 
     mean: tuple[float, ...] | None = option(
-        None, "Number of each column the head predicts as 0; none: the training images' mean."
+        None, "Value of each column that the head predicts as 0; none: the training mean."
     )
     std: tuple[float, ...] | None = option(
-        None, "Numbers between the head's 0 and 1; none: their standard deviation.", above=0
+        None,
+        "Units of each column per unit of the head; none: the training standard deviation.",
+        above=0,
     )
 
     @property
     def meaning(self) -> str:
-        """The outputs of all of them are numbers in standard deviations."""
+        """`mse` for every regression loss: outputs are values in standard deviations."""
         return "mse"
 
 
@@ -154,13 +163,13 @@ class Huber(Regression, components=("huber",)):
     """Arguments of the Huber loss (Huber 1964)."""
 
     delta: float = option(
-        1.0, "Standard deviations from which an error counts in proportion.", above=0
+        1.0, "Error, in standard deviations, beyond which the loss grows linearly.", above=0
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective(Section, kind="objective", given=1, components=("supervised",)):
-    """What the run learns."""
+    """The training objective."""
 
     needs_labels: ClassVar[bool] = True
 
@@ -183,11 +192,11 @@ class MaskedPatches(Objective, components=("masked_patches",)):
         choices=("color", "color_4x4", "pixels"),
     )
     rate: float = option(
-        0.5, "Share of an image's patches that are corrupted, and predicted.", above=0, below=1
+        0.5, "Share of an image's patches that are corrupted and then predicted.", above=0, below=1
     )
     split: tuple[float, ...] = option(
         (0.8, 0.1, 0.1),
-        "Of the corrupted: shares that become the mask token, another patch, or stay.",
+        "Shares of corrupted patches: mask token, another patch, unchanged.",
         at_least=0,
         at_most=1,
     )
@@ -195,7 +204,7 @@ class MaskedPatches(Objective, components=("masked_patches",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mae(Objective, components=("mae",)):
-    """Arguments of masked autoencoding (He et al. 2022): pixels of the patches left out."""
+    """Arguments of masked autoencoding (He et al. 2022): predict the pixels of dropped patches."""
 
     needs_labels: ClassVar[bool] = False
 
@@ -203,7 +212,7 @@ class Mae(Objective, components=("mae",)):
         0.75, "Share of an image's patches that the encoder does not see.", above=0, below=1
     )
     norm_pix: bool = option(
-        True, "Whether pixels to predict are normalized by mean and variance of their patch."
+        True, "Whether target pixels are normalized by their patch's mean and variance."
     )
     decoder_width: int = option(512, "Token width of the decoder.", at_least=4)
     decoder_depth: int = option(8, "Number of decoder layers.", at_least=1)
@@ -219,15 +228,15 @@ class Distillation(Objective, components=("distillation",)):
     )
     target: str = option(
         "logits",
-        "What is learned: logits of the same classes; cosines between features or between tokens.",
+        "What the student matches: logits of the same classes, or features or tokens by cosine.",
         choices=("logits", "features", "tokens"),
     )
     weight: float = option(
-        1.0, "Share of the teacher in the loss; labels have the rest.", above=0, at_most=1
+        1.0, "Weight of the teacher in the loss; labels get the rest.", above=0, at_most=1
     )
     temperature: float = option(
         1.0,
-        "Temperature of both models' logits.",
+        "Temperature that divides the logits of teacher and student.",
         above=0,
         when={"objective.target": ("logits",)},
     )
@@ -235,91 +244,111 @@ class Distillation(Objective, components=("distillation",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dino(Objective, components=("dino",)):
-    """Arguments of self-distillation without labels (Caron et al. 2021); as its code has them."""
+    """Arguments of DINO (Caron et al. 2021), by default those of its code."""
 
     needs_labels: ClassVar[bool] = False
 
-    prototypes: int = option(65536, "Outputs of the projection head, K.", at_least=2)
+    prototypes: int = option(
+        65536, "Number K of prototypes, the outputs of the projection head.", at_least=2
+    )
     head_layers: int = option(3, "Dense layers of the head before the prototypes.", at_least=1)
-    head_hidden: int = option(2048, "Their hidden width.", at_least=1)
+    head_hidden: int = option(2048, "Hidden width of the projection head.", at_least=1)
     head_bottleneck: int = option(
-        256, "Width of what the prototypes are compared with.", at_least=1
+        256, "Width of the vectors that are compared with the prototypes.", at_least=1
     )
     norm_last_layer: bool = option(
-        True, "Whether prototypes stay of length 1; if not, their lengths train."
+        True, "Whether prototypes keep length 1; otherwise their lengths train."
     )
     freeze_last_layer: Duration = option(
-        Duration(1, "epochs"), "How long prototypes wait at first."
+        Duration(1, "epochs"), "How long the prototypes stay frozen at the start."
     )
     momentum: float = option(
-        0.996, "Decay of the teacher, an average of the student, at first.", at_least=0, at_most=1
+        0.996,
+        "Decay of the teacher, a moving average of the student, at the start.",
+        at_least=0,
+        at_most=1,
     )
     momentum_end: float = option(
-        1.0, "Its decay at the end, after half a cosine.", at_least=0, at_most=1
+        1.0, "Decay of the teacher at the end, reached along a half cosine.", at_least=0, at_most=1
     )
     student_temperature: float = option(0.1, "Temperature of the student's logits.", above=0)
     teacher_temperature: float = option(0.04, "Temperature of the teacher's logits.", above=0)
-    teacher_temperature_start: float = option(0.04, "The same at step 0.", above=0)
+    teacher_temperature_start: float = option(
+        0.04, "Temperature of the teacher's logits at step 0.", above=0
+    )
     teacher_temperature_warmup: Duration = option(
-        Duration(0, "epochs"), "Linear way from the one to the other."
+        Duration(0, "epochs"), "Length of the linear change from the temperature at step 0."
     )
     centering: str = option(
         "mean",
-        "What keeps the teacher from one answer: the mean logits, or Sinkhorn-Knopp.",
+        "How collapse is avoided: subtract the mean logits (mean), or Sinkhorn-Knopp.",
         choices=("mean", "sinkhorn"),
     )
     center_momentum: float = option(
         0.9,
-        "Decay of the mean logits.",
+        "Decay of the running mean of the teacher's logits.",
         at_least=0,
         below=1,
         when={"objective.centering": ("mean",)},
     )
     koleo: float = option(
-        0.0, "Weight of KoLeo, which spreads features (DINOv2 has 0.1); 0: off.", at_least=0
+        0.0,
+        "Weight of the KoLeo loss, which spreads features apart (DINOv2: 0.1); 0: off.",
+        at_least=0,
     )
     patch_loss: float = option(
-        0.0, "Weight of the loss on masked patches (iBOT and DINOv2 have 1); 0: off.", at_least=0
+        0.0, "Weight of the loss on masked patches (iBOT, DINOv2: 1); 0: off.", at_least=0
     )
     mask_probability: float = option(
         0.5, "Probability that a large view is masked for the student.", above=0, at_most=1
     )
     mask_ratio: tuple[float, float] = option(
-        (0.1, 0.5), "Share of its patches, drawn between two.", above=0, at_most=1
+        (0.1, 0.5), "Range of the share of patches masked in such a view.", above=0, at_most=1
     )
     patch_head: bool = option(
-        False, "Whether patches have a head of their own, as in DINOv2 on ImageNet-21k."
+        False, "Whether patches get a separate projection head, as in DINOv2 on ImageNet-21k."
     )
     global_area: tuple[float, float] = option(
-        (0.4, 1.0), "Share of the image in the two large views.", above=0, at_most=1
+        (0.4, 1.0),
+        "Range of the share of the image that the two large views show.",
+        above=0,
+        at_most=1,
     )
     local_views: int = option(8, "Number of small views, which only the student sees.", at_least=0)
     local_size: int | None = option(
-        None, "Their side in pixels; none: 3/7 of image_size in whole patches.", at_least=1
+        None,
+        "Side of the small views in pixels; none: 3/7 of image_size in whole patches.",
+        at_least=1,
     )
     local_area: tuple[float, float] = option(
-        (0.05, 0.4), "Share of the image in the small views.", above=0, at_most=1
+        (0.05, 0.4),
+        "Range of the share of the image that the small views show.",
+        above=0,
+        at_most=1,
     )
     jitter: float = option(0.8, "Probability of color jitter.", at_least=0, at_most=1)
-    gray: float = option(0.2, "Probability of gray.", at_least=0, at_most=1)
+    gray: float = option(0.2, "Probability of conversion to gray.", at_least=0, at_most=1)
     blur: tuple[float, ...] = option(
         (1.0, 0.1, 0.5),
-        "Probability of a Gaussian blur in the first, the second, and the small views.",
+        "Probability of Gaussian blur in the first large, the second large and the small views.",
         at_least=0,
         at_most=1,
     )
     solarize: tuple[float, ...] = option(
-        (0.0, 0.2, 0.0), "Probability of solarization, likewise.", at_least=0, at_most=1
+        (0.0, 0.2, 0.0),
+        "Probability of solarization in the first large, the second large and the small views.",
+        at_least=0,
+        at_most=1,
     )
     collapse_steps: int = option(
-        500, "Steps of collapse in a row before the log says so.", at_least=1, free=True
+        500, "Consecutive collapsed steps before a warning is logged.", at_least=1, free=True
     )
     stop_on_collapse: bool = option(
         False, "Whether a collapse ends the run, with exit code 78.", free=True
     )
 
     def small_size(self, data: Data, patch: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the small views: `local_size`, else 3/7 of the large, in patches."""
+        """Height and width of small views: `local_size`, else 3/7 of the large in whole patches."""
         if self.local_size is not None:
             return self.local_size, self.local_size
         height, width = (
@@ -339,7 +368,7 @@ class ParamGroup:
     lr: float | None = option(None, "Factor on the learning rate; none: 1.", at_least=0, below=1e6)
     decay: float | None = option(
         None,
-        "Factor on the weight decay, also of parameters that would have none; none: as decayed.",
+        "Factor on the weight decay, also where optimizer.decayed has none; none: no change.",
         at_least=0,
         below=1e6,
     )
@@ -350,26 +379,26 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     """The update rule."""
 
     name: str = option(
-        "adam", "Update rule, of which the other options are arguments.", kind="optimizer"
+        "adam", "Update rule; the other options are its arguments.", kind="optimizer"
     )
     lr: float = option(1e-3, "Peak learning rate.", above=0)
     weight_decay: float = option(
         0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
     )
     weight_decay_end: float | None = option(
-        None, "Weight decay at the end, after half a cosine; none: as before.", at_least=0
+        None, "Weight decay at the end, reached along a half cosine; none: constant.", at_least=0
     )
     decayed: str = option(
         "kernels", "Parameters that decay: kernels only, or all.", choices=("kernels", "all")
     )
     freeze: tuple[str, ...] = option(
         (),
-        "Parameters that stay as they are, by pattern: embedding, encoder[:8], */bias.",
+        "Frozen parameters, by pattern: embedding, encoder[:8], */bias.",
         check=patterns.validate_pattern,
     )
     only: tuple[str, ...] = option(
         (),
-        "The parameters that train, by pattern, all others frozen: head; (): all that may.",
+        "Trainable parameters, by pattern, such as head; the rest is frozen. (): no limit.",
         check=patterns.validate_pattern,
     )
     layer_decay: float | None = option(
@@ -379,10 +408,10 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
         at_most=1,
     )
     groups: tuple[ParamGroup, ...] = option(
-        (), "Factors on learning rate (lr), weight decay (decay) by pattern: groups.head.lr=10."
+        (), "Factors on learning rate (lr) and weight decay (decay) by pattern: groups.head.lr=10."
     )
     head_first: int = option(
-        0, "Steps at first in which the head, or an objective's own part, trains alone.", at_least=0
+        0, "Initial steps in which only the head, or the objective's own part, trains.", at_least=0
     )
 
 
@@ -415,7 +444,7 @@ class Muon(Optimizer, components=("muon",)):
     ns_steps: int = option(5, "Newton-Schulz iterations.", at_least=1)
     nesterov: bool = option(True, "Whether the momentum is Nesterov's.")
     consistent_rms: float | None = option(
-        None, "Root mean square of an update; none: by the matrix's shape.", above=0
+        None, "Root mean square of an update; none: scaled by the matrix's shape.", above=0
     )
     eps: float = option(1e-8, "Epsilon.", above=0)
     adam_b1: float = option(0.9, "Adam's first-moment decay.", at_least=0, below=1)
@@ -427,7 +456,7 @@ class Muon(Optimizer, components=("muon",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lamb(Optimizer, components=("lamb",)):
-    """LAMB's arguments: Adam, each update as long as its parameters, decay included."""
+    """LAMB's arguments: Adam, each array's update scaled to the norm of that array."""
 
     b1: float = option(0.9, "First-moment decay.", at_least=0, below=1)
     b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1)
@@ -436,9 +465,11 @@ class Lamb(Optimizer, components=("lamb",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lars(Optimizer, components=("lars",)):
-    """LARS's arguments, those of optax: to list a config of the catalog must not import it."""
+    """LARS's arguments, copied from optax: listing a config must not import optax."""
 
-    weight_decay_mask: bool = option(True, "Whether optax's own weight decay, which is 0, acts.")
+    weight_decay_mask: bool = option(
+        True, "Whether optax's own weight decay, which is 0 here, applies."
+    )
     trust_coefficient: float = option(0.001, "Factor on the trust ratio.", above=0)
     eps: float = option(0.0, "Epsilon of the trust ratio.", at_least=0)
     trust_ratio_mask: bool = option(True, "Whether updates are scaled by the trust ratio.")
@@ -448,12 +479,12 @@ class Lars(Optimizer, components=("lars",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Low-rank adapters (LoRA, Hu et al. 2021): they and the head train, all else is frozen."""
+    """Low-rank adapters (LoRA, Hu et al. 2021): they and the head train, the rest is frozen."""
 
     rank: int | None = option(None, "Rank of the adapters; none: no adapters.", at_least=1)
     alpha: float = option(
         16.0,
-        "Scale of the adapters, which add alpha / rank A B.",
+        "Scale of the adapters: each adds alpha / rank * A B to its matrix.",
         above=0,
         when={"lora.rank": GIVEN},
     )
@@ -477,18 +508,18 @@ class Schedule(Section, kind="schedule", given_by_name=("lr", "steps", "warmup")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Falling(Schedule, components=("cosine", "linear")):
-    """Arguments of a decay to an end."""
+    """The argument of a decay over the whole run."""
 
     end: float = option(0.0, "Learning rate at the end.", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepSchedule(Schedule, components=("step",)):
-    """Arguments of a rate that falls in steps."""
+    """The argument of a learning rate that drops in steps."""
 
     drops: tuple[float, ...] = option(
         (0.3, 0.6, 0.9),
-        "Shares of the run after which the rate is divided by 10.",
+        "Shares of the run after which the learning rate is divided by 10.",
         above=0,
         below=1,
     )
@@ -496,33 +527,38 @@ class StepSchedule(Schedule, components=("step",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cooled(Schedule, components=("constant",)):
-    """Arguments of a rate that does not know the length of the run, until it cools down."""
+    """The argument of schedules that do not depend on the run's length before they cool down."""
 
-    cooldown: Duration = option(Duration(0, "steps"), "Linear fall to 0 at the end.")
+    cooldown: Duration = option(Duration(0, "steps"), "Length of the linear decay to 0 at the end.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReciprocalSqrt(Cooled, components=("rsqrt",)):
-    """Arguments of a decay by the square root of the step."""
+    """Arguments of a decay with the inverse square root of the step."""
 
-    timescale: float = option(10_000.0, "Steps after which it has visibly decayed.", above=0)
+    timescale: float = option(
+        10_000.0,
+        "Steps over which the decay sets in: the rate is lr / sqrt(1 + step / timescale).",
+        above=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """How devices share the work."""
+    """How arrays are split over devices."""
 
     zero: bool = option(
         True,
-        "Split the float32 parameters, moments and average over all devices (ZeRO, stage 1).",
+        "Split the float32 parameters, moments and average over all devices (ZeRO-1).",
         free=True,
     )
     fsdp: int = option(
         1,
-        "Devices that share one copy of the parameters while a step computes.",
+        "Devices that share one copy of the parameters during a step (FSDP).",
         at_least=1,
         free=True,
     )
+    # A small array saves little memory when split, and costs a collective of its own.
     fsdp_min_size: int = option(
         4096, "Arrays with fewer elements stay whole on every device.", at_least=0, free=True
     )
