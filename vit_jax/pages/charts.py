@@ -1,4 +1,4 @@
-"""Charts as SVG; colors and width come from the page's style sheet."""
+"""Charts as SVG. Colors come from the page's style sheet, so that they follow dark mode."""
 
 import dataclasses
 import math
@@ -9,9 +9,9 @@ from vit_jax.pages.markup import Markup, element
 Point = tuple[float, float]
 WIDTH, HEIGHT = 400, 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
-MOST_POINTS = 500  # of a line; more cannot be told apart
+MOST_POINTS = 500  # of a line, more than the pixels it is drawn in
 CAP = 3.5  # half the width of the ends of error bars
-COLORS = 8  # that the page has; then they begin again, dashed
+COLORS = 8  # in the style sheet; further series repeat them, dashed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,13 +20,13 @@ class Series:
 
     Attributes:
       name: what the legend calls it; empty: it is not in the legend.
-      points: (x, y), in the order of the line.
-      color: which of the page's colors, from 0.
+      points: (x, y) pairs, in drawing order.
+      color: index of a color of the page.
       line: `solid`, `dashed`, `faint`, or `none`.
       marks: whether every point is marked.
       hollow: whether the marks are not filled.
-      labels: what to call the points, in words beside the mark.
-      errors: how far the error bar of each point reaches up and down; None: it has none.
+      labels: text beside each mark.
+      errors: half the length of each point's error bar; None: no bar.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Series:
 
     @property
     def reach(self) -> list[float]:
-        """The values between which the points and their error bars lie."""
+        """All y values to show: points and the ends of their error bars."""
         bars = zip(self.points, self.errors, strict=False)
         ends = [y + sign * error for (_, y), error in bars if error for sign in (-1, 1)]
         return [y for _, y in self.points] + ends
@@ -51,12 +51,12 @@ class Chart:
     """Series in one frame.
 
     Attributes:
-      title: what y is.
-      x: what x is.
+      title: name of y.
+      x: name of x.
       log_x, log_y: whether an axis is logarithmic.
-      percent: whether y is a share, shown in %.
+      percent: whether y is a fraction, shown in %.
       zero: whether y begins at 0.
-      ticks: names of places on x, instead of numbers.
+      ticks: (x, name) pairs that replace the numbers on x.
     """
 
     title: str
@@ -70,7 +70,7 @@ class Chart:
 
     @property
     def drawn(self) -> list[Series]:
-        """The series that have points, those off a logarithmic axis left out."""
+        """The series without points that are not finite, or not positive on a logarithmic axis."""
         kept = []
         for one in self.series:
             shown = [i for i, point in enumerate(one.points) if self._shown(point)]
@@ -92,13 +92,13 @@ class Axis:
 
     def __init__(self, values: Iterable[float], *, log: bool, zero: bool) -> None:
         known = list(values)
-        low, high = min(known), max(known)
+        low, high = min(known), max(known)  # the caller has at least one value
         if zero:
             low = min(low, 0.0)
         if low == high:
             low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
         elif log:
-            room = (high / low) ** 0.04
+            room = (high / low) ** 0.04  # 4 % of the axis on either side, as below
             low, high = low / room, high * room
         else:
             room = 0.04 * (high - low)
@@ -118,12 +118,13 @@ class Axis:
             for factors in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8)):
                 found = [f * 10.0**d for d in decades for f in factors]
                 found = [v for v in found if self.low <= v <= self.high]
-                if len(found) >= 3:
+                if len(found) >= 3:  # the sparsest set of factors that gives a readable axis
                     return found[:: -(-len(found) // most)]
         raw = (self.high - self.low) / most
         unit = 10.0 ** math.floor(math.log10(raw))
+        # 0.9: rather one tick more than a step that is twice as long.
         step = unit * min(f for f in (1, 2, 5, 10) if f * unit >= 0.9 * raw)
-        first = math.ceil(self.low / step - 1e-9)
+        first = math.ceil(self.low / step - 1e-9)  # 0.3 / 0.1 is below 3
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 

@@ -26,7 +26,7 @@ from vit_jax.utils.errors import NotWritten
 # Okabe and Ito's, safe for color-blind eyes; in curves: training, then the splits.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 STYLES = {"solid": "-", "dashed": ":", "none": ""}
-MOST_SPLITS = 2
+MOST_SPLITS = 2  # more lines in a panel hide each other
 
 
 def draw_curves(
@@ -34,14 +34,15 @@ def draw_curves(
 ) -> pathlib.Path:
     """Draws loss, accuracy, learning rate and speed of a metrics.jsonl into a PNG.
 
-    `splits` are the names of those that were measured, such as `validation` and `test`. Raises
-    NotWritten where the picture cannot be written, as on a full disk.
+    `splits` names the evaluated splits, such as `validation` and `test`. Raises NotWritten if the
+    file cannot be written, as on a full disk.
     """
     lines = logs.read_metrics(metrics)
 
     def points(key: str) -> list[charts.Point]:
         return [(line["step"], line[key]) for line in lines if line.get(key) is not None]
 
+    # Not pyplot, which keeps every figure in a global list until it is closed.
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
     panels = charts.run_charts(points, splits[:MOST_SPLITS])
@@ -66,6 +67,7 @@ def draw_chart(chart: charts.Chart, output: pathlib.Path) -> None:
         # Outside: among points, its marks look like more of them.
         figure.legend(loc="outside right upper", frameon=False)
     encoded = io.BytesIO()
+    # Without matplotlib's version in it, a new one does not change the files of docs/.
     figure.savefig(encoded, dpi=100, format="png", metadata={"Software": None})
     output.parent.mkdir(parents=True, exist_ok=True)
     storage.write_atomically(output, encoded.getvalue())

@@ -18,7 +18,7 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows under a header; those in `highlighted` stand out."""
+    """Rows under a header; `highlighted` are indices of rows to emphasize."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -28,13 +28,13 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """Numbers of images by (true, predicted) class."""
+    """Image counts by (true, predicted) class."""
 
     classes: Sequence[str]
     counts: collections.Counter[tuple[str, str]]
 
     def commonest(self, most: int = 10) -> Table:
-        """The commonest mistakes, commonest first."""
+        """The most frequent confusions, most frequent first."""
         pairs = [pair for pair in self.counts if pair[0] != pair[1]]
         pairs.sort(key=lambda pair: (-self.counts[pair], pair))
         rows = [(truth, taken, f"{self.counts[truth, taken]}") for truth, taken in pairs[:most]]
@@ -43,7 +43,7 @@ class Confusion:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Charts:
-    """Charts side by side where there is room; in Markdown, the picture of them, if any."""
+    """Charts side by side where there is room; Markdown links `picture`, a PNG of them, if any."""
 
     charts: Sequence[Chart]
     picture: str | None = None

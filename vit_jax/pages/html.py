@@ -24,7 +24,8 @@ from vit_jax.pages.markup import Markup, element, empty, join, text
 from vit_jax.utils import storage
 
 STYLE = pathlib.Path(__file__).with_name("page.css")
-# A page runs no script and loads nothing, whatever the names in it are.
+# File and class names come from users: even one that slips through `markup` as HTML can then run
+# no script and load nothing.
 POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; "
     "form-action 'none'"
@@ -46,12 +47,13 @@ $body
 </body>
 </html>
 """)
+# A cell that is a number, with unit, spread or difference: columns of these are right-aligned.
 NUMBER = re.compile(
     r"[-+±]?[\d.,]+([ \u202f]?[%a-zA-Zµ/²]{0,4})?"
     r"( ± [\d.]+)?( %)?(, n = \d+)?( \([-+][\d.,]+\))?|not run|\u2013|"
 )
-MOST_CLASSES = 50  # a larger matrix cannot be read
-MOST_COUNTS = 16  # classes up to which the counts are written in
+MOST_CLASSES = 50  # of a confusion matrix; a larger one is unreadable, its worst pairs are listed
+MOST_COUNTS = 16  # classes; beyond, cells are too narrow for their counts
 
 
 def write_page(document: Document, page_file: pathlib.Path, words: pathlib.Path) -> None:
@@ -62,7 +64,7 @@ def write_page(document: Document, page_file: pathlib.Path, words: pathlib.Path)
 
 
 def page(document: Document) -> str:
-    """The whole page."""
+    """A report as HTML."""
     head = element("header", element("h1", document.title), element("p", document.lead))
     facts = [element("li", f"{name} {value}".strip()) for name, value in document.facts.items()]
     foot = element("footer", element("ul", *facts)) if facts else None
@@ -127,7 +129,7 @@ def _table(table: Table) -> Markup:
 
 
 def _row_kinds(table: Table) -> list[str | None]:
-    """Which rows stand out, and which the next one, without a name, belongs to."""
+    """The CSS class of each row: `highlighted`, or `open` if nameless rows below continue it."""
     follows = [not row[0] for row in table.rows[1:]] + [False]
     return [
         "highlighted" if index in table.highlighted else "open" if follows[index] else None
@@ -154,7 +156,9 @@ def _key(series: Series) -> str:
 
 
 def _picture(picture: Picture) -> Markup:
-    width = int.from_bytes(picture.png[16:20]) * 2 // 3  # drawn at 150 dots per inch
+    # A PNG's header holds its width at byte 16; figures are drawn at 150 dots per inch, and CSS has
+    # 96 pixels to the inch, of which two thirds are close enough.
+    width = int.from_bytes(picture.png[16:20]) * 2 // 3
     image = empty("img", src=_data(picture.png), alt=picture.path, width=str(width))
     return element("figure", element("figcaption", picture.caption), image, class_="picture")
 
@@ -191,7 +195,7 @@ def _confusion(block: Confusion) -> Markup:
 
 
 def _matrix(confusion: Confusion) -> Markup:
-    """Counts by true and predicted class, the darker the larger the share of the true class."""
+    """Counts by true and predicted class, shaded by their share of the true class."""
     classes = confusion.classes
     rows = [element("tr", element("td"), *(element("th", element("span", c)) for c in classes))]
     for truth in classes:

@@ -1,4 +1,4 @@
-"""A report as Markdown: what can be said in words and tables."""
+"""A report as Markdown: its text and tables, with links to pictures that are files."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ SIGNS = re.compile(r"[\\`*\[\]|<>&]|(?<!\w)_|_(?!\w)")
 
 
 def page(document: Document) -> str:
-    """The whole report."""
+    """A report as Markdown."""
     lines = [f"# {escape(document.title)}", "", escape(document.lead), ""]
     for section in document.sections:
         lines += _section(section)
@@ -30,7 +30,7 @@ def page(document: Document) -> str:
 
 
 def table(block: Table) -> list[str]:
-    """The lines of a table; the rows that stand out are bold."""
+    """The lines of a table; highlighted rows are bold."""
     rows = []
     for index, row in enumerate(block.rows):
         cells = [escape(cell) for cell in row]
@@ -40,7 +40,7 @@ def table(block: Table) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, in a table too."""
+    """Text escaped for Markdown, including the separators of tables."""
     return SIGNS.sub(r"\\\g<0>", text).replace("\n", " ")
 
 
