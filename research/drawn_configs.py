@@ -10,6 +10,13 @@ import runs
 WORK = runs.ROOT / "build/campaign"  # images, teachers and compiled programs, kept
 STEPS = 100  # of a run, with a save every 5
 WATCHDOG = {"heartbeat": 20, "join": 120}
+UNLABELED = {  # objectives that learn without labels, and what is compared for the best checkpoint
+    "MAE": ({"name": "mae", "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}, "loss"),
+    "DINO": (
+        {"name": "dino", "prototypes": 24, "head_hidden": 16, "head_bottleneck": 8},
+        "knn",
+    ),
+}
 
 
 def draw(rng, processes, teacher):
@@ -39,7 +46,7 @@ def draw(rng, processes, teacher):
         data |= maybe(0.4, "RandAugment", {"randaugment": (2, 9)})
         data |= maybe(0.3, "erasing", {"erase": 0.5})
         data |= maybe(0.15, "loader process", {"workers": 1})
-    objective = rng.choice(("labels", "labels", "masked", "teacher", "LoRA"))
+    objective = rng.choice(("labels", "labels", "masked", "teacher", "LoRA", *UNLABELED))
     words.append(objective)
     train = {"batch_size": 16, "duration": f"{STEPS} steps", "ema": None}
     sections = {"checkpoint": {"best": "top1"}, "evaluation": {"every": 25}}
@@ -58,10 +65,23 @@ def draw(rng, processes, teacher):
         }  # fmt: skip
     elif objective == "LoRA":
         sections["lora"] = {"rank": 2}
-    if objective != "masked":
+    elif objective in UNLABELED:
+        own, best = UNLABELED[objective]
+        sections |= {"objective": own, "checkpoint": {"best": best}}
+        sections["evaluation"] = sections["evaluation"] | {"knn": "self"}
+    if objective == "DINO":
+        data = data | {"train_crop": "inception", "rotation": 0.0}
+        sections["objective"] = own | {
+            "local_views": 2,
+            "centering": rng.choice(("mean", "sinkhorn")),
+            **maybe(0.5, "KoLeo", {"koleo": 0.1}),
+            **maybe(0.5, "masked views", {"patch_loss": 1.0}),
+        }
+    elif objective not in ("masked", "MAE"):
         train |= maybe(0.3, "mixup", {"mixup": 0.5})
         train |= maybe(0.2, "CutMix", {"cutmix": 1.0})
-    train |= maybe(0.5, "average", {"ema": 0.9})
+    if objective != "DINO":  # which keeps an average by its own momentum
+        train |= maybe(0.5, "average", {"ema": 0.9})
     train |= maybe(0.4, "accumulation", {"accumulation": 2})
     train |= maybe(0.15, "replay", {"replay": 7})
     sections["optimizer"] = maybe(0.5, "bfloat16 moments", {"moment_dtype": "bfloat16"})

@@ -1,6 +1,7 @@
 """Nearest neighbors of a pre-trained network's features, and of pixels; as a module, the worker."""
 
 import csv
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any, cast
@@ -41,11 +42,12 @@ def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, floa
 
 def pixel_neighbors(root: pathlib.Path) -> dict[str, float]:
     """`20nn/top1` of test images by cosines of their pixels, less the mean of training images."""
-    names = sorted({row["class"] for row in read_list(root / "test.csv")})
-    mesh, batch = sharding.create_mesh(1), 500
+    lists = {split: read_list(root / f"{split}.csv") for split in ("whole", "test")}
+    # Batches are compared with batches of their size: there is no padding here.
+    mesh, batch = sharding.create_mesh(1), math.gcd(500, *map(len, lists.values()))
+    names = sorted({row["class"] for row in lists["test"]})
     parts, mean = {}, np.float32(0)
-    for split in ("whole", "test"):
-        rows = read_list(root / f"{split}.csv")
+    for split, rows in lists.items():
         images = [
             decoding.decode_image(
                 (root / row["image"]).read_bytes(), channels=3, max_pixels=32 * 32

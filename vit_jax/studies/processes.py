@@ -43,6 +43,8 @@ class CellProcess(subprocess.Popen[str]):
         plugins += [name for name in values.get(config.PLUGINS, ()) if name not in plugins]
         # The process finds plug-ins and its own module where this one has found them.
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # Filtering ends tracebacks with a note about itself, and `answer` quotes the last line.
+        whole = {"JAX_TRACEBACK_FILTERING": "off"}
         with self._log.open("ab") as log:
             super().__init__(
                 [sys.executable, "-m", cell.worker, str(workdir), cell.directory],
@@ -50,7 +52,7 @@ class CellProcess(subprocess.Popen[str]):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | environment | path,
+                env=whole | os.environ | environment | path,
                 start_new_session=True,
             )
         job = {"config": values | {config.PLUGINS: plugins}, "measurements": cell.measurements}

@@ -1,7 +1,5 @@
 """What an objective may be: views, parameters and state of its own, a loss of the whole batch."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,6 +76,17 @@ def registered():
         yield
 
 
+@pytest.fixture
+def example(monkeypatch):
+    """The objective of the example project, LeJEPA."""
+    monkeypatch.syspath_prepend(str(runs.ROOT / "docs/example_project"))
+    import my_project  # noqa: F401
+
+
+def views(number):
+    return {"crops": pairs(number)["pair"], "label": pairs(number)["label"]}
+
+
 def pairs(number):
     images = np.random.default_rng(number).integers(0, 256, (BATCH, 2, SIZE, SIZE, 1), np.uint8)
     return {"pair": images, "label": np.full(BATCH, -1, np.int32)}
@@ -87,13 +96,18 @@ DINO = {
     "name": "dino", "prototypes": 24, "head_hidden": 16, "head_bottleneck": 8, "local_views": 3,
     "local_size": 4, "freeze_last_layer": 2, "blur": (1.0, 0.1, 0.5),
 }  # fmt: skip
+SHARED = DINO | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0, "patch_head": True}
+V3 = {  # what DINOv3's row has beside it
+    "objective": SHARED | {"norm_last_layer": False},
+    "model": {"position": "none", "rotary": 100.0, "layer_scale": 1e-5},
+    "optimizer": {"lr": 0.05, "layer_decay": 0.9, "groups": {"embedding": {"lr": 0.2}}},
+}
 WHOLE = {  # of which each compares images with each other, or keeps a center
-    "contrast": ({"name": "contrast"}, pairs),
-    "dino": (DINO | {"patch_loss": 1.0}, crops),
-    "dino-sinkhorn": (
-        DINO | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0, "patch_head": True},
-        crops,
-    ),
+    "contrast": ({"objective": {"name": "contrast"}}, pairs),
+    "dino": ({"objective": DINO | {"patch_loss": 1.0}}, crops),
+    "dino-sinkhorn": ({"objective": SHARED}, crops),
+    "dino-v3": (V3, crops),
+    "lejepa": ({"objective": {"name": "lejepa"}}, views),
 }
 
 
@@ -147,14 +161,15 @@ def test_what_an_objective_counts_and_says():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("example")
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize(
     ("devices", "accumulation"), [(1, 2), (1, 4), (1, 8), (2, 1), (4, 2), (8, 1), (8, 2)]
 )
 def test_a_loss_of_the_whole_batch_is_that_however_it_is_cut(name, devices, accumulation):
     options, batches = WHOLE[name]
-    whole = stepper(objective=options)
-    cut = stepper(devices, objective=options, train={"accumulation": accumulation})
+    whole = stepper(**options)
+    cut = stepper(devices, **options, train={"accumulation": accumulation})
     expected, found = whole.run(4, batches), cut.run(4, batches)
     assert len({float(one["loss"]) for one in expected}) == 4
     np.testing.assert_allclose(losses_of(found), losses_of(expected), rtol=5e-6)
@@ -213,14 +228,11 @@ def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
+@pytest.mark.usefixtures("one_device", "example")
 @pytest.mark.parametrize(
     ("options", "measure", "kept"), [(LEJEPA, "gaussian", False), (MAE, "loss", True)]
 )
 def test_an_objective_resumes_bit_for_bit(tmp_path, monkeypatch, options, measure, kept):
-    monkeypatch.syspath_prepend(str(runs.ROOT / "docs/example_project"))
-    import my_project  # noqa: F401
-
     cfg = runs.configure(
         model={"dropout": 0.1, "patch_size": 2},
         objective=options,
@@ -237,8 +249,6 @@ def test_an_objective_resumes_bit_for_bit(tmp_path, monkeypatch, options, measur
     learned = f"learned by objective.name={options['name']}, so it knows no"
     with pytest.raises(config.UserError, match=learned):
         loaded.require_head()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my_project"]:
-        del sys.modules[name]
 
 
 def test_what_is_no_objective_is_refused():
