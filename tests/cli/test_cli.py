@@ -328,8 +328,7 @@ def test_help(command, capsys):
         (
             ("train/a", "test/a"),
             "data.root={root}: 1 class folder in {root}/train; at least 2 are needed, each with "
-            "the images of one class; to train without labels, set "
-            "objective.name=masked_patches",
+            "the images of one class; to train without labels, set objective.name=mae or dino",
         ),
         (
             ("train/a", "train/b"),

@@ -276,7 +276,7 @@ def refusal(root, split="train", train=True, **options) -> str:
 
 TOO_FEW = (
     "at least 2 are needed, each with the images of one class; to train without labels, set "
-    "objective.name=masked_patches"
+    "objective.name=mae or dino"
 )
 SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
 

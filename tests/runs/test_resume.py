@@ -223,13 +223,13 @@ def test_a_plug_in_that_changed_or_is_new_is_named():
 def test_a_new_run_begins_with_the_weights_it_names(monkeypatch):
     given = ({"params": 1}, ["a note"], None)
     monkeypatch.setattr(resume.loading, "initial_params", lambda *arguments: given)
-    begins = lambda live, params, trainable: (live, params, trainable)  # noqa: E731
-    monkeypatch.setattr(resume.state, "begin_with", begins)
+    monkeypatch.setattr(resume.state, "begin_with", lambda *arguments: arguments)
     said, cfg = [], runs.configure(init_from="there.npz")
-    trainer = mock.Mock(cfg=cfg, init_state=lambda: "new", trainable="all")
+    trainer = mock.Mock(cfg=cfg, init_state=lambda: "new", trainable="all", objective="own")
     session = mock.Mock(progress=mock.Mock(say=said.append))
     start = resume.begin(trainer, ("0",), {}, session)
-    assert (start.state, start.step, start.restored) == (("new", {"params": 1}, "all"), 0, False)
+    assert start.state == ("new", {"params": 1}, "all", "own")
+    assert (start.step, start.restored) == (0, False)
     assert said == ["begins with there.npz", "  a note"]
 
 

@@ -1,6 +1,7 @@
 """The state: what it begins with."""
 
 import dataclasses
+from unittest import mock
 
 import chex
 import jax
@@ -20,8 +21,12 @@ def test_a_state_begins_with_some_parameters(fsdp):
     live = trainer.init_state()
     old = tree_utils.flatten(jax.device_get(live["params"]))
     given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
-    new = state.begin_with(live, tree_utils.nest(given), trainer.trainable)
-    for key in ("params", "ema"):
+    # An objective's own state begins with the same parameters.
+    keeps = mock.Mock(init_state=lambda params: {"teacher": params})
+    live["objective"] = {"teacher": live["params"]}
+    new = state.begin_with(live, tree_utils.nest(given), trainer.trainable, keeps)
+    new["kept"], live["kept"] = new["objective"]["teacher"], live["params"]
+    for key in ("params", "ema", "kept"):
         assert jax.tree.structure(new[key]) == jax.tree.structure(live[key])
         for name, leaf in tree_utils.flatten(new[key]).items():
             np.testing.assert_array_equal(leaf, given.get(name, old[name]))

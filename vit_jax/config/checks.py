@@ -603,9 +603,15 @@ def _check_dino(cfg: config.Config, dino: config.Dino) -> None:
             raise ConfigError(
                 f"objective.{name}={low:g},{high:g}: the first must not exceed the second"
             )
-    for name in ("freeze_last_layer", "teacher_temperature_warmup"):
+    durations = ("freeze_last_layer", "teacher_temperature_warmup", "gram_start", "gram_every")
+    for name in durations:
         if (duration := getattr(dino, name)).amount < 0:
             raise ConfigError(f"objective.{name}={duration}: must not be negative")
+    if dino.gram and cfg.lora.rank is not None:
+        raise ConfigError(
+            f"objective.gram={dino.gram:g}: keeps all parameters of an earlier teacher, and "
+            f"lora.rank={cfg.lora.rank} trains few; set 0"
+        )
     if dino.koleo and cfg.train.batch_size < 2:
         raise ConfigError(
             f"objective.koleo={dino.koleo:g}: compares images, and train.batch_size is 1; set 0"

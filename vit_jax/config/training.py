@@ -299,6 +299,18 @@ class Dino(Objective, components=("dino",)):
     patch_loss: float = option(
         0.0, "Weight of the loss on masked patches (iBOT, DINOv2: 1); 0: off.", at_least=0
     )
+    gram: float = option(
+        0.0,
+        "Weight of Gram anchoring, which keeps patches as similar as an earlier teacher has them "
+        "(DINOv3 has 2); 0: off.",
+        at_least=0,
+    )
+    gram_start: Duration = option(
+        Duration(0, "steps"), "When it begins, with the teacher of then (DINOv3: a million steps)."
+    )
+    gram_every: Duration = option(
+        Duration(10_000, "steps"), "How often the teacher of then takes over; 0: never."
+    )
     mask_probability: float = option(
         0.5, "Probability that a large view is masked for the student.", above=0, at_most=1
     )

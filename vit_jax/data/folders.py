@@ -409,7 +409,7 @@ def _list(
         raise DataError(
             f"data.root={root}: {len(classes)} class folder{'s' * (not classes)} in {class_top}; "
             "at least 2 are needed, each with the images of one class; to train without labels, "
-            "set objective.name=masked_patches"
+            "set objective.name=mae or dino"
         )
     there = []
     for entry in _scan(top, skipped=skipped):

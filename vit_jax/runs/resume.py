@@ -139,7 +139,7 @@ def begin(
     live, cfg = trainer.init_state(), trainer.cfg
     if cfg.init_from is not None:
         params, notes, _ = loading.initial_params(cfg, trainer.model, tuple(classes))
-        live = state.begin_with(live, params, trainer.trainable)
+        live = state.begin_with(live, params, trainer.trainable, trainer.objective)
         session.progress.say(f"begins with {cfg.init_from}")
         for line in notes:
             session.progress.say(f"  {line}")

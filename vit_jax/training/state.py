@@ -51,10 +51,13 @@ def create_state(
     return state
 
 
-def begin_with(state: State, params: models.Params, trainable: Trainable) -> State:
-    """Replaces some or all parameters of a new state, and the same in their average.
+def begin_with(
+    state: State, params: models.Params, trainable: Trainable, objective: Objective
+) -> State:
+    """Replaces parameters of a new state, the same in their average, and what follows from them.
 
-    `params` are numpy float32 arrays, nested by name; `trainable` is what trains.
+    `params` are numpy float32 arrays, nested by name, of some or all parameters; `trainable` is
+    what trains. The objective's state begins anew: it may hold parameters, such as a teacher's.
     """
     given = tree_utils.flatten(params)
 
@@ -71,6 +74,13 @@ def begin_with(state: State, params: models.Params, trainable: Trainable) -> Sta
             lambda own: jax.tree.map(jnp.copy, trainable.split(own)), out_shardings=places
         )
         new["ema"] = copied(new["params"])
+    if "objective" in state:
+        places = jax.tree.map(lambda leaf: leaf.sharding, state["objective"])
+        kept = jax.jit(
+            lambda own: jax.tree.map(jnp.copy, dict(objective.init_state(own))),
+            out_shardings=places,
+        )
+        new["objective"] = kept(new["params"])
     return state | new
 
 

@@ -74,7 +74,11 @@ def create_step(
         if "objective" in state:
             # After the optimizer, and once for all microbatches: a teacher follows the student.
             whole = trainable.join(params, state["params"])
-            new["objective"] = objective.update(inputs.state, whole, measured, state["step"])
+            averages = objective.averages
+            average = trainable.network(new["ema"], state["params"]) if averages else None
+            new["objective"] = objective.update(
+                inputs.state, whole, measured, state["step"], average
+            )
         new = {
             name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, old[name])
             for name, tree in new.items()

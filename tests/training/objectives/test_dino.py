@@ -228,7 +228,7 @@ def test_the_teacher_and_its_center_follow_slowly():
     measures = {"collapsed": jnp.float32(2)}
     measures |= {"center": jnp.float32([4.0]), "patch_center": jnp.float32([0.0])}
     state = {"center": jnp.float32([8.0]), "patch_center": jnp.float32([2.0])}
-    kept = {name: value.item() for name, value in made.update(state, {}, measures, 0).items()}
+    kept = {name: value.item() for name, value in made.update(state, {}, measures, 0, None).items()}
     assert kept == {"center": 7.0, "patch_center": 1.5, "collapsed": 2}
     for text, steps in (("3 steps", 3), ("1 epochs", 10)):  # of 160 images, 16 a step
         assert objective(freeze_last_layer=text).waits == {"objective/prototypes": steps}
@@ -236,6 +236,48 @@ def test_the_teacher_and_its_center_follow_slowly():
         {}, {"koleo": 0.1}, {"centering": "sinkhorn"},
     )]  # fmt: skip
     assert whole == [False, True, True]
+
+
+def test_the_student_keeps_its_patches_as_similar_as_an_earlier_teacher():
+    rng = np.random.default_rng(8)
+    student, teacher = rng.normal(size=(2, 3, 2, 4, 8))
+    expected = np.zeros(3)
+    for image in range(3):
+        for view in range(2):
+            own, other = (
+                net / np.linalg.norm(net, axis=-1, keepdims=True)
+                for net in (student[image, view], teacher[image, view])
+            )
+            expected[image] += np.mean((own @ own.T - other @ other.T) ** 2) / 2
+    found = dino.gram_distance(jnp.float32(student), jnp.float32(teacher))
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+def test_gram_anchoring_begins_late_with_the_teacher_of_then():
+    made = objective(gram=2.0, gram_start="4 steps", gram_every="3 steps")
+    body = {"cls": jnp.zeros(1)}
+    state = dict(made.init_state(body | {"objective": {}}))
+    assert state["gram"] == body
+    assert {"gram", "collapsed"} <= {*made.measures}
+    measures = {"collapsed": jnp.float32(0), "center": jnp.zeros(24)}
+    anchors = []
+    for step in range(11):
+        average = {"cls": jnp.float32([step + 1]), "objective": {}}
+        state = made.update(state, {}, measures, step, average)
+        anchors.append(state["gram"]["cls"].item())
+    assert anchors == [0, 0, 0, 4, 4, 4, 7, 7, 7, 10, 10]
+    outputs = {name: jnp.ones((2, n, 24)) for name, n in (("student", 2), ("teacher", 2))}
+    outputs |= {name: jnp.ones((2, 2, 16)) for name in ("own", "features")}
+    outputs["gram"] = jnp.float32([0.25, 0.75])
+    loss = jax.jit(lambda step: made.loss(outputs, objectives.Inputs(step, state=state)))
+    before, after = (loss(jnp.int32(step)) for step in (3, 4))
+    np.testing.assert_allclose(after[0] - before[0], 2 * 0.5, rtol=1e-5)
+    assert before[1]["gram"] == after[1]["gram"] == 0.5
+    never = objective(gram=1.0, gram_every="0 steps")
+    assert never.update(state, {}, measures, 6, {"cls": jnp.ones(1)})["gram"] == state["gram"]
+    assert made.flops(3.0) - objective().flops(3.0) == 2 * made.forward_flops(made.views[0])
+    with pytest.raises(config.ConfigError, match="objective.gram=1: is about patches, and model"):
+        objective({"model": {"architecture": "axial_vit"}}, gram=1.0)
 
 
 def test_its_head_may_train_alone_at_first():

@@ -56,7 +56,7 @@ class Contrast(Objective):
         center = outputs.mean((0, 1), keepdims=True)
         return loss, {"similarity": jnp.mean(first * second), "center": center}
 
-    def update(self, state, params, measures, step):
+    def update(self, state, params, measures, step, average):
         mix = lambda old, new: self.momentum * old + (1 - self.momentum) * new  # noqa: E731
         teacher = jax.tree.map(mix, state["teacher"], params)
         return {"teacher": teacher, "center": mix(state["center"], measures["center"])}
@@ -97,8 +97,8 @@ DINO = {
     "local_size": 4, "freeze_last_layer": 2, "blur": (1.0, 0.1, 0.5),
 }  # fmt: skip
 SHARED = DINO | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0, "patch_head": True}
-V3 = {  # what DINOv3's row has beside it
-    "objective": SHARED | {"norm_last_layer": False},
+V3 = {  # what DINOv3's row has beside it, and Gram anchoring
+    "objective": SHARED | {"norm_last_layer": False, "gram": 2.0, "gram_every": "2 steps"},
     "model": {"position": "none", "rotary": 100.0, "layer_scale": 1e-5},
     "optimizer": {"lr": 0.05, "layer_decay": 0.9, "groups": {"embedding": {"lr": 0.2}}},
 }
@@ -144,7 +144,7 @@ def test_what_an_objective_counts_and_says():
     plain = build(configure(train={"ema": 0.9}), 1000).objective
     assert plain.decay(jnp.asarray(3)) == 0.9
     assert plain.describe() == []
-    assert plain.update({"kept": 1}, {}, {}, jnp.asarray(3)) == {"kept": 1}
+    assert plain.update({"kept": 1}, {}, {}, jnp.asarray(3), None) == {"kept": 1}
     pair = build(configure(objective={"name": "contrast"}), 1000).objective
     assert pair.decay(jnp.asarray(3)) == 0.0
     (one,), (both,) = plain.views, pair.views
@@ -210,7 +210,9 @@ def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path,
             "eval_split": "train[:50]",
             "test_split": "test[:50]",
         },  # which has no loss to measure
-        objective=DINO | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0},
+        objective=DINO
+        | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0}
+        | {"gram": 2.0, "gram_every": "3 steps"},
         train={"duration": "8 steps", "accumulation": 2, "ema": None, "clip_by": "parameter"},
         optimizer={"weight_decay": 0.04, "weight_decay_end": 0.4},
         checkpoint={"best": "auto"},

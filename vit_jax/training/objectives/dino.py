@@ -8,6 +8,8 @@ is subtracted, or Sinkhorn-Knopp, which shares prototypes evenly among images (S
 
 With `patch_loss`, the student sees some large views with masked patches, and learns the teacher's
 answers to those patches too, after iBOT (Zhou et al. 2022; bytedance/ibot, Apache-2.0) and DINOv2.
+With `gram`, the cosines between the student's patches stay near those of an earlier teacher, after
+the paper of DINOv3 (Siméoni et al. 2025).
 
 B images, V views (the large ones first), K prototypes, D features; P patches of a large view, of
 which M at most are masked.
@@ -43,6 +45,7 @@ LOCAL = "local"
 LAST = "prototypes"  # the head's last layer
 PATCHES = "patches"  # the head of patches, where they have their own
 MASK = "mask_token"
+GRAM = "gram"  # the earlier teacher, in the state, and how far patches are from it
 ITERATIONS = 3  # of Sinkhorn-Knopp, as in SwAV and DINOv2
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -67,9 +70,13 @@ class Dino(Objective):
         super().__init__(setup)
         self.options = own = config.Dino(**options)
         self.whole_batch = own.centering == "sinkhorn" or own.koleo > 0
-        if own.patch_loss:
+        if own.patch_loss or own.gram:
             self._check_patches()
+        if own.patch_loss:
             self.measures = (*self.measures, "patch_loss")
+        if own.gram:
+            self.measures = (*self.measures, GRAM)
+        self._gram_start, self._gram_every = map(setup.steps, (own.gram_start, own.gram_every))
         # Small views are of another size, to which positions are resized inside the program.
         self.network = adapting.any_size(self.model)
         steps = self.durations.steps
@@ -85,18 +92,21 @@ class Dino(Objective):
         self.waits = {f"{OBJECTIVE}/{name}": frozen for name in last} if frozen else {}
 
     def _check_patches(self) -> None:
-        """Raises ConfigError for a model whose patches cannot be masked."""
-        model, given = self.model.config, f"objective.patch_loss={self.options.patch_loss:g}"
+        """Raises ConfigError for a model whose patches cannot be masked or compared."""
+        model, own = self.model.config, self.options
+        name = "patch_loss" if own.patch_loss else "gram"
+        given = f"objective.{name}={getattr(own, name):g}"
         if not variants.find_architecture(model).droppable:
             raise config.ConfigError(
-                f"{given}: masks patches, and {variants.KEY}={model.architecture} has none; set 0"
+                f"{given}: is about patches, and {variants.KEY}={model.architecture} has none; "
+                "set 0"
             )
         if model.norm_place == "pooled":
             raise config.ConfigError(
                 f"{given}: compares normalized patches, and model.norm_place=pooled normalizes "
                 "their mean; set tokens, or 0"
             )
-        if not self._most_masked:
+        if own.patch_loss and not self._most_masked:
             raise config.ConfigError(
                 f"objective.mask_ratio={config.show(self.options.mask_ratio)}: masks none of the "
                 f"{self.model.patches} patches; raise it, or set objective.patch_loss=0"
@@ -174,12 +184,14 @@ class Dino(Objective):
         return out["pre_logits"].shape[-1]
 
     def init_state(self, params: models.Params) -> Mapping[str, Tree]:
-        """The mean of the teacher's logits, and the number of consecutive collapsed steps."""
+        """The mean of the teacher's logits, consecutive collapsed steps, an earlier teacher."""
         kept: dict[str, Tree] = {"collapsed": jnp.zeros((), jnp.int32)}
         if self.options.centering == "mean":
             kept["center"] = jnp.zeros(self.options.prototypes)
             if self.options.patch_loss:
                 kept["patch_center"] = jnp.zeros(self.options.prototypes)
+        if self.options.gram:
+            kept[GRAM] = _network(params)
         return kept
 
     def prepare(self, batch: Batch, step: jax.Array) -> Batch:
@@ -227,6 +239,8 @@ class Dino(Objective):
             "own": own,
             "features": features,
         }
+        if self.options.gram:
+            found[GRAM] = gram_distance(seen, self._encode(inputs.state[GRAM], large, None)[1])
         if masked is None:
             return found
         return found | self._of_patches(params, inputs.average, seen, answered, masked)
@@ -291,7 +305,7 @@ class Dino(Objective):
             flat, token = masked.reshape(len(pixels), -1), params[OBJECTIVE][MASK]
             out = self.network.encode_masked(params, pixels, flat, token, key=key)
         features = out["pre_logits"].reshape(*views.shape[:2], -1)
-        if not self.options.patch_loss:
+        if not (self.options.patch_loss or self.options.gram):
             return features, features[:, :, :0]
         patches = out["tokens"][:, variants.prefix_tokens(self.model.config) :]
         return features, patches.reshape(*views.shape[:2], *patches.shape[1:])
@@ -320,10 +334,13 @@ class Dino(Objective):
             # image.
             loss += own.koleo * sum(koleo(outputs["own"][:, view]) for view in range(2))
         patches = {}
+        if own.gram:
+            patches[GRAM] = jnp.mean(outputs[GRAM])
+            loss += jnp.where(inputs.step < self._gram_start, 0.0, own.gram * patches[GRAM])
         if own.patch_loss:
             masked = self._patch_loss(outputs, inputs, temperature)
             loss += own.patch_loss * masked
-            patches = {
+            patches |= {
                 "patch_loss": masked,
                 "patch_center": jnp.mean(outputs["patch_mean"], axis=0),
             }
@@ -387,14 +404,30 @@ class Dino(Objective):
         }
 
     def update(
-        self, state: Tree, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
+        self,
+        state: Tree,
+        params: models.Params,
+        measures: Mapping[str, jax.Array],
+        step: jax.Array,
+        average: models.Params | None,
     ) -> Tree:
-        """The mean of the teacher's logits after a batch, for the next; and steps of collapse."""
+        """The mean of the teacher's logits after a batch, for the next, and the rest of the state.
+
+        The earlier teacher of `gram` becomes the new one after `gram_start` steps, then after every
+        `gram_every`.
+        """
         kept = {"collapsed": measures["collapsed"].astype(jnp.int32)}
         momentum = self.options.center_momentum
         for name in ("center", "patch_center"):
             if name in state:
                 kept[name] = momentum * state[name] + (1 - momentum) * measures[name]
+        if GRAM in state:
+            assert average is not None
+            since, every = step + 1 - self._gram_start, self._gram_every
+            due = (since == 0) | ((since > 0) & (since % every == 0) if every else False)
+            kept[GRAM] = jax.tree.map(
+                functools.partial(jnp.where, due), _network(average), state[GRAM]
+            )
         return kept
 
     def warning(self, metrics: Mapping[str, float]) -> tuple[str, bool] | None:
@@ -424,7 +457,7 @@ class Dino(Objective):
         return text, own.stop_on_collapse
 
     def flops(self, passes: float) -> float | None:
-        """FLOPs of the student, and of the teacher's forward pass on the large views.
+        """FLOPs of the student, and of the teachers' forward passes on the large views.
 
         Of patches, the student's head sees M of each large view, the teacher's all P up to its
         bottleneck.
@@ -434,6 +467,8 @@ class Dino(Objective):
         if own is None or None in teacher:
             return None
         own += sum(filter(None, teacher)) + 2 * 2 * self.own_matrices
+        if self.options.gram:
+            own += sum(filter(None, teacher))
         if not self.options.patch_loss:
             return own
         last = self.options.head_bottleneck * self.options.prototypes
@@ -566,6 +601,18 @@ def koleo(features: jax.Array) -> jax.Array:
     # Torch's distance adds its epsilon to every difference, and the loss once more.
     distance = jnp.sqrt(jnp.sum(jnp.square(units - nearest + 1e-8), axis=1))
     return -jnp.mean(jnp.log(distance + 1e-8))
+
+
+def gram_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
+    """The mean squared difference of the cosines between patches (B, n, P, D) of a view, (B,)."""
+    own, other = (_unit(patches.astype(jnp.float32)) for patches in (student, teacher))
+    own, other = (jnp.einsum("bnpd,bnqd->bnpq", x, x, precision=HIGHEST) for x in (own, other))
+    return jnp.mean(jnp.square(own - other), axis=(1, 2, 3))
+
+
+def _network(params: models.Params) -> models.Params:
+    """Parameters without the heads."""
+    return {name: part for name, part in params.items() if name != OBJECTIVE}
 
 
 def _unit(x: jax.Array) -> jax.Array:

@@ -170,11 +170,21 @@ class Objective:
         return None
 
     def update(
-        self, state: Tree, params: models.Params, measures: Mapping[str, jax.Array], step: jax.Array
+        self,
+        state: Tree,
+        params: models.Params,
+        measures: Mapping[str, jax.Array],
+        step: jax.Array,
+        average: models.Params | None,
     ) -> Tree:
-        """The objective's state after a step, from new parameters and the measures of the batch.
+        """The objective's state after a step; a step that is not finite changes nothing.
 
-        A step that is not finite changes nothing.
+        Args:
+          state: before the step.
+          params: new ones.
+          measures: of the batch, from `summarize`.
+          step: steps taken before it.
+          average: the new average of the parameters, where the objective `averages`; else None.
         """
         return state
 
