@@ -194,6 +194,12 @@ def test_a_name_is_found_in_any_case():
     ("wrong", "hint"),
     [
         ("pretrain/ViT-L_16-jft-7", "; did you mean pretrain/ViT-L_16-jft-7ep?"),
+        (
+            "dino",
+            "; did you mean one of dino/ViT-S_16-imagenet, dino/ViT-S_16-imagenet-300ep, "
+            "dino/ViT-B_16-imagenet, dino/ViT-S_16-imagenet-ibot, dino/ViT-L_16-imagenet-v2, "
+            "dino/ViT-L_16-imagenet-v3, dino/folder?",
+        ),
         ("zzz", "; `vit_jax list` shows all"),
     ],
 )

@@ -272,8 +272,10 @@ def _checked_names(path: pathlib.Path, modified: int) -> tuple[str, ...]:
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:
-    """Suggests the nearest of `known`; without a near match, lists all or says how to list them."""
+    """Suggests the nearest of `known`, or those of a file; else lists all or says how to."""
     hint = config.suggest(name, known)
+    if "did you mean" not in hint and (own := [n for n in known if n.startswith(f"{name}/")]):
+        return f"; did you mean one of {', '.join(own)}?"
     many = len(known) > 20 and "did you mean" not in hint
     return "; `vit_jax list` shows all" if many else hint
 

@@ -117,7 +117,7 @@ def stepper(devices=1, **sections):
 
 
 def state_of(made):
-    return tree_utils.flatten(jax.device_get(made.state["objective"]))
+    return tree_utils.flatten(jax.device_get(made.state.get("objective", {})))
 
 
 def test_state_follows_the_step_and_a_step_that_is_not_finite_changes_nothing():
