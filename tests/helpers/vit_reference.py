@@ -88,7 +88,8 @@ def mlp(p, x, model):
 
 
 def has_token(model):
-    return model.class_token or (model.class_token is None and model.pooling == "token")
+    read = model.pooling in ("token", "token_gap")
+    return model.class_token or (model.class_token is None and read)
 
 
 def under(p, prefix):
@@ -141,14 +142,16 @@ def pool(model, p, tokens):
         y = norm(x, p["norm/scale"], p["norm/bias"], model.norm_epsilon)
         return (x + mlp(under(p, "mlp/"), y, model))[:, 0]
     mean, most = tokens.mean(1), tokens.max(1)
-    return {"gap": mean, "max": most, "gap_max": (mean + most) / 2}[model.pooling]
+    return {"gap": mean, "token_gap": mean, "max": most, "gap_max": (mean + most) / 2}[
+        model.pooling
+    ]
 
 
 def forward(model, params, images, layer=layer):
     """Logits, pre_logits, tokens and attention (L, B, H, N, N) of float64 numpy."""
     p = {name: np.asarray(leaf, np.float64) for name, leaf in tree_utils.flatten(params).items()}
     x, grid = embed(model, p, np.asarray(images, np.float64))
-    attention = []
+    attention, firsts = [], []
     for i in range(model.depth):
         q = {name: leaf[i] for name, leaf in under(p, "encoder/").items()}
         if model.position_place != "stem":
@@ -159,11 +162,15 @@ def forward(model, params, images, layer=layer):
             x = x + table
         x, weights = layer(model, q, x)
         attention.append(weights)
+        firsts.append(x[:, 0])
     last = p["encoder_norm/scale"], p["encoder_norm/bias"], model.norm_epsilon
     late = model.norm_place == "pooled"
     tokens = x if late else norm(x, *last)
     x = pool(model, p, tokens)
     x = norm(x, *last) if late else x
+    if model.pooled_layers > 1 or model.pooling == "token_gap":
+        joined = [norm(first, *last) for first in firsts[-model.pooled_layers :]]
+        x = np.concatenate([*joined, *([x] if model.pooling == "token_gap" else [])], axis=1)
     if model.representation_size:
         x = x @ p["pre_logits/kernel"] + p["pre_logits/bias"]
         x = {

@@ -46,6 +46,8 @@ WIDE = {"image_size": (8, 12)}  # 2 rows of 3 tokens, so that neither may pass f
         ({"pooling": "gap_max", "norm_place": "pooled", "class_token": True}, {}),
         ({"pooling": "gap", "class_token": True}, {}),
         ({"pooling": "map", "class_token": True, "class_position": False}, {}),
+        ({"pooled_layers": 2}, {}),
+        ({"pooled_layers": 2, "depth": 3, "unroll": 3, "pooling": "token_gap"}, {}),
         ({"class_position": False}, {}),
         ({"class_position": False, "position": "learned_2d"}, {}),
         ({"class_position": False, "position_place": "layers"}, {}),

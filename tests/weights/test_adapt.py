@@ -218,7 +218,8 @@ def test_options_that_belong_to_the_weights():
     source = facts(gelu="erf", norm_epsilon=1e-12)
     source = dataclasses.replace(source, data=config.Data(mean=(0.4, 0.5, 0.6), std=(0.2,)))
     kept = weights.numerics(source, keep_head=True)
-    assert kept.pop("model.representation_activation") == "tanh"
+    read = {"pooling": "token", "pooled_layers": 1, "representation_activation": "tanh"}
+    assert read == {key: kept.pop(f"model.{key}") for key in read}
     assert kept == weights.numerics(source, keep_head=False)
     assert kept == {
         "model.activation": "gelu",

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from safetensors import numpy as safetensors
 
 import foreign
 from vit_jax import weights
 from vit_jax.weights import arrays as named
-from vit_jax.weights import mapping, readers
+from vit_jax.weights import exporting, mapping, readers
 
 DESCRIBED = foreign.record("backbones/meta_dinov2")  # width 24
 PROJECTION = {"mlp.0.weight": (8, 24), "mlp.2.weight": (4, 8),
@@ -109,10 +110,70 @@ def test_dinos_linear_classifier_takes_both_features_number_by_number(tmp_path, 
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
 
 
+def layers(depth):
+    """The encoder with this many layers: those of the fixture, then further ones."""
+    shapes = dict(DESCRIBED["arrays"])
+    first = {name: shape for name, shape in shapes.items() if name.startswith("blocks.0.")}
+    for layer in range(depth):
+        shapes |= {name.replace(".0.", f".{layer}.", 1): shape for name, shape in first.items()}
+    return backbone(described={**DESCRIBED, "arrays": shapes})
+
+
+def until(encoder, count):
+    """The encoder without the layers from `count` on."""
+    return {n: a for n, a in encoder.items() if not n.startswith("blocks.") or
+            int(n.split(".")[1]) < count}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mean", [True, False])
+def test_a_classifier_of_four_layers_reads_the_class_token_after_each(tmp_path, files, mean):
+    """DINOv2's `linear4_head`, and DINO's of its small models, without the mean."""
+    encoder, head = layers(6), linear((4 + mean) * 24)
+    name, what = (
+        ("dinov2_vits14", "linear4_head") if mean else ("dino_deitsmall16", "linearweights")
+    )
+    loaded = load(tmp_path, files, **{f"{name}_pretrain": encoder, f"{name}_{what}": head})
+    model = loaded.spec.model
+    assert (model.pooling, model.pooled_layers) == ("token_gap" if mean else "token", 4)
+    # What a layer leaves, normalized by the last norm, is what an encoder that ends there returns.
+    several = [features(load(tmp_path, files, short=until(encoder, n))) for n in (3, 4, 5, 6)]
+    parts = [token for token, _ in several] + ([several[-1][1]] if mean else [])
+    expected = np.concatenate(parts, axis=1) @ head["weight"].T + head["bias"]
+    pictures = foreign.images(DESCRIBED)
+    given = foreign.logits(loaded, pictures)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
+
+    # Out again, by the names of the authors' model with both parts.
+    there = tmp_path / "out.safetensors"
+    lines = exporting.save(loaded.params, loaded.spec, "timm", there)
+    assert "written as backbone.* and linear_head.*, as in DINOv2's code" in lines
+    written = safetensors.load_file(there)
+    files[there.name] = written
+    np.testing.assert_array_equal(written["linear_head.weight"], head["weight"])
+    np.testing.assert_array_equal(written["backbone.cls_token"], encoder["cls_token"])
+    foreign.equal(weights.load(there, {"model.heads": "3"}).params, loaded.params)
+
+
+def test_one_of_several_classifiers_is_named_by_its_file(tmp_path, files):
+    heads = {f"dinov2_vits14_{n}": linear(k * 24) for n, k in
+             (("linear_head", 2), ("linear4_head", 5))}  # fmt: skip
+    with pytest.raises(weights.WeightsError, match="holds several linear classifiers .*name the"):
+        load(tmp_path, files, dinov2_vits14_pretrain=layers(4), **heads)
+    for name, count in (("linear_head", 1), ("linear4_head", 4)):
+        spec = weights.read_spec(tmp_path / f"dinov2_vits14_{name}.pth")
+        assert (spec.model.pooling, spec.model.pooled_layers) == ("token_gap", count)
+    alone = tmp_path / "dinov2_vitb14_linear_head.pth"
+    alone.touch()
+    with pytest.raises(weights.WeightsError, match=r"beside it, dinov2_vitb14_pretrain\.pth"):
+        weights.load(alone)
+
+
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (linear(5 * 24), "a linear classifier of 5 x 24 features, of several layers"),
+        (linear(3 * 24), "a linear classifier of 3 x 24 features, which is not supported; those"),
+        (linear(5 * 24), r"model\.pooled_layers=4: more than model\.depth"),
         ({**linear(48), "other.weight": np.ones((2, 2), np.float32)}, "one linear layer"),
         ({"weight": np.ones((5, 48), np.float32)}, "is not one linear layer"),
     ],

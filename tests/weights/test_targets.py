@@ -410,7 +410,14 @@ def test_a_gray_model_says_its_channels(tmp_path):
         ({"layer_scale": 1.0, "pooling": "token_gap", "mlp_dim": 40}, "hf", "w",
          "model.mlp_dim=40: Hugging Face's DINOv2 computes it from a whole ratio to "
          "model.width 24"),
-        ({"pooling": "token_gap"}, "timm", "w", "model.pooling=token_gap: timm has no equivalent"),
+        ({"pooling": "token_gap"}, "timm", "w",
+         "model.pooling=token_gap model.pooled_layers=1: timm cannot create this model from a "
+         "config.json; write the weights alone, to a path that ends in .safetensors"),
+        ({"pooled_layers": 2}, "timm", "w.safetensors",
+         "model.pooled_layers=2: only the features of Meta's linear classifiers have a form: "
+         "token_gap of 1 or 4 layers, token of 4"),
+        ({"pooled_layers": 2}, "google", "w.npz",
+         "model.pooled_layers=2: not stored in a .npz file, which reads back as 1"),
         ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
          "model.architecture=axial_vit: timm has no equivalent"),
     ],

@@ -110,6 +110,12 @@ class Model(
         "Input of the head: class or first token, mean, maximum, both, attention, or several.",
         choices=("token", "first", "gap", "max", "gap_max", "map", "token_gap", "distilled"),
     )
+    pooled_layers: int = option(
+        1,
+        "Last layers whose class tokens the head sees side by side, 4 in DINOv2's larger probes.",
+        at_least=1,
+        when={"model.pooling": ("token", "token_gap")},
+    )
     class_token: bool | None = option(
         None, "Whether there is a class token before the patches; none: if pooling reads it."
     )

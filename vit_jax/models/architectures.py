@@ -136,6 +136,7 @@ class ViTArchitecture(Architecture):
             depth=SMOKE_DEPTH,
             mlp_dim=SMOKE_MLP,
             heads=SMOKE_HEADS,
+            pooled_layers=min(model.pooled_layers, SMOKE_DEPTH),
             unroll=model.unroll and min(model.unroll, SMOKE_DEPTH),
         )
         height, width = self.multiple(small)
@@ -251,9 +252,9 @@ class ResNetArchitecture(Architecture):
         "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
         "stem_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span", "rotary_grid",
         "relative_bias", "init",
-        "patch_remainder", "pooling", "class_token", "distillation", "position", "class_position",
-        "position_place", "position_resize", "activation", "gelu", "norm", "norm_epsilon",
-        "norm_place", "attention",
+        "patch_remainder", "pooling", "pooled_layers", "class_token", "distillation", "position",
+        "class_position", "position_place", "position_resize", "activation",
+        "gelu", "norm", "norm_epsilon", "norm_place", "attention",
     )  # fmt: skip
 
     def validate_model(self, model: config.Model, image_size: tuple[int, int]) -> None:
@@ -426,10 +427,16 @@ def _check_pooling(model: config.Model) -> None:
             f"model.pooling=first: the first of {model.registers} registers, which stand before "
             "the patches, is not made for that; set token or gap"
         )
-    if model.pooling in ("token_gap", "distilled") and model.norm_place == "pooled":
+    joined = {"pooling": model.pooling in ("token_gap", "distilled"),
+              "pooled_layers": model.pooled_layers > 1}  # fmt: skip
+    if model.norm_place == "pooled" and (name := next((n for n in joined if joined[n]), "")):
         raise config.ConfigError(
-            f"model.norm_place=pooled: model.pooling {model.pooling} puts two vectors side by "
+            f"model.norm_place=pooled: model.{name} {getattr(model, name)} puts vectors side by "
             "side, which are normalized apart; set tokens"
+        )
+    if model.pooled_layers > (depth := required(model.depth)):
+        raise config.ConfigError(
+            f"model.pooled_layers={model.pooled_layers}: more than model.depth {depth}"
         )
     if model.pooling == "distilled" and not model.distillation:
         raise config.ConfigError(

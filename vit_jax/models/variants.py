@@ -204,8 +204,14 @@ def placed_tokens(model: config.Model) -> int:
 
 
 def pooled_features(model: config.Model) -> int:
-    """The width of pooled tokens: D, or 2 D where pooling joins two vectors."""
-    return required(model.width) * (2 if model.pooling in ("token_gap", "distilled") else 1)
+    """The width of pooled tokens: D for each of the vectors that pooling joins."""
+    joined = model.pooled_layers + (model.pooling in ("token_gap", "distilled"))
+    return required(model.width) * joined
+
+
+def joins_features(model: config.Model) -> bool:
+    """Whether one head reads several vectors side by side."""
+    return model.pooling == "token_gap" or model.pooled_layers > 1
 
 
 def has_class_position(model: config.Model) -> bool:

@@ -44,8 +44,12 @@ class Stack(nnx.Module):
         keys: jax.Array | None,
         capture: bool,
         sequences: Sequences | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Tokens after all layers and, on request, attention weights (L, B, H, N, N) float32."""
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Tokens after all layers, and what each layer leaves besides, stacked.
+
+        On request `attention` (L, B, H, N, N) float32; for `model.pooled_layers` the first token
+        after each layer, `first` (L, B, D) in the compute dtype.
+        """
         shared = self.model.position_place == "shared"
         depth = required(self.model.depth)
         # One table, made once and added in every layer.
@@ -54,13 +58,15 @@ class Stack(nnx.Module):
 
         def layer(
             x: jax.Array, scanned: tuple[Any, jax.Array, jax.Array | None]
-        ) -> tuple[jax.Array, jax.Array | None]:
+        ) -> tuple[jax.Array, dict[str, jax.Array]]:
             block, share, key = scanned
             x = constrain_batch(x)
             if shared:
                 x = x + self.position(sequences).astype(x.dtype)
             x, weights = block(x, key, share, capture, **also)
-            return constrain_batch(x), weights
+            left = {} if weights is None else {"attention": weights}
+            left |= {"first": x[:, 0]} if self.model.pooled_layers > 1 else {}
+            return constrain_batch(x), left
 
         unroll = self.model.unroll or 1
         layer = layers.rematerialize(layer, self.model.remat, unroll)
@@ -70,11 +76,11 @@ class Stack(nnx.Module):
             return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=unroll)
         # A call of its own for every layer: it is traced once, and the compiler casts each slice
         # where it is used instead of keeping a cast copy of the whole stack.
-        layer, weights = jax.jit(layer), []
+        layer, left = jax.jit(layer), []
         for i, block in enumerate(unstack(self.encoder, depth, x.dtype)):
-            x, weight = layer(x, (block, share[i], None if keys is None else keys[i]))
-            weights.append(weight)
-        return x, jnp.stack(weights) if capture else None
+            x, one = layer(x, (block, share[i], None if keys is None else keys[i]))
+            left.append(one)
+        return x, jax.tree.map(lambda *parts: jnp.stack(parts), *left)
 
 
 class ViT(Stack, layers.WithHead):
@@ -160,19 +166,23 @@ class ViT(Stack, layers.WithHead):
         sequences: Sequences | None = None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Logits (B, K) and intermediates by name, of patch embeddings (B, P, D)."""
-        x, weights = self.transform(patches, key, capture, sequences=sequences)
+        x, left = self.transform(patches, key, capture, sequences=sequences)
         late = self.model.norm_place == "pooled"
         tokens = x if late else normalize(self.encoder_norm, x)
-        out = {"tokens": tokens}
-        if weights is not None:
-            out["attention"] = weights
-        if self.model.pooling in ("token", "first"):
+        firsts = left.pop("first", None)
+        out = {"tokens": tokens, **left}
+        if firsts is not None:
+            firsts = firsts[-self.model.pooled_layers :].astype(jnp.float32)
+            pooled = jnp.concatenate(list(normalize(self.encoder_norm, firsts)), axis=1)
+            if self.model.pooling == "token_gap":
+                pooled = jnp.concatenate([pooled, self.pool(tokens, sequences)], axis=1)
+        elif self.model.pooling in ("token", "first"):
             # Normalized separately, so that other tokens are not normalized unless used.
             pooled, late = x[:, 0].astype(jnp.float32), True
         elif self.model.pooling == "distilled":
             pooled = jnp.concatenate([tokens[:, 0], tokens[:, 1]], axis=1).astype(jnp.float32)
         else:
-            pooled = self.pool(tokens[:, variants.prefix_tokens(self.model) :], sequences)
+            pooled = self.pool(tokens, sequences)
             if self.model.pooling == "token_gap":
                 pooled = jnp.concatenate([tokens[:, 0].astype(jnp.float32), pooled], axis=1)
         logits, x = self.classify(normalize(self.encoder_norm, pooled) if late else pooled)
@@ -199,9 +209,10 @@ class ViT(Stack, layers.WithHead):
         capture: bool,
         kept: jax.Array | None = None,
         sequences: Sequences | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Tokens (B, N, D) after all layers, before the final norm, for embeddings (B, P, D).
 
+        And what `encode` returns besides.
         With `kept` (B, K) int32, no layer sees other patches than these; with `sequences`, none
         attends to the padding.
         """
@@ -240,7 +251,8 @@ class ViT(Stack, layers.WithHead):
         return x
 
     def pool(self, tokens: jax.Array, sequences: Sequences | None = None) -> jax.Array:
-        """Pools the tokens of patches (B, P, D), but not of padding, to (B, D) float32."""
+        """Pools tokens (B, N, D), of patches but not of padding, to (B, D) float32."""
+        tokens = tokens[:, variants.prefix_tokens(self.model) :]
         if self.model.pooling == "map":
             return self.pooling(tokens, sequences).astype(jnp.float32)
         tokens = tokens.astype(jnp.float32)

@@ -154,8 +154,11 @@ def numerics(spec: mapping.ModelSpec, *, keep_head: bool, channels: int = 3) -> 
     if models.has_class_token(spec.model) and not models.default_class_token(spec.model.pooling):
         model["model.class_token"] = True  # other tokens attend to it even if the head ignores it
     if keep_head:
-        key = "representation_activation"
-        model[f"model.{key}"] = getattr(spec.model, key)
+        keys = [
+            "representation_activation",
+            *([] if spec.headless else ["pooling", "pooled_layers"]),
+        ]
+        model |= {f"model.{key}": getattr(spec.model, key) for key in keys}
     return model | {
         f"data.{key}": _each(getattr(spec.data, key), channels) for key in ("mean", "std")
     }

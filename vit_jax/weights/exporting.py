@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax import config, models
-from vit_jax.models import positions
+from vit_jax.models import positions, variants
 from vit_jax.utils import tree_utils
 from vit_jax.weights import (
     flax_names,
@@ -35,11 +35,11 @@ from vit_jax.weights.family import FAMILIES, Family, Files, Hints
 
 # Options that determine the function of a model, and those of its preprocessing.
 ENCODER = (
-    *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
-    *("class_position", "position_place", "representation_size", "representation_activation"),
-    *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
-    *("distillation", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span"),
-    *("rotary_grid", "sub_norm", "relative_bias"),
+    *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "pooled_layers"),
+    *("class_token", "position", "class_position", "position_place", "representation_size"),
+    *("representation_activation", "activation", "gelu", "norm_epsilon", "norm_place", "mlp"),
+    *("layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "biasless", "rotary"),
+    *("rotary_span", "rotary_grid", "sub_norm", "relative_bias"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "eval_crop", "aspect")
@@ -64,7 +64,7 @@ KINDS = tuple(PROJECTS)
 MAX_COMMENT = 60_000  # bytes; the origin and a digest follow
 # Options whose values in an export are no choice of whoever exports.
 FIXED = ("position", "class_position", "pooling", "num_classes", "architecture", "biasless")
-FIXED += ("stem_norm",)
+FIXED += ("stem_norm", "pooled_layers")
 
 
 def save(
@@ -122,8 +122,15 @@ def save(
     arrays |= {name: np.asarray(a, np.float32) for name, a in family.constants(spec).items()}
     said = {} if folder else _head_metadata(spec, suffix)
     differences = _read_back(arrays, files, said, spec, kind, folder=folder)
+    joins = kind == "timm" and not spec.headless and variants.joins_features(spec.model)
+    if projection is not None or joins:
+        of_head = "head." if joins else "(none)"
+        arrays = {
+            f"linear_{name}" if name.startswith(of_head) else f"backbone.{name}": array
+            for name, array in arrays.items()
+        }
+        changes += ("written as backbone.* and linear_head.*, as in DINOv2's code",) * joins
     if projection is not None:
-        arrays = {f"backbone.{name}": array for name, array in arrays.items()}
         arrays |= projection_heads.to_arrays(projection)
     arrays = writers.rounded(arrays, dtype)
     documents = {**files, **({"README.md": card(files)} if card and folder else {})}

@@ -59,8 +59,8 @@ FORMS = (
 )  # fmt: skip
 TRIED = 16  # prefixes
 # Meta's names of the files of an encoder, and of the linear classifier on its features.
-ENCODER = re.compile(r"[\w-]+_pretrain\.pth")
-CLASSIFIER = re.compile(r"[\w-]+_(?:linear_head|linearweights)\.pth")
+ENCODER = re.compile(r"(\w+?)_pretrain[\w-]*\.pth")
+CLASSIFIER = re.compile(r"(\w+?)(?:_imagenet1k)?_(?:linear4?_head|linearweights)[\w-]*\.pth")
 OUTER = 8  # modules around a backbone that may hold its head
 # Layers outside a backbone that belong to it; the first three are one, by its own name.
 HEADS = re.compile(
@@ -278,6 +278,8 @@ def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
                 f"folder of weights (no {WHOLE[0]} or the like)"
             )
         arrays = (readers.open_shards if file.name.endswith(INDEX) else readers.open_arrays)(file)
+    elif arrays := _with_classifier(path):
+        return arrays, {}
     else:
         folder, arrays = path.parent, readers.open_arrays(path)
     files = {}
@@ -302,29 +304,53 @@ def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, File
     return arrays, files
 
 
-def _with_classifier(folder: pathlib.Path) -> Arrays | None:
-    """An encoder and its linear classifier as Meta publishes them, two files; None without both."""
-    encoders, classifiers = (
-        [file for file in sorted(folder.iterdir()) if pattern.fullmatch(file.name)]
-        for pattern in (ENCODER, CLASSIFIER)
-    )
-    if len(encoders) != 1 or len(classifiers) != 1:
+def _with_classifier(path: pathlib.Path) -> Arrays | None:
+    """An encoder and its linear classifier as Meta publishes them, two files; None without both.
+
+    `path` is their folder, or the classifier; raises WeightsError where it leaves several open.
+    """
+    if not path.is_dir() and not (CLASSIFIER.fullmatch(path.name) and path.is_file()):
         return None
-    encoder, classifier = readers.open_arrays(encoders[0]), readers.open_arrays(classifiers[0])
+    folder = path if path.is_dir() else path.parent
+    encoders, classifiers = (
+        {
+            file: found[1]
+            for file in sorted(folder.iterdir())
+            if (found := form.fullmatch(file.name))
+        }
+        for form in (ENCODER, CLASSIFIER)
+    )
+    if path in classifiers:
+        classifiers = {path: classifiers[path]}
+    pairs = [(encoder, classifier) for classifier, its in classifiers.items()
+             for encoder, name in encoders.items() if name == its]  # fmt: skip
+    if not pairs and path in classifiers:
+        raise WeightsError(
+            "is a linear classifier alone; put its encoder beside it, "
+            f"{classifiers[path]}_pretrain.pth"
+        )
+    if len(pairs) > 1:
+        names = ", ".join(f"{one.name} of {encoder.name}" for encoder, one in pairs[:4])
+        raise WeightsError(f"holds several linear classifiers ({names}); name the file of one")
+    if not pairs:
+        return None
+    encoder, classifier = (readers.open_arrays(file) for file in pairs[0])
+    file = pairs[0][1].name
     ends = [(name.rpartition(".")[2], name) for name in classifier.specs]
     parts = [(end, name) for end, name in ends if end in ("weight", "bias")]
     if sorted(end for end, _ in parts) != ["bias", "weight"]:
-        raise WeightsError(f"{classifiers[0].name}: is not one linear layer")
+        raise WeightsError(f"{file}: is not one linear layer")
     heads = {f"head.{end}": name for end, name in parts}
     specs = {**encoder.specs, **{name: classifier.specs[one] for name, one in heads.items()}}
-    # DINO's classifier reads class token and mean of the patches number by number.
-    paired = "linearweights" in classifiers[0].name
+    # DINO's classifier of one layer reads class token and mean of the patches number by number.
+    width = next((s.shape[-1] for n, s in encoder.specs.items() if n.endswith("cls_token")), 0)
+    paired = "linearweights" in file and specs["head.weight"].shape[-1:] == (2 * width,)
 
     def read(name: str) -> np.ndarray:
         if name not in heads:
             return encoder.read(name)
         values = classifier.read(heads[name])
-        if paired and values.ndim == 2:
+        if paired and name == "head.weight":
             values = values.reshape(len(values), -1, 2).swapaxes(1, 2).reshape(values.shape)
         return values
 

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vit_jax import config, models
+from vit_jax.models import variants
 from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
@@ -77,6 +78,8 @@ ACTIVATIONS = {
     "quick_gelu": {"gelu": "quick"},
 }
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
+# What Meta's linear classifiers read, by the number of vectors: pooling and model.pooled_layers.
+JOINED = {2: ("token_gap", 1), 4: ("token", 4), 5: ("token_gap", 4)}
 NORMS_FIRST = "pre-norm layers"  # assumed, but no option
 PLAIN = "vit_base_patch16_224"  # whose arguments give any size
 HYBRIDS: dict[
@@ -227,13 +230,13 @@ class TimmViT(timm.Timm):
         pooling, unsaid = self._pooling(arrays, given)
         if not shapes.headless:
             inputs = shapes.shape("head/kernel", 2)[0] // width
-            if inputs > 2:
-                raise WeightsError(
-                    f"contains a linear classifier of {inputs} x {width} features, of several "
-                    "layers, which is not supported; one of 2, of the last layer, is"
-                )
-            if inputs == 2 and "cls" in shapes.has:  # of DINOv2: the class token and a mean
-                pooling, unsaid = "token_gap", {}
+            if inputs > 1 and "cls" in shapes.has:
+                if inputs not in JOINED:
+                    raise WeightsError(
+                        f"contains a linear classifier of {inputs} x {width} features, which is "
+                        "not supported; those of 2 and 5 (DINOv2), and of 4 (DINO), are"
+                    )
+                (pooling, options["pooled_layers"]), unsaid = JOINED[inputs], {}
         assumed |= unsaid | self._unsaid(arrays, given, gated=gated)
         if "resnet_units" in options:
             options["resnet_epsilons"] = "timm"
@@ -367,8 +370,14 @@ class TimmViT(timm.Timm):
     def validate_spec(self, spec: ModelSpec) -> None:
         super().validate_spec(spec)
         model = spec.model
-        if model.pooling not in (*POOLING.values(), "distilled"):
+        if model.pooling not in (*POOLING.values(), "distilled", "token_gap"):
             raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
+        joined = model.pooling, model.pooled_layers
+        if variants.joins_features(model) and joined not in JOINED.values():
+            raise WeightsError(
+                f"model.pooled_layers={model.pooled_layers}: only the features of Meta's linear "
+                "classifiers have a form: token_gap of 1 or 4 layers, token of 4"
+            )
         if model.stem_norm and "patches" not in model.biasless:
             raise WeightsError(
                 f"model.biasless={config.show(model.biasless)}: timm has no bias of patches before "
@@ -392,6 +401,10 @@ class TimmViT(timm.Timm):
 
     def files(self, spec: ModelSpec) -> Files:
         model, data = spec.model, spec.data
+        if variants.joins_features(model):
+            timm.refuse_folder(
+                f"model.pooling={model.pooling} model.pooled_layers={model.pooled_layers}"
+            )
         name = self.architecture(model)
         width, hidden = model.width or 0, (model.mlp_dim or 0) * self.packed(model)
         ratio = hidden / width
