@@ -76,6 +76,32 @@ def test_four_channels_keep_their_alpha():
         loaded(RGB.convert("CMYK"), channels=4)
 
 
+def test_files_and_pillow_images_agree_on_alpha():
+    gray, one = ALPHA.convert("LA"), {"exif": ALPHA.getexif()}
+    one["exif"][0x0112] = 6
+    files = {
+        "transparent GIF": (3, saved(RGB.quantize(7), "GIF", transparency=2)),
+        "GIF with a channel of alpha": (4, saved(RGB.quantize(7), "GIF", transparency=2)),
+        "turned PNG": (4, saved(ALPHA, **one)),
+        "turned WebP": (4, saved(ALPHA, "WEBP", lossless=True, exact=True, **one)),
+        "gray and alpha": (2, saved(gray, **one)),
+        "gray, alpha of 4": (4, saved(gray)),
+        "TIFF of gray, alpha of 4": (4, saved(gray, "TIFF")),
+    }
+    for name, (channels, data) in files.items():
+        image = Image.open(io.BytesIO(data))
+        file = decoding.load(data, channels=channels, max_pixels=10**6)
+        np.testing.assert_array_equal(loaded(image, channels=channels), file, err_msg=name)
+        assert file.shape[:2] == decoding.size(data), name
+
+
+def test_a_gif_larger_than_its_header_says_is_damaged():
+    data = bytearray(saved(RGB.quantize(7), "GIF"))
+    data[6] -= 1
+    with pytest.raises(decoding.BadImage, match=r"^is a truncated or damaged GIF$"):
+        decoding.decode(bytes(data), channels=3, max_pixels=10**6)
+
+
 def test_alpha_is_a_channel_or_dropped():
     gray = ALPHA.convert("LA")
     np.testing.assert_array_equal(loaded(gray, channels=2), np.asarray(gray))

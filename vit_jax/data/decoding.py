@@ -1,9 +1,11 @@
 """Decodes image files to correct pixels, or raises one clear error."""
 
+import io
 import os
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from vit_jax.config import UserError
 from vit_jax.data import image_headers, tiff
@@ -24,6 +26,7 @@ MOST_SCANS = 50
 MOST_WORK = 10_000  # pixels x scans of a JPEG for each byte of its file
 # Other formats have no such bound for a single color; this size takes at most a second.
 CHEAP_PIXELS = 2**24
+PNG_COLORS, GRAY_ALPHA = 25, 4  # the byte of a PNG that tells its channels, and one of its values
 
 
 class BadImage(UserError):
@@ -55,8 +58,8 @@ def decode_image(encoded: bytes, *, channels: int, max_pixels: int, depth: int =
 
     C is `channels`. For 1 or 3, gray or RGB, CMYK becomes RGB, palettes are looked up, gray is
     repeated, and alpha is dropped (the colors under it stay). For another number, the file must
-    have so many, among which alpha counts, as the last. An EXIF orientation is applied, except to
-    4 channels of a PNG or WebP; of an animation or several pages the first counts.
+    have so many, among which alpha counts, as the last (gray with alpha is RGBA too). An EXIF orientation is applied; of an
+    animation or several pages the first counts.
 
     Raises BadImage for anything but a complete image of at most `max_pixels`, checked in the header
     before allocating pixels, and for files that decode too slowly for their length: JPEGs with many
@@ -86,6 +89,8 @@ def decode_image(encoded: bytes, *, channels: int, max_pixels: int, depth: int =
     if not image_headers.is_complete(kind, encoded):
         raise BadImage(f"is a truncated or damaged {kind}")
     _check_work(kind, height, width, encoded)
+    if kind == "GIF":  # OpenCV paints its transparent pixels black
+        return with_channels(_decode_gif(encoded, channels, size), channels, depth)
     flags = cv2.IMREAD_COLOR_RGB | (cv2.IMREAD_ANYDEPTH if depth == 16 else 0)
     if channels not in (1, 3):
         # The only flag that keeps alpha or two channels; it gives BGRA, without EXIF's orientation.
@@ -98,7 +103,23 @@ def decode_image(encoded: bytes, *, channels: int, max_pixels: int, depth: int =
         raise BadImage(f"is a truncated or damaged {kind}")
     if image.ndim == 3 and image.shape[2] == 4:
         image = cv2.cvtColor(image, cv2.COLOR_BGRA2RGBA)
+        if channels == 2 and kind == "PNG" and encoded[PNG_COLORS] == GRAY_ALPHA:
+            image = image[:, :, 2:]  # OpenCV repeats gray
+    if flags == cv2.IMREAD_UNCHANGED:
+        image = tiff.upright(image, image_headers.orientation(encoded))
     return with_channels(image, channels, depth)
+
+
+def _decode_gif(encoded: bytes, channels: int, size: tuple[int, int]) -> np.ndarray:
+    """The first frame, RGB; RGBA if its transparency is a channel."""
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("GIF",)) as image:
+            if image.size == size[::-1]:  # a frame may be larger than the header says
+                clear = channels == 4 and "transparency" in image.info
+                return np.asarray(image.convert("RGBA" if clear else "RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        pass
+    raise BadImage("is a truncated or damaged GIF")
 
 
 def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
@@ -114,6 +135,8 @@ def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
         image = tiff.decode_tiff(encoded, layout)
     except tiff.TiffError as error:
         raise BadImage(str(error)) from None
+    if layout.alpha and (channels, layout.samples) == (4, 2):
+        return image[:, :, (0, 0, 0, 1)]
     return image[:, :, :-1] if layout.alpha and channels in (1, 3) else image
 
 

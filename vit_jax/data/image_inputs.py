@@ -105,8 +105,10 @@ def _pillow(image: Image.Image, name: str, data: config.Data) -> np.ndarray:
         return np.asarray(image.convert("L"))
     opacity = mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
     gray = mode in ("LA", "La")
-    if opacity and data.channels == (2 if gray else 4):  # a channel of its own, the last
-        return np.asarray(image.convert("LA" if gray else "RGBA"))
+    if opacity and data.channels == 4:  # a channel of its own, the last
+        return np.asarray(image.convert("RGBA"))
+    if gray and data.channels == 2:
+        return np.asarray(image.convert("LA"))
     if gray:
         return np.asarray(image.convert("LA"))[:, :, 0]
     return np.asarray(image.convert("RGB"))

@@ -206,7 +206,7 @@ def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
     elif made.photometric == PALETTE:
         assert made.colors is not None
         image = made.colors.reshape(3, -1).T.astype(np.uint16)[image[:, :, 0]]
-    return _upright(image, made.orientation)
+    return upright(image, made.orientation)
 
 
 def _block_places(made: TiffHeader) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
@@ -303,7 +303,7 @@ def _from_lzw(blocks: list[tuple[memoryview, int]], across: int) -> Iterator[mem
         at += rows * across
 
 
-def _upright(image: np.ndarray, orientation: int) -> np.ndarray:
+def upright(image: np.ndarray, orientation: int) -> np.ndarray:
     """An image turned and mirrored as EXIF's orientation asks for."""
     if orientation > 4:
         image = image.swapaxes(0, 1)
