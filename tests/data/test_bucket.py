@@ -129,16 +129,24 @@ def test_a_bucket_has_to_be_there_and_hold_something(memory, tmp_path):
         bucket.copy("s3://bucket/photos", tmp_path, MOST)
 
 
-@pytest.mark.parametrize("name", ["../x.jpg", "a/../../x", "a//x.jpg", "./x", "a\0.jpg", "x" * 256])
+@pytest.mark.parametrize("name", ["../x.jpg", "a/../../x", "a//x.jpg", "./x", "a\0.jpg", "x" * 256,
+                                  "\ud800", "\udc80.jpg", "/".join(["x" * 200] * 11)])  # fmt: skip
 def test_no_name_leads_out_of_the_copy(name, memory, tmp_path, monkeypatch):
     listed = {f"/photos/{name}": {"size": 1, "type": "file"}}
     monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)
-    with pytest.raises(DataError, match="cannot be the name of a file on this machine"):
+    with pytest.raises(DataError, match="cannot be the name of a file here"):
         bucket.copy(ROOT, tmp_path, MOST)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("size", [None, -1, "9"])
+def test_an_object_is_no_folder_of_others(memory, tmp_path, monkeypatch):
+    listed = {f"/photos/{name}": {"size": 1, "type": "file"} for name in ("a", "b/a", "a/b/c")}
+    monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)
+    with pytest.raises(DataError, match="'a' is an object and the folder of 'a/b/c'"):
+        bucket.copy(ROOT, tmp_path, MOST)
+
+
+@pytest.mark.parametrize("size", [None, -1, "9", 10**400])
 def test_the_size_of_an_object_is_known(size, memory, tmp_path, monkeypatch):
     listed = {"/photos/x": {"size": size, "type": "file"}}
     monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)

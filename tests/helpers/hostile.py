@@ -512,6 +512,194 @@ def parquet_files():
     return [file.getvalue().to_pybytes() for file in files], read
 
 
+def feature_tables():
+    """The tables of features that `search` reads."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    from vit_jax.inference import search
+
+    features = np.random.default_rng(0).random((5, 4), np.float32)
+    plain, table = io.BytesIO(), pa.BufferOutputStream()
+    np.savez(plain, names=np.array([*"abcde"]), features=features)
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 4)
+    columns = pa.table({"name": [*"abcde"], "features": flat})
+    pyarrow.parquet.write_table(columns, table, use_dictionary=False)
+
+    def read(data, folder):
+        path = (
+            folder / f"features{'.parquet' if data[:1] == b'P' and data[1:2] != b'K' else '.npz'}"
+        )
+        path.write_bytes(data)
+        found = search.read_index(path)
+        found.nearest(np.ones(found.features.shape[1], np.float32), 3)
+
+    return [plain.getvalue(), table.getvalue().to_pybytes()], read
+
+
+def adapters():
+    """PEFT's folders: what an adapter says of itself, and its arrays."""
+    from safetensors.numpy import save
+
+    from vit_jax.weights import peft_files
+    from vit_jax.weights.arrays import Arrays, ArraySpec
+
+    layer = "base_model.model.vit.encoder.layer.0.attention.attention.query"
+    arrays = {f"{layer}.lora_A.weight": np.ones((2, 4), np.float32),
+              f"{layer}.lora_B.weight": np.ones((4, 2), np.float32),
+              "base_model.model.classifier.weight": np.ones((3, 4), np.float32)}  # fmt: skip
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"key": 8}}
+    files = {peft_files.CONFIG: json.dumps(settings).encode(), peft_files.FILES[0]: save(arrays)}
+    names = (f"{layer.removeprefix(peft_files.PREFIX)}.weight", "classifier.weight")
+    specs = {name: ArraySpec((4, 4), np.dtype("<f4")) for name in names}
+    base = Arrays(specs, lambda name: np.zeros((4, 4), np.float32))
+
+    def read(data, folder):
+        changed = peft_files.CONFIG if data[:1] == b"{" else peft_files.FILES[0]
+        for name, sound in files.items():
+            (folder / name).write_bytes(data if name == changed else sound)
+        merged = peft_files.merged(folder, base)
+        for name in merged.specs:
+            merged.read(name)
+
+    return list(files.values()), read
+
+
+def projections():
+    """Heads of self-distillation beside an encoder."""
+    from safetensors.numpy import save
+
+    from vit_jax import config
+    from vit_jax.weights import projection_heads, readers
+
+    own = config.Dino(head_layers=2, head_hidden=4, head_bottleneck=2, prototypes=6,
+                      patch_loss=1.0, patch_head=True)  # fmt: skip
+    arrays = {"teacher.backbone.mask_token": np.ones((1, 4), np.float32)}
+    for head in ("dino_head", "ibot_head"):
+        for name, shape in (("mlp.0.weight", (4, 4)), ("mlp.0.bias", (4,)),
+                            ("mlp.2.weight", (2, 4)), ("mlp.2.bias", (2,)),
+                            ("last_layer.weight_v", (6, 2)), ("last_layer.weight_g", (6, 1))):  # fmt: skip
+            arrays[f"teacher.{head}.{name}"] = np.ones(shape, np.float32)
+
+    def read(data, folder):
+        path = folder / "w.safetensors"
+        path.write_bytes(data)
+        found = readers.open_arrays(path)
+        projection_heads.names(found, "teacher.backbone.")
+        projection_heads.read(found, "teacher.backbone.", own, 4)
+
+    return [save(arrays)], read
+
+
+def native_weights():
+    """NaFlex models: their configs, and the shapes of their arrays."""
+    from safetensors.numpy import save
+
+    from vit_jax import weights
+
+    arrays = {"embeds.proj.weight": (8, 48), "embeds.pos_embed": (1, 2, 2, 8), "norm.weight": (8,)}
+    shapes = {"norm1": (8,), "attn.qkv": (24, 8), "attn.proj": (8, 8), "norm2": (8,),
+              "mlp.fc1": (16, 8), "mlp.fc2": (8, 16)}  # fmt: skip
+    arrays |= {f"blocks.0.{name}.weight": shape for name, shape in shapes.items()}
+    biases = {name.replace("weight", "bias"): shape[:1] for name, shape in arrays.items()}
+    arrays |= {name: shape for name, shape in biases.items() if name.endswith("bias")}
+    facts = {
+        "architecture": "naflexvit_base_patch16_gap", "num_classes": 0, "global_pool": "avg",
+        "model_args": {"embed_dim": 8, "depth": 1, "num_heads": 2, "mlp_ratio": 2,
+                       "patch_size": 4, "in_chans": 3, "pos_embed_grid_size": [2, 2]},
+        "pretrained_cfg": {"input_size": [3, 16, 16], "mean": [0.5] * 3, "std": [0.5] * 3},
+    }  # fmt: skip
+    whole = {name: np.zeros(shape, np.float32) for name, shape in arrays.items()}
+    files = {"config.json": json.dumps(facts).encode(), "model.safetensors": save(whole)}
+
+    def read(data, folder):
+        changed = "config.json" if data[:1] == b"{" else "model.safetensors"
+        for name, sound in files.items():
+            (folder / name).write_bytes(data if name == changed else sound)
+        weights.read_spec(folder)
+
+    return list(files.values()), read
+
+
+def bucket_listings():
+    """What a bucket says it holds, and the record of a copy."""
+    import fsspec
+
+    from vit_jax.data import bucket
+
+    class System:
+        def __init__(self, listed):
+            self.listed = listed
+
+        def find(self, root, detail):
+            return self.listed
+
+        def get_file(self, name, local):
+            pathlib.Path(local).write_bytes(b"x")
+
+    listed = {f"b/{name}": {"type": "file", "size": 1, "ETag": "e"} for name in ("a/0", "a/1", "c")}
+    record = {name.removeprefix("b/"): [1, "ETag=e"] for name in listed}
+    files = [json.dumps(one).encode() for one in (listed, record)]
+
+    def read(data, folder):
+        about = b'"ETag"' in data
+        try:
+            found = limits.load_json(data) if about else listed
+        except (ValueError, RecursionError, limits.LimitError):
+            return
+        if not isinstance(found, dict) or not all(isinstance(o, dict) for o in found.values()):
+            return  # fsspec gives no others
+        where = bucket._folder("s3://b", folder)
+        where.mkdir(exist_ok=True)
+        (where / "objects.json").write_bytes(files[1] if about else data)
+        before, fsspec.url_to_fs = fsspec.url_to_fs, lambda *given, **more: (System(found), "b")
+        try:
+            bucket.copy("s3://b", folder, 10**6)
+        finally:
+            fsspec.url_to_fs = before
+
+    return files, read
+
+
+def fix_lists():
+    """Lists of images to leave out, as `doctor` writes them."""
+    from vit_jax import config
+    from vit_jax.data import sources
+
+    def read(data, folder):
+        (folder / "a").mkdir(exist_ok=True)
+        (folder / "a/0.png").touch()
+        (folder / "fix.csv").write_bytes(data)
+        options = config.Data(source="folder", root=str(folder), exclude=f"{folder}/fix.csv")
+        for path in sources.read_excluded(options):
+            assert ".." not in path.split("/")
+
+    return [b"image,problem,detail\na/0.png,copy,of a/1.png\na/1.png,broken,\n"], read
+
+
+def webdatasets():
+    """Tars of images with their labels beside them."""
+    from vit_jax.data.prepare import image_listing
+
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for number in range(3):
+            described = json.dumps({"label": number}).encode()
+            for suffix, content in (("jpg", b"x"), ("cls", b"%d" % number), ("json", described)):
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+    def read(data, folder):
+        path = folder / "train-0.tar"
+        path.write_bytes(data)
+        found = image_listing.scan([path])
+        for index in range(len(found)):
+            assert ".." not in found.path(index).split("/")
+
+    return [stream.getvalue()], read
+
+
 def beside_weights():
     """What adapters say of themselves, and the digests of downloads; test_fuzz.py has configs."""
     from vit_jax.weights import adapter_file, hub
@@ -590,7 +778,8 @@ READERS = {
     one.__name__: one
     for one in (images, deep_images, weights, torch_weights, flax_weights, orbax_weights, archives,
                 metadata, records, array_records, lists, csv_files, pickles, matlab, official,
-                masks, listings, parquet_files, beside_weights, run_files, checkpoints)
+                masks, listings, parquet_files, feature_tables, adapters, projections, native_weights,
+                bucket_listings, fix_lists, webdatasets, beside_weights, run_files, checkpoints)
 }  # fmt: skip
 
 

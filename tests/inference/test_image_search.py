@@ -57,6 +57,9 @@ def test_a_file_that_is_no_table(tmp_path, name):
         ({"names": np.array(["a"]), "features": np.zeros((2, 3), np.float32)}, "one row"),
         ({"names": np.array(["a"]), "features": np.zeros((1, 2, 3), np.float32)}, "one row"),
         ({"names": np.array(["a"]), "features": np.array([[None]])}, "is not a table"),
+        ({"names": np.array("a"), "features": np.zeros((1, 3), np.float32)}, "is not a table"),
+        ({"names": np.array([["a"]]), "features": np.zeros((1, 3), np.float32)}, "is not a table"),
+        ({"names": np.array([], str), "features": np.zeros((0, 3), np.float32)}, "has no images"),
     ],
 )
 def test_a_table_of_others(tmp_path, arrays, message):
@@ -75,6 +78,36 @@ def test_a_table_in_parquet_has_a_row_for_each_image(tmp_path):
     found = search.read_index(tmp_path / "x.parquet")
     assert found.names == ("a", "b")
     np.testing.assert_allclose(found.features, [[0.6, 0.8, 0], [0, 0, 1]], rtol=1e-6)
+
+
+FLOATS = pa.array([[1.0, 2.0]], pa.list_(pa.float32()))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"name": ["a"]},
+        {"name": ["a"], "features": [1]},
+        {"name": ["a"], "features": ["x"]},
+        {"name": ["a"], "features": [{"x": 1}]},
+        {"name": ["a"], "features": FLOATS},  # rows of any length
+        {"name": [1], "features": FLOATS.cast(pa.list_(pa.float32(), 2))},
+        {"name": ["a"], "features": pa.array([[1, None]], pa.list_(pa.float32(), 2))},
+    ],
+)
+def test_a_table_in_parquet_of_other_columns(columns, tmp_path):
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(ConfigError, match="is not a table that vit_jax embed wrote"):
+        search.read_index(tmp_path / "x.parquet")
+
+
+def test_a_table_in_parquet_fills_no_memory(tmp_path):
+    zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(2**20, np.float32)), 2**20)
+    table = pa.table({"name": ["a"], "features": zeros})
+    pq.write_table(table, tmp_path / "x.parquet", compression="zstd")
+    assert (tmp_path / "x.parquet").stat().st_size < 2**20
+    with pytest.raises(ConfigError, match="is not a table that vit_jax embed wrote"):
+        search.read_index(tmp_path / "x.parquet")
 
 
 def test_a_table_that_declares_more_than_it_holds(tmp_path):

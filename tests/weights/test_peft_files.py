@@ -120,6 +120,7 @@ def test_other_arithmetic_is_refused_by_name(folder, field, value):
         ({"lora_alpha": float("inf")}, "lora_alpha=inf: must be a number"),
         ({"alpha_pattern": {".*q": 2}}, "alpha_pattern: is not numbers by name"),
         ({"alpha_pattern": {"q_proj": "2"}}, "lora_alpha='2': must be a number"),
+        ({"lora_alpha": 10**400}, r"lora_alpha=10+\.\.\.: must be a number"),
     ],
 )
 def test_a_scale_is_a_number(folder, changed, said):
@@ -128,7 +129,8 @@ def test_a_scale_is_a_number(folder, changed, said):
         vit_jax.load(folder, BASE)
 
 
-LAYER = "base_model.model.vit.layers.0.attention.q_proj"
+PREFIX = "base_model.model."
+LAYER = f"{PREFIX}vit.layers.0.attention.q_proj"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,16 @@ LAYER = "base_model.model.vit.layers.0.attention.q_proj"
          "lora_magnitude_vector: is not supported"),
         (lambda found: found.update({f"{LAYER}.lora_B.weight": np.ones((24, 5), "f4")}),
          r"lora_B \(24, 5\) times lora_A"),
+        (lambda found: found.update({f"{LAYER}.lora_A.weight": np.ones((0, 24), "f4"),
+                                     f"{LAYER}.lora_B.weight": np.ones((24, 0), "f4")}),
+         r"lora_B \(24, 0\) times lora_A \(0, 24\)"),
+        (lambda found: found.update({f"{LAYER}.lora_A.other.weight": np.ones((3, 24), "f4")}),
+         "has two adapters; merge it"),
+        (lambda found: found.update({f"{LAYER}.base_layer.weight": np.ones((24, 24), "f4")}),
+         "is adapted and replaced; merge it"),
+        (lambda found: found.update({f"{PREFIX}classifier{part}.weight": np.ones((3, 24), "f4")
+                                     for part in ("", ".modules_to_save.default")}),
+         "classifier.weight: is there twice"),
         (lambda found: found.update({f"{LAYER}x.lora_B.weight": np.ones((24, 3), "f4")}),
          "q_projx.lora_B.weight: the base has no such layer"),
         (lambda found: [found.pop(name) for name in list(found) if "lora" in name],

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from vit_jax import config
 from vit_jax.data.source import DataError
 from vit_jax.runtime import logs
-from vit_jax.utils import limits, storage
+from vit_jax.utils import limits, messages, storage
 from vit_jax.utils.errors import NO_ROOM, NotWritten
 from vit_jax.utils.messages import size_text
 
@@ -32,6 +32,7 @@ Path = pathlib.Path
 SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "hf": ("huggingface_hub", "hf")}
 OBJECTS = 2_000_000  # of a bucket; more belong into tars
 LONGEST = 255  # bytes of a name between slashes
+LONGEST_PATH = 2048  # bytes of a whole name, which stands below the cache
 LISTING = 2**30  # bytes of the record of a copy
 THREADS = 16
 NOTES = 1000  # objects between two lines about the progress
@@ -248,22 +249,28 @@ def _list_objects(source: str, options: Options) -> tuple[Any, dict[str, Object]
             continue
         path = name.removeprefix(root.rstrip("/")).removeprefix("/") or name.rpartition("/")[2]
         if not _is_safe(path):
-            raise DataError(f"{given}: {name!r} cannot be the name of a file on this machine")
+            raise DataError(f"{given}: {name[:99]!r} cannot be the name of a file here")
         size = about.get("size")
-        if not isinstance(size, int) or size < 0:
+        if not isinstance(size, int) or not 0 <= size < 2**63:
             raise DataError(f"{given}: {name}: its size is not known")
         known = [f"{key}={about[key]}" for key in IDENTITY if about.get(key) is not None]
         found[path] = Object(name, size, " ".join(known))
     if not found:
         raise DataError(f"{given}: holds no objects")
+    for path in found:
+        above = path.rpartition("/")[0]
+        while above and above not in found:
+            above = above.rpartition("/")[0]
+        if above:
+            raise DataError(f"{given}: {above!r} is an object and the folder of {path!r}")
     return system, found, list(listed) == [root.rstrip("/")]
 
 
 def _is_safe(path: str) -> bool:
-    parts = path.split("/")
-    return "\0" not in path and all(
-        part not in ("", ".", "..") and len(part.encode(errors="surrogateescape")) <= LONGEST
-        for part in parts
+    if "\0" in path or not messages.is_utf8(path) or len(path.encode()) > LONGEST_PATH:
+        return False
+    return all(
+        part not in ("", ".", "..") and len(part.encode()) <= LONGEST for part in path.split("/")
     )
 
 

@@ -22,6 +22,7 @@ from vit_jax.weights import WeightsError, readers
 
 ROWS = 2**16  # of a table that are compared at a time
 SIDE = 192  # of a picture on the page
+SHRINK = 64  # times a table in Parquet may be smaller than what it holds
 
 
 class SimilarImage(NamedTuple):
@@ -73,28 +74,46 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         raise config.ConfigError(f"{where}: no such file or folder")
     try:
         if path.suffix.lower() == ".parquet":
-            table = pyarrow.parquet.read_table(path, columns=["name", "features"])
-            names = table["name"].to_pylist()
-            rows = table["features"].combine_chunks()
-            # Every list has the same size, so the flat values are a matrix.
-            features = rows.flatten().to_numpy().reshape(len(names), -1)
+            names, features = _read_parquet(path)
         else:
             with zipfile.ZipFile(path) as archive:  # `embed` compresses nothing
                 if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
                     raise config.ConfigError(f"{where}: is compressed; write it with vit_jax embed")
             arrays = readers.open_arrays(path, ".npz")  # as large as the file at most
             names, features = arrays.read("names"), arrays.read("features")
+            if names.ndim != 1:
+                raise ValueError(names.shape)
     except OSError as error:
         raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
     except (
-        ValueError, KeyError, zipfile.BadZipFile, EOFError, pa.ArrowException, WeightsError
+        ValueError, KeyError, zipfile.BadZipFile, NotImplementedError, EOFError, pa.ArrowException,
+        WeightsError,
     ) as error:  # fmt: skip
         raise config.ConfigError(f"{where}: is not a table that vit_jax embed wrote") from error
+    if not len(names):
+        raise config.ConfigError(f"{where}: has no images")
     if features.ndim != 2 or len(features) != len(names) or features.dtype != np.float32:
         raise config.ConfigError(
             f"{where}: must have one row of features for each image; embed with pre_logits"
         )
     return FeatureIndex.from_features(names, features)
+
+
+def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+    """Names, and features (N, D); raises ValueError for columns of other types or far too large."""
+    with pyarrow.parquet.ParquetFile(path) as file:
+        kinds = {field.name: field.type for field in file.schema_arrow}
+        kind = kinds.get("features")
+        # Every list has the same size, so the flat values are a matrix.
+        if kind is None or not pa.types.is_fixed_size_list(kind) or kinds.get("name") != pa.string():
+            raise ValueError(kinds)
+        groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
+        # Features hardly shrink; what shrinks more was made to fill the memory.
+        if sum(group.total_byte_size for group in groups) > SHRINK * path.stat().st_size:
+            raise ValueError(path.stat().st_size)
+        table = file.read(columns=["name", "features"])
+    names, rows = table["name"].to_pylist(), table["features"].combine_chunks()
+    return names, rows.flatten().to_numpy().reshape(len(names), kind.list_size)
 
 
 def search(

@@ -39,6 +39,7 @@ READ = {
 # How A and B began; of the other ways, most change the base too.
 INITIAL = (None, True, False, "gaussian", "orthogonal")
 OTHER = re.compile(r"(?:^|\.)(?:lora|ia3|vera|hada|lokr|oft|boft|prompt)_\w+(?:\.|$)")
+LARGEST = 1e9  # of alpha, which JSON may write with more digits than a float has
 NAME = re.compile(r"[\w.]{1,200}", re.ASCII)
 HEAD = re.compile(r"(?:classifier|head|fc)\.weight")
 
@@ -101,15 +102,20 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
             target = located(f"{match['layer']}.weight")
             if target is None:
                 raise WeightsError(f"{file.name}: {one[:80]}: the base has no such layer")
-            pairs.setdefault(target, {})[match["side"]] = name
+            sides = pairs.setdefault(target, {})
+            if sides.setdefault(match["side"], name) != name:
+                raise WeightsError(f"{file.name}: {target}: has two adapters; {MERGE}")
         elif OTHER.search(one):
             raise WeightsError(f"{file.name}: {one[:80]}: is not supported; {MERGE}")
         else:
-            replaced[located(one) or one] = name
+            if replaced.setdefault(located(one) or one, name) != name:
+                raise WeightsError(f"{file.name}: {one[:80]}: is there twice")
     scales = {}
     for target, sides in pairs.items():
         if sides.keys() != {"A", "B"}:
             raise WeightsError(f"{file.name}: {target}: has lora_{min(sides)} alone")
+        if target in replaced:
+            raise WeightsError(f"{file.name}: {target}: is adapted and replaced; {MERGE}")
         shapes = [adapter.specs[sides[side]].shape for side in "BA"]
         _check_shapes(target, arrays.specs[target].shape, *shapes)
         scales[target] = _scale(settings, layers[sides["A"]]["layer"], shapes[1][0])
@@ -166,7 +172,7 @@ def _older(name: str) -> str:
 def _check_shapes(
     name: str, shape: tuple[int, ...], b: tuple[int, ...], a: tuple[int, ...]
 ) -> None:
-    fits = len(b) == len(a) == len(shape) in (2, 4)
+    fits = len(b) == len(a) == len(shape) in (2, 4) and a[0] > 0
     if not fits or (b[0], *a[1:]) != shape or b[1:] != (a[0],) + (1,) * (len(shape) - 2):
         raise WeightsError(f"{name}: lora_B {b} times lora_A {a} is not {shape}")
 
@@ -182,6 +188,7 @@ def _scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
         parts = layer.split(".")
         ends = (".".join(parts[first:]) for first in range(len(parts)))
         alpha = next((patterns[end] for end in ends if end in patterns), alpha)
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+    number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if not number or not abs(alpha) < LARGEST:
         raise WeightsError(f"{CONFIG}: lora_alpha={json_fields.shown(alpha)}: must be a number")
     return alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank

@@ -94,7 +94,7 @@ def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) 
                         (("weight", 2), ("bias", 1)))  # fmt: skip
         made[f"dense_{i}"] = {"kernel": np.ascontiguousarray(kernel.T), "bias": bias}
     rows = _read_array(arrays, f"{prefix}{last}.{form[0]}", 2)
-    lengths = np.linalg.norm(rows, axis=1)
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     if form[1]:
         lengths = _read_array(arrays, f"{prefix}{last}.{form[1]}", 2).reshape(-1)
     shapes = [layer["kernel"].shape for layer in made.values()]

@@ -17,6 +17,7 @@ Path = pathlib.Path
 
 PARQUET, ARROW = ".parquet", ".arrow"
 ROWS = 64  # in memory at a time
+MEMORY = 2**30  # bytes of these, if their values are no larger than a column
 LARGEST = 2**33  # bytes of a row group
 STARTS = {
     b"\xff\xd8": ".jpg",
@@ -67,7 +68,7 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
                     raise DataError(f"{path}: row group {group} has more than {LARGEST:,} bytes")
             columns = find_columns(table.schema_arrow, str(path), label)
             number = 0
-            for batch in table.iter_batches(ROWS, columns=[columns.image, columns.label]):
+            for batch in table.iter_batches(_batch_rows(table.metadata), columns=[columns.image, columns.label]):
                 images, labels = batch.column(0), batch.column(1)
                 for image, value in zip(images, labels, strict=True):
                     name = f"{path.stem}-{number:08d}"
@@ -82,6 +83,17 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
                     yield ParquetRow(f"{parents}{kind}/{name}{suffix}", data)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: is damaged, or no Parquet file: {reason(error)}") from None
+
+
+def _batch_rows(metadata: pa.parquet.FileMetaData) -> int:
+    """Rows to read at a time.
+
+    A value that a dictionary holds once may be that of every row, and as large as its column.
+    """
+    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
+    largest = max((column.total_uncompressed_size for column in columns), default=1)
+    return max(1, min(ROWS, MEMORY // max(1, largest)))
 
 
 def find_columns(schema: pa.Schema, path: str, label: str | None) -> Columns:
