@@ -71,6 +71,11 @@ def test_a_column_for_each_class_is_the_same(tmp_path):
     assert labels(opened(tmp_path, "test")) == [(2,)]  # whatever the order of its columns
 
 
+def test_what_spreadsheets_and_web_pages_add_is_no_part_of_a_name(tmp_path):
+    write(tmp_path, train="\n\ufeffimage,labels\na.png,\u200bcat\nsub/b.png, dog\u200b \n")
+    assert opened(tmp_path).classes == ("cat", "dog")
+
+
 def test_one_class_each(tmp_path):
     write(tmp_path, train='image,label\na.png,cat\n\n"sub/b.png","dog"\n')
     assert labels(opened(tmp_path, multilabel=False)) == [0, 1]
@@ -147,6 +152,9 @@ def test_lists_are_checked_before_a_run(tmp_path):
          "ROOT/train.csv: is text of another encoding; save it as UTF-8"),
         ("a.PNG,x\nb.png,y\n",
          "ROOT/train.csv: begins with an image, not with a header: image,class"),
+        ("sep=,\nimage,class\na.png,x\n", "ROOT/train.csv: begins with sep=; remove that line"),
+        ("class,image\nx,a.png\n",
+         "ROOT/train.csv, line 2: class a.png: the first column is the image"),
         ("image,labels\n", "ROOT/train.csv: lists no image"),
         ("i,l\na.png,x,y\n", "ROOT/train.csv, line 2: 3 columns; the header has 2"),
         ("i,l\n\n,x\n", "ROOT/train.csv, line 3: no image: must be a path below data.root"),

@@ -576,9 +576,10 @@ def projections():
                       patch_loss=1.0, patch_head=True)  # fmt: skip
     arrays = {"teacher.backbone.mask_token": np.ones((1, 4), np.float32)}
     for head in ("dino_head", "ibot_head"):
-        for name, shape in (("mlp.0.weight", (4, 4)), ("mlp.0.bias", (4,)),
-                            ("mlp.2.weight", (2, 4)), ("mlp.2.bias", (2,)),
-                            ("last_layer.weight_v", (6, 2)), ("last_layer.weight_g", (6, 1))):  # fmt: skip
+        for name, shape in {
+            "mlp.0.weight": (4, 4), "mlp.0.bias": (4,), "mlp.2.weight": (2, 4), "mlp.2.bias": (2,),
+            "last_layer.weight_v": (6, 2), "last_layer.weight_g": (6, 1),
+        }.items():  # fmt: skip
             arrays[f"teacher.{head}.{name}"] = np.ones(shape, np.float32)
 
     def read(data, folder):
@@ -778,8 +779,9 @@ READERS = {
     one.__name__: one
     for one in (images, deep_images, weights, torch_weights, flax_weights, orbax_weights, archives,
                 metadata, records, array_records, lists, csv_files, pickles, matlab, official,
-                masks, listings, parquet_files, feature_tables, adapters, projections, native_weights,
-                bucket_listings, fix_lists, webdatasets, beside_weights, run_files, checkpoints)
+                masks, listings, parquet_files, feature_tables, adapters, projections,
+                native_weights, bucket_listings, fix_lists, webdatasets, beside_weights, run_files,
+                checkpoints)
 }  # fmt: skip
 
 

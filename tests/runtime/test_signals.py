@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM at any moment: never lost, heard at once, and the documented exit code."""
 
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import time
 import types
 from concurrent import futures
 
+import cv2
+import numpy as np
 import pytest
 
 import runs
@@ -240,6 +243,42 @@ def test_a_signal_at_any_time_of_other_commands(number, code):
             assert process.returncode == code, (words, seconds, output)
             assert "Traceback" not in output
             assert output.splitlines()[-1] == "vit_jax: interrupted"
+
+
+def test_a_child_never_gets_the_signals_of_its_parent():
+    """Not even while it imports; the parent gets them once it has started the child."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    code = "import signal; print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    with signals.kept_from_children(signal.SIGINT, signal.SIGHUP):
+        child = subprocess.run([sys.executable, "-Sc", code], stdout=-1, text=True, check=True)
+    assert {*map(int, child.stdout.split())} >= {signal.SIGINT, signal.SIGHUP}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_reaches_all_processes_of_a_command(tmp_path):
+    """Workers that still import print nothing."""
+    rng = np.random.default_rng(0)
+    for name in ("a/0", "a/1", "b/0", "b/1"):
+        (tmp_path / f"images/train/{name}").parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (9, 9, 3), np.uint8)
+        assert cv2.imwrite(f"{tmp_path}/images/train/{name}.png", pixels)
+    words = ["prepare", "mine", f"--from={tmp_path}/images", "--holdout=0.5", "--workers=2"]
+    begun = time.monotonic()
+    for part in (8, 4, 6):
+        data_dir = f"--data-dir={tmp_path}/{part}"
+        command = [sys.executable, "-m", "vit_jax", *words, data_dir]
+        process = runs.start(command, env=runs.environment(), start_new_session=True)
+        if part == 8:
+            assert process.communicate(timeout=240)[1] is None
+            whole = time.monotonic() - begun
+            continue
+        time.sleep(whole * part / 8)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=60)[0]
+        assert process.returncode in (0, 130), output
+        assert "Traceback" not in output, output
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from vit_jax.utils.digests import digest
 
 SEPARATOR = ";"  # between the classes of an image
 SUFFIX = ".csv"
+INVISIBLE = "\u200b\u2060\ufeff"
 INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
 # What programs write for 0 and 1 in the column of a class.
 BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
@@ -260,11 +261,15 @@ def _read_lines(
         strict=True,
         skipinitialspace=not tabs,
     )
-    least = 2 if labels else 1
+    least, strip = 2 if labels else 1, str.strip
+    if any(mark in text for mark in INVISIBLE):
+        strip = _strip_marks
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = [strip(name) for name in next(filter(None, reader), [])]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+    if header and header[0].lower().startswith("sep="):
+        raise DataError(f"{path}: begins with {shown(header[0])}; remove that line")
     skipped = int(len(header) > least and header[0] in INDEX)
     kept = slice(skipped, None)
     if len(header) > 2 and not header[-1]:  # every line ends in a separator
@@ -300,11 +305,16 @@ def _read_lines(
                     raise DataError(f"{where}: {len(cells)} columns; the header has {width}")
                 if kept.stop and cells[-1].strip():
                     raise DataError(f"{where}: {shown(cells[-1])}: its column has no name")
-                yield reader.line_num, [cell.strip() for cell in cells[kept]]
+                yield reader.line_num, [strip(cell) for cell in cells[kept]]
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
     return header, lines()
+
+
+def _strip_marks(cell: str) -> str:
+    """A cell without white space around it, nor the marks of width 0 of copied text."""
+    return cell.strip().strip(INVISIBLE).strip()
 
 
 def _spelled(image: str) -> str:
@@ -326,6 +336,8 @@ def _names(where: str, cells: tuple[str, ...], header: list[str]) -> tuple[str, 
     """The classes of a line, from its cells but the first."""
     if len(header) == 2:
         names = tuple(name for part in cells[0].split(SEPARATOR) if (name := part.strip()))
+        if cells[0].lower().endswith(SUFFIXES):
+            raise DataError(f"{where}: class {shown(cells[0])}: the first column is the image")
         for name in names:
             _check_name(where, name)
             if "|" in name:

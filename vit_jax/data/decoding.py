@@ -58,8 +58,8 @@ def decode_image(encoded: bytes, *, channels: int, max_pixels: int, depth: int =
 
     C is `channels`. For 1 or 3, gray or RGB, CMYK becomes RGB, palettes are looked up, gray is
     repeated, and alpha is dropped (the colors under it stay). For another number, the file must
-    have so many, among which alpha counts, as the last (gray with alpha is RGBA too). An EXIF orientation is applied; of an
-    animation or several pages the first counts.
+    have so many, among which alpha counts, as the last (gray with alpha is RGBA too). An EXIF
+    orientation is applied; of an animation or several pages the first counts.
 
     Raises BadImage for anything but a complete image of at most `max_pixels`, checked in the header
     before allocating pixels, and for files that decode too slowly for their length: JPEGs with many

@@ -581,15 +581,21 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
         parts = dataset.to_iter_dataset(grain.ReadOptions(data.threads, data.threads))
         parts = grain.experimental.WithOptionsIterDataset(parts, options)
         processes = grain.MultiprocessingOptions(data.workers, each)
-        iterator = iter(parts.mp_prefetch(processes, worker_init_fn=_begin_process))
-        iterator.get_state()  # creates the process iterators, so that `close` can reach them
+        with signals.kept_from_children(*MAIN):
+            iterator = iter(parts.mp_prefetch(processes, worker_init_fn=_begin_process))
+            iterator.get_state()  # creates the process iterators, so that `close` can reach them
+            iterator.start_prefetch()
+        return iterator
     iterator.start_prefetch()
     return iterator
 
 
+# Signals of the main process alone, which may still need batches.
+MAIN = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
 def _begin_process(index: int, count: int) -> None:
-    """Leaves signals to the main process, which may still need batches."""
-    signals.follow_parent(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals.follow_parent(*MAIN)
 
 
 def _kill_loaders() -> None:

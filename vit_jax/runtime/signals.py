@@ -19,7 +19,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -347,6 +347,19 @@ def _without_interrupts(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
             hook(unraisable)
 
     return filtered
+
+
+@contextlib.contextmanager
+def kept_from_children(*numbers: signal.Signals) -> Iterator[None]:
+    """Signals that a process started in the `with` statement never gets, also while it imports.
+
+    A terminal sends Ctrl-C to all processes of a command; the first one decides what it means.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def follow_parent(*ignored: signal.Signals) -> None:

@@ -188,7 +188,6 @@ def _scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
         parts = layer.split(".")
         ends = (".".join(parts[first:]) for first in range(len(parts)))
         alpha = next((patterns[end] for end in ends if end in patterns), alpha)
-    number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-    if not number or not abs(alpha) < LARGEST:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < LARGEST:
         raise WeightsError(f"{CONFIG}: lora_alpha={json_fields.shown(alpha)}: must be a number")
     return alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank

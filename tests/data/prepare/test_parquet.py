@@ -94,6 +94,12 @@ def test_what_is_damaged_or_too_large_is_named(tmp_path, monkeypatch):
         path.write_bytes(data)
         assert refusal(path).startswith("is damaged, or no Parquet file: ")
     path.write_bytes(whole)
+    facts = pyarrow.parquet.read_metadata(path)
+    assert parquet._batch_rows(facts) == parquet.ROWS
+    largest = max(facts.row_group(0).column(at).total_uncompressed_size for at in range(4))
+    for memory, count in ((4 * largest - 1, 3), (1, 1)):
+        monkeypatch.setattr(parquet, "MEMORY", memory)
+        assert parquet._batch_rows(facts) == count
     monkeypatch.setattr(parquet, "LARGEST", 99)
     assert refusal(path) == "row group 0 has more than 99 bytes"
 

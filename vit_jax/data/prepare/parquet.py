@@ -67,8 +67,8 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
                 if not 0 <= table.metadata.row_group(group).total_byte_size <= LARGEST:
                     raise DataError(f"{path}: row group {group} has more than {LARGEST:,} bytes")
             columns = find_columns(table.schema_arrow, str(path), label)
-            number = 0
-            for batch in table.iter_batches(_batch_rows(table.metadata), columns=[columns.image, columns.label]):
+            number, size = 0, _batch_rows(table.metadata)
+            for batch in table.iter_batches(size, columns=[columns.image, columns.label]):
                 images, labels = batch.column(0), batch.column(1)
                 for image, value in zip(images, labels, strict=True):
                     name = f"{path.stem}-{number:08d}"
@@ -85,7 +85,7 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
         raise DataError(f"{path}: is damaged, or no Parquet file: {reason(error)}") from None
 
 
-def _batch_rows(metadata: pa.parquet.FileMetaData) -> int:
+def _batch_rows(metadata: pyarrow.parquet.FileMetaData) -> int:
     """Rows to read at a time.
 
     A value that a dictionary holds once may be that of every row, and as large as its column.

@@ -227,7 +227,8 @@ def _in_processes(
     try:
         while True:
             for path, entries in itertools.islice(waiting, 2 * workers - len(running)):
-                running[pool.submit(_work, path, entries)] = path
+                with signals.kept_from_children(*THEIRS):
+                    running[pool.submit(_work, path, entries)] = path
             if not running:
                 return done
             ready, _ = futures.wait(running, 0.25, futures.FIRST_COMPLETED)
@@ -245,11 +246,12 @@ def _in_processes(
 
 
 _write: Callable[[Path, list[Any]], ShardResult]  # of a worker process
+THEIRS = signal.SIGINT, signal.SIGHUP  # signals on which the parent decides when to stop
 
 
 def _start(encoder: Callable[[], Encoder], count: Count) -> None:
     """Initializes a worker process."""
-    signals.follow_parent(signal.SIGINT, signal.SIGHUP)  # the parent decides when to stop
+    signals.follow_parent(*THEIRS)
     global _write
     _write = functools.partial(shards.write_shard, encode=encoder(), count=count)
 
