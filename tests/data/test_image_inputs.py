@@ -90,7 +90,7 @@ def test_files_and_pillow_images_agree_on_alpha():
     }
     for name, (channels, data) in files.items():
         image = Image.open(io.BytesIO(data))
-        file = decoding.load(data, channels=channels, max_pixels=10**6)
+        file = decoding.load_image(data, channels=channels, max_pixels=10**6)
         np.testing.assert_array_equal(loaded(image, channels=channels), file, err_msg=name)
         assert file.shape[:2] == decoding.size(data), name
 
@@ -99,7 +99,7 @@ def test_a_gif_larger_than_its_header_says_is_damaged():
     data = bytearray(saved(RGB.quantize(7), "GIF"))
     data[6] -= 1
     with pytest.raises(decoding.BadImage, match=r"^is a truncated or damaged GIF$"):
-        decoding.decode(bytes(data), channels=3, max_pixels=10**6)
+        decoding.decode_image(bytes(data), channels=3, max_pixels=10**6)
 
 
 def test_alpha_is_a_channel_or_dropped():

@@ -587,7 +587,7 @@ def projections():
         path.write_bytes(data)
         found = readers.open_arrays(path)
         projection_heads.names(found, "teacher.backbone.")
-        projection_heads.read(found, "teacher.backbone.", own, 4)
+        projection_heads.from_arrays(found, "teacher.backbone.", own, 4)
 
     return [save(arrays)], read
 
