@@ -55,7 +55,7 @@ def test_only_the_choice_of_the_rate_for_all_labels_leaves_validation_images_out
     assert (few.cfg.data.eval_split, few.cfg.data.test_split) == ("validation", "test")
 
 
-def test_fine_tuning_waits_for_its_weights_and_begins_with_those_kept(study, tmp_path):
+def test_fine_tuning_waits_for_its_weights_and_begins_with_those_kept(study, tmp_path, monkeypatch):
     origin = study.origin(MAE)
     cell = study.cell(MAE, LABELS, 1e-3, 0, choosing=True)
     assert cell.origin is origin
@@ -69,8 +69,16 @@ def test_fine_tuning_waits_for_its_weights_and_begins_with_those_kept(study, tmp
     study.records.add(origin, 1.0, {"state": "done", "results": {}, "machine": MACHINE})
     with pytest.raises(config.ConfigError, match=r"weights/mae: the weights .* are missing"):
         study.ready()
-    (tmp_path / "weights" / "mae").mkdir(parents=True)
+    # Where its run is still here, it was stopped between its record and its weights.
+    (study.workdir / origin.directory / "checkpoints").mkdir(parents=True)
+    converted = []
+    monkeypatch.setattr(
+        label_efficiency.conversion,
+        "convert",
+        lambda run, kind, folder, dtype: folder.mkdir() or converted.append((run, dtype)),
+    )
     assert study.ready()[0].facts["arm"] == MAE
+    assert converted == [(study.workdir / origin.directory, "float16")]
 
 
 def test_there_is_no_verdict_without_the_control_and_all_seeds(study):
