@@ -95,7 +95,7 @@ def preview(
     *,
     accept: Collection[str] = (),
 ) -> list[tuple[str, str]]:
-    """Describes what `train` would do, as pairs of a label and a text; writes nothing.
+    """Describes a run before `train` starts it, as (label, text) pairs; writes nothing.
 
     Raises a UserError, as `train` would.
 

@@ -160,7 +160,7 @@ def run_steps(
                     results = evaluate(number, live)  # None if a signal cut it short
                     last, stopping = results or last, stop()
                     patience.observe(number, results or {})
-                # Saved after its evaluation: the record holds the results, and tells the best.
+                # Saved after its evaluation, so that the record holds the results.
                 best = results and saver.is_best(results)
                 if saves or stopping or best or patience.over:
                     saver.save(number, live, results)

@@ -60,7 +60,7 @@ class Ours:
 
 
 class Orbax:
-    """orbax's StandardCheckpointer as it comes, and a flush of what it wrote."""
+    """orbax's StandardCheckpointer with its defaults, and a flush of its files."""
 
     def __init__(self, folder: pathlib.Path, target: State) -> None:
         self._folder, self._target = folder, target
@@ -160,7 +160,7 @@ def programs(target: State, where: pathlib.Path | None) -> Iterator[dict[str, An
 def measure(
     names: Sequence[str], where: pathlib.Path | None, *, rounds: int, say: Callable[[str], None]
 ) -> Iterator[list[turns.Compared]]:
-    """Yields for every model what saving and restoring its state takes; raises ConfigError."""
+    """Yields the time to save and restore the state of every model; raises ConfigError."""
     if where is not None and not where.is_dir():
         raise config.ConfigError(f"--workdir={where}: no such folder")
     try:
@@ -239,7 +239,7 @@ def file_system(where: pathlib.Path | None) -> str:
 
 
 def title(where: pathlib.Path | None) -> list[str]:
-    """Lines that say what was measured and where."""
+    """Lines about the measurement and its machine."""
     return [
         "a training state with Adam, random numbers: from the device to the disk, flushed, and "
         "back, not from the page cache; begin to save: until training may go on",

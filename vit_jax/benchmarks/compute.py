@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ def attention() -> turns.Compared:
     dtype, size, batch = ("float32", 112, 8) if backend == "cpu" else ("bfloat16", 224, 256)
     images = jax.random.uniform(jax.random.key(1), (batch, size, size, 3), minval=-1.0)
 
-    def make(kind: str) -> Callable[[], Any]:
+    def make(kind: str) -> Callable[[], object]:
         cfg = config.Model(variant="ViT-Ti/16", num_classes=1000, unroll=12, attention=kind)
         model = models.complete(cfg)
         network = models.create(model, image_size=(size, size), channels=3, dtype=dtype)
@@ -38,7 +37,7 @@ def attention() -> turns.Compared:
 
 
 def startup() -> turns.Compared:
-    """Import, --help, and the first training step on digits, beside a bare Python."""
+    """Import, --help and the first training step on digits, compared with a bare Python."""
     python = [sys.executable]
     with tempfile.TemporaryDirectory() as folder:
         first_step = (

@@ -139,7 +139,7 @@ def measure(rounds: int) -> turns.Compared:
 
 
 def title() -> list[str]:
-    """Lines that say what was measured and where."""
+    """Lines about the measurement and its machine."""
     return [
         f"{STEPS} steps of a run: its loop with loading, augmentation and logs; the same "
         "with images in memory; its compiled step alone with images on the device",

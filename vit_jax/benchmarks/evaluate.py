@@ -145,7 +145,7 @@ def _compare(programs: Programs, what: str, rounds: int) -> list[turns.Compared]
 
 
 def title(batch: int) -> list[str]:
-    """Lines that say what was measured and where."""
+    """Lines about the measurement and its machine."""
     return [
         f"from JPEG files to metrics, and to a file of features, in batches of {batch}; the "
         "forward pass alone: from the same uint8 images on the device to logits",

@@ -13,7 +13,7 @@ QUALITY = 91  # about 110 kB at 500 x 375, as in ImageNet
 
 
 def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path]:
-    """JPEG files: those below a folder, those of a tar unpacked to `folder`, or new ones.
+    """JPEG files: from a folder, from a tar unpacked to `folder`, or generated.
 
     Raises ConfigError if there are none; `data` must exist.
     """

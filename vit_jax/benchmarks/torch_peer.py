@@ -100,7 +100,7 @@ def masked(work, place, pixels, _):
 
 
 def dino(work, place, pixels, _):
-    """The student of DINO's authors and the loss beside its teacher; answers as `supervised`.
+    """The student of DINO's authors and its loss against the teacher; answers as `supervised`.
 
     Two views and eight small ones, 65,536 prototypes, gradients clipped one by one and none for
     the last layer, as in their first epoch.

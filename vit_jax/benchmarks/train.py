@@ -260,7 +260,7 @@ def _compare(work: StepWork, peer: Peer, rounds: int) -> Compared:
 
 
 def title(device: str | None, rounds: int) -> list[str]:
-    """Lines that say what was measured and where."""
+    """Lines about the measurement and its machine."""
     return [
         "one step: uint8 images on the device -> loss, gradient, Adam; parameters float32; "
         f"{rounds} turns of at least {TURN:g} s; medians over the turns; ratios within each turn",

@@ -45,7 +45,7 @@ def config_from_work(work: dict[str, Any]) -> config.Config:
 
 
 def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """A function that takes one step on the first device, and what is known before it."""
+    """A function that takes one step on the first device, and facts about it."""
     first = jax.devices()[0]
     trainer = build(cfg, EXAMPLES, devices=[first])
     program, carried = trainer.compile_step(), [trainer.init_state()]

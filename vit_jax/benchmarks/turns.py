@@ -87,7 +87,7 @@ class Worker:
 
     def __enter__(self) -> "Worker":
         environment = os.environ | {
-            # On a GPU each worker takes the memory it needs, so that several fit beside each other.
+            # On a GPU each worker takes only the memory it needs, so that several fit.
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             # Else the last line of a traceback, which `answer` shows, is about the traceback.
             "JAX_TRACEBACK_FILTERING": "off",
@@ -142,7 +142,7 @@ class Worker:
 
 
 def take(
-    programs: Mapping[str, Callable[[], Any]],
+    programs: Mapping[str, Callable[[], object]],
     *,
     rounds: int,
     before: Callable[[str], object] = lambda name: None,
@@ -180,7 +180,7 @@ def take(
 def ratios(ours: Turns, other: Turns) -> tuple[float, float, float]:
     """Our speed over another program's: the median of the rounds, the lowest and the highest."""
     pairs = zip(ours.seconds, other.seconds, strict=True)
-    # Within a round: what slows down the machine for a while slows down both.
+    # Within a round, so that a busy moment of the machine slows down both.
     found = [peer / own for own, peer in pairs]
     return statistics.median(found), min(found), max(found)
 
@@ -225,7 +225,7 @@ def record(
     command: str,
     versions: Mapping[str, str] | Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A measurement for the records: what, by which code, when and where.
+    """A measurement for the records: values, commit, time and machine.
 
     Args:
       compared: what was measured.

@@ -30,7 +30,7 @@ SECOND = np.uint32(0x7FEB352D)
 
 
 class Digests:
-    """Digests of arrays, computed on their devices while the host goes on.
+    """Digests of arrays, computed on their devices without blocking the host.
 
     All processes must create it, from the thread that runs the other collectives; any thread may
     read it. The arrays may be donated meanwhile.

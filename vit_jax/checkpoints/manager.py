@@ -189,7 +189,7 @@ class Manager:
         return records.best(records.readable(self._directory), self._metric)
 
     def is_best(self, metrics: Mapping[str, float] | None) -> bool:
-        """Whether the metrics beat those of every state saved so far."""
+        """Whether the metrics are better than at every saved step."""
         score = records.score(metrics, self._metric)
         return score is not None and (self._score is None or score > self._score)
 

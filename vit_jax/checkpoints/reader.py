@@ -116,7 +116,7 @@ def restore(
 def _check_fits(
     path: epath.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bool
 ) -> None:
-    """Raises CheckpointError unless names, shapes and dtypes are those of the checkpoint."""
+    """Raises CheckpointError unless names, shapes and dtypes match the checkpoint's."""
     missing = [name for name in wanted if name not in saved]
     if missing:
         raise CheckpointError(

@@ -119,7 +119,7 @@ def write_commit(path: epath.Path, commit: Commit) -> None:
         raise DamagedCheckpoint(f"{COMMIT} reads back differently")
 
 
-def encode_commit(body: Any) -> str:
+def encode_commit(body: object) -> str:
     """A record as its file holds it, with its digest."""
     return json.dumps({"commit": body, "sha256": _sha256(body)})
 
@@ -359,7 +359,7 @@ def first_line(error: BaseException) -> str:
     return line if len(line) <= 200 else f"{line[:200]}..."
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return isinstance(value, int | float) and -math.inf < value < math.inf  # ints of any size
 
 
@@ -387,6 +387,6 @@ def _only_ours(path: epath.Path) -> bool:
     return all(name == STATE or name.startswith((f"{STATE}.", f"{COMMIT}.")) for name in names)
 
 
-def _sha256(body: Any) -> str:
+def _sha256(body: object) -> str:
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -51,7 +51,7 @@ OUT_OF_MEMORY = 78  # would fail again
 # Errors of a path that the user gave and nothing has checked yet.
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS)
 
-# How timm, big_vision or transformers call what is an option here.
+# Names of options in timm, big_vision or transformers.
 ELSEWHERE = {
     "data": "data.root",
     "data_dir": "data.root",

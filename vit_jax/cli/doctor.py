@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints a summary of what was found."""
+    """Prints a summary of the findings."""
     from vit_jax.inference.doctor import page
     from vit_jax.inference.doctor.run import doctor
     from vit_jax.runtime import logs

@@ -102,7 +102,7 @@ def _lines(values: dict[str, Any], indent: str) -> Iterator[str]:
             yield f'{indent}"{key}": {_literal(value)},'
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     """A value as ruff would write it."""
     value = options.to_dict(value)
     if isinstance(value, str):

@@ -226,7 +226,7 @@ def with_scale(
 
 
 def as_recorded(cfg: Config, recorded: Config) -> Config:
-    """The config with what the user left to the data, as a run of it has recorded that."""
+    """The config with options that the user left to the data, as a run recorded them."""
     cfg = with_classes(cfg, recorded.model.num_classes)
     old = recorded.loss
     return with_scale(cfg, old.mean, old.std) if isinstance(old, Regression) else cfg

@@ -306,7 +306,7 @@ def _module(path: pathlib.Path) -> types.ModuleType:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles what the file holds now.
+    """Compiles the file's current content.
 
     Python's byte code stays in use when an edit changes neither the second of the file's time nor
     its size: a seed of 7 made 9 by a script.

@@ -129,7 +129,7 @@ def check_options(cfg: config.Config) -> None:
 
 
 def _check_crops(data: config.Data) -> None:
-    """Raises ConfigError where a crop would be larger than what it is cut from."""
+    """Raises ConfigError for a crop larger than the image it is cut from."""
     if data.crop_pct is not None and data.resize_to is not None:
         raise ConfigError(
             f"data.crop_pct={data.crop_pct:g}: data.resize_to={data.resize_to} sets it too; set "
@@ -307,7 +307,7 @@ def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
 
 
 def _check_phases(cfg: config.Config) -> None:
-    """Raises ConfigError for phases of what has none, and for those that change nothing."""
+    """Raises ConfigError for phases where none are possible, and for phases that change nothing."""
     data, needed = cfg.data, {"objective.name": "supervised", "data.aspect": "fixed"}
     _require(cfg, needed, "has no data.phases")
     for phase in data.phases:

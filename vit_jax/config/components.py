@@ -148,7 +148,7 @@ def modules(kind: str, name: str | None) -> set[str]:
 
 
 def make(section: Any, key: str, /, *given: Any, **named: Any) -> Any:
-    """Calls the component that a section names, with its arguments and what it is given.
+    """Calls the component that a section names, with the section's arguments and further ones.
 
     Raises ConfigError, with the option `key` that names it, where it fails.
     """
@@ -203,7 +203,7 @@ def plugins() -> tuple[str, ...]:
 
 
 def digests(modules: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of the source of imported plug-ins and of the modules beside them that they import.
+    """SHA-256 of the source of imported plug-ins and of the neighboring modules they import.
 
     What is installed (site-packages, this package) has a version instead. A component of the main
     script has no digest: its file changes for other reasons.

@@ -52,7 +52,7 @@ class ColorJitter(Sometimes, components=("color_jitter",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A first part of a run, whose training views are not those of the rest."""
+    """The first part of a run, with training views of its own."""
 
     name: str = option("", "Name of the phase.")
     until: Duration = option(

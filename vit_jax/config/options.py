@@ -176,7 +176,7 @@ def _parameters(kind: Kind, component: Callable[..., Any]) -> dict[str, inspect.
     }
 
 
-def _is_plain(default: Any) -> bool:
+def _is_plain(default: object) -> bool:
     """Whether a default can be written in a config, unlike a function or an array."""
     members = default if isinstance(default, tuple | list) else (default,)
     plain = (*SCALARS, types.NoneType)
@@ -240,12 +240,12 @@ def _label(section: Any) -> str:
 
 
 def _listed(hint: Any) -> Any:
-    """The section of each member, if a type is that of a list of sections; else None."""
+    """The section class of a list type's members; None for other types."""
     members = typing.get_args(hint)
     return members[0] if members and _is_section(members[0]) else None
 
 
-def _has_items(value: Any) -> bool:
+def _has_items(value: object) -> bool:
     return isinstance(value, Mapping) or hasattr(value, "items")  # a ConfigDict is no Mapping
 
 
@@ -581,8 +581,8 @@ def unread(config: Any, key: str, field: Field) -> str:
     return f"{shown} do{'es' * (len(values) == 1)} not read it" if values else ""
 
 
-def show(value: Any) -> str:
-    """A value in the form the command line takes; a section by name, with what it changes."""
+def show(value: object) -> str:
+    """A value as the command line takes it; a section as its name and non-default arguments."""
     if isinstance(value, Duration):
         return str(value)
     if dataclasses.is_dataclass(value):

@@ -48,7 +48,7 @@ UNMEASURED = {
     "mae": "its runs are those of another paper",
     "dino": "its runs are those of another paper",
 }
-# Exhibits without configs, and what makes them.
+# Exhibits without configs, with the command that makes them.
 MADE_BY = {
     "table1": "it has the sizes of the models; `vit_jax list` shows each run's",
     "figure1": "it is a drawing of the model",

@@ -66,7 +66,7 @@ ROOT = Options("data.root", "data.cache", "data.cache_size")
 
 
 class Object(NamedTuple):
-    """An object: its name in the bucket, its bytes, and what changes whenever they do."""
+    """An object: its name in the bucket, its size, and a version that changes with its content."""
 
     name: str
     size: int
@@ -80,14 +80,14 @@ def is_bucket(source: str) -> bool:
 
 
 def describe_copy(source: str, cache: Path) -> str:
-    """Describes, for a dry run, what a copy would read and write; raises DataError."""
+    """The line of a dry run about a copy; raises DataError."""
     _, found, _ = _list_objects(source, PREPARE)
     size = size_text(sum(one.size for one in found.values()))
     return f"would copy {source}: {_counted(found)}, {size}, to {_folder(source, cache)}"
 
 
 def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Path:
-    """The local copy of an address: a folder, or a file if the address is that of one object.
+    """The local copy of an address: a folder, or a file for a single object.
 
     Objects are downloaded whole before they get their names, so a copy that was stopped goes on,
     and one that has changed since is downloaded again. What comes only in part, or changes while it
@@ -231,7 +231,7 @@ def _list_objects(source: str, options: Options) -> tuple[Any, dict[str, Object]
     package, extra = SCHEMES[scheme]
     logging.getLogger(package).setLevel(logging.CRITICAL)  # it logs what it raises
     try:
-        # A listing that is kept would miss what changes.
+        # fsspec keeps listings, and a kept one would hide changes.
         system, root = fsspec.url_to_fs(source, use_listings_cache=False, skip_instance_cache=True)
         listed: Mapping[str, Any] = system.find(root, detail=True)
     except ImportError:

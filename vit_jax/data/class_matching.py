@@ -103,7 +103,7 @@ def find_outputs(
 def match(
     head: Sequence[str], classes: Sequence[str], where: str, *, remedy: str = "", keep: str = ""
 ) -> list[int]:
-    """Matches every class to its output, and logs what it assumes.
+    """Matches every class to its output, and logs its assumptions.
 
     Args:
       head: name of each output.
@@ -181,7 +181,7 @@ def relabel(
     keep: str = "",
     several: bool = False,
 ) -> Source:
-    """Translates the labels of a source to outputs of a head; says what it assumes.
+    """Translates the labels of a source to outputs of a head; logs its assumptions.
 
     Args:
       source: the data.
@@ -255,7 +255,7 @@ def _pair(
 
 
 def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs, str]:
-    """The outputs, and what is assumed, if one side has no names."""
+    """The outputs and the assumption made if one side has no names."""
     count, known = len(head), _imagenet_numbers(classes)
     if not _is_numbered(head):
         numbers, all_of_them = (

@@ -228,7 +228,7 @@ class Folder:
 
 
 def local_root(data: config.Data) -> Path:
-    """The folder of `data.root`, or the copy of what it names in a bucket; raises a UserError."""
+    """The folder of `data.root`, or the local copy of a bucket address; raises a UserError."""
     return bucket.local_root(data.root or "", data.cache, data.cache_size)
 
 
@@ -331,7 +331,7 @@ def _check_names(classes: tuple[str, ...], folder: Path) -> None:
 
 
 def splits_there(data: config.Data) -> config.Data:
-    """The config with the names of its splits replaced by those of existing folders.
+    """The config with its split names replaced by names of existing folders.
 
     Finds `train/` with `val/`, `valid/` or `validation/` automatically; see `splits.find`.
     Other names stay unchanged: opening them reports the error.

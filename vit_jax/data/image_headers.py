@@ -11,7 +11,7 @@ MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")
 
 
 def read_header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
-    """Parses `(format, (height, width))` from the first bytes; None for what is unknown."""
+    """Parses `(format, (height, width))` from the first bytes; None if unknown."""
     for magic, kind, size in (
         (b"\x89PNG\r\n\x1a\n", "PNG", _png_size),
         (b"\xff\xd8\xff", "JPEG", _jpeg_size),

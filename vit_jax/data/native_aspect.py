@@ -56,7 +56,7 @@ def nearest(known: Sequence[Shape], height: int, width: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Cuts off what exceeds the aspect ratio of a shape, and resizes the rest to it."""
+    """Crops to the aspect ratio of a shape, then resizes to it."""
 
     height: int
     width: int

@@ -36,7 +36,7 @@ class Prefetcher(Iterator[Batch]):
     """
 
     def __init__(self, batches: BatchIterator, stop: Callable[[], bool]) -> None:
-        """Wraps an iterator, which `close` closes; `stop` tells whether to stop waiting."""
+        """Wraps an iterator, which `close` closes; waiting ends once `stop()` is true."""
         self._batches, self._stop = batches, stop
         self._asked: queue.SimpleQueue[futures.Future[Batch] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=THREADS[0], daemon=True).start()

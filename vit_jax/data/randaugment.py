@@ -257,7 +257,7 @@ def _warp(image: np.ndarray, matrix: tuple[tuple[float, ...], ...]) -> np.ndarra
     for axis, (of_x, of_y, shift) in enumerate(np.array(matrix, np.float32)):
         # What does not depend on x or on y is worked out for one column or row.
         place = (of_x * x if of_x else 0) + (of_y * y if of_y else 0) + shift
-        # No float32 is between HALF and 1/2: so halves go up, and what is nearer to 0 does not.
+        # HALF is the float32 just below 1/2: halves round up, smaller fractions do not.
         # Below 0 all that counts is what is outside: -1/2 is.
         np.floor(place + HALF, out=place)
         places[:, :, axis] = np.clip(place, -1, np.iinfo(np.int16).max, out=place)

@@ -32,7 +32,7 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names, which a label is an index into, or those of `data.targets`."""
+        """Class names, indexed by labels, or the columns of `data.targets`."""
         ...
 
     def __len__(self) -> int: ...

@@ -426,7 +426,7 @@ class PluggedIn:
 def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     """The training view that the options of `data` describe; it ends at `image_size`."""
     height, width = data.image_size
-    # The crop first: what follows works on the few pixels that are left.
+    # The crop first: later transforms then work on few pixels.
     if data.train_crop == "resize":
         steps: list[Transform] = [Resize(height, width, data.resampling)]
     elif data.train_crop == "random":

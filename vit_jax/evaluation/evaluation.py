@@ -24,7 +24,7 @@ KEY = "evaluation.evaluators"
 
 
 class Evaluation:
-    """The evaluators of a config, and what they are made from.
+    """The evaluators of a config, with the splits and model they use.
 
     Attributes:
       cfg: the config, with the number of classes.
@@ -75,7 +75,7 @@ class Evaluation:
         stop: Callable[[], bool] = lambda: False,
         begin: Callable[[str], None] = lambda _: None,
     ) -> dict[str, float] | None:
-        """Runs all evaluators; None when `stop()` turned true. `begin` is told each one's name."""
+        """Runs all evaluators; None if `stop()` became true. Calls `begin` with each name."""
         results: dict[str, float] = {}
         for name, evaluator in self.evaluators.items():
             begin(name)
@@ -147,7 +147,7 @@ class Evaluation:
             annotated = source.outputs if matched else None
             return evaluators.label_sets(model, cfg, self.runner(source), annotated, keep=keep)
         labels = task_sets.reassess(cfg, source) if real else None
-        # Means are summed batch by batch; only what needs all logits of a split has them gathered.
+        # Means are summed batch by batch; logits are gathered only for metrics that need them all.
         if not cfg.evaluation.metrics and not (own and self._keep):
             return evaluators.classification(model, cfg, self.runner(labels or source), labels)
         if labels is not None:

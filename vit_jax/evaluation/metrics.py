@@ -169,7 +169,7 @@ def _with_intervals(found: Mapping[str, Array]) -> dict[str, float]:
         results[name] = float(values[0])
         if len(values) > 1:
             outside = 50 * (1 - COVERED)
-            # A draw may lack what a metric needs, such as a second class; its value is then NaN.
+            # A resample may lack what a metric needs, such as a second class; it is then NaN.
             known = values[1:][~np.isnan(values[1:])]
             low, high = np.nan, np.nan
             if len(known):

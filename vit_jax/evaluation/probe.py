@@ -12,7 +12,6 @@ Features are sharded over the devices, N x D x 4 bytes; scores exist for BLOCK i
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -177,12 +176,12 @@ def minimize(
     # The line search has evaluated the point that it ends at; this takes both from there.
     value_and_grad = optax.value_and_grad_from_state(objective)
 
-    def going(carry: tuple[Head, Any]) -> jax.Array:
+    def going(carry: tuple[Head, optax.OptState]) -> jax.Array:
         step, norm = (optax.tree.get(carry[1], name) for name in ("count", "grad"))
         # Before the first step the state holds a gradient of zeros.
         return (step == 0) | ((step < STEPS) & (optax.tree.norm(norm) > TOLERANCE))
 
-    def move(carry: tuple[Head, Any]) -> tuple[Head, Any]:
+    def move(carry: tuple[Head, optax.OptState]) -> tuple[Head, optax.OptState]:
         head, state = carry
         value, grad = value_and_grad(head, state=state)
         updates, state = solver.update(

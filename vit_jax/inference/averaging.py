@@ -14,7 +14,7 @@ from vit_jax.checkpoints import record as records
 from vit_jax.inference import conversion, loading
 from vit_jax.utils import storage, tree_utils
 
-# Must be equal too: they define what the inputs mean.
+# Must be equal too: they define the meaning of the inputs.
 PREPROCESSING = ("image_size", "channels", "depth", "mean", "std")
 
 
@@ -67,7 +67,7 @@ def average(
             totals[name] = totals.get(name, 0.0) + np.asarray(leaf, np.float64)
     assert first is not None
     mean = {name: (total / len(members)).astype(np.float32) for name, total in totals.items()}
-    # The temperature was that of other logits.
+    # The temperature was fitted to other logits.
     whole = dataclasses.replace(first, params=tree_utils.nest(mean), temperature=None)
     conversion.save_checkpoint(whole, whole.params, output, f"mean of {', '.join(names)}")
     return [*(f"averaged: {name}" for name in names), f"written: {output} (orbax)"]

@@ -129,7 +129,7 @@ def _save_adapter(
     base = loading.adapter_base(cfg, record["classes"])
     held = jax.device_get(loading.load_held(directory, number, cfg))
     params = tree_utils.flatten(held["params"])
-    # An adapter is loaded beside its base, so that must still be the one that the run was trained
+    # An adapter is loaded together with its base, so that must still be the one the run was trained
     # on.
     frozen = {name: params[name] for name in base.params if name not in base.shapes}
     if adapter_file.digest_params(frozen) != base.digest:
@@ -156,7 +156,7 @@ def _save_adapter(
 def _write_peft(
     output: pathlib.Path, opened: loading.LoadedModel, arrays: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """Writes an adapter folder of PEFT, of what a run has trained; lines for people."""
+    """Writes a run's trained parameters as an adapter folder of PEFT; returns lines for people."""
     cfg, base = opened.config, str(opened.config.init_from)
     if cfg.lora.rank is None:
         raise config.ConfigError("--to=peft: the run has no LoRA; write --to=adapter, or --to=hf")

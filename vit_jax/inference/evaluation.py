@@ -159,7 +159,9 @@ def write_tables(
             _write_table(part / "confusion.csv", ("truth", *classes), listed)
 
 
-def _write_table(file: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _write_table(
+    file: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
     with file.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened:
         writer = csv.writer(opened, lineterminator="\n")
         writer.writerow(header)

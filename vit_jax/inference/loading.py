@@ -219,7 +219,7 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
 
 
 class Initial(NamedTuple):
-    """Parameters to start from, a line on every difference, and what their files leave open."""
+    """Parameters to start from, a line on every difference, and assumptions about their files."""
 
     params: models.Params
     notes: list[str]
@@ -813,7 +813,7 @@ def _rows(
     for shape, places in by_shape.items():
         for first in range(0, len(places), BATCH):
             part = places[first : first + BATCH]
-            # One image costs an image, and a shape compiles at most twice: 32 and what remains.
+            # A single image costs no padding, and a shape compiles at most twice: 32 and the rest.
             size = 1 << (len(part) - 1).bit_length()
             images = np.zeros((size, *shape), views[part[0]].dtype)
             batch = {"image": images}

@@ -1,4 +1,4 @@
-"""The README.md of an exported folder: what the Hugging Face Hub shows of a model."""
+"""The README.md of an exported folder, the model's page on the Hugging Face Hub."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def text(
 
 
 def _outputs(opened: loading.LoadedModel) -> tuple[str, ...]:
-    """The names of what it predicts; () for one that learned without labels, whatever its data."""
+    """The names of the model's outputs; () for one that learned without labels."""
     return opened.classes if opened.config.needs_labels else ()
 
 

@@ -1,4 +1,4 @@
-"""Exports a checkpoint as an ONNX program, and runs it beside the checkpoint before it is kept.
+"""Exports a checkpoint as an ONNX program, kept only if its outputs agree with the checkpoint's.
 
 jax2onnx translates the program of `inference.export`; onnxruntime runs the file. Neither is a
 requirement of this package: jax2onnx's bounds on others are narrower than what works with it.
@@ -23,7 +23,7 @@ from vit_jax.inference import export, loading
 from vit_jax.utils import storage
 from vit_jax.utils.messages import size_text
 
-# The versions that are tested together; what onnxruntime and jax2onnx import beside them.
+# Versions that are tested together, with packages that onnxruntime and jax2onnx import.
 TESTED = (
     "jax2onnx==0.17.1", "onnx==1.23.2", "onnx_ir==1.1.0", "onnxruntime==1.32.0",
     "equinox==0.13.8", "jaxtyping", "wadler-lindig", "sympy", "mpmath", "dm_pix",

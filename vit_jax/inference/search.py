@@ -183,7 +183,7 @@ def create_document(
     folder: pathlib.Path,
     found: list[SimilarImage],
 ) -> Document:
-    """The query and what was found, with pictures."""
+    """The query and the images found for it, with pictures."""
     blocks: list[Picture | Paragraph] = []
     for place, one in [(query, None), *((folder / match.image, match) for match in found)]:
         caption = "The query" if one is None else f"{one.image}, {one.similarity:.3f}"

@@ -6,6 +6,7 @@ Grids are (rows, columns) of patches in raster order. Those of `Sequences` diffe
 import dataclasses
 import functools
 import math
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -197,7 +198,7 @@ class Rotary:
         positions = np.indices(self.grid).reshape(2, -1).T[None]
         return self._angles(positions, np.array([[self.grid]]), np).astype(np.float32)
 
-    def _angles(self, positions: Any, grids: Any, xp: Any) -> Any:
+    def _angles(self, positions: Any, grids: Any, xp: types.ModuleType) -> Any:
         """The angles of tokens at rows and columns (B, P, 2) of grids (B, 1, 2), (B, N, d/2)."""
         frequencies = self.base ** -(np.arange(self.features // 4) * 4 / self.features)
         if self.reference is not None:
@@ -290,7 +291,9 @@ def fixed(
     return None
 
 
-def interpolation(index: Any, length: Any, old: int, method: str, xp: Any = jnp) -> Any:
+def interpolation(
+    index: Any, length: Any, old: int, method: str, xp: types.ModuleType = jnp
+) -> Any:
     """Interpolation weights (..., old) of positions on an axis resized from `old` ones.
 
     Args:
@@ -330,7 +333,7 @@ def interpolation(index: Any, length: Any, old: int, method: str, xp: Any = jnp)
     return weights
 
 
-def _cubic(far: Any, a: float, xp: Any) -> Any:
+def _cubic(far: Any, a: float, xp: types.ModuleType) -> Any:
     """Keys' cubic kernel."""
     near = ((a + 2) * far - (a + 3)) * far * far + 1
     outer = a * (((far - 5) * far + 8) * far - 4)

@@ -1,4 +1,4 @@
-"""Counts a compiled program's traffic between devices, and the arithmetic beside it."""
+"""Counts a compiled program's traffic between devices, and the arithmetic that overlaps it."""
 
 import collections
 import dataclasses
@@ -53,7 +53,7 @@ def read_transfers(text: str) -> list[Transfer]:
 
 @dataclasses.dataclass
 class _Seen:
-    """A collective of the program, and the cycles of compute beside it."""
+    """A collective of the program, and the cycles of compute that overlap it."""
 
     kind: str
     bytes: int
@@ -89,7 +89,7 @@ class _Schedule:
                 self.visit(_named("to_apply", line), count)
             elif operation.endswith("-done"):
                 started.pop(operand, None)
-            # An asynchronous operation goes on under the label of its latest update.
+            # Later instructions name an asynchronous operation by its latest update.
             elif operation == "async-update":
                 started[label] = started.pop(operand, [])
             else:
@@ -101,11 +101,11 @@ class _Schedule:
                 )
 
     def note(self, line: str, count: int) -> list[_Seen]:
-        """Notes the collectives of an instruction; returns those that its compute runs beside."""
+        """Notes the collectives of an instruction; returns those that its compute overlaps."""
         beside = []
         for kind, size, chain in self.collectives(line, ""):
             one = _Seen(kind, size, count)
-            # One that runs beside arithmetic is written in every fusion it passes through.
+            # One that overlaps arithmetic is listed in every fusion it passes through.
             known = self.chains.setdefault((kind, chain), one) if chain else one
             if known is one:
                 self.seen.append(one)

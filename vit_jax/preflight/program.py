@@ -95,7 +95,7 @@ class Report:
     bandwidth: float | None
     links: float | None
     compile_seconds: float
-    # Collectives beside arithmetic: {"kind", "bytes", "count", "beside"}; None: not recorded.
+    # Collectives that overlap arithmetic: {"kind", "bytes", "count", "beside"}; None: not recorded.
     asynchronous: list[dict[str, Any]] | None = None
     width: int | None = None  # of tokens; None: no ViT, or not recorded
 
@@ -307,7 +307,7 @@ def _without_loops(cfg: config.Config) -> config.Config:
     ).apply(cfg)
 
 
-def _device_bytes(tree: Any) -> int:
+def _device_bytes(tree: object) -> int:
     """The bytes that one device stores of sharded arrays."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

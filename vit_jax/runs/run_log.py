@@ -97,7 +97,7 @@ class RunLog:
         self._timer.steps += 1
         self.check_step(step, metrics, ids)
         logged = self._durations.logs(step, self._cfg.logging.every)
-        # The clock decides only what is shown: what is written is that of an unbroken run.
+        # The clock decides only what is shown; the files are those of an uninterrupted run.
         if not (logged or self._progress.due(step)):
             return
         rows, steps = self._cfg.train.batch_size, self._timer.steps

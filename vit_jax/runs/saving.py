@@ -47,7 +47,7 @@ class Saver:
         files: RunFiles,
         patience: Patience,
     ) -> None:
-        """`facts`, and those of `patience`, are recorded with every checkpoint."""
+        """`facts`, and the state of `patience`, are recorded with every checkpoint."""
         self._manager, self._facts, self._files = manager, facts, files
         self._patience = patience
         self._durations, self._cfg = trainer.durations, trainer.cfg

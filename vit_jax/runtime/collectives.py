@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -10,8 +10,10 @@ from jax.experimental import multihost_utils
 
 from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint
 
+T = TypeVar("T")
 
-def broadcast_from_main(function: Callable[[], Any]) -> Any:
+
+def broadcast_from_main(function: Callable[[], T]) -> T:
     """Process 0's result, passed as JSON, in every process, or raises its error."""
     if jax.process_count() == 1:
         return function()

@@ -48,7 +48,7 @@ def cache_programs() -> None:
         logs.log.info("compiled programs are not kept: %s", error)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # By default jax keeps what took a second to compile: not the many small programs of a start.
+    # By default jax caches only programs that took a second to compile; a start has many smaller.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 

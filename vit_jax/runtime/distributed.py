@@ -26,7 +26,7 @@ NAMING = 20.0  # seconds to look up the names of hosts, at most, when one is los
 FOLDER = "hosts"  # of a run directory: a file for each process, which names its host
 
 
-# What all processes must share, and what to do where they do not.
+# Facts that must be equal in all processes, with the remedy where they are not.
 REMEDIES = {
     "code": "install the same version everywhere",
     "plugins": "give every process the same --plugins, of equal content",

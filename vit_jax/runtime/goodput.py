@@ -49,7 +49,7 @@ class GoodputLog:
     """Writes `sessions.json` of a run directory: an entry per process, the last one growing."""
 
     def __init__(self, workdir: pathlib.Path, step: int, *, age: float) -> None:
-        """Begins a session of a process that began `age` seconds ago and goes on from a step."""
+        """Begins a session of a process that started `age` seconds ago and resumes from a step."""
         self._file = workdir / FILE
         self._before = read_sessions(self._file)
         self._began = time.time() - age

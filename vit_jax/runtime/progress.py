@@ -64,7 +64,7 @@ class Progress:
     SLOW = 2.0  # seconds after which a log line names the activity
 
     def __init__(self, what: str = "starting", *, active: bool = True) -> None:
-        """Shows the activity `what`, unless another process owns the display."""
+        """Shows an activity, unless another process owns the display."""
         self.active = active
         self.total = 0
         self._doing, self._since = what, time.monotonic()

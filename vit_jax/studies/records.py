@@ -58,7 +58,7 @@ class Records:
         self.reload()
 
     def reload(self) -> None:
-        """Adds what another process has recorded since the file was read."""
+        """Adds records that another process has written since the file was read."""
         if self.path is None or not self.path.is_file():
             return
         before, self._size = self._size, self.path.stat().st_size
@@ -160,7 +160,7 @@ class Records:
                 ) from None
             yield record
 
-    def _check(self, record: Any) -> None:
+    def _check(self, record: object) -> None:
         """Raises ValueError unless this is the record of a cell."""
         if not isinstance(record, Mapping):
             raise ValueError("not an object")
@@ -177,7 +177,7 @@ class Records:
             raise ValueError(f"state is neither {DONE} nor {FAILED}")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Whether a JSON value is a finite number below `LARGEST`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 

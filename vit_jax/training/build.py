@@ -75,7 +75,7 @@ class Trainer:
 
     @property
     def machine_cfg(self) -> config.Config:
-        """The config with the `model.unroll` of these devices; runs record what the user set."""
+        """The config with `model.unroll` for these devices; runs record the user's value."""
         return dataclasses.replace(self.cfg, model=self.model.config)
 
     @functools.cached_property
@@ -164,7 +164,7 @@ def build(
     checks.check_devices(cfg, len(devices))
     durations = Durations.from_config(cfg, examples)
     platform = devices[0].platform
-    # For the model alone: `cfg`, which the run records, keeps what the user set.
+    # For the model alone: `cfg`, which the run records, keeps the user's value.
     network = dataclasses.replace(cfg.model, unroll=unroll(cfg.model, platform))
     model = create_model(dataclasses.replace(cfg, model=network), platform)
     setup = objectives.Setup(cfg, model, durations, examples, teacher, counts)
@@ -199,7 +199,7 @@ def describe_run(cfg: config.Config) -> list[tuple[str, str]]:
 
 
 def unroll(model: config.Model, platform: str) -> int:
-    """`model.unroll`, or what trains fastest on this kind of device."""
+    """`model.unroll`, or the fastest value for training on this kind of device."""
     if model.unroll is not None:
         return model.unroll
     if platform == "cpu" and model.remat not in ("none", "attention"):

@@ -9,13 +9,13 @@ import jax
 
 from vit_jax.config import ConfigError
 
-# Scatters what would be summed whole and cut, also where the last axis does not fill a tile.
+# Reduce-scatter instead of all-reduce and slice, also where the last axis does not fill a tile.
 SCATTER = {
     "xla_tpu_use_minor_sharding_for_major_trivial_input": True,
     "xla_tpu_relayout_group_size_threshold_for_reduce_scatter": "1",
     "xla_tpu_assign_all_reduce_scatter_layout": True,
 }
-# Gathers beside matrix products, which v5e does by default.
+# All-gathers overlapped with matrix products, as v5e does by default.
 GATHER = {
     "xla_enable_async_all_gather": True,
     "xla_tpu_enable_async_collective_fusion": True,
@@ -23,13 +23,13 @@ GATHER = {
     "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
     "xla_tpu_overlap_compute_collective_tc": True,
 }
-# Collectives on the SparseCores, beside the arithmetic of TensorCores; tpu7x's are by default.
+# Collectives on the SparseCores, overlapped with the TensorCores; the default on tpu7x.
 OFFLOAD: dict[str, str | bool] = {
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
 }
-# What each gives, and what lost: docs/preflight.md.
+# Gains of each, and options that were tried and lost: docs/preflight.md.
 OPTIONS: dict[str, dict[str, str | bool]] = {
     "v3": SCATTER | GATHER,
     "v5p": OFFLOAD,

@@ -1,4 +1,4 @@
-"""The durations of a run in steps, and what happens at each step."""
+"""The durations of a run in steps, and which events are due at a step."""
 
 import dataclasses
 from typing import Self

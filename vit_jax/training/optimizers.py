@@ -15,7 +15,7 @@ from vit_jax.config import components, patterns
 from vit_jax.utils import tree_utils
 from vit_jax.utils.tree_utils import Tree
 
-# Kernels (D, H, d), with one input axis; those of others come before their last axis.
+# Kernels (D, H, d) have one input axis; in all others, every axis but the last is one.
 HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
 HEADS = re.compile("/(query|key|value)/")
 

@@ -27,7 +27,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
         check_read(config.build(values), config.changed(config.build(values)))
     own, source = values.get("data"), overrides.get("data.source")
     if source in ("folder", "csv") and isinstance(own, Mapping) and own.get("source") != source:
-        # Its splits are those of other data, which knew no validation split, say.
+        # Its splits belong to other data, which may have had no validation split.
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
     cfg = config_from_values(values, overrides, tiny=tiny)
@@ -43,14 +43,14 @@ def config_from_values(
     cfg = config.build(given)
     own = given.get("data", {})
     if cfg.data.source in ("folder", "csv") and "eval_split" not in own:
-        # A validation split beside the training images is there to choose.
+        # A folder with its own validation split is meant to choose the checkpoint by it.
         test = cfg.data.test_split if "test_split" in own else split_roles.AUTO
         data = dataclasses.replace(cfg.data, eval_split=split_roles.AUTO, test_split=test)
         cfg = dataclasses.replace(cfg, data=data)
     check_read(cfg, overrides)
     if tiny:
         small = shrink(cfg)
-        # Overridden options keep their values, but those of a source that is replaced.
+        # Overridden options keep their values, except arguments of a source that is replaced.
         gone = {key for key, _, _ in config.fields(cfg)} - {k for k, _, _ in config.fields(small)}
         gone = set() if "data.source" in overrides else gone
         kept = {key: value for key, value in overrides.items() if key not in gone}

@@ -46,7 +46,7 @@ def create_state(
         # A copy: the step donates its state, and a buffer can be donated only once.
         state["ema"] = jax.tree.map(jnp.copy, trained)
     if kept := objective.init_state(params):
-        # Copies likewise: it may hold parameters.
+        # Copied for the same reason: it may hold parameters.
         state["objective"] = jax.tree.map(jnp.copy, dict(kept))
     return state
 

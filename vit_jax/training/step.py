@@ -57,7 +57,7 @@ def create_step(
         params = _gathered(objective.model, state["params"], cfg)
         (loss, measured), grads = gradient(params, batch, inputs)
         measured = objective.summarize(measured, inputs)
-        # Before clipping, which is the optimizer's: the log shows what the clip acts upon.
+        # Before clipping, which the optimizer does: the log shows what is compared with the limit.
         norm = optax.tree.norm(grads)
         # Any number that is not finite makes the norm so, too: two scalars tell of all gradients.
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -118,7 +118,7 @@ def _gathered(model: models.Classifier, params: Params, cfg: config.Config) -> P
     split = sharding.constrain(model.cast(params), cfg.mesh, sharding.UPDATE)
     if not _hides_links(cfg, devices):
         return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
-    # One ring after the other: TPUs sum what is thinner than a tile, which takes twice the bytes.
+    # One ring after the other: a joint reduction of arrays thinner than a tile doubles the bytes.
     steps = (sharding.REDUCE, sharding.COMPUTE)
     return sharding.gather_params(split, cfg.mesh, steps, required(cfg.model.depth))
 
@@ -130,7 +130,7 @@ def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
 
 
 def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) -> Gradient:
-    """Builds (params, batch, inputs) -> ((loss, measures), gradients of what trains).
+    """Builds (params, batch, inputs) -> ((loss, measures), gradients of trainable parameters).
 
     Gradients are float32 and sharded like their update.
     """
@@ -262,7 +262,7 @@ def compile_step(
     with jax.set_mesh(mesh):
         lowered = jitted.lower(target, batch, teacher_params)
         device = mesh.devices.flat[0]
-        # With more images a device, what these options cost is more than what they hide (see FEW).
+        # With more images per device these options cost more than they hide (see FEW).
         options = compiler_options.for_device(device) if _hides_links(cfg, mesh.size) else {}
         if cfg.train.sdc_checker:
             options = options | compiler_options.sdc_checker(device)

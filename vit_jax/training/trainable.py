@@ -105,7 +105,7 @@ class Trainable:
         return tree_utils.map_named(one, params)
 
     def network(self, trained: Tree, params: Tree) -> models.Params:
-        """The forward-pass parameters: base weights beside scaled LoRA adapters."""
+        """The forward-pass parameters: base weights and scaled LoRA adapters."""
         params = self.join(trained, params)
         return lora.scaled(self.lora, params) if self.lora.rank else params
 
@@ -124,7 +124,7 @@ class Trainable:
         return lora.merge(self.lora, params) if self.lora.rank else params
 
     def scale(self, updates: Tree, trained: Tree, step: jax.Array) -> Tree:
-        """Applies each parameter's own rate and weight decay to the updates of what trains."""
+        """Applies each trainable parameter's own learning rate and weight decay to its update."""
         specs = self.specs
         if specs is None:
             return updates
@@ -267,7 +267,7 @@ def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarr
         elif options.only:
             allowed = only[name]
         else:
-            # Beside adapters trains what no base has: a new head, and what the objective adds.
+            # With adapters trains all that no base has: a new head, the objective's parameters.
             allowed = np.full(count, not adapters or name.startswith((*HEAD, f"{OBJECTIVE}/")))
         return allowed & ~frozen[name]
 
@@ -321,7 +321,7 @@ def _rates(
 def _factors(
     options: config.Optimizer, layers: Mapping[str, int], what: str
 ) -> dict[str, np.ndarray]:
-    """The factor on `what` (lr or decay) of the first group that takes each layer; NaN: none."""
+    """For each layer the factor on `what` (lr or decay) of the first matching group; NaN: none."""
     masks = [_matching([group.pattern], layers, "optimizer.groups") for group in options.groups]
     found = {name: np.full(count, np.nan) for name, count in layers.items()}
     for group, mask in reversed([*zip(options.groups, masks, strict=True)]):  # the first one last

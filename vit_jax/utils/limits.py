@@ -8,7 +8,7 @@ import io
 import json
 import os
 import stat
-from typing import Any
+from typing import IO, Any
 
 MIB = 2**20
 
@@ -49,7 +49,7 @@ def read_file(path: Any, most: int) -> bytes:
         return _all(file, most)
 
 
-def _all(file: Any, most: int) -> bytes:
+def _all(file: IO[bytes], most: int) -> bytes:
     data = bytearray()
     while chunk := file.read(MIB):  # a larger number would be allocated first
         data += chunk
@@ -78,12 +78,12 @@ def load_json(data: bytes | str) -> Any:
     return values
 
 
-def read_json(path: Any, most: int) -> Any:
+def read_json(path: str | os.PathLike[str], most: int) -> Any:
     """Parses a JSON file; raises OSError, or ValueError for another file."""
     return load_json(read_file(path, most))
 
 
-def _check_depth(values: Any) -> None:
+def _check_depth(values: object) -> None:
     level, depth = [values], 1
     while level := [
         inner

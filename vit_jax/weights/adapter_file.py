@@ -1,4 +1,4 @@
-"""Adapter folders: what a run has trained beside a base that stays where it is.
+"""Adapter folders: the trained parameters of a run, loaded together with its base.
 
 `adapter.json` holds the run's config, which names the base, its classes, a digest of what was
 frozen, and one of the folder itself: of these fields and of the arrays by our names in

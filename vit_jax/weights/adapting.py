@@ -256,7 +256,7 @@ def _biases(
 
 
 def _whose(name: str, head: str) -> str:
-    """Why a head array is new or dropped; `head`: those of the classification layer."""
+    """Why a head array is new or dropped; `head`: the arrays of the classification layer."""
     return "of masked patch prediction" if name.startswith(MASKED) else head
 
 

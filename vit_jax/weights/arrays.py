@@ -1,4 +1,4 @@
-"""Named arrays of a file of weights, the error of what is none, and the limits of all formats."""
+"""Named arrays of a weights file, the error for other files, and the limits of all formats."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ class ArraySpec:
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """Arrays by name; `read` loads one of them; `metadata` is text that a file holds beside them.
+    """Arrays by name; `read` loads one of them; `metadata` is further text in the file.
 
     `read` raises WeightsError, which names the array, if it is damaged.
     """

@@ -33,7 +33,7 @@ from vit_jax.weights import (
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.family import FAMILIES, Family, Files, Hints
 
-# Options that determine the function of a model, and those of its preprocessing.
+# Options that determine a model's function and its preprocessing.
 ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "pooled_layers"),
     *("class_token", "position", "class_position", "position_place", "representation_size"),
@@ -238,7 +238,7 @@ def _normalized(
 def _with_biases(
     params: models.Params, spec: mapping.ModelSpec, family: Family
 ) -> tuple[models.Params, mapping.ModelSpec, tuple[str, ...]]:
-    """The same function with zeros for biases that a family always has, and what changed."""
+    """The same function with zeros for biases that a family always has, and a line on each."""
     # A bias of zeros computes the same as none. A family without some biases leaves them out in
     # groups only, such as those of queries, keys and values.
     lacking = frozenset(spec.model.biasless)
@@ -380,7 +380,7 @@ def _view(data: config.Data) -> dict[str, Any]:
     return made
 
 
-def _difference(key: str, value: Any, other: Any, kind: str, *, folder: bool) -> str:
+def _difference(key: str, value: object, other: object, kind: str, *, folder: bool) -> str:
     form, remedy = PROJECTS[kind].form, ""
     if kind == "timm" and not folder:
         form, remedy = "a .safetensors file alone", "write a folder, a path without that suffix"

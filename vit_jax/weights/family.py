@@ -1,4 +1,4 @@
-"""Foreign model families: one object holds what is known of the files of one architecture.
+"""Foreign model families: one object holds all knowledge of one architecture's files.
 
 A new family is one new file: a subclass of `Family` with what its files look like, what they leave
 open and where they store each parameter. `register` adds it; `families/` has the built-in ones.
@@ -44,7 +44,7 @@ ANY_SIZE = {"data.image_size": "as in training; a ResNet takes any"}  # as an as
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hints:
-    """Information beside the arrays: JSON files by name, and the user's config.
+    """What comes with the arrays: JSON files by name, and the user's config.
 
     The config only provides what the files leave open, such as `image_size` for learned positions
     if it has equally many patches.
@@ -79,7 +79,7 @@ class Family:
     # Import
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
-        """Whether the arrays, with the files beside them, are of this family."""
+        """Whether the arrays, with the JSON files that come with them, belong to this family."""
         raise NotImplementedError
 
     def prepared(self, arrays: Arrays, hints: Hints) -> Arrays:
@@ -110,7 +110,7 @@ class Family:
         """Raises WeightsError for a model that `expresses` but that the family cannot hold."""
 
     def files(self, spec: ModelSpec) -> Files:
-        """The JSON files to write beside the arrays."""
+        """The JSON files to write along with the arrays."""
         return {}
 
     def constants(self, spec: ModelSpec) -> Mapping[str, np.ndarray]:

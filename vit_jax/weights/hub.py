@@ -97,7 +97,7 @@ def fetch(
     wanted = [_CachedFile(url, root, root / cache_path(url)) for url in source.urls]
     wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
-        # Where all that is needed is here, what is optional was not there before.
+        # All required files are cached: an optional one that is not did not exist at download.
         if not all(one.path.is_file() for one in wanted if one.url not in source.optional):
             for one in wanted:
                 if not one.path.is_file():
@@ -205,7 +205,7 @@ def _complete_file(one: _CachedFile, bar: Bar, wait: Callable[[float], object]) 
 
 
 def _receive(one: _CachedFile, bar: Bar) -> None:
-    """Receives what a part lacks; raises WeightsError or _BrokenOff."""
+    """Downloads the missing rest of a file; raises WeightsError or _BrokenOff."""
     here, state = one.known()
     if here and here == state.get("total"):
         return
@@ -237,7 +237,7 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
             os.fsync(file.fileno())
     if total is not None and here < total:
         raise _BrokenOff(f"broke off after {here:,} of {total:,} bytes")
-    # Without a length, a connection that ends tells a whole file from half of one by its content.
+    # Without a length, only its content shows whether a file is whole when the connection ends.
     sure = total is not None or response.chunked or one.sha256 is not None
     if not sure and (one.path.suffix.lower() == ".csv" or not _is_whole(one)):
         one.part.unlink()
@@ -252,7 +252,7 @@ def _read_body(response: Any) -> bytes:
 
 
 def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> Any:
-    """The answer of the server, asked for what comes after the bytes that are here."""
+    """The server's response to a request for the bytes after those already here."""
     url = mirrored(one.url)
     headers = {"User-Agent": f"vit_jax/{__version__}"}
     if here:
@@ -414,7 +414,7 @@ def cache_path(url: str) -> pathlib.PurePosixPath:
 
 
 def shown(url: str) -> str:
-    """An address as messages show it: without what may be secret in it."""
+    """An address for messages, without the parts that may be secret."""
     return re.sub(r"\?.*|(?<=://)[^/@]*@", "", url)
 
 

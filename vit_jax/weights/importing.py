@@ -33,7 +33,7 @@ from vit_jax.weights.family import FAMILIES, NOT_OFFERED, Family, Files, Hints
 
 BESIDE = ("config.json", huggingface.PREPROCESSOR, huggingface.PROCESSOR, timm.OPEN_CLIP)
 INDEX = ".index.json"
-# Files of weights in a folder, of which the first there is taken.
+# Files of weights in a folder; the first that exists is taken.
 WHOLE = (
     "model.safetensors", "pytorch_model.safetensors", "open_clip_model.safetensors",
     f"model.safetensors{INDEX}", "pytorch_model.bin", "open_clip_pytorch_model.bin",
@@ -44,7 +44,7 @@ ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
 WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 BLOCK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.")
 CHUNK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.(\d+\.)")
-# Of several models in a file: what is evaluated rather than what is trained, its moments last.
+# Of several models in a file: the evaluated one before the trained one, moments last.
 BETTER = {"params", "target", "teacher", "ema"}  # or a word of it, as in model_ema
 WORSE = re.compile(r"(?:^|[./])(?:student|mu|nu|opt_state|optimizer|state|exp_avg\w*)(?=[./])")
 # Forms of a layer other than its weight, by which nothing can be computed as it stands.
@@ -297,7 +297,7 @@ def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, File
     arrays = peft_files.merged(folder, plain)
     fields = dict(files.get("config.json", {}))
     if fields and (count := peft_files.outputs(arrays, plain)) is not None:
-        # The names are those of the base's head; a folder of PEFT has none of its own.
+        # The base's head gives the names; a folder of PEFT has none of its own.
         for key in ("id2label", "label2id", "problem_type"):
             fields.pop(key, None)
         files = {**files, "config.json": {**fields, "num_labels": count}}
@@ -471,7 +471,7 @@ def _rank(prefix: str) -> tuple[bool, bool, int, str]:
 
 
 def _below(arrays: Arrays, prefix: str) -> tuple[Arrays, list[str]]:
-    """The arrays below a prefix and a head beside it; the names of all others."""
+    """The arrays below a prefix, with a head outside it; and the names of all others."""
     names = {name: name.removeprefix(prefix) for name in arrays.specs if name.startswith(prefix)}
     known = set(names.values())
     head = next((f.head for f in FAMILIES if not known.isdisjoint(f.anchors)), Family.head)

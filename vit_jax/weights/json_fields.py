@@ -13,11 +13,11 @@ Fields = Mapping[str, Any]  # of a JSON file
 
 LARGEST = 10**6  # of the whole numbers in configurations of models
 MOST = 80  # characters of a value in a message
-# transformers' `problem_type`, by the loss that says what outputs mean; of softmax it says nothing.
+# transformers' `problem_type` by loss; it has no value for softmax.
 PROBLEMS = {"sigmoid": "multi_label_classification", "mse": "regression"}
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value formatted for messages."""
     text = repr(value)
     return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
@@ -101,7 +101,7 @@ def labels(values: Fields, key: str, count: int) -> tuple[str, ...]:
     return tuple(value)
 
 
-def loss(kind: Any) -> str | None:
+def loss(kind: object) -> str | None:
     """The loss of a `problem_type`; None for another."""
     return next((name for name, problem in PROBLEMS.items() if problem == kind), None)
 

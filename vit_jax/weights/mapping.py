@@ -137,7 +137,7 @@ class ModelSpec:
     # How outputs become probabilities: `softmax`, `sigmoid`, a loss of a plug-in; None: not said.
     loss: str | None = None
     # What names, shapes and config files leave open, with the reason for each choice: options by
-    # dotted name, and in words what is no option.
+    # dotted name, and other facts in words.
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # How it was trained, where the source has the decoder of a masked autoencoder too.
     mae: config.Mae | None = None

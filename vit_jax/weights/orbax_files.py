@@ -1,4 +1,4 @@
-"""Reads the arrays of Orbax checkpoints of other programs: trees saved as they are, in a folder.
+"""Reads the arrays of Orbax checkpoints of other programs: plain trees in a folder.
 
 A folder has one Zarr array for each name, either in folders of their own or all in one key-value
 store (OCDBT); a checkpoint of several items has such a folder for each. Names join the keys on the
@@ -45,7 +45,7 @@ def recognizes(path: pathlib.Path) -> bool:
 
 
 def open_arrays(path: pathlib.Path) -> dict[str, OrbaxArray]:
-    """The arrays by their names, joined by slashes, that of an item first.
+    """The arrays by their names joined by slashes, the item's name first.
 
     Raises WeightsError for other contents, ValueError for damage.
     """
@@ -68,7 +68,7 @@ def size(path: pathlib.Path) -> int:
 
 
 def _items(path: pathlib.Path) -> dict[str, pathlib.Path]:
-    """The folders of arrays by the names of their items; that of the checkpoint itself has none."""
+    """The folders of arrays by item name; the checkpoint's own folder has the empty name."""
     if _holds_arrays(path):
         return {"": path}
     children = itertools.islice(path.iterdir(), MAX_ENTRIES)

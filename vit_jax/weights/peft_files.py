@@ -136,7 +136,7 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
 
 
 def outputs(arrays: Arrays, before: Arrays) -> int | None:
-    """The outputs of a head that an adapter brings; None if it keeps that of its base."""
+    """The number of outputs of an adapter's own head; None if it keeps the base's head."""
     for name, spec in arrays.specs.items():
         if HEAD.fullmatch(name) and before.specs.get(name) != spec:
             return spec.shape[0]
@@ -182,7 +182,7 @@ def _scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
     alpha = settings.get("lora_alpha")
     patterns = settings.get("alpha_pattern") or {}
     if patterns:
-        # PEFT takes keys as regular expressions; what people write are ends of names.
+        # PEFT takes keys as regular expressions; in practice they are ends of names.
         if not isinstance(patterns, dict) or not all(NAME.fullmatch(str(key)) for key in patterns):
             raise WeightsError(f"{CONFIG}: alpha_pattern: is not numbers by name; {MERGE}")
         parts = layer.split(".")

@@ -72,7 +72,7 @@ def from_arrays(arrays: Arrays, encoder: str, own: config.Dino, width: int) -> m
 
 
 def names(arrays: Arrays, encoder: str) -> set[str]:
-    """The arrays of the heads beside an encoder, and of the embedding of masked patches."""
+    """The arrays of an encoder's projection heads, and of the embedding of masked patches."""
     around = encoder.removesuffix("backbone.")
     heads = tuple(around + name for name in (*VIEW_HEADS, PATCH_HEAD))
     masked = {encoder + name for name in MASKED}
@@ -121,7 +121,7 @@ def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) 
 
 
 def to_arrays(params: models.Params) -> dict[str, np.ndarray]:
-    """The arrays of an objective's parameters, as beside `backbone.` in the authors' files."""
+    """An objective's parameters as arrays, named as in the authors' files next to `backbone.`."""
     several = PATCHES in params
     found = _written(params, "dino_head." if several else "head.")
     if several:

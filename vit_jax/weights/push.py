@@ -16,7 +16,7 @@ LOGIN = "set HF_TOKEN, or run `hf auth login`"
 
 
 def push(folder: str | os.PathLike[str], repository: str, *, public: bool = False) -> list[str]:
-    """Uploads a folder that `convert` wrote in one commit; returns lines on what was done.
+    """Uploads a folder that `convert` wrote in one commit; returns lines for people.
 
     The weights are read and verified first. The token is huggingface_hub's own: HF_TOKEN, or that
     of its login. HF_ENDPOINT names another server.
@@ -94,7 +94,7 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _check_others(there: Sequence[str], files: Sequence[pathlib.Path], repository: str) -> None:
-    """Raises WeightsError if the Hub has weights that would stay beside those of the folder."""
+    """Raises WeightsError if the Hub has weights that the folder's would not replace."""
     names = {file.name for file in files}
     left = (name for name in there if pathlib.PurePosixPath(name).suffix in readers.FORMATS)
     if other := next((name for name in left if name not in names), None):

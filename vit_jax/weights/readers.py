@@ -364,7 +364,7 @@ def _flax(file: File) -> Arrays:
 def _checked(
     specs: Mapping[str, ArraySpec], read_array: Callable[[str], np.ndarray], packed: int
 ) -> Arrays:
-    """Arrays whose names and sizes are those of weights, in files of `packed` bytes."""
+    """Validates names and sizes of arrays in files of `packed` bytes."""
     _check_names(specs)
     size = sum(spec.nbytes for spec in specs.values())
     _check_size(size)

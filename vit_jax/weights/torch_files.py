@@ -85,7 +85,7 @@ def rebuilt_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any)
     return tensor
 
 
-def _parameter(data: Any, *_: Any) -> Any:
+def _parameter(data: object, *_: object) -> object:
     return data
 
 
@@ -104,7 +104,7 @@ def _mapping(*arguments: Any) -> dict[Any, Any]:
     return dict(pickles.pairs(flat[::-1]))
 
 
-def _inert(*_: Any) -> Inert:
+def _inert(*_: object) -> Inert:
     return Inert()
 
 
@@ -151,7 +151,7 @@ def _storage(identity: Any) -> Storage:
     return Storage(key, np.dtype(DTYPES[name]), count, offset)
 
 
-def named_tensors(value: Any) -> dict[str, Tensor]:
+def named_tensors(value: object) -> dict[str, Tensor]:
     """The tensors in dictionaries of dictionaries, by the names on the way, joined by dots.
 
     What else there is, such as counters, histories and the arguments of a run, is left out.
@@ -159,7 +159,7 @@ def named_tensors(value: Any) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     entries = itertools.count(1)
 
-    def visit(value: Any, path: str, depth: int) -> None:
+    def visit(value: object, path: str, depth: int) -> None:
         if isinstance(value, Tensor):
             if len(path) > pickles.MAX_KEY:
                 raise ValueError("a name of many long keys")
@@ -170,7 +170,7 @@ def named_tensors(value: Any) -> dict[str, Tensor]:
             if depth == MAX_DEPTH:
                 raise Refused(f"dictionaries nested more than {MAX_DEPTH} deep")
             for key, inner in value.items():
-                # One dictionary may occur in many: what it stands for is counted, not its bytes.
+                # Entries are counted as they expand: one dictionary may occur in many others.
                 if next(entries) > MAX_ENTRIES:
                     raise Refused(f"more than {MAX_ENTRIES} entries")
                 visit(inner, f"{path}.{key}" if path else str(key), depth + 1)

@@ -145,7 +145,7 @@ def list_files(path: Path, prefix: str = "") -> Iterator[FileEntry]:
 
 
 def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator[FileEntry]:
-    """Yields the files of the tar that is a part of a file, and those of tars within it."""
+    """Yields the files of a tar that is part of a file, and of tars inside it."""
     named = f"{container}: {prefix[:-1]}.tar" if depth else container
     for member in _members(part, named):
         if member.isdir() or Path(member.name).name.startswith("."):

@@ -180,7 +180,7 @@ def _labeled(files: Iterable[FileEntry], tar: Path, prefix: str) -> Iterator[Fil
 
 
 def _label(found: FileEntry, read: archives.Reader) -> str | None:
-    """The class that a file beside an image names: `.cls`, or `label` or `cls` of a `.json`."""
+    """The class in an image's side file: `.cls`, or `label` or `cls` of a `.json`."""
     suffix = Path(found.path).suffix.lower()
     if suffix not in (".cls", ".json") or found.size > LABEL:
         return None

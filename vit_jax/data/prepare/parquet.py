@@ -153,7 +153,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def class_name(value: Any, columns: Columns, path: str) -> str | None:
+def class_name(value: object, columns: Columns, path: str) -> str | None:
     """The class folder for a label; None if the label is missing (-1 in test splits)."""
     if value is None or value == -1:
         return None

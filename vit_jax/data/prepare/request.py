@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from vit_jax import config
 from vit_jax.data import availability, bucket
@@ -113,8 +112,8 @@ def _local(path: str, flag: str) -> Path:
 # --- The lines of a dry run -----------------------------------------------------------------------
 
 
-def reads(name: str, sources: Sequence[Any], contents: str, size: int) -> str:
-    """The line about what would be read."""
+def reads(name: str, sources: Sequence[object], contents: str, size: int) -> str:
+    """The line of a dry run about the sources."""
     return f"{name}: would read {', '.join(map(str, sources))}: {contents}, {size_text(size)}"
 
 

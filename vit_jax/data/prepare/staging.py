@@ -164,7 +164,7 @@ def check_free(target: Path, needed: int, remedy: str) -> None:
 
 
 class Count:
-    """Counts the images done in all processes, and tells those to stop."""
+    """Counts the finished images of all processes, and carries the signal to stop."""
 
     def __init__(self, ready: int) -> None:
         context = multiprocessing.get_context("spawn")

@@ -140,7 +140,7 @@ class _Findings:
         self.by_kind[kind].append((number, finding))
 
     def add_files(self) -> None:
-        """Broken files, and those of odd size, shape and mode."""
+        """Broken files, and files of unusual size, shape or mode."""
         for number, error in sorted(self._images.errors.items()):
             self.add(number, "broken", error)
         usual = collections.Counter(filter(None, self._images.modes)).most_common(1)

@@ -27,7 +27,7 @@ IMBALANCED = 3.0  # images of the largest class for each of the smallest: said f
 
 
 def summarize(found: e.Examination) -> list[str]:
-    """The lines that matter most: leaks, conflicts, imbalance, what was assumed."""
+    """The most important findings: leaks, conflicts, imbalance, assumptions."""
     listing, lines = found.listing, []
     count = len(listing.paths)
     pictures = count - sum(len(group) - 1 for group in found.groups) - len(found.images.errors)
@@ -136,7 +136,7 @@ def document(found: e.Examination, data: config.Data) -> Document:
 
 
 def describe(found: e.Examination) -> list[tuple[str, str, str, str]]:
-    """Rows of findings: kind, images, how many of these the fix list has, what it is."""
+    """Rows of findings: kind, images, how many of them the fix list has, description."""
     return [
         (kind, f"{len(rows):,}", f"{len(rows) * (kind in found.leave_out):,}", KINDS[kind])
         for kind, rows in found.findings.items()

@@ -1,4 +1,4 @@
-"""Reads every image of a listing once: what its file is, its fingerprint and its features."""
+"""Reads every image of a listing once: facts of its file, its fingerprint and its features."""
 
 import dataclasses
 import io

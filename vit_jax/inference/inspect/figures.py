@@ -194,7 +194,7 @@ def _tinted(view: np.ndarray, classes: np.ndarray, no_class: int) -> np.ndarray:
 def saliency(
     views: np.ndarray, titles: Sequence[str], maps: Sequence[Mapping[str, tuple[np.ndarray, str]]]
 ) -> Figure:
-    """Draws images (B, H, W, C) uint8, each beside its maps, which color the cells.
+    """Draws images (B, H, W, C) uint8, each next to its maps, which color the cells.
 
     Args:
       views: the images.
@@ -252,7 +252,7 @@ def _pairs(
     *,
     first: str = "Input",
 ) -> Figure:
-    """Draws images beside other versions of them (H, W, 3), PAIRS in a row."""
+    """Draws images next to other versions of them (H, W, 3), PAIRS in a row."""
     pairs = [np.stack([_large(view), other]) for view, other in zip(views, others, strict=True)]
     across = min(PAIRS, len(pairs))
     down = -(-len(pairs) // across)

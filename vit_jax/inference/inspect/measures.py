@@ -454,7 +454,7 @@ def _reconstruct(
     params: models.Params,
     images: jax.Array,
 ) -> dict[str, jax.Array]:
-    """As `_predict_masked`; normalized pixels are scaled back by those of the image."""
+    """As `_predict_masked`; normalized pixels are scaled back by the image's mean and std."""
     patch = required(model.config.patch_size)
     rank = mae.ranks(masked_patches.keys_of_examples(jnp.arange(len(images))), model.patches)
     pixels = normalization.normalize_pixels(images, data)

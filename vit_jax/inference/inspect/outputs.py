@@ -46,7 +46,7 @@ class Answer:
 
     figures: Mapping[str, tuple[Figure, str]]
     arrays: Mapping[str, Any]
-    table: Sequence[Sequence[Any]] = ()
+    table: Sequence[Sequence[object]] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

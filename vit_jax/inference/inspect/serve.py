@@ -99,8 +99,8 @@ class _Arriving(io.RawIOBase):
         """Whether this can be read: yes."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        """Reads what is there, or waits for the next bytes."""
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        """Reads the bytes at hand, or waits for the next ones."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -91,7 +91,7 @@ def assumptions_logged() -> Iterator[None]:
 
 
 def ignore_full_cache() -> None:
-    """Silences jax about a full disk, which caches nothing and is reported by what is written."""
+    """Silences jax about a full disk: a cache may be missing, and failed saves are reported."""
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
 
 
@@ -121,7 +121,7 @@ class Logger(Protocol):
         ...
 
     def close(self) -> None:
-        """Flushes and closes what is open."""
+        """Flushes and closes all loggers."""
         ...
 
 

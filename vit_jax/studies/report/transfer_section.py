@@ -53,7 +53,7 @@ def sections(
 
 
 def beside(name: str, results: Mapping[str, Any]) -> Table:
-    """Every measure beside the paper's number, if it has one."""
+    """Every measure with the paper's number, if it has one."""
     papers = formatting.printed(name)
     rows = []
     for measure, ours in results.items():

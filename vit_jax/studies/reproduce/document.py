@@ -110,7 +110,7 @@ def charts(plan: TablePlan) -> list[Chart]:
 
 
 def document(plan: TablePlan) -> Document:
-    """The whole report: numbers, plot, machines, the runs in order, what is left to do."""
+    """The whole report: numbers, plot, machines, runs in order, remaining work."""
     table, drawn, where, left = plan.table, charts(plan), ran(plan), commands(plan)
     nothing = Paragraph(text="Nothing of it has been run yet.")
     sections = [
@@ -137,7 +137,7 @@ def blocks(plan: TablePlan) -> Iterator[tuple[str, Table]]:
 
 
 def write_document(plan: TablePlan, output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes Markdown, and HTML beside it; raises ConfigError where that cannot be done."""
+    """Writes Markdown and, next to it, HTML; raises ConfigError if they cannot be written."""
     page = output.with_suffix(".html")
     with storage.writing("--output", output):
         html.write_page(document(plan), page, output)

@@ -63,7 +63,7 @@ class TablePlan:
     """
 
     def __init__(self, table: Exhibit, workdir: pathlib.Path, overrides: Mapping[str, str]) -> None:
-        """Reads what is there.
+        """Reads the existing runs.
 
         Args:
           table: a table or figure of the paper.

@@ -1,4 +1,4 @@
-"""Trains what a table needs and this machine can run, one run or transfer after another."""
+"""Trains the runs of a table that this machine can run, one after another."""
 
 import dataclasses
 import functools

@@ -150,7 +150,7 @@ class TransferStudy(Study):
         return self.left(self.final)
 
     def begin(self) -> None:
-        """Writes transfer.json, unless it has become that of another transfer meanwhile."""
+        """Writes transfer.json, unless another transfer has written its own meanwhile."""
         self._check_same_plan()
         self.write()
 

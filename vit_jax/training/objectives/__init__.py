@@ -1,4 +1,4 @@
-"""Objectives: what a run learns. Each is a component; a plug-in adds one in one file."""
+"""Training objectives. Each is a component; a plug-in adds one in one file."""
 
 from vit_jax.training.objectives.dino import Dino as Dino
 from vit_jax.training.objectives.distillation import Distillation as Distillation

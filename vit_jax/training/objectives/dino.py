@@ -53,13 +53,13 @@ HIGHEST = jax.lax.Precision.HIGHEST
 # fit a mask is done, as in iBOT; and how many are drawn in all.
 ASPECTS, MISSES, DRAWS = (0.3, 1 / 0.3), 10, 100
 
-# Below these shares of what they can be, measures mean collapse.
+# Below these shares of their maximum, measures indicate collapse.
 INFORMATION, SPREAD = 0.05, 0.05
 
 
 @components.register("objective", "dino")
 class Dino(Objective):
-    """Self-distillation without labels; its options are those of `config.Dino`."""
+    """Self-distillation without labels; its arguments are in `config.Dino`."""
 
     needs_labels = False
     averages = True
@@ -357,7 +357,9 @@ class Dino(Objective):
             "second_moment": jnp.einsum("bd,be->de", units, units, precision=HIGHEST) / len(units),
         }
 
-    def _patch_loss(self, outputs: Any, inputs: Inputs, temperature: Any) -> jax.Array:
+    def _patch_loss(
+        self, outputs: dict[str, jax.Array], inputs: Inputs, temperature: jax.typing.ArrayLike
+    ) -> jax.Array:
         """The mean over large views of the cross-entropy of their masked patches, ().
 
         A view that is not masked counts as 0, as in iBOT and DINOv2.

@@ -1,4 +1,4 @@
-"""Distillation: a student learns what a frozen teacher computes of the same pixels.
+"""Distillation: a student matches the outputs of a frozen teacher for the same pixels.
 
 The teacher sees every image as the student does, after crops, flips, mixup and CutMix (Beyer et al.
 2022), resized to its own size and normalized as it was trained. What they are compared by fits any

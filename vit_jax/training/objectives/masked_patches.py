@@ -78,7 +78,7 @@ def keys_of_examples(index: jax.Array) -> jax.Array:
 
 
 def corrupt(keys: jax.Array, patches: int, masked: config.MaskedPatches) -> dict[str, jax.Array]:
-    """Draws which patches of each image are corrupted, and by what.
+    """Draws the corrupted patches of each image and how each is corrupted.
 
     Args:
       keys: (B,), one for each image, of which alone the rest is a function.

@@ -99,7 +99,7 @@ class HuggingFaceDinoV2(huggingface.HuggingFace):
 
 
 def _ratio(model: config.Model) -> int:
-    """The ratio of widths from which transformers computes that of the MLP."""
+    """The ratio from which transformers computes the width of the MLP."""
     width, wanted = model.width or 1, model.mlp_dim or 1
 
     def computed(ratio: int) -> int:

@@ -368,7 +368,7 @@ def seen_size(hints: Hints) -> Size | None:
     return _made(_processor(hints)[0]) if written_processor(hints) else None
 
 
-def _sides(size: Any) -> Size | None:
+def _sides(size: object) -> Size | None:
     """Height and width; None where only a short side is given."""
     if size is None:
         return None
@@ -450,7 +450,7 @@ def _short(size: Any) -> int | None:
     return json_fields.whole(size, "shortest_edge") if "shortest_edge" in _keys(size) else None
 
 
-def _keys(size: Any) -> tuple[str, ...]:
+def _keys(size: object) -> tuple[str, ...]:
     """The keys of a size that are not null."""
     return tuple(k for k, v in size.items() if v is not None) if isinstance(size, dict) else ()
 

@@ -29,7 +29,7 @@ from vit_jax.weights.mapping import ArrayLayout, ArraySpecs, ModelSpec, Rule, Sh
 LONGEST = 2**16  # patches of a view: as many as 4096 x 4096 pixels have
 TIMM_LENGTH = 576  # of timm's loaders by default
 SIGLIP_LENGTH = 256
-# Arrays by timm's names, and by those of its ViT.
+# Names of arrays in timm's NaFlexVit, and in its ViT.
 EMBEDDINGS = {
     "embeds.proj.weight": "patch_embed.proj.weight",
     "embeds.proj.bias": "patch_embed.proj.bias",
@@ -48,7 +48,7 @@ OTHERWISE = (
 
 
 def _patches(arrays: Arrays, name: str, patch: Size, channels: int) -> Arrays:
-    """The arrays with the kernel of a dense layer on flat patches as that of a convolution."""
+    """The arrays, the dense kernel on flattened patches reshaped to a convolution's."""
     shape = arrays.specs[name].shape
     if shape[1:] != (math.prod(patch) * channels,):
         raise WeightsError(
@@ -65,7 +65,7 @@ def _patches(arrays: Arrays, name: str, patch: Size, channels: int) -> Arrays:
 
 
 def _view(data: config.Data, size: Size, length: int) -> config.Data:
-    """The pixels of `data` in views of at most `length` patches; `size` is that of positions."""
+    """`data` with views of at most `length` patches; `size` is the pixels of the position grid."""
     if length > LONGEST:
         raise WeightsError(f"{length} patches: at most {LONGEST} are supported")
     plain = config.Data()

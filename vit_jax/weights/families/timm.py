@@ -92,7 +92,7 @@ def is_transformer(arrays: ArraySpecs) -> bool:
 
 
 def check_names(names: list[str]) -> None:
-    """Raises WeightsError for arrays of what no model here has."""
+    """Raises WeightsError for arrays of unsupported parts."""
     for pattern, feature in FOREIGN:
         if any(re.fullmatch(pattern, name) for name in names):
             raise WeightsError(f"contains a model with {feature}, which is not supported")

@@ -60,7 +60,7 @@ SIZES = (
 # Heads are 64 wide, except in models of these widths, or with SwiGLU in DINOv2's giant.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 GATED_HEADS = {1536: 24}
-# Models whose heads are not as wide as those of others of their width.
+# Models whose attention heads have an unusual width.
 NAMED_HEADS = {"test_vit": 2, "test_vit2": 2, "test_vit3": 3, "vit_base_patch16_gap_224": 16}
 # SigLIP 2 models with a width or patch size that SigLIP lacks.
 TANH = (
@@ -90,7 +90,7 @@ HYBRIDS: dict[
     ((3, 4, 9), 1): "vit_base_r50_s16_224",
     ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
 }
-# Pixels of published weights that are not those of their kind, by name.
+# Preprocessing of published weights that differs from others of their kind, by name.
 NAMED_PIXELS: tuple[tuple[str, Pixels, str], ...] = (
     (r"beitv2_.*", IMAGENET, "BEiT v2"),
     (r"eva_giant_patch14_560.*", IMAGENET, "EVA at 560 pixels"),
@@ -101,7 +101,7 @@ NAMED_PIXELS: tuple[tuple[str, Pixels, str], ...] = (
     (r"vit_small_patch8_224|.*[._]dino", IMAGENET, "DINO"),
     (r".*[._]mae", IMAGENET, "MAE"),
 )
-# Why architectures are refused whose arrays look like those of others.
+# Architectures whose arrays look like another's: why each is refused.
 OTHERWISE = (
     (r".*_rpn_.*|eva02_enormous_.*", "its layers normalize after attention and MLP, not before"),
     (r"vit_pe_.*", "its rotary positions are those of Perception Encoder"),
@@ -122,7 +122,7 @@ TABLES = {  # biases of attention by offset
     "layers": "blocks.0.attn.relative_position_bias_table",
     "shared": "rel_pos_bias.relative_position_bias_table",
 }
-# Unsupported features, by what is missing.
+# Unsupported features of timm.
 LACKING = (
     ("with no norm after its last layer",
      lambda arrays: not {"norm.weight", "fc_norm.weight"} & arrays.keys()),
@@ -299,7 +299,7 @@ class TimmViT(timm.Timm):
         return sizes[0], {}
 
     def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
-        """Yields the rules of a layer that come before those of ViT."""
+        """Yields the rules of a layer that precede ViT's."""
         yield from ()
 
     def mlp_names(
@@ -480,14 +480,14 @@ class TimmViT(timm.Timm):
 
 
 def _check_arrays(arrays: ArraySpecs) -> None:
-    """Raises WeightsError for arrays of what no model here has, or lacks."""
+    """Raises WeightsError for arrays of unsupported parts, and for missing ones."""
     timm.check_names([name for name in arrays if not OF_EVA.fullmatch(name)])
     if lacking := next((what for what, lacks in LACKING if lacks(arrays)), ""):
         raise WeightsError(f"contains a model {lacking}, which is not supported")
 
 
 def _packs(arrays: ArraySpecs) -> bool:
-    """Whether the first layer of the MLP is that of SwiGLU and its gate."""
+    """Whether the first layer of the MLP holds SwiGLU and its gate."""
     layers = [arrays.get(f"blocks.0.mlp.fc{n}.weight") for n in (1, 2)]
     shapes = [layer.shape for layer in layers if layer is not None and len(layer.shape) == 2]
     return len(shapes) == 2 and shapes[0][0] == 2 * shapes[1][1]
@@ -551,7 +551,7 @@ def read_activation(
 
 
 def _position_resize(arrays: ArraySpecs) -> str:
-    """The way of resizing positions: timm's, or that of Meta's DINOv2 without registers."""
+    """`model.position_resize`: timm's, or that of Meta's DINOv2 without registers."""
     if "pos_embed" not in arrays and not any("relative_position_bias" in n for n in arrays):
         return config.Model().position_resize  # there is nothing to resize
     meta = "mask_token" in arrays and "pos_embed" in arrays and "register_tokens" not in arrays

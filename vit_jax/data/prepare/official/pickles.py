@@ -50,7 +50,7 @@ def load_dictionary(data: bytes, named: str) -> dict[str, Any]:
 class _Type(Inert):
     """A NumPy type by its name."""
 
-    def __init__(self, name: Any, *_: Any) -> None:
+    def __init__(self, name: object, *_: object) -> None:
         self.name = name
 
 
@@ -62,7 +62,7 @@ class _Array:
     def __init__(self, encode: Callable[[str], bytes]) -> None:
         self._encode = encode
 
-    def build(self, state: Any) -> None:
+    def build(self, state: object) -> None:
         """Sets the values from shape, type, order and bytes, which Python 2 wrote as text."""
         _, shape, kind, fortran, raw = expect(state, tuple)
         if isinstance(raw, str):
