@@ -24,7 +24,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     """Adds NAME and --config, which name a config."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="config name; see `vit_jax list`")
     parser.add_argument(
-        "--config", metavar="FILE.py:NAME", help="the same, also from a file of yours"
+        "--config", metavar="FILE.py:NAME", help="config name, or a config in a file of yours"
     )
 
 

@@ -13,9 +13,9 @@ EPILOG = """\
 google: the .npz files of vision_transformer and big_transfer; timm: a .safetensors file, or a
 folder with its config.json; hf: a folder for Hugging Face transformers; flax: the same for its Flax
 classes, with flax_model.msgpack; orbax: a checkpoint of this project, for every command here;
-adapter: a folder with what has trained of a run that froze the rest (LoRA, a new head), which loads
-beside the weights it began with; peft: such a folder of LoRA for PEFT. Folders of timm, hf and flax
-get a model card, README.md, for `vit_jax push`.
+adapter: a folder with the trained parameters of a run that froze the rest (LoRA, a new head), which
+loads together with its initial weights; peft: the same for PEFT, LoRA only. Folders of timm, hf
+and flax get a model card, README.md, for `vit_jax push`.
 """
 
 
@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=DTYPES,
         default=DTYPES[0],
-        help="of the numbers; half precision rounds them and halves the file (default: float32)",
+        help="type of the arrays; half precision rounds and halves the file (default: float32)",
     )
     parser.add_argument(
         "--license",
         metavar="ID",
-        help="of the weights, for the model card of a folder, such as apache-2.0",
+        help="license of the weights, for the folder's model card, such as apache-2.0",
     )
     parser.add_argument(
         "--output",

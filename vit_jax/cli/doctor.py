@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fix-list",
         type=arguments.local_output_path,
         metavar="FILE.csv",
-        help="list of what to leave out to write, for data.exclude",
+        help="write the list of images to leave out, for data.exclude",
     )
     parser.add_argument(
         "--leave-out",
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.fraction,
         default=0.8,
         metavar="C",
-        help="least cosine of the features of near duplicates (default: 0.8)",
+        help="lowest cosine of features for near duplicates (default: 0.8)",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
 

@@ -9,7 +9,7 @@ HELP = "measure a checkpoint on its whole evaluation split"
 TAKES_CONFIG = True
 EPILOG = """\
 Every example counts once, whatever the batch size and the number of devices. The data's classes are
-matched with the head's by name; what is assumed is said, and classes that the head lacks are an
+matched with the head's by name; assumptions are printed, and classes that the head lacks are an
 error.
 """
 

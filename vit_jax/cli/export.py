@@ -8,7 +8,7 @@ HELP = "write a checkpoint as one program that JAX or ONNX runs without vit_jax"
 TAKES_CONFIG = True
 EPILOG = """\
 The program takes uint8 pixels (B, H, W, C), normalizes them, and returns a dict of float32
-`logits` and `probabilities`, both (B, K), or of a model of numbers `logits` and `numbers`, the
+`logits` and `probabilities`, both (B, K), or with data.targets `logits` and `numbers`, the
 latter in the units it was trained on; it contains the parameters. FILE.json has the class
 names, the preprocessing and the shapes. To run it with jax, numpy and flatbuffers alone:
 
@@ -16,7 +16,7 @@ names, the preprocessing and the shapes. To run it with jax, numpy and flatbuffe
   outputs = jax.jit(program.call)(images)
 
 --to=onnx writes the same program as ONNX, its description in the metadata, after onnxruntime has
-run it beside the checkpoint; it needs jax2onnx and onnxruntime.
+compared it with the checkpoint; it needs jax2onnx and onnxruntime.
 """
 
 

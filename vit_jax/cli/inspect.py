@@ -16,7 +16,7 @@ KINDS = {
     "features": "principal components of the features of patches, as colors",
     "matches": "patches of two images that are each other's most similar",
     "reconstruct": "predictions of a model trained on masked patches, or a masked autoencoder",
-    "saliency": "where it looked for a class: gradient rollout, Grad-CAM, integrated gradients",
+    "saliency": "pixels that speak for a class: gradient rollout, Grad-CAM, integrated gradients",
     "all": "each of these that the model supports",
     "view": "an interactive page: attention of each patch, head and layer (FILE.html)",
 }
@@ -27,7 +27,7 @@ EPILOG = (
     + """
 saliency also draws plain rollout, and prints what each map is worth: the area under the
 probability of the class while the most salient parts are deleted (less is better) or
-inserted (more is better), beside a random order.
+inserted (more is better), compared with a random order.
 
 The numbers are written next to the figures (.npz, .csv). `vit_jax report` shows the figures in a
 run directory.

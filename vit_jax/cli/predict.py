@@ -9,12 +9,12 @@ from vit_jax import config
 from vit_jax.cli import arguments, tables
 from vit_jax.utils import messages
 
-HELP = "classify images, or predict their numbers"
+HELP = "classify images, or predict numeric targets"
 TAKES_CONFIG = True
 EPILOG = """\
 Preprocessing and class names come from the checkpoint, or from the JSON file next to it. Classes
-without a name, such as those of .npz files, are shown as numbers. A model of numbers
-(data.targets) gives each of them, in the units it was trained on.
+without a name, such as those of .npz files, are shown as numbers. A model of
+numeric targets (data.targets) predicts them in the units it was trained on.
 """
 
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument(
         "--csv",
         action="store_true",
-        help="print image,rank,class,probability rows, of numbers image and a column for each; "
+        help="print rows image,rank,class,probability, or image and one column per target; "
         "with --examples also truth",
     )
 

@@ -11,7 +11,7 @@ HELP = "prepare datasets: download, convert, pack, de-duplicate, verify"
 TAKES_CONFIG = False
 EPILOG = """\
   vit_jax prepare flowers                          a dataset that can be downloaded
-  vit_jax prepare imagenet --from=FOLDER           one that you have: tars, or unpacked
+  vit_jax prepare imagenet --from=FOLDER           from your own files: tars, or unpacked
   vit_jax prepare imagenet --from=FOLDER --partial     even if images are missing
   vit_jax prepare cifar10 --from=cifar-10-python.tar.gz
   vit_jax prepare cifar10 --from=OLD --data-dir=NEW    a copy in TFRecord files
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache-size",
         type=arguments.amount,
         metavar="GB",
-        help="what all copies of buckets may take (default: 100)",
+        help="limit on all copies of buckets together (default: 100)",
     )
     parser.add_argument(
         "--verify", action="store_true", help="read every record again and name the bad ones"

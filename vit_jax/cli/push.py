@@ -16,9 +16,9 @@ repository is private unless --public is given.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("folder", metavar="FOLDER", help="what `vit_jax convert` wrote")
-    parser.add_argument("repository", metavar="USER/NAME", help="on the Hub; made if it is new")
-    parser.add_argument("--public", action="store_true", help="a new repository: for everybody")
+    parser.add_argument("folder", metavar="FOLDER", help="folder that `vit_jax convert` wrote")
+    parser.add_argument("repository", metavar="USER/NAME", help="on the Hub; created if it is new")
+    parser.add_argument("--public", action="store_true", help="make a new repository public")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

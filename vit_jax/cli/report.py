@@ -8,7 +8,7 @@ HELP = "write a page about runs: curves, metrics, settings, predictions"
 TAKES_CONFIG = False
 EPILOG = """\
 The output is one self-contained HTML file, and the same as Markdown. Several runs are compared
-first. An unfinished run is shown as far as it is.
+first. An unfinished run is shown up to its last step.
 """
 
 

@@ -5,13 +5,13 @@ import json
 
 from vit_jax.cli import arguments
 
-HELP = "measure the features of patches by a linear segmentation"
+HELP = "measure patch features by linear segmentation"
 TAKES_CONFIG = True
 EPILOG = """\
   vit_jax segment --checkpoint=runs/mine --data=VOCdevkit/VOC2012
   vit_jax segment --checkpoint=MODEL --data=DIR --test=test --config.data.image_size=448
 
-A linear classifier of frozen patches learns the classes of the training masks, and is measured at
+A linear classifier on frozen patch features learns the training masks and is measured at
 the full size of the test images: intersection over union by class, its mean, and pixel accuracy.
 
 DIR has TRAIN/images/NAME.jpg and TRAIN/masks/NAME.png, or the layout of Pascal VOC (JPEGImages,

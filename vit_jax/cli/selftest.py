@@ -20,7 +20,11 @@ hosts, and checks that they compile the same program.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
-        "--hours", type=arguments.amount, metavar="N", default=0.0, help="go on for this long"
+        "--hours",
+        type=arguments.amount,
+        metavar="N",
+        default=0.0,
+        help="duration (default: two rounds)",
     )
     parser.add_argument(
         "--model", metavar="MODEL", default="ViT-Ti/16", help="by name (default: ViT-Ti/16)"

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--all", action="store_true", help="print every option; * marks changed")
     form.add_argument("--json", action="store_true", help="print the resolved config as JSON")
     form.add_argument(
-        "--python", action="store_true", help="print a config file of its own, to copy and change"
+        "--python", action="store_true", help="print a complete config file, to copy and change"
     )
 
 

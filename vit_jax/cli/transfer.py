@@ -11,14 +11,13 @@ HELP = "fine-tune by the paper's protocol: choose a learning rate, train with it
 TAKES_CONFIG = True
 EPILOG = """\
 Every learning rate of the config, with --try every combination with values of other options, is
-measured on the validation split or, where there is none, on
-a part of the training images, which are then left out of training. The best one is trained on all
-of them, once per seed, and measured once on the test images, which are not read before. With
-several --choose-seeds the mean over them counts, and the lowest rate within one standard error of
-the best is taken; a rate that diverges with any of them is excluded. Means are printed with 95 %
-confidence intervals over seeds (Student's t) and the number of seeds. Each cell is a run directory
-below DIR; the same command continues where it was stopped or killed. DIR/transfer.json and
-its page transfer.html (and .md) hold the results.
+measured on the validation split or, without one, on training images held out for it. The best
+setting is trained on all training images, once per seed, and measured once on the test images,
+which are not read before. With several --choose-seeds their mean decides, and the lowest rate
+within one standard error of the best is taken; a rate that diverges with any seed is excluded.
+Means are printed with 95 % confidence intervals over seeds (Student's t) and the number of seeds.
+Each cell is a run directory below DIR; the same command continues where it was stopped or killed.
+DIR/transfer.json and its page transfer.html (and .md) hold the results.
 
   vit_jax transfer finetune/ViT-B_16-i21k-cifar10
   vit_jax transfer 'vtab/ViT-L_16-i21k-*' --parallel=4
