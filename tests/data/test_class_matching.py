@@ -42,7 +42,7 @@ def test_equal_names_need_no_word(head, classes, outputs, recwarn):
         (("cat", "dog"), ("cat ", "dog"), [0, 1], "x: 'cat ' of the data is taken for 'cat'"),
         (
             ("hot dog", "Maine-Coon", "emu"), ("emu", "hot_dog", "maine coon"), [2, 0, 1],
-            "'hot_dog' of the data is taken for 'hot dog' of the head, and 1 others likewise",
+            "'hot_dog' of the data is taken for 'hot dog' of the head, and 1 other likewise",
         ),
         (("caf\u00e9", "b"), ("b", "cafe\u0301"), [1, 0], "taken for 'caf\u00e9' of the head"),
         (("stra\u00dfe", "b"), ("STRASSE",), [0], "'STRASSE' of the data is taken for"),

@@ -136,6 +136,19 @@ def test_classes_come_in_the_order_of_their_numbers(tmp_path):
     assert weights.load(VIT).spec.classes == ()  # LABEL_0, LABEL_1, ... are no names
 
 
+def test_names_stand_in_either_table():
+    placeholders = {"0": "LABEL_0", "1": "LABEL_1"}
+    numbers = {"dog": 1, "cat": 0}
+    for given in ({}, {"id2label": placeholders}):
+        assert huggingface.read_classes({**given, "label2id": numbers}, 2) == ("cat", "dog")
+        assert (
+            huggingface.read_classes({**given, "label2id": {"LABEL_1": 1, "LABEL_0": 0}}, 2) == ()
+        )
+        assert huggingface.read_classes({**given, "label2id": {"dog": 7, "cat": 0}}, 2) == ()
+    both = {"id2label": {"0": "emu", "1": "fox"}, "label2id": numbers}
+    assert huggingface.read_classes(both, 2) == ("emu", "fox")
+
+
 def test_preprocessing_of_a_vit(tmp_path):
     facts = load(tmp_path, "hf_sharded").spec
     data = facts.data

@@ -296,7 +296,8 @@ def _nothing(head: Sequence[str], classes: Sequence[str]) -> str:
 def _taken(pairs: Sequence[tuple[int, int]], head: Sequence[str], classes: Sequence[str]) -> str:
     (first, output), *others = pairs
     text = f"{classes[first]!r} of the data is taken for {head[output]!r} of the head"
-    return text + (f", and {len(others):,} others likewise" if others else "")
+    count = f"{len(others):,} other{'s' * (len(others) > 1)}"
+    return text + (f", and {count} likewise" if others else "")
 
 
 def _listed(names: Sequence[str]) -> str:

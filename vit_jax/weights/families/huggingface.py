@@ -301,13 +301,13 @@ def encoder_options(given: Fields, shapes: Shapes) -> dict[str, Any]:
 
 def read_classes(given: Fields, count: int) -> tuple[str, ...]:
     """The names of the classes in order; none for the placeholders LABEL_0, LABEL_1, ..."""
-    numbers = json_fields.section(given, "label2id")
-    if not given.get("id2label") and sorted(numbers.values(), key=str) == sorted(
-        range(count), key=str
-    ):
-        return tuple(sorted(numbers, key=lambda name: numbers[name]))
     names = json_fields.labels(given, "id2label", count)
-    return () if names == tuple(f"LABEL_{k}" for k in range(count)) else names
+    numbers = json_fields.section(given, "label2id")
+    placeholders = tuple(f"LABEL_{k}" for k in range(count))
+    whole = sorted(numbers.values(), key=str) == sorted(range(count), key=str)
+    if names in ((), placeholders) and whole:  # what id2label does not say
+        names = tuple(sorted(numbers, key=lambda name: numbers[name]))
+    return () if names == placeholders else names
 
 
 def read_loss(given: Fields, count: int | None) -> str | None:
