@@ -12,24 +12,31 @@ import pickle
 import struct
 import tarfile
 import time
+import types
+import unittest.mock
 import zipfile
 import zlib
 
 import cv2
+import flax.serialization
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+import safetensors.numpy as safetensors_numpy
 
 import official_fakes
 import tiffs
 from vit_jax import config
-from vit_jax.data import csv_source, decoding, example_lists, image_headers, tiff
-from vit_jax.data.prepare import archives, assignment, image_listing, tfrecords
+from vit_jax.data import bucket, csv_source, decoding, example_lists, image_headers, tiff
+from vit_jax.data.prepare import archives, assignment, image_listing, parquet, tfrecords
 from vit_jax.data.prepare.official import mat, pickles, scene_sets
 from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.runtime import logs
 from vit_jax.utils import limits
 from vit_jax.utils.errors import UserError
-from vit_jax.weights import readers
+from vit_jax.weights import peft_files, readers
+from vit_jax.weights.arrays import Arrays, ArraySpec
 
 GROWTH = 9  # of the time for four times as many parts: linear is 4, with squares 16
 NOISE = 0.01  # seconds
@@ -244,6 +251,73 @@ def matrices(count):
     return lambda folder: mat.load_arrays(data, ["abc"], "a.mat", 2**30)
 
 
+def labeled_members(count):
+    """A webdataset: images with their labels beside them."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for number in range(count):
+            for suffix, content in (("jpg", b"x"), ("cls", b"%d" % (number % 9))):
+                member = tarfile.TarInfo(f"{number:06d}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+    def read(folder):
+        (folder / "train.tar").write_bytes(stream.getvalue())
+        assert len(image_listing.scan([folder / "train.tar"])) == count
+
+    return read
+
+
+def parquet_rows(count):
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    images = pa.array([{"bytes": b"\xff\xd8" + bytes(200), "path": None}] * count, kind)
+    table = pa.table({"image": images, "label": [number % 9 for number in range(count)]})
+    stream = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(table, stream, row_group_size=64)
+
+    def read(folder):
+        (folder / "train.parquet").write_bytes(stream.getvalue())
+        assert sum(1 for _ in parquet.rows(folder / "train.parquet")) == count
+
+    return read
+
+
+def flax_arrays(count):
+    tree = {f"layer{number}": {"kernel": np.zeros(3, np.float32)} for number in range(count)}
+    return _arrays(flax.serialization.msgpack_serialize(tree), ".msgpack")
+
+
+def adapted_layers(count):
+    """A PEFT folder of as many layers of LoRA."""
+    shapes = {"A": (1, 2), "B": (2, 1)}
+    names = [f"vit.encoder.layer.{number}.attention.attention.query" for number in range(count)]
+    arrays = {f"base_model.model.{name}.lora_{side}.weight": np.zeros(shape, np.float32)
+              for name in names for side, shape in shapes.items()}  # fmt: skip
+    data = safetensors_numpy.save(arrays)
+    specs = {f"{name}.weight": ArraySpec((2, 2), np.dtype("<f4")) for name in names}
+    base = Arrays(specs, lambda name: np.zeros((2, 2), np.float32))
+
+    def read(folder):
+        (folder / peft_files.CONFIG).write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
+        (folder / peft_files.FILES[0]).write_bytes(data)
+        assert len(peft_files.merged(folder, base).specs) == count
+
+    return read
+
+
+def bucket_objects(count):
+    """Objects of a bucket, each in as many folders as can be."""
+    above = "/".join("a" * (bucket.DEEPEST - 2))
+    listed = {f"b/{above}/{n}/x": {"type": "file", "size": 1} for n in range(count)}
+    system = types.SimpleNamespace(find=lambda root, detail: listed)
+
+    def read(folder):
+        with unittest.mock.patch("fsspec.url_to_fs", return_value=(system, "b")):
+            assert len(bucket._list_objects("s3://b", bucket.ROOT)[1]) == count
+
+    return read
+
+
 def json_values(count):
     text = json.dumps({str(number): [number] for number in range(count)})
     return lambda folder: limits.load_json(text)
@@ -272,6 +346,11 @@ READERS = {
     repeated_text: (2**7, 2**8),
     matrices: (2**8, 2**14),
     json_values: (2**9, 2**16),
+    labeled_members: (2**6, 2**10),
+    parquet_rows: (2**8, 2**13),
+    flax_arrays: (2**8, 2**13),
+    adapted_layers: (2**7, 2**10),
+    bucket_objects: (2**9, 2**14),
 }
 
 

@@ -130,7 +130,8 @@ def test_a_bucket_has_to_be_there_and_hold_something(memory, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x.jpg", "a/../../x", "a//x.jpg", "./x", "a\0.jpg", "x" * 256,
-                                  "\ud800", "\udc80.jpg", "/".join(["x" * 200] * 11)])  # fmt: skip
+                                  "\ud800", "\udc80.jpg", "/".join(["x" * 200] * 11),
+                                  "a/" * 64 + "x"])  # fmt: skip
 def test_no_name_leads_out_of_the_copy(name, memory, tmp_path, monkeypatch):
     listed = {f"/photos/{name}": {"size": 1, "type": "file"}}
     monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)

@@ -33,6 +33,7 @@ SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "hf": ("huggingface_hub
 OBJECTS = 2_000_000  # of a bucket; more belong into tars
 LONGEST = 255  # bytes of a name between slashes
 LONGEST_PATH = 2048  # bytes of a whole name, which stands below the cache
+DEEPEST = 64  # folders of a name, each of which is looked up
 LISTING = 2**30  # bytes of the record of a copy
 THREADS = 16
 NOTES = 1000  # objects between two lines about the progress
@@ -269,8 +270,9 @@ def _list_objects(source: str, options: Options) -> tuple[Any, dict[str, Object]
 def _is_safe(path: str) -> bool:
     if "\0" in path or not messages.is_utf8(path) or len(path.encode()) > LONGEST_PATH:
         return False
-    return all(
-        part not in ("", ".", "..") and len(part.encode()) <= LONGEST for part in path.split("/")
+    parts = path.split("/")
+    return len(parts) <= DEEPEST and all(
+        part not in ("", ".", "..") and len(part.encode()) <= LONGEST for part in parts
     )
 
 
