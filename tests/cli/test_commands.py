@@ -251,16 +251,16 @@ CALLS = [
         "image prediction a cat 75.0% dog 25.0%",
     ),
     Call(
-        "report a b", "studies.report.write",
+        "report a b", "studies.report.write_report",
         {"directories": [Path("a"), Path("b")], "output": None, "images": 512},
         (Path("a.html"), Path("a.md")), "a.html\na.md\n",
     ),
     Call(
-        "report a --output=new --images=9 --seed=3", "studies.report.write",
+        "report a --output=new --images=9 --seed=3", "studies.report.write_report",
         {"directories": [Path("a")], "output": Path("new"), "images": 9, "seed": 3}, (), "",
     ),
     Call(
-        "report a --no-predictions", "studies.report.write",
+        "report a --no-predictions", "studies.report.write_report",
         {"directories": [Path("a")], "output": None, "images": 0}, (), "",
     ),
     Call(
