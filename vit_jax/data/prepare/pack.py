@@ -37,10 +37,10 @@ Path = pathlib.Path
 
 VERSION = "1.0.0"
 PRINTS, ROWS = "prints.npy", "rows"
-FORM = 1  # raised when the same images would be packed to other bytes
-HOLDOUT = 0.1  # fraction of each class of the user's own images
-QUALITY = 95  # of what is resized
-KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # as it is: JPEG, PNG, WebP
+FORM = 1  # version of the packed bytes: raise it when the same images give others
+HOLDOUT = 0.1  # fraction of each class for validation, in datasets of the user's own
+QUALITY = 95  # JPEG quality of resized images
+KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # stored without decoding: JPEG, PNG, WebP
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from vit_jax.utils.storage import reason
 Path = pathlib.Path
 
 # One record per chunk, for random access; riegeli stores and checks a hash of every chunk.
-# JPEG does not compress any more.
+# Uncompressed, as JPEG does not get smaller.
 OPTIONS = "group_size:1,uncompressed"
 SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
 MAX_PIXELS = Data().max_pixels  # of an image, the limit of training
@@ -44,7 +44,7 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass
 class ShardResult:
-    """The result of writing a shard, stored next to it until all shards are done."""
+    """Counts and problems of a written shard, stored next to it until all shards are done."""
 
     examples: int = 0
     bytes: int = 0
@@ -63,7 +63,7 @@ class Encoder(Protocol):
         ...
 
     def __call__(self, entry: Any, outcome: ShardResult, /) -> tuple[str, dict[str, Any]] | None:
-        """The name and the values of an example; None if it is left out, as noted in `outcome`."""
+        """The name and values of an example; None if it is left out, which `outcome` then lists."""
         ...
 
 
@@ -119,7 +119,7 @@ def write_shard(
     outcome.sha256 = storage.sha256(path)
     with disk_errors(path):
         storage.write_atomically(_beside(path, "txt"), "".join(names))
-        # Last: by this file the shard counts as finished.
+        # Last: a shard with this file counts as finished.
         storage.write_atomically(_beside(path, "json"), json.dumps(dataclasses.asdict(outcome)))
     return outcome
 

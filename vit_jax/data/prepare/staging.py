@@ -29,7 +29,7 @@ from vit_jax.utils import limits, storage
 
 PLAN, WHOLE = "plan", "whole"
 FACTS = "vit_jax.json"
-TEMPORARY = re.compile(r"\..+\.\d+")  # of `storage.replacing`
+TEMPORARY = re.compile(r"\..+\.\d+")  # names that `storage.replacing` uses until a file is complete
 
 Packed = list[tuple[Shard, ShardResult]]
 
@@ -41,11 +41,11 @@ class PackingWork:
     Attributes:
       fingerprint: digest of everything that determines its bytes.
       shards: its shards.
-      entries: what a process needs of the examples of a shard; can be pickled.
-      encoder: makes the encoder of a process.
+      entries: the inputs of a shard's encoder, which go to a worker process by pickle.
+      encoder: creates the encoder of a process, which may hold open archives.
       finish: writes the metadata into a folder of shards, and returns the facts for FACTS.
-      remedy: what to do if the disk is too small for the planned bytes; None: others are written.
-      first: called before a new attempt starts.
+      remedy: advice for a disk too small for the planned bytes; None: sizes are unknown.
+      first: called once before the first attempt.
     """
 
     fingerprint: str
@@ -167,6 +167,7 @@ class Count:
     """Counts the finished images of all processes, and carries the signal to stop."""
 
     def __init__(self, ready: int) -> None:
+        # Not fork: TFDS and OpenCV have threads by now, and a forked lock may stay locked for ever.
         context = multiprocessing.get_context("spawn")
         self.images = context.Value("q", ready)
         self.stop = context.Event()
@@ -216,7 +217,7 @@ def _in_processes(
     count: Count,
     show: Callable[[], None],
 ) -> dict[Path, ShardResult]:
-    """Writes shards in several processes, at most two queued for each.
+    """Writes shards in several processes, with two queued for each so that none waits.
 
     Raises PrepareError if a process is killed.
     """
@@ -231,6 +232,7 @@ def _in_processes(
                     running[pool.submit(_work, path, entries)] = path
             if not running:
                 return done
+            # Wakes up four times a second for the progress bar; a shard takes seconds.
             ready, _ = futures.wait(running, 0.25, futures.FIRST_COMPLETED)
             done |= {running.pop(future): future.result() for future in ready}
             show()
