@@ -170,7 +170,7 @@ def run_steps(
     saver.wait()
     if patience.over and number < steps:
         session.progress.say(
-            f"stopped early at step {number} of {steps}: {patience.allowed} evaluations in a row "
-            f"without a better {patience.metric} (checkpoint.patience)"
+            f"stopped early at step {number} of {steps}: no better {patience.metric} "
+            f"(checkpoint.patience={patience.allowed})"
         )
     return live, number, last

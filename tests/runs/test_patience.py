@@ -25,6 +25,12 @@ def observed(one, values):
     return over
 
 
+def test_a_single_evaluation_stops_nothing_early():
+    cfg = runs.configure(checkpoint={"patience": 2}, evaluation={"every": None})
+    with pytest.raises(ConfigError, match=r"patience=2: evaluation\.every=none evaluates once"):
+        patience.Patience(cfg)
+
+
 def test_it_ends_after_so_many_evaluations_without_a_better_one():
     assert observed(create(), [0.1, 0.3, 0.2, 0.4, 0.4, 0.39]) == [False] * 5 + [True]
     assert observed(create(patience=1), [0.1, 0.1]) == [False, True]

@@ -25,6 +25,11 @@ class Patience:
                 f"checkpoint.patience={self.allowed}: no metric chooses the best checkpoint; "
                 "evaluate a validation split, or set checkpoint.best"
             )
+        if self.allowed is not None and cfg.evaluation.every is None:
+            raise config.ConfigError(
+                f"checkpoint.patience={self.allowed}: evaluation.every=none evaluates once, at the "
+                "end; set it to a duration"
+            )
         self._best: tuple[float, ...] | None = None
         self._waited, self._step = 0, -1
 

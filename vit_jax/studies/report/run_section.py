@@ -156,7 +156,7 @@ def _state(run: StoredRun) -> Iterator[str]:
         yield f"The last evaluation was at step {run.results_at:,}."
     if run.cfg is not None and run.stopped_early:
         allowed = run.cfg.checkpoint.patience
-        yield f"Stopped early: {allowed} evaluations in a row without a better {run.metric}."
+        yield f"Stopped early: no better {run.metric} (checkpoint.patience={allowed})."
     yield from _measured_on(run)
     yield from (f"{problem}." for problem in run.problems)
 
