@@ -38,6 +38,7 @@ def test_a_length_counts_for_nothing_however_small_or_large():
     found = index.nearest(np.float32([2, 0]), 9)
     assert found == [("d", pytest.approx(1)), ("b", pytest.approx(0.6)), ("a", pytest.approx(0))]
     assert index.features.dtype == np.float32
+    assert index.nearest(np.float32([2e-30, 0]), 9) == found
 
 
 @pytest.mark.parametrize("name", ["features.npz", "features.parquet"])

@@ -42,12 +42,7 @@ class FeatureIndex:
     @classmethod
     def from_features(cls, names: Iterable[object], features: np.ndarray) -> "FeatureIndex":
         """Divides rows by their length; a row of zeros is like nothing."""
-        # Squares of float32 may be too small or too large for float32.
-        squares = np.einsum("nd,nd->n", features, features, dtype=np.float64)
-        unit = np.empty_like(features)
-        with np.errstate(invalid="ignore"):
-            np.divide(features, np.sqrt(squares)[:, None], out=unit, casting="same_kind")
-        return cls(names=tuple(map(str, names)), features=unit)
+        return cls(names=tuple(map(str, names)), features=_unit(features))
 
     def nearest(self, query: np.ndarray, top: int) -> list[SimilarImage]:
         """The images with the largest cosines, all of them compared; of equals the earlier.
@@ -56,7 +51,7 @@ class FeatureIndex:
           query: (D,) features.
           top: how many.
         """
-        query = query / np.linalg.norm(query)
+        query = _unit(query[None])[0]
         parts = range(0, len(self.names), ROWS)
         cosines = np.concatenate([self.features[first : first + ROWS] @ query for first in parts])
         order = np.argsort(-cosines, kind="stable")[:top]  # NaN last
@@ -65,6 +60,16 @@ class FeatureIndex:
             for i in order
             if not np.isnan(cosines[i])
         ]
+
+
+def _unit(features: np.ndarray) -> np.ndarray:
+    """Rows (N, D) of length 1; NaN for a row of zeros."""
+    # Squares of float32 may be too small or too large for float32.
+    squares = np.einsum("nd,nd->n", features, features, dtype=np.float64)
+    unit = np.empty_like(features)
+    with np.errstate(invalid="ignore"):
+        np.divide(features, np.sqrt(squares)[:, None], out=unit, casting="same_kind")
+    return unit
 
 
 def read_index(path: pathlib.Path) -> FeatureIndex:
