@@ -25,6 +25,7 @@ NOT_RUN = {
     r"^python (tests/|-m research)": "hours",
     r"launch/tpu": "needs Google Cloud; tests/launch has a stand-in for it",
     r"gs://": "needs a bucket; tests/checkpoints/test_bucket_runs.py has one",
+    r"s3://": "needs a bucket; tests/data/test_bucket_services.py has one",
     r"^vit_jax preflight": "compiles for minutes; tests/preflight",
     r"^vit_jax bench ": "measures for minutes; tests/benchmarks",
     r"^vit_jax train cifar10/": "needs CIFAR-10, and an hour",
