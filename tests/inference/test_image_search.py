@@ -14,7 +14,8 @@ import pytest
 
 from vit_jax import cli, config
 from vit_jax.config import ConfigError
-from vit_jax.inference import search
+from vit_jax.data import decoding
+from vit_jax.inference import embedding, search
 from vit_jax.pages import html
 from vit_jax.pages.document import Picture
 
@@ -186,6 +187,34 @@ def searched(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "create_document", lambda *given: given)
     monkeypatch.setattr(search.html, "page", lambda given: f"{given[1].name} {given[2].name}")
     return tmp_path, asked
+
+
+def test_a_table_of_other_weights_is_refused(searched, monkeypatch):
+    """Whatever they are called: features of as many numbers mean something else."""
+    root, _ = searched
+    features = np.eye(2, dtype=np.float32)
+    np.savez(root / "x.npz", names=np.array(["a", "b"]), features=features, weights=np.array("1"))
+    facts = {"classes": (), "weights": "1"}
+    with embedding.create_file(root / "x.parquet", 2, (2,), facts) as write:
+        write(features, ["a", "b"], np.zeros(2, np.int32))
+    for table in (root / "x.npz", root / "x.parquet"):
+        monkeypatch.setattr(search.embedding, "digest_weights", lambda opened: "1")
+        assert search.search("run", table, root / "q.png", top=1)[0].image == "a"
+        monkeypatch.setattr(search.embedding, "digest_weights", lambda opened: "2")
+        with pytest.raises(ConfigError, match="has features of other weights than run; search"):
+            search.search("run", table, root / "q.png")
+
+
+def test_a_query_that_is_no_image_is_named(searched, monkeypatch):
+    root, _ = searched
+
+    def embed(image):
+        raise decoding.BadImage("images: is not a JPEG")
+
+    loaded = types.SimpleNamespace(embed=embed)
+    monkeypatch.setattr(search.loading, "load", lambda *given: loaded)
+    with pytest.raises(ConfigError, match=r"^--query=.*/q\.png: is not a JPEG$"):
+        search.search("run", root / "x.npz", root / "q.png")
 
 
 def test_the_model_is_asked_once_query_and_table_are_read(searched):

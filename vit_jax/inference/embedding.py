@@ -24,7 +24,8 @@ from vit_jax.evaluation import runner
 from vit_jax.inference import loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
-from vit_jax.utils import messages, storage
+from vit_jax.utils import messages, storage, tree_utils
+from vit_jax.weights import adapter_file
 
 AT_ONCE = 32  # images on a device
 WINDOW = 64  # batches whose images are grouped by shape, so that few wait for others to be written
@@ -95,6 +96,7 @@ def write_features(
     *,
     features: str = "pre_logits",
     batch_size: int | None = None,
+    key: str = "images",
 ) -> int:
     """Writes the features of every image in the order of the source; returns how many there are.
 
@@ -107,7 +109,7 @@ def write_features(
     if images is not None and cfg.data.targets:  # of which nobody knows a number
         cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, targets=()))
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
-    source = _source(opened, images)
+    source = _source(opened, images, key)
     model = opened.model
     shape = loading.feature_shape(model, features)
     # Rounded up, so that every device has equally many rows.
@@ -119,6 +121,8 @@ def write_features(
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
     facts |= {"classes": source.classes}
+    if jax.process_index() == 0:
+        facts |= {"weights": digest_weights(opened)}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
     facts |= {"numbers": True} if cfg.data.targets else {}
     file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
@@ -130,6 +134,11 @@ def write_features(
         split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=inputs)
         pending.write()
     return len(source)
+
+
+def digest_weights(opened: loading.LoadedModel) -> str:
+    """A digest of the parameters, kept with their features."""
+    return adapter_file.digest(tree_utils.flatten(jax.device_get(opened.params)))
 
 
 class PendingRows:
@@ -182,10 +191,12 @@ class PendingRows:
         self._done += len(values)
 
 
-def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) -> sources.Source:
+def _source(
+    opened: loading.LoadedModel, images: str | os.PathLike[str] | None, key: str
+) -> sources.Source:
     data = opened.config.data
     if images is not None:
-        return folders.Loose(pathlib.Path(images), opened.classes, "images")
+        return folders.Loose(pathlib.Path(images), opened.classes, key)
     # Without labels as in training, so that folders of mere images can be embedded.
     needed = opened.config.needs_labels
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
@@ -256,6 +267,8 @@ def create_file(
 class _Npz:
     """Arrays `features`, `names`, `labels`, and `classes` that labels count; for `numpy.load`.
 
+    `weights` is the digest of the parameters.
+
     With `data.multilabel`, labels are (N, K): 1 for each of an image's classes; with `data.targets`
     they are the numbers, float32.
 
@@ -289,6 +302,7 @@ class _Npz:
                 "names": np.array(self._names, np.str_),
                 "labels": np.array(self._labels, "f4" if "numbers" in self._facts else "i4"),
                 "classes": np.array(self._facts["classes"], np.str_),
+                "weights": np.array(self._facts.get("weights", ""), np.str_),
             }
             for name, array in rest.items():
                 with self._archive.open(f"{name}.npy", "w") as member:

@@ -17,7 +17,7 @@ from vit_jax.data import bucket, decoding
 from vit_jax.inference import embedding, loading
 from vit_jax.pages import html
 from vit_jax.pages.document import Document, PageSection, Paragraph, Picture
-from vit_jax.utils import storage
+from vit_jax.utils import limits, storage
 from vit_jax.weights import WeightsError, readers
 
 ROWS = 2**16  # of a table that are compared at a time
@@ -34,15 +34,21 @@ class SimilarImage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureIndex:
-    """Features of images: unit rows (N, D) float32, or NaN for an image that was not readable."""
+    """Features of images: unit rows (N, D) float32, or NaN for an image that was not readable.
+
+    `weights` is the digest of the parameters that gave them; empty where it is not known.
+    """
 
     names: tuple[str, ...]
     features: np.ndarray
+    weights: str = ""
 
     @classmethod
-    def from_features(cls, names: Iterable[object], features: np.ndarray) -> "FeatureIndex":
+    def from_features(
+        cls, names: Iterable[object], features: np.ndarray, weights: str = ""
+    ) -> "FeatureIndex":
         """Divides rows by their length; a row of zeros is like nothing."""
-        return cls(names=tuple(map(str, names)), features=_unit(features))
+        return cls(names=tuple(map(str, names)), features=_unit(features), weights=weights)
 
     def nearest(self, query: np.ndarray, top: int) -> list[SimilarImage]:
         """The images with the largest cosines, all of them compared; of equals the earlier.
@@ -79,7 +85,7 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         raise config.ConfigError(f"{where}: no such file or folder")
     try:
         if path.suffix.lower() == ".parquet":
-            names, features = _read_parquet(path)
+            names, features, weights = _read_parquet(path)
         else:
             with zipfile.ZipFile(path) as archive:  # `embed` compresses nothing
                 if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
@@ -88,6 +94,7 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
             names, features = arrays.read("names"), arrays.read("features")
             if names.ndim != 1:
                 raise ValueError(names.shape)
+            weights = str(arrays.read("weights")) if "weights" in arrays.specs else ""
     except OSError as error:
         raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
     except (
@@ -101,11 +108,14 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         raise config.ConfigError(
             f"{where}: must have one row of features for each image; embed with pre_logits"
         )
-    return FeatureIndex.from_features(names, features)
+    return FeatureIndex.from_features(names, features, weights)
 
 
-def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
-    """Names, and features (N, D); raises ValueError for columns of other types or far too large."""
+def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str]:
+    """Names, features (N, D) and the digest of the weights.
+
+    Raises ValueError for columns of other types or far too large.
+    """
     with pyarrow.parquet.ParquetFile(path) as file:
         kinds = {field.name: field.type for field in file.schema_arrow}
         kind = kinds["features"]
@@ -117,7 +127,9 @@ def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
             raise ValueError(path.stat().st_size)
         table = file.read(columns=["name", "features"])
     names, rows = table["name"].to_pylist(), table["features"].combine_chunks()
-    return names, rows.flatten().to_numpy().reshape(len(names), kind.list_size)
+    facts = limits.load_json((table.schema.metadata or {}).get(b"vit_jax", b"{}"))
+    weights = str(facts.get("weights", "")) if isinstance(facts, dict) else ""
+    return names, rows.flatten().to_numpy().reshape(len(names), kind.list_size), weights
 
 
 def search(
@@ -167,13 +179,24 @@ def search(
     opened = loading.load(reference, overrides, step)
     if table is None:
         with tempfile.TemporaryDirectory() as made:
-            embedding.write_features(opened, pathlib.Path(made) / "features.npz", source)
+            embedding.write_features(
+                opened, pathlib.Path(made) / "features.npz", source, key="--index"
+            )
             table = read_index(pathlib.Path(made) / "features.npz")
-    features = opened.embed(encoded)[0]
+    try:
+        features = opened.embed(encoded)[0]
+    except decoding.BadImage as error:
+        reason = str(error).removeprefix("images: ")
+        raise config.ConfigError(f"--query={bucket.shown(photo)}: {reason}") from None
     if len(features) != table.features.shape[1]:
         raise config.ConfigError(
             f"--index={source}: has {table.features.shape[1]} features of an image, and "
             f"{reference} gives {len(features)}; search with the checkpoint that it was written by"
+        )
+    if table.weights and table.weights != embedding.digest_weights(opened):
+        raise config.ConfigError(
+            f"--index={source}: has features of other weights than {reference}; search with the "
+            "checkpoint that it was written by"
         )
     found = table.nearest(features, top)
     if page is not None and folder is not None:
