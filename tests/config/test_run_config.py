@@ -2,11 +2,14 @@
 
 import json
 
+import cv2
+import numpy as np
 import pytest
 
 import runs
 from vit_jax import api, cli, config, train_loop, weights
 from vit_jax.config import catalog
+from vit_jax.data.source import DataError
 from vit_jax.runs import directory, evaluating
 from vit_jax.runtime import preemption
 from vit_jax.training import run_config
@@ -218,3 +221,15 @@ def test_a_smoke_run_has_the_roles_of_splits_and_the_parts_of_the_schedule(split
 def test_images_that_do_not_fit_the_patches_are_refused_before_anything_is_built():
     with pytest.raises(config.ConfigError, match=r"^data\.image_size=9,8: "):
         run_config.resolve("digits", {"data.image_size": "9,8"})
+
+
+def test_a_preview_refuses_numbers_that_never_change_as_the_run_does(tmp_path):
+    for name in ("a", "b"):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), np.zeros((8, 8, 3), np.uint8))
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("image,age\na.png,3\nb.png,3\n")
+    options = {"data.root": str(tmp_path), "data.targets": "age", "loss.name": "mse"}
+    with pytest.raises(
+        DataError, match=r"data\.targets=age: is 3 in each of the 2 training images"
+    ):
+        api.preview("image_csv", tmp_path / "run", options)

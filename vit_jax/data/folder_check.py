@@ -176,6 +176,8 @@ def _named(bad: list[tuple[str, str]]) -> str:
 def _described(source: Source) -> str:
     """`7,390 images of 37 classes (180 to 200 each)`."""
     text = f"{len(source):,} images"
+    if isinstance(source, CsvImages) and source.targets is not None:
+        return text
     text += f" of {len(source.classes):,} classes" if source.classes else " without labels"
     if not isinstance(source, Folder) or not source.classes:
         return text

@@ -15,7 +15,7 @@ from vit_jax.inference import loading
 from vit_jax.runs.patience import Patience
 from vit_jax.runs.session import Session
 from vit_jax.training.build import Trainer, build
-from vit_jax.training.losses import count_classes
+from vit_jax.training.losses import count_classes, with_scale
 from vit_jax.utils.messages import size_text
 
 
@@ -28,18 +28,22 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     checks.check_devices(checks.with_accumulation(cfg, count), count)
     splits = open_splits(cfg)
     Patience(cfg)  # raises as the run would
-    counts = count_classes(cfg, splits.train)
+    cfg, counts = with_scale(cfg, splits.train), count_classes(cfg, splits.train)
     trainer = build(config.with_classes(cfg, len(splits.classes)), len(splits.train), counts=counts)
     cfg, model = trainer.cfg, trainer.model
     evaluation = Evaluation(cfg, splits.evaluation, splits.classes, model, trainer.mesh)
     done, evaluations = _steps_done(workdir), trainer.durations.evaluations
     times = f"{evaluations:,} times" if evaluations > 1 else "once"
+    training = _images(cfg.data.train_split, len(splits.train), len(splits.train.classes))
+    if cfg.data.targets:
+        training = _images(cfg.data.train_split, len(splits.train))
+        training += f", each with {', '.join(cfg.data.targets)}"
     rows = [
         ("config", cfg.name),
         ("run directory", f"{workdir}, {_progress(done, trainer.durations.steps)}"),
         ("starts from", _start(trainer, splits, begun=done is not None)),
         *([("teacher", str(cfg.distillation.teacher))] if cfg.distillation else []),
-        ("training", _images(cfg.data.train_split, len(splits.train), len(splits.train.classes))),
+        ("training", training),
         ("evaluation", f"{_images(evaluation.role.split, len(splits.evaluation))}, {times}"),
     ]
     if splits.test is not None:
