@@ -278,6 +278,7 @@ TOO_FEW = (
     "at least 2 are needed, each with the images of one class; to train without labels, set "
     "objective.name=mae or dino"
 )
+PACKED = "is no folder of images; pack it first: vit_jax prepare NAME --from=ROOT"
 SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
 
 
@@ -287,6 +288,9 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
         (None, "train", {}, "data.root=ROOT: no such folder"),
         ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
         ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
+        (["t.parquet"], "train", {}, f"data.root=ROOT: t.parquet {PACKED}"),
+        (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {PACKED}"),
+        (["data/0.arrow"], "train", {}, f"data.root=ROOT: 0.arrow {PACKED}"),
         (["train/a/1.jpg", "train/x.jpg"], "train", {},
          f"data.root=ROOT: 1 class folder in ROOT/train; {TOO_FEW}"),
         ([*ONE, "test/a/1.jpg"], "val", {}, "data.eval_split=val: no such folder in "

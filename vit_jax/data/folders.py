@@ -368,10 +368,22 @@ def _nothing(folder: Path, skipped: Skipped) -> str:
     )
 
 
+def _refuse_packed(root: Path) -> None:
+    """Raises DataError for a folder of tables or archives, in it or one below."""
+    for folder in (root, *(root / name for name in _folders(root))):
+        for entry in _scan(folder):
+            if entry.name.lower().endswith((".parquet", ".arrow", ".tar")):
+                raise DataError(
+                    f"data.root={root}: {shown(entry.name)} is no folder of images; pack it first: "
+                    f"vit_jax prepare NAME --from={root}"
+                )
+
+
 def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
     there = _folders(root)
     if name in there:
         return root / name
+    _refuse_packed(root)
     if not there:
         flat = "; if its images have no splits, set data.holdout=0.1" if inside == "IMAGE" else ""
         raise DataError(f"data.root={root}: has no folders; expected {name}/{inside}{flat}")
@@ -406,6 +418,7 @@ def _list(
 ) -> list[File]:
     """All image files below the class folders of `top`, in order of (class, path)."""
     if len(classes) < 2:
+        _refuse_packed(root)
         raise DataError(
             f"data.root={root}: {len(classes)} class folder{'s' * (not classes)} in {class_top}; "
             "at least 2 are needed, each with the images of one class; to train without labels, "
