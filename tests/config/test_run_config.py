@@ -48,7 +48,7 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
     monkeypatch.setattr(train_loop, "train", train)
     arguments = ["train", "digits", f"--workdir={tmp_path}/run", "--config.train.batch_size=32"]
     assert cli.main(arguments) == 0
-    assert calls == {"load": 1, "build": 1, "complete": 1}
+    assert calls == {"load_values": 1, "build": 1, "complete": 1}
     ((cfg, workdir),) = started
     assert (cfg.name, cfg.train.batch_size, workdir) == ("digits", 32, tmp_path / "run")
 

@@ -138,7 +138,7 @@ def write_features(
 
 def digest_weights(opened: loading.LoadedModel) -> str:
     """A digest of the parameters, kept with their features."""
-    return adapter_file.digest(tree_utils.flatten(jax.device_get(opened.params)))
+    return adapter_file.digest_params(tree_utils.flatten(jax.device_get(opened.params)))
 
 
 class PendingRows:
