@@ -50,6 +50,11 @@ KINDS = {
     "SigLIP, SigLIP 2": ("backbones/timm_siglip2", "backbones/hf_siglip_classifier"),
     "EVA": ("backbones/timm_eva",),
     "EVA-02": ("backbones/timm_eva02", "backbones/timm_eva02_clip"),
+    "Perception Encoder, spatial and lang": (
+        "backbones/timm_pe_spatial_token",
+        "backbones/timm_pe_lang",
+    ),
+    "RoPE-ViT": ("backbones/timm_rope", "backbones/timm_rope_avg"),
     "BEiT, BEiT v2": ("backbones/timm_beit", "backbones/hf_beit"),
     "TIPS": ("backbones/tips_scenic", "backbones/tips_scenic_giant"),
 }

@@ -240,6 +240,7 @@ def test_options_that_belong_to_the_weights():
         "model.rotary": None,
         "model.rotary_span": "separate",
         "model.rotary_grid": None,
+        "model.rotary_offset": 0.0,
         "model.sub_norm": (),
         "model.relative_bias": "none",
         "model.position_resize": "aligned",

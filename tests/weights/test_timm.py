@@ -267,7 +267,7 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
         (
             {"architecture": "vit_pe_core_base_patch16_224"},
             "architecture=vit_pe_core_base_patch16_224: this model of timm is not supported, as "
-            "its rotary positions are those of Perception Encoder",
+            "its attention pooling has heads of its own and sees the class token",
         ),
         (
             {"architecture": "eva02_enormous_patch14_clip_224"},

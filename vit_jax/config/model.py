@@ -134,14 +134,20 @@ class Model(
     )
     rotary_span: str = option(
         "separate",
-        "Side that rotary positions span from -1 to 1: each its own, or the longer or shorter.",
-        choices=("separate", "max", "min"),
+        "Side that rotary positions span from -1 to 1: each its own, or the longer or shorter; "
+        "patches: they count those from 0 in any grid.",
+        choices=("separate", "max", "min", "patches"),
         when={"model.rotary": GIVEN},
     )
     rotary_grid: tuple[int, int] | None = option(
         None,
         "Pretraining grid for rotary positions counted from 0, 16,16 in EVA-02; none: -1 to 1.",
         at_least=1,
+        when={"model.rotary": GIVEN},
+    )
+    rotary_offset: float = option(
+        0.0,
+        "Added to the row and column of a patch before it turns, 1 in Perception Encoder.",
         when={"model.rotary": GIVEN},
     )
     relative_bias: str = option(
@@ -211,8 +217,8 @@ class Model(
     norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm and RMSNorm.", above=0)
     norm_place: str = option(
         "tokens",
-        "Input of the last LayerNorm: the tokens, or the pooled features (timm's fc_norm).",
-        choices=("tokens", "pooled"),
+        "Input of the last LayerNorm: the tokens, the pooled features (timm's fc_norm), or none.",
+        choices=("tokens", "pooled", "none"),
     )
     dropout: float = option(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
     stochastic_depth: float = option(

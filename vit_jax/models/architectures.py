@@ -204,7 +204,7 @@ class AxialViTArchitecture(ViTArchitecture):
     weights = None
     # It has no token but those of patches, and attends in lines.
     unread = ("class_position", "registers", "distillation", "rotary", "rotary_span")
-    unread += ("rotary_grid", "relative_bias")
+    unread += ("rotary_grid", "rotary_offset", "relative_bias")
 
     def check_positions(self, model: config.Model) -> None:
         """Raises ConfigError for a class token, which has no row, and relative positions."""
@@ -251,7 +251,7 @@ class ResNetArchitecture(Architecture):
     unread = (
         "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
         "stem_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span", "rotary_grid",
-        "relative_bias", "init",
+        "rotary_offset", "relative_bias", "init",
         "patch_remainder", "pooling", "pooled_layers", "class_token", "distillation", "position",
         "class_position", "position_place", "position_resize", "activation",
         "gelu", "norm", "norm_epsilon", "norm_place", "attention",

@@ -310,6 +310,7 @@ class Attention(nnx.Module):
                 base=model.rotary,
                 span=model.rotary_span,
                 reference=model.rotary_grid,
+                offset=model.rotary_offset,
             )
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs

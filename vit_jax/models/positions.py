@@ -180,8 +180,10 @@ class Rotary:
       prefix: tokens before the patches, which do not turn.
       features: d, width of a head, a multiple of 4.
       base: of d/4 frequencies, the i-th is base^(-4 i / d) times the first.
-      span: what -1 to 1 covers: each axis (`separate`), or the longer (`max`) or shorter (`min`).
+      span: what -1 to 1 covers: each axis (`separate`), or the longer (`max`) or shorter (`min`);
+        `patches`: rows and columns count from 0, one radian each, in any grid.
       reference: a grid whose patches are counted from 0, in place of -1 to 1.
+      offset: added to rows and columns.
     """
 
     grid: tuple[int, int]
@@ -190,6 +192,7 @@ class Rotary:
     base: float
     span: str = "separate"
     reference: tuple[int, int] | None = None
+    offset: float = 0.0
 
     @functools.cached_property
     def angles(self) -> np.ndarray:
@@ -201,9 +204,10 @@ class Rotary:
     def _angles(self, positions: Any, grids: Any, xp: types.ModuleType) -> Any:
         """The angles of tokens at rows and columns (B, P, 2) of grids (B, 1, 2), (B, N, d/2)."""
         frequencies = self.base ** -(np.arange(self.features // 4) * 4 / self.features)
+        positions = positions + self.offset
         if self.reference is not None:
             positions = positions / grids * np.array([[self.reference]], positions.dtype)
-        else:
+        elif self.span != "patches":
             sides = {"max": grids.max(-1, keepdims=True), "min": grids.min(-1, keepdims=True)}
             positions = 2 * (positions + 0.5) / sides.get(self.span, grids) - 1
             frequencies = 2 * math.pi * frequencies

@@ -128,7 +128,8 @@ class ViT(Stack, layers.WithHead):
         if model.stem_norm:
             self.stem_norm = layers.create_norm(model, width, rngs=rngs)
         self.add_layers(model, self.grid, dtype, rngs=rngs)
-        self.encoder_norm = layers.create_norm(model, width, rngs=rngs)
+        if model.norm_place != "none":
+            self.encoder_norm = layers.create_norm(model, width, rngs=rngs)
         if model.pooling == "map":
             self.pooling = layers.AttentionPooling(model, dtype, rngs=rngs)
         self.add_head(model, variants.pooled_features(model), rngs=rngs)
@@ -168,12 +169,12 @@ class ViT(Stack, layers.WithHead):
         """Logits (B, K) and intermediates by name, of patch embeddings (B, P, D)."""
         x, left = self.transform(patches, key, capture, sequences=sequences)
         late = self.model.norm_place == "pooled"
-        tokens = x if late else normalize(self.encoder_norm, x)
+        tokens = x if late else self.normalize_last(x)
         firsts = left.pop("first", None)
         out = {"tokens": tokens, **left}
         if firsts is not None:
             firsts = firsts[-self.model.pooled_layers :].astype(jnp.float32)
-            pooled = jnp.concatenate(list(normalize(self.encoder_norm, firsts)), axis=1)
+            pooled = jnp.concatenate(list(self.normalize_last(firsts)), axis=1)
             if self.model.pooling == "token_gap":
                 pooled = jnp.concatenate([pooled, self.pool(tokens, sequences)], axis=1)
         elif self.model.pooling in ("token", "first"):
@@ -185,8 +186,12 @@ class ViT(Stack, layers.WithHead):
             pooled = self.pool(tokens, sequences)
             if self.model.pooling == "token_gap":
                 pooled = jnp.concatenate([tokens[:, 0].astype(jnp.float32), pooled], axis=1)
-        logits, x = self.classify(normalize(self.encoder_norm, pooled) if late else pooled)
+        logits, x = self.classify(self.normalize_last(pooled) if late else pooled)
         return logits, out | {"pre_logits": x}
+
+    def normalize_last(self, x: jax.Array) -> jax.Array:
+        """Applies the norm after the last layer, if there is one."""
+        return x if self.model.norm_place == "none" else normalize(self.encoder_norm, x)
 
     def patches(self, images: jax.Array) -> jax.Array:
         """Patch embeddings (B, P, D) of images (B, H, W, C), in raster order.
@@ -200,7 +205,7 @@ class ViT(Stack, layers.WithHead):
     def encode_kept(self, images: jax.Array, kept: jax.Array, key: jax.Array | None) -> jax.Array:
         """Normalized tokens of some of the patches; see `Classifier.encode_kept`."""
         x, _ = self.transform(self.patches(images), key, False, kept)
-        return normalize(self.encoder_norm, x)
+        return self.normalize_last(x)
 
     def transform(
         self,
@@ -320,7 +325,7 @@ class MaskedViT(ViT):
         token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (len(x), 1, x.shape[2]))
         corrupted = take_rows(jnp.concatenate([x, token], axis=1), source)
         tokens, _ = self.transform(corrupted, key, False)
-        tokens = normalize(self.encoder_norm, tokens)[:, -x.shape[1] :]  # the patches only
+        tokens = self.normalize_last(tokens)[:, -x.shape[1] :]  # the patches only
         rows = constrain_batch(take_rows(tokens, masked).astype(jnp.float32))
         return constrain_batch(self.prediction(rows))
 

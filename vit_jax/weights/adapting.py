@@ -24,7 +24,7 @@ NUMERICS = (
     *("activation", "gelu", "norm_epsilon", "norm_place", "class_position", "resnet_epsilons"),
     *("resnet_pool", "mlp", "layer_scale", "registers", "distillation", "norm", "stem_norm"),
     *("qk_norm", "biasless", "rotary", "rotary_span", "rotary_grid", "sub_norm", "relative_bias"),
-    "position_resize",
+    *("rotary_offset", "position_resize"),
 )
 # Options that decide which arrays there are, and their shapes; a run keeps its own.
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")

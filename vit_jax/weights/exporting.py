@@ -39,7 +39,7 @@ ENCODER = (
     *("class_token", "position", "class_position", "position_place", "representation_size"),
     *("representation_activation", "activation", "gelu", "norm_epsilon", "norm_place", "mlp"),
     *("layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "biasless", "rotary"),
-    *("rotary_span", "rotary_grid", "sub_norm", "relative_bias"),
+    *("rotary_span", "rotary_grid", "rotary_offset", "sub_norm", "relative_bias"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "eval_crop", "aspect")
@@ -210,7 +210,7 @@ def _normalized(
     model = spec.model
     model = dataclasses.replace(normal(model), layer_scale=model.layer_scale)
     # Normalizing each token first is equivalent.
-    if model.pooling == "token" and not family.pooled_norm:
+    if model.pooling == "token" and model.norm_place == "pooled" and not family.pooled_norm:
         model = dataclasses.replace(model, norm_place="tokens")
     rows = family.class_rows(spec.model)
     table = _position_table(params, spec, family)

@@ -13,6 +13,7 @@ queries and keys, which changes no product of the two.
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -229,15 +230,89 @@ class Eva02(TimmEva):
         }
 
 
-def _sorted(layout: ArrayLayout) -> ArrayLayout:
-    """The layout of a layer's queries or keys whose pairs of features are neighbors."""
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ColumnsFirst(TimmEva):
+    """Perception Encoder without its pooling, and RoPE-ViT: keys have biases, columns turn first.
+
+    Attributes:
+      span: `model.rotary_span`.
+      offset: `model.rotary_offset`.
+    """
+
+    span: str = "separate"
+    offset: float = 0.0
+
+    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
+        return {1536: 16}
+
+    def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
+        arguments = json_fields.section(given, "model_args")
+        made: dict[str, Any] = {
+            "rotary": json_fields.real(arguments, "rope_temperature", self.rotary),
+            "rotary_span": self.span,
+            "rotary_offset": self.offset,
+        }
+        if self.span == "separate":
+            said = arguments.get("ref_feat_shape")
+            grid = json_fields.pair({"grid": said}, "grid") if said else self.grid(given)
+            made["rotary_grid"] = grid
+        return made, {}
+
+    def grid(self, given: Fields) -> Size:
+        """The grid of reference that an architecture's name implies."""
+        size, patch = (int(n) for n in re.findall(r"\d+", timm.architecture(given))[::-1][:2])
+        return size // patch, size // patch
+
+    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        attn, target = f"{BLOCK}.attn", "encoder/attention"
+        for part, name in enumerate(QKV):
+            layouts = linear(), FLAT
+            if name != "value" and spec is not None:
+                layouts = tuple(_sorted(one, swapped=True) for one in layouts)
+            for source, leaf, layout in zip(
+                ("weight", "bias"), ("kernel", "bias"), layouts, strict=True
+            ):
+                yield Rule(f"{attn}.qkv.{source}", f"{target}/{name}/{leaf}", layout, part, 3)
+        yield from torch_rules.rules(
+            (f"{BLOCK}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)
+        )
+
+    def wrong(self, model: config.Model) -> dict[str, bool]:
+        more = {"sub_norm": bool(model.sub_norm), "mlp": model.mlp != "plain",
+                "qk_norm": model.qk_norm}  # fmt: skip
+        return {**super().wrong(model), "biasless": False, **more}
+
+    def arguments(self, model: config.Model) -> dict[str, Any]:
+        learned = model.position != "none"
+        apart = learned and not models.has_class_position(model)
+        grid = {} if model.rotary_grid is None else {"ref_feat_shape": list(model.rotary_grid)}
+        return super().arguments(model) | {
+            "use_abs_pos_emb": learned,
+            "use_post_transformer_norm": model.norm_place == "tokens",
+            **({"no_embed_class": True} if apart else {}),
+            **grid,
+        }
+
+    def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
+        patches = (frozenset(("patches",)),) if spec.model.stem_norm else ()
+        return frozenset(QKV), *patches
+
+
+def _sorted(layout: ArrayLayout, *, swapped: bool = False) -> ArrayLayout:
+    """The layout of a layer's queries or keys whose pairs of features are neighbors.
+
+    `swapped`: half of the pairs turn with the column, then half with the row.
+    """
+
+    def halves(array: np.ndarray) -> np.ndarray:
+        return np.roll(array, array.shape[-1] // 2, axis=-1) if swapped else array
 
     def read(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         found = layout.read(array, shape)
-        return np.concatenate([found[..., ::2], found[..., 1::2]], axis=-1)
+        return np.concatenate([halves(found[..., ::2]), halves(found[..., 1::2])], axis=-1)
 
     def write(array: np.ndarray) -> np.ndarray:
-        pairs = np.stack(np.split(array, 2, axis=-1), axis=-1)
+        pairs = np.stack([halves(one) for one in np.split(array, 2, axis=-1)], axis=-1)
         return layout.write(pairs.reshape(array.shape))
 
     return ArrayLayout(layout.shape, read, write, layout.axes)
@@ -287,6 +362,7 @@ ROPE = {
     "rope_grid_indexing": "ij",
     "attn_type": "eva",
 }
+ROPE_XY = ROPE | {"rope_grid_indexing": "xy", "attn_type": "rope"}
 # In the order in which files that name no architecture are tried.
 FAMILIES = (
     Beit(
@@ -305,13 +381,41 @@ FAMILIES = (
         pooling="avg",
         rotary=100.0,
         written="vit_small_patch16_dinov3",
-        expressed=lambda model: model.rotary is not None and model.rotary_grid is None,
+        expressed=lambda model: (
+            model.rotary is not None
+            and model.rotary_grid is None
+            and model.rotary_span != "patches"
+        ),
         fixed={
             "rope_type": "dinov3",
             "rope_rotate_half": True,
             "use_rot_pos_emb": True,
             "use_abs_pos_emb": False,
         },
+    ),
+    ColumnsFirst(
+        title="Perception Encoder",
+        names=r"vit_pe_(?:spatial|lang)_(?:tiny|small|base|large|gigantic)_patch\d+_\d+",
+        looks_like=lambda arrays: False,
+        pixels=HALF,
+        epsilon=1e-5,
+        pooling="avg",
+        rotary=10000.0,
+        normed=False,
+        offset=1.0,
+        written="vit_pe_spatial_tiny_patch16_512",
+        expressed=lambda model: model.rotary_grid is not None and model.rotary_offset == 1,
+        fixed=ROPE_XY | {"rope_grid_offset": 1},
+    ),
+    ColumnsFirst(
+        title="RoPE-ViT",
+        names=r"vit_(?:small|base|large)_patch16_rope_(?:ape_)?\d+",
+        looks_like=lambda arrays: False,
+        rotary=100.0,
+        span="patches",
+        written="vit_small_patch16_rope_224",
+        expressed=lambda model: model.rotary is not None and model.rotary_span == "patches",
+        fixed=ROPE_XY,
     ),
     Eva02(
         title="timm",

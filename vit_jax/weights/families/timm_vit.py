@@ -80,6 +80,7 @@ ACTIVATIONS = {
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
 # What Meta's linear classifiers read, by the number of vectors: pooling and model.pooled_layers.
 JOINED = {2: ("token_gap", 1), 4: ("token", 4), 5: ("token_gap", 4)}
+NORMS = {"fc_norm.weight": "pooled", "norm.weight": "tokens"}  # model.norm_place by array
 NORMS_FIRST = "pre-norm layers"  # assumed, but no option
 PLAIN = "vit_base_patch16_224"  # whose arguments give any size
 HYBRIDS: dict[
@@ -104,8 +105,8 @@ NAMED_PIXELS: tuple[tuple[str, Pixels, str], ...] = (
 # Architectures whose arrays look like another's: why each is refused.
 OTHERWISE = (
     (r".*_rpn_.*|eva02_enormous_.*", "its layers normalize after attention and MLP, not before"),
-    (r"vit_pe_.*", "its rotary positions are those of Perception Encoder"),
-    (r"vit_.*_rope_.*", "its rotary positions are those of RoPE-ViT"),
+    (r"vit_pe_core_.*", "its attention pooling has heads of its own and sees the class token"),
+    (r"vit_.*_rope_mixed_.*", "its layers learn the frequencies of their rotary positions"),
 )
 NEVER = "(?!)"
 DECODER_HEADS = 16  # of Meta's decoders, whose files do not say
@@ -123,8 +124,9 @@ TABLES = {  # biases of attention by offset
     "shared": "rel_pos_bias.relative_position_bias_table",
 }
 # Unsupported features of timm.
+NO_LAST_NORM = "with no norm after its last layer"
 LACKING = (
-    ("with no norm after its last layer",
+    (NO_LAST_NORM,
      lambda arrays: not {"norm.weight", "fc_norm.weight"} & arrays.keys()),
     ("with RMSNorm or LayerNorms without a bias",
      lambda arrays: "blocks.0.norm1.weight" in arrays and "blocks.0.norm1.bias" not in arrays),
@@ -184,6 +186,7 @@ class TimmViT(timm.Timm):
       epsilon: of LayerNorm.
       pooling: timm's default where there are a class token and a norm of all tokens.
       rotary: base of its rotary positions.
+      normed: whether it has a norm after the last layer, or one is no mistake.
       fixed: arguments with the one value that is supported.
       written: the architecture that exports name, whose arguments give any size.
       expressed: whether exports write a model under that name.
@@ -196,6 +199,7 @@ class TimmViT(timm.Timm):
     epsilon: float = 1e-6
     pooling: str = "token"
     rotary: float | None = None
+    normed: bool = True
     fixed: Fields = dataclasses.field(default_factory=dict)
     written: str = ""
     expressed: Callable[[config.Model], bool] = lambda model: False
@@ -208,7 +212,7 @@ class TimmViT(timm.Timm):
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         given = timm.read_fields(hints.files)
-        _check_arrays(arrays)
+        _check_arrays(arrays, normed=self.normed)
         self._check_given(arrays, given)
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", *QKV, "out", "mlp"))
@@ -245,7 +249,7 @@ class TimmViT(timm.Timm):
             "layer_scale": _layer_scale(given) if "encoder/scale1/scale" in shapes.has else None,
             "pooling": pooling,
             "norm_epsilon": self.epsilon,
-            "norm_place": "pooled" if "fc_norm.weight" in arrays else "tokens",
+            "norm_place": next((p for n, p in NORMS.items() if n in arrays), "none"),
             "position_resize": _position_resize(arrays),
             **read_activation(given, gated=gated, pooling=pooling),
             **more,
@@ -479,10 +483,14 @@ class TimmViT(timm.Timm):
         return (False,) if model.registers else (True, False)
 
 
-def _check_arrays(arrays: ArraySpecs) -> None:
-    """Raises WeightsError for arrays of unsupported parts, and for missing ones."""
+def _check_arrays(arrays: ArraySpecs, *, normed: bool = True) -> None:
+    """Raises WeightsError for arrays of unsupported parts, and for missing ones.
+
+    `normed`: whether models of this kind have a norm after the last layer.
+    """
     timm.check_names([name for name in arrays if not OF_EVA.fullmatch(name)])
-    if lacking := next((what for what, lacks in LACKING if lacks(arrays)), ""):
+    lacking = next((what for what, lacks in LACKING if lacks(arrays)), "")
+    if lacking and (normed or lacking != NO_LAST_NORM):
         raise WeightsError(f"contains a model {lacking}, which is not supported")
 
 
