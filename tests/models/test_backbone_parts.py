@@ -117,7 +117,7 @@ def test_quick_gelu_and_the_norm_of_the_stem():
     classifier = tiny(**CLIP)
     module = classifier.bind(random(classifier))
     seen = []
-    module.encode = lambda x, *others: (seen.append(x), (x, None))[1]
+    module.encode = lambda x, *others: (seen.append(x), (x, {}))[1]
     module(IMAGES)
     placed = np.asarray(module.add_positions(module.patches(IMAGES)))
     centered = placed - placed.mean(axis=-1, keepdims=True)

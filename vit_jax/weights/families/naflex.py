@@ -50,6 +50,8 @@ OTHERWISE = (
 def _patches(arrays: Arrays, name: str, patch: Size, channels: int) -> Arrays:
     """The arrays, the dense kernel on flattened patches reshaped to a convolution's."""
     shape = arrays.specs[name].shape
+    if len(shape) == 4:  # timm's embed_proj_type="conv"
+        return arrays
     if shape[1:] != (math.prod(patch) * channels,):
         raise WeightsError(
             f"{name} is {shape}: is no layer on patches of {patch[0]} x {patch[1]} pixels and "
