@@ -19,13 +19,14 @@ import pyarrow.parquet
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
+from vit_jax.checkpoints import digests
 from vit_jax.data import bucket, folders, native_aspect, sources
 from vit_jax.evaluation import runner
 from vit_jax.inference import loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
 from vit_jax.utils import messages, storage, tree_utils
-from vit_jax.weights import adapter_file
+from vit_jax.utils.digests import digest
 
 AT_ONCE = 32  # images on a device
 WINDOW = 64  # batches whose images are grouped by shape, so that few wait for others to be written
@@ -120,9 +121,7 @@ def write_features(
     split = runner.create_runner(source, cfg, mesh, rows, plan=plan)
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
-    facts |= {"classes": source.classes}
-    if jax.process_index() == 0:
-        facts |= {"weights": digest_weights(opened)}
+    facts |= {"classes": source.classes, "weights": digest_weights(opened)}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
     facts |= {"numbers": True} if cfg.data.targets else {}
     file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
@@ -137,8 +136,10 @@ def write_features(
 
 
 def digest_weights(opened: loading.LoadedModel) -> str:
-    """A digest of the parameters, kept with their features."""
-    return adapter_file.digest_params(tree_utils.flatten(jax.device_get(opened.params)))
+    """A digest of the parameters, kept with their features; all processes must call it."""
+    leaves = {n: jnp.asarray(array) for n, array in tree_utils.flatten(opened.params).items()}
+    found, _ = digests.Digests(leaves).read()
+    return digest(json.dumps(found, sort_keys=True).encode())
 
 
 class PendingRows:

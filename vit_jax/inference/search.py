@@ -175,9 +175,9 @@ def search(
     except (OSError, decoding.BadImage) as error:
         reason = getattr(error, "strerror", None) or error
         raise config.ConfigError(f"--query={bucket.shown(photo)}: {reason}") from error
-    table = None if source.is_dir() else read_index(source)
+    written = None if source.is_dir() else read_index(source)
     opened = loading.load(reference, overrides, step)
-    if table is None:
+    if (table := written) is None:
         with tempfile.TemporaryDirectory() as made:
             embedding.write_features(
                 opened, pathlib.Path(made) / "features.npz", source, key="--index"
@@ -193,7 +193,7 @@ def search(
             f"--index={source}: has {table.features.shape[1]} features of an image, and "
             f"{reference} gives {len(features)}; search with the checkpoint that it was written by"
         )
-    if table.weights and table.weights != embedding.digest_weights(opened):
+    if written and written.weights and written.weights != embedding.digest_weights(opened):
         raise config.ConfigError(
             f"--index={source}: has features of other weights than {reference}; search with the "
             "checkpoint that it was written by"
