@@ -84,7 +84,6 @@ class CsvImages:
                 self.classes = _classes(header, {row.classes for row in rows})
             else:
                 self.classes = read_classes(_file(self._root, train, "data.train_split"))
-        if labels and not columns:
             if len(self.classes) < 2:
                 raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
                                 "classes; at least 2 are needed")  # fmt: skip
