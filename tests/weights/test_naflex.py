@@ -72,8 +72,8 @@ def answers(loaded, known):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*TIMM, "hf_siglip2"])
 def test_answers_are_those_of_its_library_also_when_written_back(tmp_path, kind):
-    known = write(tmp_path / "theirs", kind)
-    loaded = weights.load(tmp_path / "theirs")
+    known = write(tmp_path / "foreign", kind)
+    loaded = weights.load(tmp_path / "foreign")
     data = loaded.spec.data
     assert (data.aspect, data.lengths, data.image_size) == ("native", (LENGTH,), (20, 20))
     np.testing.assert_allclose(answers(loaded, known), known["answer"], rtol=0, atol=1e-5)
@@ -81,7 +81,7 @@ def test_answers_are_those_of_its_library_also_when_written_back(tmp_path, kind)
     project = kind.partition("_")[0]
     assert weights.save(loaded.params, loaded.spec, project, tmp_path / "written") == ()
     files = [
-        safetensors.load_file(tmp_path / f / "model.safetensors") for f in ("theirs", "written")
+        safetensors.load_file(tmp_path / f / "model.safetensors") for f in ("foreign", "written")
     ]
     given, made = (
         {name.removeprefix("vision_model."): a for name, a in one.items()} for one in files
@@ -95,8 +95,8 @@ def test_answers_are_those_of_its_library_also_when_written_back(tmp_path, kind)
 
 @pytest.mark.slow
 def test_features_of_padded_views_are_those_of_each_image_alone(tmp_path):
-    write(tmp_path / "theirs", "timm_gap")
-    model = vit_jax.load(tmp_path / "theirs")
+    write(tmp_path / "foreign", "timm_gap")
+    model = vit_jax.load(tmp_path / "foreign")
     rng, images = np.random.default_rng(0), []
     (tmp_path / "images").mkdir()
     for number, shape in enumerate([(20, 33), (64, 9), (24, 24), (7, 5)]):
@@ -114,8 +114,8 @@ def test_features_of_padded_views_are_those_of_each_image_alone(tmp_path):
 
 
 def test_the_processor_of_a_folder_is_transformers_own(tmp_path):
-    write(tmp_path / "theirs", "hf_siglip2")
-    loaded = weights.load(tmp_path / "theirs")
+    write(tmp_path / "foreign", "hf_siglip2")
+    loaded = weights.load(tmp_path / "foreign")
     weights.save(loaded.params, loaded.spec, "hf", tmp_path / "written")
     written = json.loads((tmp_path / "written/preprocessor_config.json").read_text())
     assert written["image_processor_type"] == "Siglip2ImageProcessor"
@@ -124,9 +124,9 @@ def test_the_processor_of_a_folder_is_transformers_own(tmp_path):
 
 
 def test_a_file_alone_says_what_is_assumed(tmp_path):
-    write(tmp_path / "theirs", "timm_gap")
-    (tmp_path / "theirs/config.json").unlink()
-    loaded = weights.load(tmp_path / "theirs/model.safetensors", {"model.heads": "2"})
+    write(tmp_path / "foreign", "timm_gap")
+    (tmp_path / "foreign/config.json").unlink()
+    loaded = weights.load(tmp_path / "foreign/model.safetensors", {"model.heads": "2"})
     assert loaded.spec.data.lengths == (576,)
     assert loaded.spec.data.image_size == (20, 20)  # by the table of positions
     assumed = " ".join(loaded.assumed)
@@ -162,9 +162,9 @@ def test_a_kernel_that_is_a_convolution_already_stays(tmp_path):
     ],
 )
 def test_others_are_refused_in_a_line(tmp_path, kind, changed, message):
-    write(tmp_path / "theirs", kind, **changed)
+    write(tmp_path / "foreign", kind, **changed)
     with pytest.raises(WeightsError, match=message) as caught:
-        weights.load(tmp_path / "theirs")
+        weights.load(tmp_path / "foreign")
     assert "\n" not in str(caught.value)
 
 

@@ -49,6 +49,8 @@ PART_ROWS, PART_PIXELS = 32, 2**18
 
 # Arrays below this size travel between processes by pipe, larger ones in shared memory.
 SHARED_BYTES = 2**14
+# Signals for the main process alone, which may still need batches.
+FOR_PARENT = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 MOST_THREADS = 16  # in place of processes
 
@@ -581,7 +583,7 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
         parts = dataset.to_iter_dataset(grain.ReadOptions(data.threads, data.threads))
         parts = grain.experimental.WithOptionsIterDataset(parts, options)
         processes = grain.MultiprocessingOptions(data.workers, each)
-        with signals.kept_from_children(*MAIN):
+        with signals.kept_from_children(*FOR_PARENT):
             iterator = iter(parts.mp_prefetch(processes, worker_init_fn=_begin_process))
             iterator.get_state()  # creates the process iterators, so that `close` can reach them
             iterator.start_prefetch()
@@ -590,12 +592,8 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
     return iterator
 
 
-# Signals of the main process alone, which may still need batches.
-MAIN = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-
-
 def _begin_process(index: int, count: int) -> None:
-    signals.follow_parent(*MAIN)
+    signals.follow_parent(*FOR_PARENT)
 
 
 def _kill_loaders() -> None:

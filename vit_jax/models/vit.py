@@ -45,10 +45,10 @@ class Stack(nnx.Module):
         capture: bool,
         sequences: Sequences | None = None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Tokens after all layers, and what each layer leaves besides, stacked.
+        """Tokens after all layers, and intermediates of the layers by name.
 
-        On request `attention` (L, B, H, N, N) float32; for `model.pooled_layers` the first token
-        after each layer, `first` (L, B, D) in the compute dtype.
+        `attention` (L, B, H, N, N) float32 on request; with `model.pooled_layers`, `first`
+        (L, B, D) in the compute dtype, the first token after each layer.
         """
         shared = self.model.position_place == "shared"
         depth = required(self.model.depth)
@@ -217,7 +217,7 @@ class ViT(Stack, layers.WithHead):
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Tokens (B, N, D) after all layers, before the final norm, for embeddings (B, P, D).
 
-        And what `encode` returns besides.
+        Returns the intermediates of `encode` too.
         With `kept` (B, K) int32, no layer sees other patches than these; with `sequences`, none
         attends to the padding.
         """

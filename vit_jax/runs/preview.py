@@ -73,7 +73,7 @@ def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
         f"{cfg.train.batch_size:,} images on {devices}, in {session.workdir}",
         *hosts,
         *_of_machine(trainer),
-        *_useless(trainer),
+        *_undone_remat(trainer),
         *([splits.files] if splits.files else []),
         *split_roles.notes(cfg, trainer.durations.evaluations),
         *checks.large_batch(cfg, len(splits.train), jax.device_count()),
@@ -89,7 +89,7 @@ def _of_machine(trainer: Trainer) -> list[str]:
     return [f"set for this machine: data.workers={workers}{unroll}"]
 
 
-def _useless(trainer: Trainer) -> list[str]:
+def _undone_remat(trainer: Trainer) -> list[str]:
     """A line on rematerialization that the compiler undoes."""
     model, platform = trainer.model.config, trainer.mesh.devices.flat[0].platform
     undone = model.remat == "attention" or (model.unroll or 1) > 1
@@ -120,7 +120,7 @@ def _steps(trainer: Trainer) -> list[tuple[str, str]]:
     cooldown = f", {durations.cooldown:,} cooldown" if durations.cooldown else ""
     often = "after the last step" if durations.save is None else f"every {durations.save:,} steps"
     return [
-        *(("note", line) for line in _useless(trainer)),
+        *(("note", line) for line in _undone_remat(trainer)),
         *(("note", line) for line in checks.large_batch(cfg, trainer.examples, devices)),
         (
             "steps",

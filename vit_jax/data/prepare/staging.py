@@ -30,6 +30,7 @@ from vit_jax.utils import limits, storage
 PLAN, WHOLE = "plan", "whole"
 FACTS = "vit_jax.json"
 TEMPORARY = re.compile(r"\..+\.\d+")  # names that `storage.replacing` uses until a file is complete
+FOR_PARENT = signal.SIGINT, signal.SIGHUP  # signals: the parent decides when to stop
 
 Packed = list[tuple[Shard, ShardResult]]
 
@@ -228,7 +229,7 @@ def _in_processes(
     try:
         while True:
             for path, entries in itertools.islice(waiting, 2 * workers - len(running)):
-                with signals.kept_from_children(*THEIRS):
+                with signals.kept_from_children(*FOR_PARENT):
                     running[pool.submit(_work, path, entries)] = path
             if not running:
                 return done
@@ -248,12 +249,11 @@ def _in_processes(
 
 
 _write: Callable[[Path, list[Any]], ShardResult]  # of a worker process
-THEIRS = signal.SIGINT, signal.SIGHUP  # signals on which the parent decides when to stop
 
 
 def _start(encoder: Callable[[], Encoder], count: Count) -> None:
     """Initializes a worker process."""
-    signals.follow_parent(*THEIRS)
+    signals.follow_parent(*FOR_PARENT)
     global _write
     _write = functools.partial(shards.write_shard, encode=encoder(), count=count)
 
