@@ -1,3 +1,4 @@
+import errno
 import gc
 import io
 import json
@@ -14,6 +15,7 @@ import safetensors
 
 from containers import FIXTURES, Payload, archive, header, npy, pickled, refusal, write
 from vit_jax import weights
+from vit_jax.utils import errors
 from vit_jax.weights import readers, writers
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
@@ -560,3 +562,16 @@ def test_a_changed_value_of_our_files_is_noticed(tmp_path):
     path.write_bytes(whole.replace(b'\\"a\\"', b'\\"z\\"'))
     with pytest.raises(weights.WeightsError, match="is not a complete"):
         readers.open_arrays(path)
+
+
+def test_a_disk_that_fills_leaves_no_archive_open(tmp_path, monkeypatch):
+    """Freed later, it would print that its file is closed."""
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", fail)
+    with pytest.raises(errors.UserError, match=r"a\.npz: cannot be written: No space left"):
+        writers.write_weights(tmp_path / "a.npz", {"x": np.zeros(3)}, {})
+    gc.collect()
+    assert not list(tmp_path.iterdir())

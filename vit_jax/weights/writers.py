@@ -54,13 +54,15 @@ def write_weights(
         path.parent.mkdir(parents=True, exist_ok=True)
         with storage.replacing(path) as draft:
             if path.suffix.lower() == ".npz":
-                with draft.open("xb") as file:
-                    np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-                if metadata:
-                    # In the comment of the archive, which every other reader ignores: big_vision
-                    # refuses files with arrays that it does not know.
-                    text = json.dumps({"vit_jax": "", **metadata}).encode()
-                    with zipfile.ZipFile(draft, "a") as archive:
+                # numpy.savez leaves its archive open where a write fails; it complains when freed.
+                with zipfile.ZipFile(draft, "x") as archive:
+                    for name, array in arrays.items():
+                        with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                            np.lib.format.write_array(member, array, allow_pickle=False)
+                    if metadata:
+                        # In the comment of the archive, which every other reader ignores:
+                        # big_vision refuses files with arrays that it does not know.
+                        text = json.dumps({"vit_jax": "", **metadata}).encode()
                         archive.comment = text + b"\n" + comment_digest(text)
             elif path.suffix.lower() == ".safetensors":
                 _safetensors(draft, arrays, metadata or {})
