@@ -38,6 +38,7 @@ NOT_RUN = {
     r"^vit_jax train (pretrain|finetune|masked|baseline)/(?!.*--smoke)": "the paper's run; --smoke",
     r"^vit_jax train tfds|imagenet|objectnet|--dedup-against": "needs a dataset that is not here",
     r"data\.channels=13": "needs such images; tests/data/test_depth.py",
+    r"--to=peft|=BASE\b": "needs a run with LoRA on a base; tests/weights/test_peft_export.py",
     r"--to=onnx": "needs jax2onnx; tests/inference/test_onnx_export.py",
     r"--serve": "waits for a browser; tests/inference/inspect",
     r"--config=my_configs": "names a file of the reader",
