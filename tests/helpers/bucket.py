@@ -116,8 +116,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(self.server.describe(name))
 
     def do_POST(self):
-        name, query = self._asked()
+        # Before it is answered, also if refused: the next request comes after it.
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        name, query = self._asked()
         if name is None:
             return
         if "upload_id" in query:
@@ -195,7 +196,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if match is None or urllib.parse.unquote(match[1]) != NAME:
             status = 404
         if status:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
             self._json({"error": {"code": status, "message": f"refused with {status}"}}, status)
             return None, query
         return name, query
