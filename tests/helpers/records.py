@@ -118,7 +118,8 @@ def readme():
     speeds = {augmented: ratio for augmented, cores, _, ratio in pipelines() if cores == 2}
     yield f"{speeds[False]:.2f}x; {speeds[True]:.1f}x with RandAugment"
     saves = {what: ratio for what, peer, _, ratio in compared("checkpoint") if peer == "orbax"}
-    yield "saves {:.1f} to {:.1f} times as fast as orbax, restores {:.1f} to {:.1f}".format(
+    text = "saves at {:.2f}x (S/16) and {:.2f}x (B/16) of orbax's speed"
+    yield (text + ", restores at {:.2f}x and {:.2f}x").format(
         *(saves[f"{verb}, ViT-{size}/16"] for verb in ("save", "restore") for size in "SB")
     )
     for entry in zoo.entries():
