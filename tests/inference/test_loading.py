@@ -317,7 +317,7 @@ def test_an_interrupted_conversion_leaves_nothing(kind, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(conversion.manager.Manager, "save", interrupted)
-    monkeypatch.setattr(np, "savez", interrupted)
+    monkeypatch.setattr(np.lib.format, "write_array", interrupted)
     options = {key: value for key, value in BEGIN.items() if key.startswith("data.")}
     with pytest.raises(KeyboardInterrupt):
         conversion.convert(TOKEN, kind, output, options)
