@@ -322,7 +322,7 @@ class Files(Data):
     cache: str | None = option(
         None, "Folder for copies of buckets; none: ~/.cache/vit_jax/buckets.", free=True
     )
-    cache_size: float = option(100, "GB that all copies of buckets may take.", above=0, free=True)
+    cache_size: float = option(100.0, "GB that all copies of buckets may take.", above=0, free=True)
     exclude: str | None = option(
         None,
         "CSV file of images to leave out, by their paths below root; `vit_jax doctor` writes it.",
