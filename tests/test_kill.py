@@ -61,20 +61,6 @@ def test_every_drawn_config_can_run():
     }  # fmt: skip
 
 
-def test_the_table():
-    lines = [
-        {"fault": "kill", "lost": [2, 3], "resumed": 2, "hangs": 0, "problem": None,
-         "cpu_seconds": 10.0},
-        {"fault": "kill", "lost": [7], "resumed": 1, "hangs": 1, "problem": "exit codes {70}: x",
-         "cpu_seconds": 2.0},
-    ]  # fmt: skip
-    assert faults.markdown(lines)[::2] == [
-        "| fault | n | configs | with a checkpoint | divergences | hangs | steps lost, mean | most "
-        "| CPU s each |",
-        "| kill | 3 | 2 | 3 | 1 | 1 | 4.0 | 7 | 4.0 |",
-    ]
-
-
 def test_the_page_has_the_record():
     page = (faults.runs.ROOT / "docs/reliability.md").read_text()
     for line in faults.markdown(faults.lines_of()):

@@ -84,12 +84,6 @@ def study(
     return findings.FindingsStudy(size, found, records, workdir or path)
 
 
-def measured_digits(path: pathlib.Path) -> findings.FindingsStudy:
-    """A study of real cells: digits in two steps, and the attention of what was trained."""
-    measurement = Measurement(kind="attention", options=(("data.eval_split", "test[:8]"),))
-    return study(path, finding(training("one", rates=(0.001,), measurements=(measurement,))))
-
-
 class Runner:
     """Runs no process: results come from a function of the cell; may stop after some cells."""
 

@@ -6,7 +6,6 @@ import pytest
 from helpers.toy_findings import Runner, finding, study, training
 from research import findings
 from research.findings import __main__ as command
-from research.findings.paper_findings import NAMES
 from vit_jax import cli
 
 
@@ -35,15 +34,6 @@ def test_mistakes_take_one_line(capsys, tmp_path, words, expected):
     assert expected in fails(capsys, *words, f"--workdir={tmp_path}")
 
 
-def test_missing_data_names_the_command_that_provides_it(capsys, tmp_path):
-    root = f"--config.data.root={tmp_path}"
-    error = fails(capsys, "--only=positions", f"--workdir={tmp_path}", root)
-    assert "run `vit_jax prepare cifar100 --data-dir=" in error
-    error = fails(capsys, "--only=positions", f"--workdir={tmp_path}", root, "--copies=webp")
-    assert "cifar100_webp is not in" in error
-    assert "vit_jax prepare cifar100_webp --from=FOLDER_OR_TAR" in error
-
-
 def test_a_dry_run_shows_every_cell_with_its_time_and_writes_nothing(capsys, tmp_path):
     words = ["--dry-run", f"--workdir={tmp_path}", "--only=positions"]
     assert main(*words) == 0
@@ -56,27 +46,6 @@ def test_a_dry_run_shows_every_cell_with_its_time_and_writes_nothing(capsys, tmp
     assert len(finding["cells"]) == 4 * (2 * 2 + 3)
     assert all(cell["seconds"] > 25 for cell in finding["cells"])
     assert not list(tmp_path.iterdir())
-
-
-def test_a_dry_run_says_that_there_are_no_records_yet(capsys, tmp_path):
-    words = ["--dry-run", "--only=positions", f"--workdir={tmp_path}"]
-    path = tmp_path / "misspelled.jsonl"
-    assert main(*words, f"--records={path}") == 0
-    assert capsys.readouterr().err == f"--records={path}: not there yet; no cell is recorded\n"
-    path.touch()
-    assert main(*words, f"--records={path}") == 0
-    assert not capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_page_is_written_from_the_records(capsys, tmp_path):
-    page = tmp_path / "findings.md"
-    words = ["--dry-run", f"--workdir={tmp_path}", f"--output={page}"]
-    assert main(*words) == 0
-    text = page.read_text()
-    assert "No cell has been run yet" in text
-    assert text.count("not run") > 11
-    assert "<h2" in page.with_suffix(".html").read_text()
 
 
 def test_figures_of_what_has_run_have_error_bars(tmp_path):
@@ -108,10 +77,3 @@ def test_pre_training_without_a_measure_of_its_own_counts_its_runs(tmp_path):
     text = findings.write(toy, tmp_path / "toy.md", "vit_jax")[0].read_text()
     assert "| masked | 0.1 | 3 |  |  |" in text
     assert "| labeled | 0.2 | 3 |  | 50.10 ± 0.25 |" in text
-
-
-def test_the_help_names_every_finding(capsys):
-    with pytest.raises(SystemExit):
-        main("--help")
-    shown = "".join(capsys.readouterr().out.split())
-    assert ",".join(NAMES) in shown

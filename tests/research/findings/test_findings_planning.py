@@ -5,7 +5,6 @@ import pytest
 from helpers.toy_findings import Runner, finding, study, training
 from research import findings
 from research.findings.declaration import Measurement
-from vit_jax import config
 
 
 def rate_of(cell):
@@ -37,25 +36,6 @@ def test_the_rate_with_the_best_mean_is_chosen(tmp_path, results, rate):
     toy = study(tmp_path, finding(*pair()))
     toy.perform(run=Runner(lambda cell: results.get((cell.lr, cell.cfg.seed), 0.5)))
     assert toy.rate(pair()[0]) == rate
-
-
-def test_a_run_that_was_stopped_goes_on(tmp_path):
-    toy = finding(*pair())
-    first, second = Runner(rate_of, most=3), Runner(rate_of)
-    with pytest.raises(config.UserError):
-        study(tmp_path, toy).perform(run=first)
-    study(tmp_path, toy).perform(run=second)
-    whole = Runner(rate_of)
-    study(tmp_path / "other", toy).perform(run=whole)
-    digests = [cell.digest for cell in (*first.ran, *second.ran)]
-    assert sorted(digests) == sorted(cell.digest for cell in whole.ran)
-
-
-def test_findings_share_equal_cells(tmp_path):
-    one, two = pair()
-    run = Runner(rate_of)
-    study(tmp_path, finding(one, two), finding(two, one)).perform(run=run)
-    assert len({cell.digest for cell in run.ran}) == len(run.ran) == 10
 
 
 def test_fine_tuning_begins_with_the_chosen_rate_of_its_origin_and_the_same_seed(tmp_path):
@@ -104,44 +84,3 @@ def test_a_digest_depends_on_what_determines_the_result_and_on_nothing_else(tmp_
         digest("one", origin=training("origin", rates=(0.1,))),
     ]
     assert len({digest("one"), *different}) == 4
-
-
-def test_options_that_change_results_are_refused(tmp_path):
-    with pytest.raises(config.ConfigError, match=r"train\.batch_size=64: would change"):
-        findings.FindingsStudy(
-            study(tmp_path).size,
-            [],
-            study(tmp_path).records,
-            tmp_path,
-            {"train.batch_size": "64"},
-        )
-
-
-def test_records_that_cannot_be_written_are_refused_before_any_cell_runs(tmp_path):
-    records = findings.open_records(tmp_path)
-    toy, run = (
-        findings.FindingsStudy(study(tmp_path).size, [finding(*pair())], records, tmp_path / "run"),
-        Runner(rate_of),
-    )
-    with pytest.raises(config.ConfigError, match=f"--records={tmp_path}: cannot be written"):
-        toy.perform(run=run)
-    assert not run.ran
-
-
-def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_path):
-    toy = study(tmp_path, finding(training("one", rates=(0.1,))))
-    one = training("one", rates=(0.1,))
-    cell = toy.cell(one, 0.1, 0)
-    run = tmp_path / cell.directory
-    run.mkdir(parents=True)
-    first = {
-        "began": 0.0,
-        "first_step": 0,
-        "last_step": 1,
-        "seconds": {"start": 3.0, "step": 4.5},
-    }
-    last = first | {"began": 9.0, "first_step": 1, "seconds": {"step": 1.0}}
-    (run / "sessions.json").write_text(json.dumps([first, last]))
-    toy.perform(run=Runner(rate_of))
-    seconds = [toy.records.find(cell)["seconds"] for cell in toy.cells(one)]
-    assert seconds == [9.5, 2.0, 2.0]  # Runner says 2 for each process that ends a cell
