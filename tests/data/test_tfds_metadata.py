@@ -107,15 +107,6 @@ def key_of(edit):
     return names.get(edit, "type")
 
 
-def test_without_the_check_tfds_would_import_it(folder, marker, monkeypatch):
-    """The marker is one: what the tests above forbid happens where nothing is checked."""
-    change(folder, in_class)
-    monkeypatch.setattr(tfds_metadata, "check_features", lambda folder: None)
-    with pytest.raises(config.UserError):
-        opened(folder)
-    assert marker.exists()
-
-
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [

@@ -104,11 +104,3 @@ def test_the_search_finds_every_hash_within_the_threshold(threshold):
     expected = [(bin(int(b ^ query)).count("1"), n) for n, b in enumerate(bits)]
     assert found == sorted(pair for pair in expected if pair[0] <= threshold)
     assert len(found) >= 20 * (threshold + 1)
-
-
-def test_prints_travel_through_a_file(index, originals, tmp_path):
-    prints = dedup.stack([dedup.fingerprint(image) for image in originals], ["n"] * COUNT)
-    dedup.save_prints(prints, tmp_path / "prints.npy")
-    again = dedup.load_prints(tmp_path / "prints.npy")
-    assert again.tobytes() == prints.tobytes()
-    assert FingerprintIndex(again).find(originals[0]) == ("n", -1)

@@ -18,7 +18,6 @@ import pytest
 from vit_jax import config
 from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.folders import Folder
 from vit_jax.data.prepare import dedup, pack, shards, staging
 from vit_jax.data.prepare.verify import verify
 from vit_jax.data.source import DataError
@@ -74,20 +73,6 @@ def test_what_is_packed_is_read_back_by_the_training_source(photos, tmp_path):
     assert not hidden
     assert not faults(tmp_path)
     assert "tensorflow" not in sys.modules
-
-
-def test_a_part_of_it_is_that_part_of_the_folder(photos, tmp_path):
-    (photos / "cat/broken.jpg").unlink()
-    root = tmp_path / "split"
-    root.mkdir()
-    photos.rename(root / "train")
-    pack.pack(packing(root, tmp_path))
-    packed = source(tmp_path, "train[:40%]")
-    folder = Folder(config.Data(source="folder", root=str(root)), "train[:40%]", "data.train_split")
-    there = sorted((folder[index] for index in range(len(folder))), key=lambda one: one.image)
-    here = sorted((packed[index] for index in range(len(packed))), key=lambda one: one.image)
-    assert here == there
-    assert len(here) == 12
 
 
 @pytest.mark.slow
