@@ -195,7 +195,7 @@ def _plain(values: Any) -> dict[str, Any]:
 
 
 def about(reference: str) -> About:
-    """The `About` of `NAME`, `FILE.py:NAME` or `FILE.py`; raises like `load`."""
+    """The `About` of `NAME`, `FILE.py:NAME` or `FILE.py`; raises like `load_values`."""
     module, name = _locate(reference)
     return module.about(name) if hasattr(module, "about") else About()
 

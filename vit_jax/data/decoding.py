@@ -12,7 +12,7 @@ from vit_jax.data import image_headers, tiff
 from vit_jax.utils import limits
 
 # Many threads and processes decode images at once, so OpenCV's own thread pool would only add
-# contention. Its log lines lack the file name, which callers of `decode` add to its errors.
+# contention. Its log lines lack the file name, which callers of `decode_image` add to its errors.
 cv2.setNumThreads(1)
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
@@ -141,7 +141,7 @@ def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
 
 
 def size(image: bytes | np.ndarray) -> tuple[int, int]:
-    """The height and width of an example as `load` will give it, from the file's header.
+    """The height and width of an example as `load_image` gives it, from the file's header.
 
     Raises BadImage for a file without one.
     """
@@ -162,7 +162,7 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
 def load_image(
     image: bytes | np.ndarray, *, channels: int, max_pixels: int, depth: int = 8
 ) -> np.ndarray:
-    """The pixels of an example as a source gives it: `decode` or `with_channels`."""
+    """The pixels of an example as a source gives it: by `decode_image` or `with_channels`."""
     if isinstance(image, bytes):
         return decode_image(image, channels=channels, max_pixels=max_pixels, depth=depth)
     return with_channels(image, channels, depth)
@@ -205,7 +205,7 @@ def for_display(image: np.ndarray) -> np.ndarray:
 def thumbnail(
     image: bytes | np.ndarray, side: int, *, channels: int, max_pixels: int, depth: int = 8
 ) -> bytes:
-    """An example as a PNG of 8 bits of at most `side` pixels a side; raises as `load`."""
+    """An example as an 8-bit PNG, at most `side` pixels a side; raises like `load_image`."""
     pixels = for_display(load_image(image, channels=channels, max_pixels=max_pixels, depth=depth))
     shrink = side / max(pixels.shape[:2])
     if shrink < 1:

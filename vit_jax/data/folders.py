@@ -333,7 +333,7 @@ def _check_names(classes: tuple[str, ...], folder: Path) -> None:
 def splits_there(data: config.Data) -> config.Data:
     """The config with its split names replaced by names of existing folders.
 
-    Finds `train/` with `val/`, `valid/` or `validation/` automatically; see `splits.find`.
+    Finds `train/` with `val/`, `valid/` or `validation/` automatically; see `splits.find_folder`.
     Other names stay unchanged: opening them reports the error.
     """
     if data.source != "folder" or data.root is None or data.holdout:

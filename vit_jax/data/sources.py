@@ -174,7 +174,7 @@ def open_split(cfg: config.Config, split: str, head: Sequence[str] | None = None
 def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     """A split of a task that is prepared below TFDS's data_dir; raises like `open_source`.
 
-    Its attributes `dataset` and `version` are what `splits.write` asks for.
+    Its attributes `dataset` and `version` are arguments of `example_lists.write_list`.
     """
     from vit_jax.data.tfds_source import Tfds
 

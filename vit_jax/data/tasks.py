@@ -89,7 +89,7 @@ def find_task(name: str, key: str = "") -> Task:
 def select(pattern: str, key: str = "") -> list[Task]:
     """The tasks that match a pattern such as `vtab/*`, or a group such as `vtab`.
 
-    Raises ConfigError, like `find`, if there are none.
+    Raises ConfigError, like `find_task`, if there are none.
     """
     if pattern in TASKS:
         return [TASKS[pattern]]

@@ -165,7 +165,7 @@ def _several_right(
 def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
     """`loss`, `error` and `count` of images; for colors also `accuracy` and its `count`.
 
-    `objective.measure` defines them. The corruption depends only on an image's index in its
+    `masked_patches.measure` defines them. The corruption depends only on an image's index in its
     split, so the results depend neither on the batch size, nor on devices, nor on the run's seed.
     """
     names = {"": ("loss", "error"), "accuracy": ("",)}

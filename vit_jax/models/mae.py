@@ -66,7 +66,7 @@ class DecoderNetwork(Stack):
 
 @dataclasses.dataclass(frozen=True)
 class Decoder(Classifier):
-    """A decoder as functions of its parameters, as a classifier is; see `create`.
+    """A decoder as functions of its parameters, as a classifier is; see `create_decoder`.
 
     Attributes:
       features: width of the encoder.

@@ -268,7 +268,7 @@ def check_read(model: config.Model, names: Iterable[str]) -> None:
 
 
 def required(value: T | None) -> T:
-    """A size of a complete model, in which none is None (see `complete` and `check`)."""
+    """A size of a complete model, in which none is None (see `complete` and `check_model`)."""
     assert value is not None
     return value
 

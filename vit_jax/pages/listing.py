@@ -72,7 +72,7 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Confi
 
     Args:
       table: restricts entries to this table or figure, such as `table3` or `figure8`; see
-        `exhibits`.
+        `table_names.find_table`.
       model: restricts entries to variants that match this pattern, such as `ViT-L*`.
 
     Raises ConfigError if no entry matches.

@@ -294,7 +294,7 @@ def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
 
 
 def reconstruction(found: dict[str, np.ndarray]) -> Figure:
-    """Draws original, corrupted and predicted images, as many as fit; see `predict_masked`."""
+    """Draws what `measures.predict_masked` found: images original, corrupted and predicted."""
     corrupted = np.array(np.broadcast_to(found["corrupted"], (*found["masked"].shape, 3)))
     corrupted[found["masked"]] = MASKED
     triples = [

@@ -30,7 +30,7 @@ from vit_jax.studies.reproduce.exhibit import (
 
 
 def table(name: str) -> Exhibit:
-    """A table or figure by any name that `exhibits` knows; raises ConfigError."""
+    """A table or figure by any name that `table_names` knows; raises ConfigError."""
     return _TABLES[table_names.measured(name)]()
 
 
