@@ -41,6 +41,7 @@ def train(
     with open_session(cfg, workdir) as session:
         session.progress.doing("opening the data")
         splits = open_splits(cfg)
+        # The data decide how many outputs the head has, and the scale of numbers.
         cfg = with_scale(config.with_classes(cfg, len(splits.classes)), splits.train)
         teacher = load_teacher(cfg, splits.classes)
         counts = count_classes(cfg, splits.train)

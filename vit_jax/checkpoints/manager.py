@@ -81,6 +81,7 @@ class Manager:
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.PyTreeCheckpointHandler(use_compression=False)
         )
+        # One thread: saves are committed in the order in which they began.
         self._background = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: concurrent.futures.Future[None] | None = None
         probe = self._directory / collectives.broadcast_from_main(
@@ -144,6 +145,7 @@ class Manager:
             return {**known, "leaves": found}
 
         size = sum(leaf.nbytes for leaf in leaves.values())
+        # At once, although the save still runs: the next evaluation is compared with this one.
         if self.is_best(metrics):
             self._score = records.score(metrics, self._metric)
         try:

@@ -26,7 +26,8 @@ PILLOW = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 
-SIGMAS = (0.1, 2.0)
+SIGMAS = (0.1, 2.0)  # deviations of Gaussian blurs, least and largest
+# In torchvision's order, in which their factors are drawn.
 ENHANCED = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -163,7 +164,7 @@ class InceptionCrop:
     aspect: tuple[float, float] = (0.75, 4 / 3)
     resampling: str = "bilinear"
 
-    ATTEMPTS = 100
+    ATTEMPTS = 100  # TensorFlow's default of max_attempts
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The stretched rectangle."""
@@ -263,7 +264,7 @@ class RandomErasing:
     area: tuple[float, float] = (0.02, 0.33)
     aspect: tuple[float, float] = (0.3, 3.3)
 
-    ATTEMPTS = 100
+    ATTEMPTS = 100  # the paper's loop has no end; in strips, hardly any rectangle fits
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The image, or a copy with a part erased."""

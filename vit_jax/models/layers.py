@@ -472,6 +472,7 @@ class AttentionPooling(nnx.Module):
         probe = self.probe[...].astype(tokens.dtype)
         probe = jnp.broadcast_to(probe, (tokens.shape[0], 1, tokens.shape[2]))
         x, _ = self.attention(probe, to=tokens, sequences=sequences)
+        # Without dropout, as in big_vision.
         return (x + self.mlp(normalize(self.norm, x), None))[:, 0]
 
 

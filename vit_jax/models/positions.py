@@ -325,6 +325,7 @@ def interpolation(
     far = xp.abs(xp.asarray(known, dtype).reshape((1,) * (index.ndim - 1) + (-1,)) - center)
     if antialiased:  # the kernel widened where the grid shrinks, as in Pillow and torch
         far = far / xp.maximum(scale, 1)
+    # Keys' a: -0.75 in torch, but -0.5 in Pillow and where torch antialiases.
     if "bicubic" in method:
         weights = _cubic(far, -0.5 if antialiased else -0.75, xp)
     else:

@@ -30,7 +30,7 @@ from vit_jax.utils import errors, limits, storage
 
 NAME = "run.lock"
 RENEW = 15.0  # seconds between renewals
-LEASE = 90.0  # seconds without renewal after which a lock is taken over
+LEASE = 90.0  # seconds without renewal, six of them missed, after which a lock is taken over
 NEAR = 3.0  # seconds to wait for a process on this machine to end, e.g. after its parent was killed
 POLL = 0.2  # seconds between attempts
 SETTLE = 2.0  # seconds until a lock file that was taken over is checked again

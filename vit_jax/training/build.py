@@ -232,6 +232,7 @@ def create_model(cfg: config.Config, platform: str | None = None) -> models.Clas
         (1, 10)
     """
     dtype = cfg.model.dtype
+    # Most CPUs have no arithmetic in bfloat16: they convert before and after every operation.
     if dtype == "auto":
         dtype = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     # Without labels there is no head, whatever classes the images are sorted by.

@@ -79,6 +79,7 @@ def compile_with(
     lacks the checker.
     """
     options = dict(options)
+    # The compiler names one unknown option at a time.
     while True:
         try:
             return lowered.compile(compiler_options=options or None)

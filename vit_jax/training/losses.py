@@ -187,6 +187,7 @@ class ClassCounts(NamedTuple):
         if asked == ("balanced",):
             return self.images.sum() / (len(images) * images)
         if asked == ("effective",):
+            # 1 - b^n: of few images b^n is so near 1 that the difference would lose digits.
             each = 1 / -np.expm1(images * np.log(EFFECTIVE))
             return each * len(images) / each.sum()
         found = np.ones(len(images))

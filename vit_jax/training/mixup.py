@@ -48,6 +48,7 @@ def draw_mix(seed: int, step: jax.Array, train: config.Train, size: tuple[int, i
     cut = _cut(key, train.cutmix, size)
     if blended is None:
         return cut
+    # 1 draws the box and 2 the coin, so that mixup beside CutMix leaves the boxes as they were.
     coin = jax.random.bernoulli(jax.random.fold_in(key, 2))
     return Mix(
         jnp.where(coin, cut.labels, blended.labels), jnp.where(coin, cut.pixels, blended.pixels)

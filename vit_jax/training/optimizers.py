@@ -132,6 +132,8 @@ def wait_of(name: str, waits: Mapping[str, int]) -> int:
 @components.register("optimizer", "adam")
 def adam(*, b1: float, b2: float, eps: float, moment_dtype: str) -> optax.GradientTransformation:
     """Adam (Kingma and Ba 2015), its first moment stored in `moment_dtype`."""
+    # The second moment stays float32: it changes by 1 - b2 = 0.001 a step, and bfloat16, with steps
+    # of 2^-8, would round that away.
     return optax.scale_by_adam(b1, b2, eps, mu_dtype=jnp.dtype(moment_dtype))
 
 

@@ -12,7 +12,7 @@ from vit_jax.data import availability, bucket, folders, split_roles
 from vit_jax.runtime import locking
 from vit_jax.utils import messages, storage
 
-# Of a tiny run.
+# Of a tiny run: without accumulation, its two steps are one epoch.
 STEPS = config.Duration(2, "steps")
 BATCH, CLASSES, EXAMPLES = 16, 10, 32
 

@@ -61,6 +61,7 @@ def run(
         compiled, began = program.compile(), time.monotonic()
         where = f"devices: {mesh.size}; hosts: {', '.join(dict.fromkeys(names))}"
         say(f"{variant}, {STEPS} steps of {batch} images in each round; {where}")
+        # Two rounds at least: a device is compared with itself too, not with the others alone.
         first, rounds = None, 0
         while first is None or rounds < 2 or _goes_on(began, hours):
             found = replay.Digests.from_leaves(tree_utils.flatten(compiled(live, images)), mesh)

@@ -35,6 +35,7 @@ class Teacher:
         def one(name: str, leaf: np.ndarray) -> jax.Array:
             host = jax.device_get(leaf)
             place = places[name]
+            # Cast part by part: cast whole, an array would be in host memory twice.
             return jax.make_array_from_callback(
                 place.shape, place.sharding, lambda part: host[part].astype(place.dtype)
             )
