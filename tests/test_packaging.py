@@ -40,17 +40,6 @@ def test_an_installation_stays_below_the_bar(sizes):
     assert 0.9e9 < sum(sizes.values()) < BAR  # a lower sum would have missed packages
 
 
-def test_the_table_of_contributing_names_what_is_large(sizes):
-    text = (
-        (runs.ROOT / "CONTRIBUTING.md").read_text().lower().replace("opencv |", "opencv-python |")
-    )
-    named = " ".join(re.findall(r"^\| \d+ \| ([^|]*) \|", text, re.MULTILINE))
-    large = {name for name, size in sizes.items() if size > 25e6}
-    assert {"jaxlib", "pyarrow", "scipy"} <= large
-    for name in large:
-        assert name.removesuffix("-headless").replace("-", "_") in named.replace("-", "_"), name
-
-
 PYTHON = """#!/bin/bash
 case "$1 $2" in
   "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;

@@ -44,16 +44,6 @@ def folder(store, request):
     store.failing = lambda method, name: 0
 
 
-def test_a_path_of_a_bucket_and_one_of_a_disk(tmp_path):
-    assert str(storage.as_path("gs://b/x") / "y") == "gs://b/x/y"
-    assert storage.is_remote(storage.as_path("gs://b/x"))
-    assert storage.as_path(tmp_path) == tmp_path
-    assert not storage.is_remote(tmp_path)
-    mirror = storage.RemoteSync(tmp_path)
-    assert mirror.folder == tmp_path
-    mirror.bring(now=True)
-
-
 def test_what_is_lacking_is_one_line(monkeypatch, capsys):
     def fail(self):
         raise ImportError("Please install gcsfs to access Google Storage")
@@ -219,17 +209,3 @@ def test_two_processes_share_a_bucket(store, tmp_path):
         env=runs.environment(**store.environment), capture_output=True, text=True,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
-
-
-def test_the_bucket_is_one(store):
-    """What stands in for the real thing refuses what that refuses."""
-    path = storage.as_path(f"{URL}/one/object")
-    path.write_bytes(b"whole")
-    assert path.read_bytes() == b"whole"
-    assert path.parent.is_dir()
-    path.unlink()
-    assert not path.parent.exists()  # a folder is there as long as an object is in it
-    with pytest.raises(FileNotFoundError):
-        path.read_bytes()
-    with pytest.raises(config.ConfigError, match="cannot be read"), storage.readable_errors(URL):
-        list(storage.as_path("gs://another/x").iterdir())

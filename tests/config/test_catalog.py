@@ -39,21 +39,6 @@ def test_every_name_is_a_config_that_fits_together(file):
             models.create(cfg.model, image_size=cfg.data.image_size)
 
 
-def test_names_say_where_they_come_from():
-    yours = ("adapt/", "image_", "dino/folder", "mae/folder", "tfds")  # your own images
-    own = ("digits", "posemb/sincos", "home/", "masked/digits", "cifar10/")  # in no table
-    for name in NAMES:
-        about = catalog.about(name)
-        if not name.startswith(yours):
-            assert about.row
-            assert about.dataset
-            assert about.images
-            assert about.tables or name.startswith(own)
-        for line in (about.needs, about.warning):
-            assert "\n" not in line
-        assert bool(about.lifted_by) or not about.needs
-
-
 def test_a_config_is_in_the_tables_that_it_names_and_in_that_of_its_own_name():
     assert table_names.containing((), "masked/digits") == {"masked"}
     assert table_names.containing(("table2",), "pretrain/x") == {"table2"}
@@ -215,13 +200,6 @@ def folder(tmp_path, monkeypatch):
     for stem in ("one", "two"):
         write(tmp_path / f"{stem}.py", MINE.replace('"mine", "other"', f'"{stem}", "{stem}/small"'))
     return tmp_path
-
-
-def test_a_suffix_in_capitals(tmp_path):
-    write(tmp_path / "mine.PY", MINE)
-    assert catalog.load_values(f"{tmp_path / 'mine.PY'}:other") == catalog.load_values(
-        str(write(tmp_path / "mine.py", MINE)) + ":other"
-    )
 
 
 def test_a_broken_file_breaks_only_its_own_names(folder, caplog):

@@ -1,8 +1,6 @@
 """The example project adds each of the nine kinds: trains, resumes exactly, evaluates, reports."""
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 
@@ -13,7 +11,7 @@ import pytest
 import plugins
 import runs
 import vit_jax
-from vit_jax import cli, config
+from vit_jax import cli
 from vit_jax.config import components
 
 KINDS = {path.stem for path in (plugins.PROJECT / "my_project").glob("[a-z]*.py")}
@@ -157,34 +155,3 @@ def test_a_loop_of_ones_own_trains():
     words = done.stdout.split()
     assert float(words[1]) < 0.1
     assert words[2:] == ["after", "100", "steps"]
-
-
-PAGE = (plugins.PROJECT.parent / "plugins.md").read_text()
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_page_are_real(project, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    block = PAGE.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")
-    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
-    (first, *others) = [words[1:] for words in commands if words[0] == "vit_jax"]
-    assert [words[0] for words in others] == ["train", "evaluate", "train"]
-    assert cli.main([*first, *plugins.flags(plugins.SHORT | {"train.duration": "2 steps"})]) == 0
-    for words in others[:2]:
-        assert cli.main(words) == 0
-    assert cli.main(["show", *others[2][1:]]) == 0
-    stored = json.loads((tmp_path / "runs" / "mine" / "config.json").read_text())
-    assert stored["plugins"] == ["my_project"]
-    said = re.search(r"vit_jax: (.*)", PAGE)[1]
-    with plugins.forgotten(), pytest.raises(config.ConfigError) as caught:
-        config.build(stored)
-    assert said.endswith(str(caught.value).partition(": ")[2])
-
-
-def test_an_example_is_given_at_the_top_of_each_file(project):
-    """What its first line shows is a value that its option takes."""
-    for kind in KINDS:
-        text = (plugins.PROJECT / "my_project" / f"{kind}.py").read_text()
-        shown = shlex.split(re.search(r"`(--config\..*)`", text.splitlines()[0])[1])
-        given = dict(flag.removeprefix("--config.").split("=", 1) for flag in shown)
-        assert config.changed(config.build(config.override({}, given)))

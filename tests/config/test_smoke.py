@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import subprocess
 
 import pytest
 
@@ -83,28 +82,6 @@ def test_consecutive_runs_take_every_slow_test_once():
             taken = [item.nodeid for part in parts for item in part]
             assert sorted(taken) == sorted(item.nodeid for item in items)
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_the_number_of_a_run_needs_nothing_stored(tmp_path, monkeypatch):
-    for key in ("TEST_TURN", *rotation.RUN_NUMBERS):
-        monkeypatch.delenv(key, raising=False)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    assert rotation.number(tmp_path)[1].startswith("the day, ")  # no repository
-
-    def git(*words):
-        settings = ("-c", "user.name=me", "-c", "user.email=me@here", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", "-C", str(tmp_path), *settings, *words], check=True)
-
-    git("init", "-q")
-    for count in (1, 2, 3):
-        git("commit", "-q", "--allow-empty", "-m", "x")
-        assert rotation.number(tmp_path) == (count, f"{count} commits")
-    git("clone", "-q", "--depth=1", f"file://{tmp_path}", str(tmp_path / "shallow"))
-    assert rotation.number(tmp_path / "shallow")[1].startswith("the day, ")
-    monkeypatch.setenv("GITHUB_RUN_NUMBER", "42")
-    assert rotation.number(tmp_path) == (42, "GITHUB_RUN_NUMBER=42")
-    monkeypatch.setenv("TEST_TURN", "7")
-    assert rotation.number(tmp_path) == (7, "TEST_TURN=7")
 
 
 @pytest.mark.long(turns=10)

@@ -1,7 +1,6 @@
 """Programs that leave the house: the same numbers in a process that has only jax and numpy."""
 
 import dataclasses
-import errno
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from vit_jax import cli, config
 from vit_jax.data import transforms
 from vit_jax.inference import export, export_resizing, loading
 from vit_jax.training import build, normalization
-from vit_jax.utils import errors, tree_utils
+from vit_jax.utils import tree_utils
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
@@ -331,17 +330,6 @@ def test_mistakes_are_said_in_one_line(option, message, tmp_path, capsys, monkey
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"vit_jax: {message}")
     assert {p.read_text() for p in tmp_path.iterdir()} == {"precious"}
-
-
-def test_a_full_disk_leaves_nothing(digits, tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    line = "new: cannot be written: No space left on device"
-    with pytest.raises(errors.NotWritten, match=line):  # exit code 70
-        export.write_program(digits, export.ExportOptions(platforms=("cpu",)), tmp_path / "new")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_too_large_for_a_program_is_refused(digits, monkeypatch):

@@ -9,8 +9,6 @@ from flax import nnx
 import runs
 from vit_jax import cli, config, models, preflight, train_loop
 from vit_jax.config import components
-from vit_jax.runs import directory
-from vit_jax.runtime import preemption
 
 
 class ProbeNetwork(nnx.Module):
@@ -73,15 +71,6 @@ def test_wrong_names_and_arguments_end_in_one_line(architecture, arguments, mess
     with pytest.raises(config.ConfigError, match=f"^model.{message}") as caught:
         configure(architecture, **arguments)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
-    with runs.stopping_at(monkeypatch, 2), pytest.raises(preemption.Preempted):
-        train_loop.train(configure(), tmp_path / "run")
-    again = directory.reconcile(tmp_path / "run", None, {})
-    train_loop.train(again, tmp_path / "run")
-    runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
 @pytest.mark.slow

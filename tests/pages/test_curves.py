@@ -1,7 +1,6 @@
 """The picture of a run's curves, and a disk that has no room for it."""
 
 import json
-import resource
 
 import cv2
 import pytest
@@ -9,7 +8,6 @@ from matplotlib.figure import Figure
 
 from vit_jax.pages import curves
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.runtime import logs
 
 
 @pytest.fixture
@@ -24,23 +22,6 @@ def test_the_picture_is_whole(metrics):
     output = curves.draw_curves(metrics, metrics.with_name("curves.png"))
     assert cv2.imread(str(output)).shape == (840, 1320, 3)
     assert sorted(path.name for path in metrics.parent.iterdir()) == ["curves.png", "metrics.jsonl"]
-
-
-def test_a_full_disk_is_one_line_and_keeps_the_old_picture(metrics):
-    output = metrics.with_name("curves.png")
-    output.write_bytes(b"the picture of before")
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
-    try:
-        with pytest.raises(
-            logs.NotWritten, match=r"curves\.png: cannot be written: File too large"
-        ):
-            curves.draw_curves(metrics, output)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert output.read_bytes() == b"the picture of before"
-    assert sorted(path.name for path in metrics.parent.iterdir()) == ["curves.png", "metrics.jsonl"]
-    assert logs.NotWritten.exit_code == 70
 
 
 def test_charts_are_drawn_as_they_say():

@@ -37,11 +37,6 @@ def test_the_commonest_mistakes_are_ten():
     assert list(found.rows) == [("a", str(k), str(k)) for k in range(12, 2, -1)]
 
 
-def test_numbers_of_the_catalog_have_three_digits_or_none_behind_the_point():
-    shown = {None: "", 0.12345: "0.123", 99.95: "100", 99.4: "99.4", 100.4: "100", 1234.5: "1234"}
-    assert {value: listing._number(value) for value in shown} == shown
-
-
 def test_a_model_that_no_config_has(monkeypatch):
     known = {"digits": listing.catalog.names()["digits"]}  # all of them take a second
     monkeypatch.setattr(listing.catalog, "names", lambda: known)

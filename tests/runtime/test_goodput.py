@@ -11,12 +11,6 @@ def session(began, first, last, **seconds):
     return {"began": began, "first_step": first, "last_step": last, "seconds": seconds}
 
 
-def test_one_process():
-    time = goodput.summarize([session(1000, 0, 50, start=10, compile=20, step=60, save=10)])
-    assert time.shares == {"start": 0.1, "compile": 0.2, "step": 0.6, "save": 0.1}
-    assert (time.seconds, time.goodput, time.restarts, time.repeated) == (100, 0.6, 0, 0)
-
-
 def test_lost_steps_and_the_time_between_are_no_goodput():
     # Killed at step 50 with 40 saved; begun again 30 s later; killed before its first save.
     time = goodput.summarize(

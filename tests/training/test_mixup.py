@@ -72,16 +72,6 @@ def test_share_at_the_ends():
     np.testing.assert_allclose(shares(0, 1e6), 0.5, atol=3e-3)
 
 
-def test_share_is_a_function_of_seed_and_step():
-    first, other = np.asarray(shares(7, 0.4)), np.asarray(shares(8, 0.4))
-    np.testing.assert_array_equal(first, shares(7, 0.4))
-    for count in (0, 3, STEPS - 1):
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(7), 3), count)
-        drawn = float(jax.random.beta(key, 0.4, 0.4))
-        assert first[count] == pytest.approx(max(drawn, 1 - drawn), rel=1e-6)
-    assert np.mean(first == other) < 0.01
-
-
 def test_blend_by_hand():
     x = jnp.arange(4.0)[:, None] * jnp.array([[10.0, 100.0]])
     expected = [[2.5, 25], [7.5, 75], [22.5, 225], [27.5, 275]]

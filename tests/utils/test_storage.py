@@ -8,8 +8,7 @@ import subprocess
 
 import pytest
 
-import pages
-from vit_jax import __version__, cli, config
+from vit_jax import __version__, config
 from vit_jax.runtime import logs, provenance
 from vit_jax.utils import storage
 
@@ -134,22 +133,6 @@ def test_what_a_full_disk_could_not_take_is_named(write, tmp_path, monkeypatch):
     assert raised.value.filename in (str(tmp_path / "one"), str(tmp_path))
 
 
-def test_commands_on_a_full_disk(tmp_path, monkeypatch, capsys):
-    pages.write_run(tmp_path / "run")
-    monkeypatch.setattr(os, "fsync", _full)
-    weights = "--checkpoint=tests/fixtures/vit_tiny_token.npz"
-    for arguments in (
-        ["report", f"{tmp_path}/run", "--no-predictions", f"--output={tmp_path}/out.html"],
-        ["convert", weights, "--to=google", f"--output={tmp_path}/out.npz"],
-    ):
-        assert cli.main(arguments) == 70
-        line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith("vit_jax: ")
-        assert line.endswith("cannot be written: No space left on device")
-        assert f"{tmp_path}/out" in line
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 def test_a_logger_on_a_full_disk_is_named(tmp_path, monkeypatch, capsys):
     logger = logs.TensorBoard(tmp_path)
     logger.close()
@@ -225,12 +208,6 @@ def test_a_mirror_goes_on_with_what_is_there_and_brings_changes(monkeypatch):
     (mirror.folder / "new" / "file").write_bytes(b"x")
     mirror.bring()  # what has not changed is not brought again
     assert objects == {"run/new/file": b"x"}
-
-
-def test_a_mirror_of_a_disk_is_the_disk(tmp_path):
-    mirror = storage.RemoteSync(tmp_path, lambda: pytest.fail("nothing is brought"))
-    assert mirror.folder == tmp_path
-    mirror.bring(now=True)
 
 
 def test_too_little_room(tmp_path, monkeypatch):

@@ -1,10 +1,8 @@
 """Groups of copies: all pairs of near hashes are found, and pixels and features must agree."""
 
 import itertools
-import tracemalloc
 
 import numpy as np
-import pytest
 
 from vit_jax.data.prepare import dedup
 from vit_jax.inference.doctor import duplicates
@@ -65,21 +63,6 @@ def test_equal_pixels_need_no_contrast_and_similar_ones_do():
     assert found.tolist() == [0, 1, 0, 3]
 
 
-def test_a_film_is_one_group_at_bounded_cost(monkeypatch):
-    """All hashes share their bands: each is compared with the next few only."""
-    monkeypatch.setattr(duplicates, "LONGEST", 3)
-    random = np.random.default_rng(0)
-    bits = [flipped(0, *random.choice(64, 3, replace=False).tolist()) for _ in range(2000)]
-    pairs = []
-    confirm = duplicates._confirm
-    monkeypatch.setattr(
-        duplicates, "_confirm", lambda *given: pairs.append(len(given[2])) or confirm(*given)
-    )
-    found = duplicates.group_duplicates(prints(bits), np.ones((2000, 1), np.float32))
-    assert np.unique(found).tolist() == [0]
-    assert sum(pairs) < 66 * 3 * 2000 / 10
-
-
 def test_chunks_make_no_difference(monkeypatch):
     random = np.random.default_rng(1)
     bits = random.integers(0, 8, 60).astype(np.uint64) << np.uint64(10)
@@ -91,24 +74,3 @@ def test_chunks_make_no_difference(monkeypatch):
     for a, b in itertools.combinations(range(60), 2):
         if features[a] @ features[b] >= duplicates.COSINE:
             assert whole[a] == whole[b]
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_images_take_seconds_and_little_memory():
-    random = np.random.default_rng(0)
-    records = prints(random.integers(0, 2**64, 100_000, np.uint64))
-    # Of 5e9 pairs of random hashes some 50 differ in at most 10 bits: features tell them apart.
-    features = random.normal(size=(100_000, 16)).astype(np.float32)
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    tracemalloc.start()
-    found = duplicates.group_duplicates(records, features)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert np.unique(found).size == 100_000
-    assert peak < 100e6
-
-
-def test_pairs_join_groups_in_both_directions():
-    roots = np.arange(5)
-    assert duplicates._join(roots, np.array([3]), np.array([1])).tolist() == [0, 1, 2, 1, 4]
-    assert duplicates._join(roots, np.array([1, 4]), np.array([3, 3])).tolist() == [0, 1, 2, 1, 1]

@@ -292,17 +292,6 @@ def drawn(depth, heads, side):
     yield figures.posemb(np.einsum("rcd,ijd->rcij", table, table)[None] / 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("depth", "heads", "side"), [(1, 1, 1), (12, 3, 14), (32, 16, 4)], ids=str)
-def test_no_words_overlap(depth, heads, side, words):
-    for figure in drawn(depth, heads, side):
-        found = words(figure)
-        assert len(found) > 5
-        for index, (text, box) in enumerate(found):
-            for other, its in found[index + 1 :]:
-                assert not box.overlaps(its), (text, other)
-
-
 @pytest.mark.parametrize("side", [4, 14])
 def test_colors_of_positions_span_what_differs(side):
     """Sin-cos embeddings are all alike (0.6 and more): of -1 to 1 they took a fifth of the map."""

@@ -425,17 +425,6 @@ def test_narrow_screens_do_not_scroll_sideways_and_everything_has_a_name(opened,
     ]
 
 
-@pytest.mark.parametrize(
-    ("fresh", "meaning", "best"),
-    [((), "softmax", [1, 2]), (("head/kernel",), "softmax", []), ((), "mse", [])],
-)
-def test_the_best_classes_are_those_of_a_trained_head_of_classes(fresh, meaning, best):
-    loss = types.SimpleNamespace(meaning=meaning)
-    one = types.SimpleNamespace(fresh=fresh, config=types.SimpleNamespace(loss=loss), classes="ab")
-    found = view.Viewer._best(types.SimpleNamespace(opened=one), np.float32([0.1, 0.6, 0.3]))
-    assert found == best
-
-
 @pytest.mark.parametrize(("count", "shown"), [(None, view.COUNT), (3, 3)])
 def test_so_many_files_are_shown(count, shown, monkeypatch):
     monkeypatch.setattr(view.loading, "load", lambda *_, **__: types.SimpleNamespace(config=None))

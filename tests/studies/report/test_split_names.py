@@ -4,10 +4,8 @@ import json
 import re
 
 import pytest
-from matplotlib.figure import Figure
 
 import pages
-from vit_jax.pages import curves
 from vit_jax.studies import report
 from vit_jax.studies.report import run_data
 
@@ -95,42 +93,3 @@ def test_runs_of_other_splits_are_told_apart(tmp_path):
     text = pages.Page.of(path).text
     assert "Evaluation accuracy" in text
     assert "Test accuracy" not in text
-
-
-def labels(axes):
-    axes.figure.canvas.draw()
-    low, high = axes.get_ylim()
-    ticks = axes.yaxis.get_major_ticks() + axes.yaxis.get_minor_ticks()
-    return [
-        t.label1.get_text() for t in ticks if low <= t.get_loc() <= high and t.label1.get_text()
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("losses", "expected"),
-    [
-        ((4.605, 4.586), ["4.59", "4.595", "4.6", "4.605"]),  # was 4.6 x 10^0
-        ((2.25, 1.88), ["1.9", "2", "2.1", "2.2"]),
-        ((6.9, 0.002), ["0.01", "0.1", "1"]),
-        ((0.7, 0.7), ["0.4", "0.5", "0.6", "0.7", "0.8", "1"]),
-    ],
-)
-def test_losses_stand_on_the_axis_in_plain_decimals(monkeypatch, tmp_path, losses, expected):
-    lines = [
-        {"step": 5 * i, "train/loss": loss, "val/loss": loss, "val/top1": 0.5}
-        for i, loss in enumerate(losses)
-    ]
-    lines.append({"step": 9, "test/loss": losses[0], "test/top1": 0.25})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    drawn, save = [], Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *a, **k: drawn.append(self) or save(self, *a, **k)
-    )
-    curves.draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", ["val", "test"])
-    ((loss, accuracy, *_),) = [figure.axes for figure in drawn]
-    assert labels(loss) == expected
-    assert [t.get_text() for t in loss.get_legend().get_texts()] == [
-        "train (augmented)", "val", "test",
-    ]  # fmt: skip
-    assert [t.get_text() for t in accuracy.get_legend().get_texts()] == ["val top-1", "test top-1"]

@@ -13,7 +13,7 @@ from vit_jax.config import ConfigError, catalog
 from vit_jax.data import sources
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import reproduce
-from vit_jax.studies.reproduce import exhibit, planning, runner, tables
+from vit_jax.studies.reproduce import planning, runner, tables
 from vit_jax.training import sharding
 
 
@@ -161,20 +161,6 @@ def test_the_platform_is_the_last_word_of_the_process_that_looks_for_it(monkeypa
     words = ["a", "library", "says", "tpu"]
     monkeypatch.setattr(runner.backend, "ask", lambda code: words)
     assert runner.find_platform() == "tpu"
-
-
-def test_missing_data_are_an_error_before_a_transfer_is_planned(tmp_path):
-    one = exhibit.transfer("finetune/ViT-B_16-i21k-pets")
-    with pytest.raises(ConfigError, match="run `vit_jax prepare pets "):
-        runner._study(one, tmp_path, {"data.root": str(tmp_path)}, smoke=False)
-
-
-def test_few_shot_scores_of_tiny_copies_are_of_their_own_images():
-    table = reproduce.table("figure4")
-    assert runner.FEW_SHOT in {score.measure for score in table.scores}
-    small = runner.tiny(table)
-    assert runner.FEW_SHOT not in {score.measure for score in small.scores}
-    assert {score.epoch for score in small.scores} == {None}
 
 
 def test_images_of_a_pre_training_at_home_are_shares_of_half_the_digits():

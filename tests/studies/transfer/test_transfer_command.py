@@ -116,10 +116,3 @@ def test_a_dry_run_writes_nothing_and_says_what_is_done(tmp_path, capsys):
     assert "holds another transfer" in capsys.readouterr().err
     assert cli.main([*begun, "--dry-run", "--smoke"]) == 2
     assert capsys.readouterr().err.startswith("vit_jax: --dry-run: does not go with --smoke")
-
-
-def test_the_time_that_is_left_is_that_of_the_cells_done():
-    cells = [{"state": "done", "seconds": 10.0}, {"state": "done", "seconds": 20.0}]
-    waiting = [{"state": "waiting", "seconds": 0.0}] * 3
-    assert transfer.time_left({"cells": cells + waiting}) == 45
-    assert transfer.time_left({"cells": waiting}) is None
