@@ -14,7 +14,7 @@ the memory. This is not a cryptographic hash: it protects against damage, not ag
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -89,7 +89,9 @@ def _shards(x: jax.Array) -> tuple[int, ...]:
 
 
 @functools.cache
-def _program(whole: NamedSharding | None, shards: tuple[tuple[int, ...], ...]) -> Any:
+def _program(
+    whole: NamedSharding | None, shards: tuple[tuple[int, ...], ...]
+) -> Callable[[list[jax.Array]], jax.Array]:
     """The compiled pass; its small result is replicated, so that every host has it."""
 
     def sums(arrays: Sequence[jax.Array]) -> jax.Array:

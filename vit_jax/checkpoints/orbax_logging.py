@@ -11,7 +11,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 ORBAX = os.path.join("orbax", "checkpoint")  # noqa: PTH118
 # Files whose functions stand between a log call and the filter, its own among them.
@@ -54,7 +53,7 @@ def _not_abandoned(entry: logging.LogRecord) -> bool:
 class _Hook:
     """Forwards unraisable errors, except those of orbax's abandoned work."""
 
-    def __init__(self, previous: Callable[[Any], object]) -> None:
+    def __init__(self, previous: "Callable[[sys.UnraisableHookArgs], object]") -> None:
         self.previous = previous
 
     def __call__(self, unraisable: "sys.UnraisableHookArgs") -> None:

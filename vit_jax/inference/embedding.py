@@ -283,7 +283,7 @@ class _Npz:
         self._archive = zipfile.ZipFile(path, "x")  # stored, as numpy.savez does
         self._facts = facts
         self._names: list[str] = []
-        self._labels: list[Any] = []
+        self._labels: list[int | list[float]] = []
         # zipfile must know before the first byte whether a member may exceed 2 GiB.
         self._member = self._archive.open("features.npy", "w", force_zip64=True)
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}

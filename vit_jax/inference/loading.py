@@ -615,7 +615,7 @@ class LoadedModel:
             pairs = tuple((self.classes[index], float(value)) for value, index in best)
             yield Prediction(image=name, top=pairs, truth=truth)
 
-    def scaled(self, logits: Any) -> Any:
+    def scaled(self, logits: losses.Array) -> losses.Array:
         """Logits divided by the temperature, if there is one."""
         return logits if self.temperature is None else logits / self.temperature
 

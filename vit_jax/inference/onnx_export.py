@@ -66,7 +66,7 @@ def write_onnx(
         ),
         np.dtype(data.pixel_type),
     )
-    function: Callable[..., Any] = outputs
+    function: Callable[..., object] = outputs
     if loaded.config.model.resnet_units is None:
         # jax2onnx replaces functions of flax while it traces. Its linear layer insists on a bias,
         # so trace before; a ResNet's pooling is translated in no other way.
@@ -143,7 +143,7 @@ def _compare_outputs(
     runtime: ModuleType,
     content: bytes,
     program: Any,
-    pixels: Any,
+    pixels: jax.ShapeDtypeStruct,
     batch: int | None,
     result: tuple[str, float | tuple[float, ...]],
 ) -> float:

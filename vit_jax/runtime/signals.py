@@ -339,7 +339,9 @@ def _interrupt(number: int) -> NoReturn:
         del error  # the traceback has this frame: a cycle would keep a lost interrupt alive
 
 
-def _without_interrupts(hook: Callable[[Any], object]) -> Callable[[Any], None]:
+def _without_interrupts(
+    hook: Callable[["sys.UnraisableHookArgs"], object],
+) -> Callable[["sys.UnraisableHookArgs"], None]:
     """Keeps interrupts that were lost, and are raised again, from being printed."""
 
     def filtered(unraisable: "sys.UnraisableHookArgs") -> None:

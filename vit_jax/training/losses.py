@@ -1,7 +1,7 @@
 """Losses per example, and their weights by class."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ import optax
 from vit_jax import config
 from vit_jax.config import components
 from vit_jax.data.source import DataError, Source, read_labels, read_targets
+
+Array = TypeVar("Array", jax.Array, np.ndarray)
 
 SOFTMAX = config.Loss()
 EFFECTIVE = 0.9999  # the usual beta of the effective number
@@ -86,7 +88,7 @@ def regression(outputs: jax.Array, numbers: jax.Array, loss: config.Regression) 
     return jnp.mean(each, axis=-1)
 
 
-def scaled(outputs: Any, loss: config.Regression) -> Any:
+def scaled(outputs: Array, loss: config.Regression) -> Array:
     """Outputs of a head (B, K) in the units of the training images, in their own dtype."""
     mean, std = _scale(loss, outputs.dtype)
     return outputs * std + mean

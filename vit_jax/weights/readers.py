@@ -19,7 +19,7 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -159,7 +159,7 @@ def _explained(damage: str) -> Iterator[None]:
         raise WeightsError(f"{damage}; download it again") from error
 
 
-def _fill(source: Any, spec: ArraySpec) -> np.ndarray:
+def _fill(source: IO[bytes], spec: ArraySpec) -> np.ndarray:
     """Reads the values of an array from a file; raises EOFError if the file ends too early."""
     data = np.empty(spec.nbytes, np.uint8)
     storage.fill(source, data.data)

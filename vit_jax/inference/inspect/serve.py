@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from http import HTTPStatus
-from typing import Any
 
 from vit_jax import config
 from vit_jax.data import decoding
@@ -55,21 +54,21 @@ class Server(http.server.ThreadingHTTPServer):
         self.images = threading.BoundedSemaphore(AT_ONCE)
         self._connections = threading.BoundedSemaphore(CONNECTIONS)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: socket.socket, client_address: object) -> None:
         """Answers a connection in a thread of its own; their number is limited."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request_thread(self, request: socket.socket, client_address: object) -> None:
         """Answers a connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: socket.socket, client_address: object) -> None:
         """Ignores clients that disconnected; logs other errors in one line."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):

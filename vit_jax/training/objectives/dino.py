@@ -558,7 +558,9 @@ def mask(
     rows, columns = (jnp.arange(n, dtype=jnp.float32) for n in grid)
     low, high = (math.log(aspect) for aspect in ASPECTS)
 
-    def add(carry: tuple[jax.Array, jax.Array], one: jax.Array) -> tuple[Any, None]:
+    def add(
+        carry: tuple[jax.Array, jax.Array], one: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
         found, misses = carry
         left = wanted - jnp.sum(found, dtype=jnp.float32)
         area = least + one[0] * (left - least)
