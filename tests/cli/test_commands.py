@@ -308,7 +308,7 @@ CALLS = [
         | {"cosine": 0.9},
         EXAMINED,
         "folder: a features: b 3 are in another split finding images in the list what it is "
-        "leak 3 3 in two splits p.html: pictures, and how this was found "
+        "leak 3 3 in two splits p.html: a page with pictures, and how this was found "
         "f.csv: 1,234 images to leave out, with --config.data.exclude=f.csv",
         also=EXAMINED_LINES,
     ),
@@ -317,7 +317,7 @@ CALLS = [
         {"folder": "photos", "output": Path("doctor.html"), "overrides": {}},
         EXAMINED,
         "folder: a features: b 3 are in another split nothing was found "
-        "doctor.html: pictures, and how this was found",
+        "doctor.html: a page with pictures, and how this was found",
         also=EXAMINED_LINES | {"inference.doctor.page.describe": []},
     ),
     Call(

@@ -113,7 +113,7 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "peer": (
         "train", {"choices": ("timm", "big_vision", "transformers", "dino")},
-        "the program to take turns with",
+        "the program to compare with, in turns",
     ),
     "peer-path": (
         "input train", {"type": arguments.local_path, "metavar": "CHECKOUT"},

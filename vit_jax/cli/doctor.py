@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.holdout,
         default=0.1,
         metavar="SHARE",
-        help="the data.holdout you will train with, of a folder without splits (default: 0.1)",
+        help="the data.holdout you will train with, for a folder without splits (default: 0.1)",
     )
     parser.add_argument("--no-labels", action="store_true", help="folder names are not classes")
     parser.add_argument(
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         tables.table(("finding", "images", "in the list", "what it is"), rows)
     else:
         print("nothing was found")
-    print(f"{args.output}: pictures, and how this was found")
+    print(f"{args.output}: a page with pictures, and how this was found")
     if args.fix_list:
         count = f"{len(found.left_out):,} images to leave out"
         print(f"{args.fix_list}: {count}, with --config.data.exclude={args.fix_list}")

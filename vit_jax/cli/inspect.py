@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--count",
         type=arguments.positive,
         metavar="N",
-        help="images, at most, drawn by --seed (default: 128 for attention-distance, 32 for "
+        help="images at most, drawn by --seed (default: 128 for attention-distance, 32 for "
         "rollout, 18 for reconstruct, 16 for features, 8 for view, 4 for attention, 4 for "
         "saliency, 2 for matches)",
     )

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="gs://vit_models/augreg/index.csv",
         metavar="PATH_OR_URL",
-        help="the best checkpoints of How to train your ViT by its index.csv (default: downloaded)",
+        help="index.csv of How to train your ViT; lists its best checkpoints (default: downloaded)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         if args.json:
             print(json.dumps(prediction.as_dict(one)))
         elif args.csv and not one.error:
-            if not headed:  # the first one says of what
+            if not headed:  # the first prediction tells numbers from classes
                 own = [name for name, _ in one.numbers] or ["rank", "class", "probability"]
                 writer.writerow(("image", *own, *known))
                 headed = True

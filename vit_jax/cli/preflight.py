@@ -55,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price",
         type=arguments.amount,
         metavar="AMOUNT",
-        help="of a chip for an hour, in any currency: print the cost of the whole run",
+        help="price of a chip per hour, in any currency, to print the cost of the whole run",
     )
     parser.add_argument(
         "--examples",
         type=arguments.positive,
         metavar="N",
-        help="images of an epoch, where the config does not know",
+        help="images of an epoch, if the config does not say",
     )
     parser.add_argument(
         "--output",

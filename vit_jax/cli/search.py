@@ -5,7 +5,7 @@ import json
 
 from vit_jax.cli import arguments, tables
 
-HELP = "find the images most like another one"
+HELP = "find the images most like a given one"
 TAKES_CONFIG = True
 EPILOG = """\
 Every image of the index is compared, by the cosine of features. Search a folder directly, or write
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index",
         required=True,
         metavar="FILE_OR_FOLDER",
-        help="table of features that `vit_jax embed` wrote, or a folder of images; in a bucket too",
+        help="table of features from `vit_jax embed`, or a folder of images, also in a bucket",
     )
     parser.add_argument("--query", required=True, metavar="IMAGE", help="image file")
     parser.add_argument(

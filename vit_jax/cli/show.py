@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     arguments.add_config(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--all", action="store_true", help="print every option; * marks changed")
+    form.add_argument("--all", action="store_true", help="print every option; * marks changes")
     form.add_argument("--json", action="store_true", help="print the resolved config as JSON")
     form.add_argument(
         "--python", action="store_true", help="print a complete config file, to copy and change"
