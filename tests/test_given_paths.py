@@ -92,7 +92,7 @@ def test_images_are_on_a_disk_or_in_a_bucket(call, tmp_path, monkeypatch):
     monkeypatch.setitem(bucket.SCHEMES, "memory", ("none", "none"))
     for path, words in (
         ("memory://bucket/x", "memory://bucket/x: (holds no objects|no such object or folder)"),
-        ("https://x/y", "https://x/y: must be on a disk; copy it there"),
+        ("https://x/y", "https://x/y: is a web address; name a path on a disk"),
         ("file:///x", "file:///x: is an address; write the path, /x"),
         ("~/x", "/x: no such f"),
     ):

@@ -38,6 +38,9 @@ BAD = {  # argument after `vit_jax train digits`, and the line; nothing reads da
     "model.gelu=relu": "model.gelu=relu: no such choice; known: tanh, erf, quick",
     "model.biasless=key,heads": "model.biasless=heads: no such choice; did you mean head?",
     "data.image_size=8x8x8": "data.image_size=8x8x8: must be two whole numbers (or one for both)",
+    "data.image_size=100000": "data.image_size=100000,100000: must be at most 10000",
+    "data.phases.small.image_size=16,10001": "data.phases.small.image_size=16,10001: must be at "
+    "most 10000",
     "data.crop_area=0.5": "data.crop_area=0.5: must be two numbers",
     "data.randaugment=2,y": "data.randaugment=2,y: must be whole numbers, such as 3,4,6,3, or none",
     "data.flip=maybe": "data.flip=maybe: must be true or false",

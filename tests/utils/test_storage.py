@@ -152,6 +152,11 @@ def test_a_logger_on_a_full_disk_is_named(tmp_path, monkeypatch, capsys):
         ("gs://b/x", False, "must be on a disk; copy it there, or mount the bucket (gcsfuse)"),
         ("s3://b/x", True, "cannot be opened; copy it to a disk, or to a gs:// bucket"),
         ("file:///tmp/x", True, "is an address; write the path, /tmp/x"),
+        (
+            "https://x.org/cat.jpg",
+            False,
+            "is a web address; name a path on a disk, such as that of its download",
+        ),
     ],
 )
 def test_why_a_text_is_no_path(text, remote, problem):

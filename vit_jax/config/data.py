@@ -59,7 +59,7 @@ class Phase:
         Duration(0, "steps"), "Its end, from the start of the run: N steps, epochs or examples."
     )
     image_size: tuple[int, int] | None = option(
-        None, "Height and width of its views; none: data.image_size.", at_least=1
+        None, "Height and width of its views; none: data.image_size.", at_least=1, at_most=10_000
     )
     crop_area: tuple[float, float] | None = option(
         None, "Its crop_area; none: data.crop_area.", above=0, at_most=1
@@ -114,7 +114,7 @@ class Data(
         "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
     )
     image_size: tuple[int, int] = option(
-        (224, 224), "Input height and width in pixels.", at_least=1
+        (224, 224), "Input height and width in pixels.", at_least=1, at_most=10_000
     )
     aspect: str = option(
         "fixed",

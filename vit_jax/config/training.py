@@ -331,6 +331,7 @@ class Dino(Objective, components=("dino",)):
         None,
         "Side of the small views in pixels; none: 3/7 of image_size in whole patches.",
         at_least=1,
+        at_most=10_000,
     )
     local_area: tuple[float, float] = option(
         (0.05, 0.4),

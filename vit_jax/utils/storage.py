@@ -76,6 +76,8 @@ def path_problem(text: str, *, remote: bool) -> str:
         return f"is an address; write the path, {text.removeprefix('file://')}"
     if remote:
         return "cannot be opened; copy it to a disk, or to a gs:// bucket"
+    if text.startswith(("http://", "https://")):
+        return "is a web address; name a path on a disk, such as that of its download"
     return "must be on a disk; copy it there, or mount the bucket (gcsfuse)"
 
 
