@@ -35,7 +35,7 @@ LONGEST = 255  # bytes of a name between slashes
 LONGEST_PATH = 2048  # bytes of a whole name, which stands below the cache
 DEEPEST = 64  # folders of a name, each of which is looked up
 LISTING = 2**30  # bytes of the record of a copy
-THREADS = 16
+THREADS = 16  # each waits for the network, not for a core
 NOTES = 1000  # objects between two lines about the progress
 # What says that an object is another one, as far as a file system knows it.
 IDENTITY = ("ETag", "etag", "md5Hash", "generation", "blob_id", "LastModified", "mtime", "created")
@@ -381,6 +381,7 @@ def _download(given: str, system: Any, missing: Mapping[str, Object], files: Pat
             if done % NOTES == 0:
                 logs.log.info("%s: %d of %d objects copied", given, done, len(missing))
     finally:
+        # After an error too, objects in flight are waited for: they are whole for the next try.
         pool.shutdown(cancel_futures=True)
 
 

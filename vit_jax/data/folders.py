@@ -24,7 +24,7 @@ from vit_jax.utils.digests import digest
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # of `decoding`
 
-DEEPEST = 100  # folders within folders
+DEEPEST = 100  # folders within folders: `walk` recurses, and Python stops at 1,000 calls
 
 Path = pathlib.Path
 

@@ -41,7 +41,7 @@ NO_LABEL = -1
 # Distances from the camera in CLEVR's units and in meters; class k is between edges k and k + 1.
 CLEVR_EDGES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 KITTI_EDGES = (-100.0, 8.0, 20.0, 999.0)
-NO_VEHICLE = 1000.0
+NO_VEHICLE = 1000.0  # beyond the last edge, which makes it a class of its own
 VEHICLES = 3  # types 0, 1, 2: Car, Van, Truck
 
 

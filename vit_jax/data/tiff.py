@@ -23,6 +23,7 @@ MOST_LZW = 2**26  # bytes that Pillow takes for no bomb
 SPARE = 1024  # packed bytes of a block beyond twice its samples, which no writer needs
 CHANNELS = 64  # at most
 
+# Numbers of the fields, as TIFF 6.0 and its supplements have them.
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
 STRIPS, ORIENTATION, SAMPLES, STRIP_ROWS, STRIP_BYTES, PLANAR = 273, 274, 277, 278, 279, 284
 PREDICTOR, COLORS, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 317, 320, 322, 323, 324, 325

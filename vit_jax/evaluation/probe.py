@@ -28,7 +28,7 @@ from vit_jax.training import sharding
 
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 STEPS, TOLERANCE = 100, 1e-5  # for one l2: at most, and the gradient norm that ends them
-BLOCK = 1024
+BLOCK = 1024  # images at a time: scores of all would take N x K x 4 bytes
 PARTS = 5  # one of which is held out
 
 Head = dict[str, jax.Array]  # `weights` (D, K) and `bias` (K,), float32

@@ -30,7 +30,7 @@ from vit_jax.utils.digests import digest
 
 AT_ONCE = 32  # images on a device
 WINDOW = 64  # batches whose images are grouped by shape, so that few wait for others to be written
-LOG_SECONDS = 10.0
+LOG_SECONDS = 10.0  # between lines about the progress
 
 SUFFIXES = (".npz", ".parquet")
 

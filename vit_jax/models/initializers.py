@@ -29,7 +29,7 @@ from vit_jax.models.architecture import Params
 from vit_jax.utils import tree_utils
 
 Shape = tuple[int, ...]
-STANDARD = 0.02
+STANDARD = 0.02  # deviation that all these authors have in common
 
 
 class Style(NamedTuple):

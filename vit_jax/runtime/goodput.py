@@ -20,7 +20,7 @@ from vit_jax.utils import limits, storage
 
 FILE = "sessions.json"
 STEP = "step"  # the phase that is training
-TWICE = 2
+TWICE = 2  # one failure may be the machine's; a second at the same step blames the state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

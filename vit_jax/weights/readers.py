@@ -35,7 +35,7 @@ MAX_RATIO = 32
 FREE_BYTES = 64 * 2**20  # smaller contents may have any ratio
 MAX_DEPTH = 64  # nesting depth of JSON
 MAX_TABLE = 8 * 2**20  # bytes of names, shapes and labels to read at once
-MAX_ARRAYS = 20_000
+MAX_ARRAYS = 20_000  # each costs memory before a value is read; networks have hundreds
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
 # Formats of weights that are known and not read, by the suffix of a file, and why.
 UNREAD = {

@@ -28,9 +28,9 @@ from vit_jax.data.tasks import Task
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import storage
 
-SIDE, SMALL = 32, 16
+SIDE, SMALL = 32, 16  # of what is hashed, and of what confirms a near duplicate
 THRESHOLD = 8  # bits of 64
-CORRELATION = 0.95
+CORRELATION = 0.95  # at least: among millions of images, some hashes agree by chance
 CONTRAST = 4.0  # gray levels, standard deviation of the 32 x 32 pixels
 
 # The 64 lowest frequencies (row, column), diagonal by diagonal; the first is the mean.
