@@ -161,7 +161,7 @@ def test_a_command_that_the_same_command_continues_ends_with_75(endings):
         code, errors = endings[moment, "train"]
         assert (code, errors.splitlines()[-1]) == (
             75,
-            "vit_jax: stopped before there was anything to save; the same command goes on",
+            "vit_jax: stopped before there was anything to save; the same command continues",
         )
     code, errors = endings["saves", "list"]
     assert (code, errors) == (75, "SIGINT received: saving and stopping\n")

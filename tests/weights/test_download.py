@@ -168,7 +168,7 @@ def test_another_command_goes_on_too(get, server):
     server.faults = [("cut", 1000), ("cut", 0), ("cut", 0)]
     text = refusal(get)
     assert f"broke off after 1,000 of {len(BODY):,} bytes, 3 times" in text
-    assert "the same command goes on from its 1,000 bytes" in text
+    assert "the same command continues from its 1,000 bytes" in text
     assert get().read_bytes() == BODY
     assert server.requests[-1][1] == "bytes=1000-"
 

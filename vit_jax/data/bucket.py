@@ -285,7 +285,7 @@ def _broken(what: str, error: BaseException) -> DataError:
             f"({storage.reason(error)})"
         )
     return CopyError(
-        f"{what}: cannot be read: {storage.reason(error)}; the same command goes on from here"
+        f"{what}: cannot be read: {storage.reason(error)}; the same command continues from here"
     )
 
 
@@ -358,7 +358,7 @@ def _download(given: str, system: Any, missing: Mapping[str, Object], files: Pat
             if (size := _size(part)) != wanted.size:
                 raise CopyError(
                     f"{given}: {path} came only in part, {size or 0:,} of "
-                    f"{wanted.size:,} bytes; the same command goes on from here"
+                    f"{wanted.size:,} bytes; the same command continues from here"
                 )
             part.replace(target)
         except OSError as error:

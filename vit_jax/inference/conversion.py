@@ -111,7 +111,7 @@ def _left_behind(opened: loading.LoadedModel) -> tuple[str, ...]:
         return ()
     return (
         f"objective.name={opened.config.objective.name}: its own head stays in the run, where "
-        "training goes on from it; of DINO, --to=timm --output=FILE.safetensors holds it",
+        "training continues from it; of DINO, --to=timm --output=FILE.safetensors holds it",
     )
 
 

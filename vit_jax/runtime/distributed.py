@@ -178,7 +178,7 @@ def lost_process(me: ProcessInfo, workdir: pathlib.Path | None) -> str:
     hosts = [f"{number} on {host_of(workdir, number)}" for number in range(me.count)]
     return (
         "a process of this run is lost, so the others end; jax names it above by its number "
-        f"({', '.join(hosts)}); the same command goes on from the last checkpoint"
+        f"({', '.join(hosts)}); the same command continues from the last checkpoint"
     )
 
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which `nohup` asks for
     NUMBERS += (signal.SIGHUP,)  # the terminal is closed
-RESUMABLE = ("train", "transfer", "reproduce")  # the same command goes on
+RESUMABLE = ("train", "transfer", "reproduce")  # the same command continues
 SAVED = 75  # the exit code of these
 TICK = 0.2  # seconds between looks at the main thread
 GRACE = 1.0  # seconds until a main thread that runs no handler is given up
@@ -286,7 +286,7 @@ def last_line() -> str:
     """The line that ends an interrupted command."""
     if _listener is None or _listener.code() != SAVED:
         return "interrupted"
-    return "stopped before there was anything to save; the same command goes on"
+    return "stopped before there was anything to save; the same command continues"
 
 
 def finish(code: int) -> int:

@@ -200,7 +200,7 @@ def _complete_file(one: _CachedFile, bar: Bar, wait: Callable[[float], object]) 
         except _BrokenOff as error:
             reason = str(error)
     here = one.known()[0]
-    resume = f"the same command goes on from its {here:,} bytes" if here else "try later"
+    resume = f"the same command continues from its {here:,} bytes" if here else "try later"
     raise WeightsError(f"{one.shown}: {reason}, {TRIES} times; {resume}, or {BY_HAND}")
 
 
