@@ -54,6 +54,8 @@ KINDS = {
         "backbones/timm_pe_spatial_token",
         "backbones/timm_pe_lang",
     ),
+    "Perception Encoder, core": ("backbones/timm_pe_core", "backbones/timm_pe_core_heads"),
+    "AIMv2": ("backbones/timm_aimv2", "backbones/hf_aimv2"),
     "RoPE-ViT": ("backbones/timm_rope", "backbones/timm_rope_avg"),
     "BEiT, BEiT v2": ("backbones/timm_beit", "backbones/hf_beit"),
     "TIPS": ("backbones/tips_scenic", "backbones/tips_scenic_giant"),

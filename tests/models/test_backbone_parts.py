@@ -477,6 +477,7 @@ MODERN = {
     "tokens": DINOV2
     | DINOV3
     | {"stem_norm": True, "qk_norm": True, "gelu": "quick", "norm": "rms"}
+    | {"patch_norm": True, "pooling_prefix": True}
     | {"biasless": ("patches", "key"), "pooling": "map"},  # which reads the GELU
     "attention": {"mlp": "swiglu", "sub_norm": ("attention", "mlp"), "layer_scale": 0.1}
     | {"rotary": 10000.0, "rotary_grid": (2, 2), "relative_bias": "layers", "init": "beit"}

@@ -31,6 +31,8 @@ PARTS = [
     {"relative_bias": "layers", "mlp": "swiglu", "sub_norm": ("mlp",)},
     {"relative_bias": "shared", "position": "none", "registers": 1},
     {"norm": "rms", "qk_norm": True, "stem_norm": True, "pooling": "map"},
+    {"pooling": "map", "pooling_heads": 1, "pooling_prefix": True, "class_token": True},
+    {"norm": "rms", "patch_norm": True, "mlp": "swiglu", "pooling": "gap"},
 ]
 
 

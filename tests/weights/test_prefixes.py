@@ -86,6 +86,7 @@ def test_prefixes_of_google(tmp_path, prefix):
         ("ema_model.", "model."),
         ("model_ema.module.", "model."),
         ("target_encoder.", "encoder."),
+        ("ema_params.", "params."),
         ("teacher.backbone.", "student.backbone."),
     ],
 )

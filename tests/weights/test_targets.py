@@ -324,6 +324,8 @@ def test_a_gray_model_says_its_channels(tmp_path):
 
 # Refusals
 
+AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu", "pooling": "gap"}
+
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
@@ -377,6 +379,23 @@ def test_a_gray_model_says_its_channels(tmp_path):
          "model.position=learned_1d: timm's DINOv3 has no equivalent"),
         ({"stem_norm": True}, "google", "w.npz",
          "model.stem_norm=true: Google has no equivalent"),
+        ({"norm": "rms"}, "timm", "w", "model.norm=rms: timm models have LayerNorm"),
+        (AIMV2 | {"norm_epsilon": 1e-4}, "timm", "w",
+         "model.norm_epsilon=0.0001: timm's AIMv2, which alone has model.norm=rms there, has no "
+         "equivalent"),
+        (AIMV2, "hf", "w",
+         "model.norm=rms: Hugging Face's AIMv2 has no class with a head; --to=timm has"),
+        (AIMV2 | {"registers": 2}, "hf", "w",
+         "model.registers=2: Hugging Face's AIMv2, which alone has model.norm=rms there, has no "
+         "equivalent"),
+        ({"patch_norm": True}, "timm", "w",
+         "model.patch_norm=true: timm has no equivalent with model.norm=layer"),
+        ({"patch_norm": True}, "google", "w.npz",
+         "model.patch_norm=true: Google has no equivalent with model.norm=layer"),
+        ({"pooling": "map", "pooling_heads": 1}, "google", "w.npz",
+         "model.pooling_heads=1: Google has no equivalent"),
+        ({"pooling": "map", "pooling_heads": 1}, "timm", "w",
+         "model.pooling_heads=1: not stored in timm's form, which reads back as none"),
         ({"position_place": "layers"}, "timm", "w",
          "model.position_place=layers: timm adds positions at the stem only"),
         ({"position_place": "shared"}, "google", "w.npz",

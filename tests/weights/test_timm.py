@@ -265,9 +265,9 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
         ),
         ({"model_args": 3}, "model_args: must be a JSON object"),
         (
-            {"architecture": "vit_pe_core_base_patch16_224"},
-            "architecture=vit_pe_core_base_patch16_224: this model of timm is not supported, as "
-            "its attention pooling has heads of its own and sees the class token",
+            {"architecture": "vit_pe_core_gigantic_patch14_448"},
+            "architecture=vit_pe_core_gigantic_patch14_448: this model of timm is not supported, "
+            "as the MLP of its attention pooling has a width of its own",
         ),
         (
             {"architecture": "eva02_enormous_patch14_clip_224"},

@@ -83,6 +83,10 @@ class Model(
         False,
         "Whether tokens with their positions are normalized before the first layer, as in CLIP.",
     )
+    patch_norm: bool = option(
+        False,
+        "Whether patches are normalized before positions are added, as in AIMv2.",
+    )
     qk_norm: bool = option(
         False,
         "Whether queries and keys are normalized per head (QK-norm).",
@@ -115,6 +119,17 @@ class Model(
         "Last layers whose class tokens the head sees side by side, 4 in DINOv2's larger probes.",
         at_least=1,
         when={"model.pooling": ("token", "token_gap")},
+    )
+    pooling_heads: int | None = option(
+        None,
+        "Heads of the pooling's attention, 8 in Perception Encoder; none: those of the layers.",
+        at_least=1,
+        when={"model.pooling": ("map",)},
+    )
+    pooling_prefix: bool = option(
+        False,
+        "Whether the pooling attends to the tokens before the patches too, as in that.",
+        when={"model.pooling": ("map",)},
     )
     class_token: bool | None = option(
         None, "Whether there is a class token before the patches; none: if pooling reads it."

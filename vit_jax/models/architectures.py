@@ -109,8 +109,9 @@ class ViTArchitecture(Architecture):
         if isinstance(masked, config.Mae):
             return 2 * (macs + _autoencoder_macs(model, masked, p, height * width * channels))
         macs += required(model.depth) * self.layer_macs(model, grid)
-        if model.pooling == "map":  # keys and values of all patches, one query
-            macs += 2 * p * d * d + 2 * d * d + 2 * p * d + 2 * d * required(model.mlp_dim)
+        if model.pooling == "map":  # keys and values of what is pooled, one query
+            n = p + prefix_tokens(model) - variants.first_pooled(model)
+            macs += 2 * n * d * d + 2 * d * d + 2 * n * d + 2 * d * required(model.mlp_dim)
         if masked is None:
             return 2 * (macs + _head_macs(model, variants.pooled_features(model)))
         predicted = variants.masked_patches(masked, p)
@@ -136,6 +137,7 @@ class ViTArchitecture(Architecture):
             depth=SMOKE_DEPTH,
             mlp_dim=SMOKE_MLP,
             heads=SMOKE_HEADS,
+            pooling_heads=model.pooling_heads and SMOKE_HEADS,
             pooled_layers=min(model.pooled_layers, SMOKE_DEPTH),
             unroll=model.unroll and min(model.unroll, SMOKE_DEPTH),
         )
@@ -250,7 +252,8 @@ class ResNetArchitecture(Architecture):
     weights: str | None = "bit"
     unread = (
         "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
-        "stem_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span", "rotary_grid",
+        "stem_norm", "patch_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span",
+        "rotary_grid", "pooling_heads", "pooling_prefix",
         "rotary_offset", "relative_bias", "init",
         "patch_remainder", "pooling", "pooled_layers", "class_token", "distillation", "position",
         "class_position", "position_place", "position_resize", "activation",
@@ -378,12 +381,13 @@ def _shrink_backbone(model: config.Model) -> config.Model:
 
 def _check_encoder(model: config.Model) -> None:
     width, heads = required(model.width), required(model.heads)
-    if width % heads:
-        fits = [h for h in range(1, width + 1) if width % h == 0]
-        nearest = min(fits, key=lambda h: abs(h - heads))
-        raise config.ConfigError(
-            f"model.heads={heads}: does not divide model.width {width}; nearest: {nearest}"
-        )
+    for key, count in (("heads", heads), ("pooling_heads", model.pooling_heads or 1)):
+        if width % count:
+            fits = [h for h in range(1, width + 1) if width % h == 0]
+            nearest = min(fits, key=lambda h: abs(h - count))
+            raise config.ConfigError(
+                f"model.{key}={count}: does not divide model.width {width}; nearest: {nearest}"
+            )
     if model.rotary is not None and width // heads % 4:
         raise config.ConfigError(
             f"model.rotary={model.rotary:g}: turns pairs of features by row and column, so heads "

@@ -26,7 +26,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from vit_jax import config
-from vit_jax.models import positions
+from vit_jax.models import positions, variants
 from vit_jax.models.variants import prefix_tokens, required
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -458,10 +458,18 @@ class AttentionPooling(nnx.Module):
 
     def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
         # These options, and SwiGLU, concern encoder blocks only.
-        model = dataclasses.replace(model, biasless=(), qk_norm=False, sub_norm=(), mlp="plain")
-        width = required(model.width)
+        model = dataclasses.replace(
+            model,
+            biasless=(),
+            qk_norm=False,
+            sub_norm=(),
+            mlp="plain",
+            heads=model.pooling_heads or model.heads,
+        )
+        width, self.first = required(model.width), variants.first_pooled(model)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)
+        self.attention.prefix = prefix_tokens(model) - self.first
         self.norm = create_norm(model, width, rngs=rngs)
         self.mlp = Mlp(model, dtype, rngs=rngs)
 
@@ -469,6 +477,7 @@ class AttentionPooling(nnx.Module):
         self, tokens: jax.Array, sequences: positions.Sequences | None = None
     ) -> jax.Array:
         """Pools tokens (B, N, D) to (B, D), in their dtype; of `sequences`, not the padding."""
+        tokens = tokens[:, self.first :]
         probe = self.probe[...].astype(tokens.dtype)
         probe = jnp.broadcast_to(probe, (tokens.shape[0], 1, tokens.shape[2]))
         x, _ = self.attention(probe, to=tokens, sequences=sequences)

@@ -198,6 +198,11 @@ def prefix_tokens(model: config.Model) -> int:
     return has_class_token(model) + model.distillation + model.registers
 
 
+def first_pooled(model: config.Model) -> int:
+    """The first token that attention pooling sees: a patch, unless it sees those before too."""
+    return 0 if model.pooling_prefix else prefix_tokens(model)
+
+
 def placed_tokens(model: config.Model) -> int:
     """The number of tokens before the patches that have a learned position."""
     return (1 + model.distillation) * has_class_position(model)

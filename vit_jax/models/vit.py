@@ -125,6 +125,8 @@ class ViT(Stack, layers.WithHead):
 
         if model.relative_bias == "shared":
             self.relative_bias = positions.RelativeBias(model, self.grid, rngs=rngs)
+        if model.patch_norm:
+            self.patch_norm = layers.create_norm(model, width, rngs=rngs)
         if model.stem_norm:
             self.stem_norm = layers.create_norm(model, width, rngs=rngs)
         self.add_layers(model, self.grid, dtype, rngs=rngs)
@@ -149,7 +151,7 @@ class ViT(Stack, layers.WithHead):
         if grids is None:
             return self.classify_patches(self.patches(images), key, capture)
         sequences = Sequences.from_grids(grids, images.shape[1])
-        return self.classify_patches(self.embedding(images), key, capture, sequences)
+        return self.classify_patches(self.embed(images), key, capture, sequences)
 
     def encode_masked(
         self, images: jax.Array, masked: jax.Array, token: jax.Array, key: jax.Array | None
@@ -200,7 +202,12 @@ class ViT(Stack, layers.WithHead):
         TPUs hold its kernel in another order, and would copy it and its moments every step.
         """
         x = images if self.model.resnet_units is None else self.resnet(images)
-        return self.embedding(layers.patchify(x, required(self.model.patch_size)))
+        return self.embed(layers.patchify(x, required(self.model.patch_size)))
+
+    def embed(self, patches: jax.Array) -> jax.Array:
+        """Embeddings (B, P, D) of patches (B, P, h, w, C)."""
+        x = self.embedding(patches)
+        return normalize(self.patch_norm, x) if self.model.patch_norm else x
 
     def encode_kept(self, images: jax.Array, kept: jax.Array, key: jax.Array | None) -> jax.Array:
         """Normalized tokens of some of the patches; see `Classifier.encode_kept`."""
@@ -257,10 +264,9 @@ class ViT(Stack, layers.WithHead):
 
     def pool(self, tokens: jax.Array, sequences: Sequences | None = None) -> jax.Array:
         """Pools tokens (B, N, D), of patches but not of padding, to (B, D) float32."""
-        tokens = tokens[:, variants.prefix_tokens(self.model) :]
         if self.model.pooling == "map":
             return self.pooling(tokens, sequences).astype(jnp.float32)
-        tokens = tokens.astype(jnp.float32)
+        tokens = tokens[:, variants.prefix_tokens(self.model) :].astype(jnp.float32)
         if sequences is None:
             mask, mean = None, tokens.mean(axis=1)
         else:

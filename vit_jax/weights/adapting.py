@@ -23,6 +23,7 @@ APART = {"cls": "class token", "distillation": "distillation token", "registers"
 NUMERICS = (
     *("activation", "gelu", "norm_epsilon", "norm_place", "class_position", "resnet_epsilons"),
     *("resnet_pool", "mlp", "layer_scale", "registers", "distillation", "norm", "stem_norm"),
+    *("patch_norm", "pooling_heads", "pooling_prefix"),
     *("qk_norm", "biasless", "rotary", "rotary_span", "rotary_grid", "sub_norm", "relative_bias"),
     *("rotary_offset", "position_resize"),
 )

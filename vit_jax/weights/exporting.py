@@ -40,6 +40,7 @@ ENCODER = (
     *("representation_activation", "activation", "gelu", "norm_epsilon", "norm_place", "mlp"),
     *("layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "biasless", "rotary"),
     *("rotary_span", "rotary_grid", "rotary_offset", "sub_norm", "relative_bias"),
+    *("norm", "patch_norm", "pooling_heads", "pooling_prefix"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "eval_crop", "aspect")
@@ -64,7 +65,7 @@ KINDS = tuple(PROJECTS)
 MAX_COMMENT = 60_000  # bytes; the origin and a digest follow
 # Options whose values in an export are no choice of whoever exports.
 FIXED = ("position", "class_position", "pooling", "num_classes", "architecture", "biasless")
-FIXED += ("stem_norm", "pooled_layers")
+FIXED += ("stem_norm", "patch_norm", "norm", "pooled_layers", "pooling_heads", "pooling_prefix")
 
 
 def save(
@@ -163,7 +164,7 @@ def prepare(
         left = (f"the decoder is left out, as {title} has none",)
     params, spec, changes = _normalized(params, spec, kind)
     family, changes = find_family(spec, kind), changes + left
-    _check_encoder(spec.model, title)
+    _check_encoder(spec.model, title, family)
     family.validate_spec(spec)
     return Prepared(params, spec, family, changes)
 
@@ -186,7 +187,7 @@ def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:
     return {importing.HEAD: json.dumps(said)} if said and not spec.headless else {}
 
 
-def _check_encoder(model: config.Model, title: str) -> None:
+def _check_encoder(model: config.Model, title: str, family: Family) -> None:
     """Raises WeightsError for options that no other project supports."""
     if model.position == "relative":
         raise WeightsError(f"model.position=relative: {title} has no equivalent")
@@ -195,8 +196,12 @@ def _check_encoder(model: config.Model, title: str) -> None:
     if model.position_place != "stem":
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {title} adds positions at the stem only")
-    if model.norm != "layer":
+    if model.norm not in family.norms:
         raise WeightsError(f"model.norm={model.norm}: {title} models have LayerNorm")
+    if model.patch_norm and "rms" not in family.norms:
+        raise WeightsError(
+            f"model.patch_norm=true: {title} has no equivalent with model.norm={model.norm}"
+        )
 
 
 def _normalized(
@@ -266,6 +271,10 @@ def normal(model: config.Model) -> config.Model:
         changed["class_token"] = None
     if not models.has_class_token(model) or not model.position.startswith("learned"):
         changed["class_position"] = default.class_position
+    if model.pooling != "map" or not variants.prefix_tokens(model):
+        changed["pooling_prefix"] = default.pooling_prefix
+    if model.pooling != "map" or model.pooling_heads == model.heads:
+        changed["pooling_heads"] = default.pooling_heads
     if model.mlp == "swiglu" and model.pooling != "map":  # nothing reads it
         changed |= {"activation": default.activation, "gelu": default.gelu}
     if model.activation != "gelu":

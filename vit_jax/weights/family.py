@@ -65,6 +65,7 @@ class Family:
       dropped: regular expressions of arrays that are no part of a model here, each with a reason.
       positions: kinds of `model.position` that an export keeps; it makes a table of others.
       pooled_norm: whether exports of a model that reads one token keep `model.norm_place`.
+      norms: kinds of `model.norm` that its models have.
       autoencoders: whether exports hold the decoder of a masked autoencoder.
     """
 
@@ -74,6 +75,7 @@ class Family:
     dropped: tuple[tuple[str, str], ...] = ()
     positions: tuple[str, ...] = ("learned_1d", "relative")
     pooled_norm = False
+    norms: tuple[str, ...] = ("layer",)
     autoencoders = False
 
     # Import

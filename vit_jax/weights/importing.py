@@ -273,6 +273,9 @@ def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
             unread = [path.name for path in there if path.suffix.lower() in readers.UNREAD]
             if unread:
                 readers.open_arrays(folder / unread[0])  # which says why not
+            if files := [one.name for one in there if readers.is_weights(one)]:
+                shown = ", ".join(files[:3]) + ", ..." * (len(files) > 3)
+                raise WeightsError(f"{path}: holds {shown}; name the file")
             raise WeightsError(
                 f"{path}: not a checkpoint: neither a run directory (no checkpoints/ inside) nor a "
                 f"folder of weights (no {WHOLE[0]} or the like)"
@@ -465,9 +468,9 @@ def _prefixes(names: Iterable[str]) -> Iterator[str]:
                 yield prefix
 
 
-def _rank(prefix: str) -> tuple[bool, bool, int, str]:
-    better = BETTER & set(re.split(r"[./_]", prefix))
-    return bool(WORSE.search(prefix)), not better, len(prefix), prefix
+def _rank(prefix: str) -> tuple[bool, int, int, str]:
+    better = BETTER & set(re.split(r"[./_]", prefix))  # two in ema_params, beside params
+    return bool(WORSE.search(prefix)), -len(better), len(prefix), prefix
 
 
 def _below(arrays: Arrays, prefix: str) -> tuple[Arrays, list[str]]:

@@ -263,6 +263,7 @@ class Shapes:
             "registers": self._registers(),
             "position": "learned_1d" if "position/table" in self.has else "none",
             "stem_norm": "stem_norm/scale" in self.has,
+            "patch_norm": "patch_norm/scale" in self.has,
             "qk_norm": "encoder/attention/query_norm/scale" in self.has,
             "sub_norm": tuple(
                 part for part in ("attention", "mlp")

@@ -65,6 +65,11 @@ def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
             return FORMATS[kind](File(path))
 
 
+def is_weights(path: pathlib.Path) -> bool:
+    """Whether a path is a file whose name is that of weights."""
+    return _suffix(path) in FORMATS and path.is_file()
+
+
 def open_orbax(folder: pathlib.Path) -> Arrays:
     """Opens the arrays of an Orbax checkpoint of another program; raises WeightsError."""
     with _named(folder), _explained("is not a complete Orbax checkpoint"):

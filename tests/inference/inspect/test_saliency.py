@@ -130,7 +130,7 @@ def check_maps(opened, view, monkeypatch):
     else:  # a probe, another sequence than the tokens
         rest = relevance - own
         mixed = rest / rest.sum(axis=1, keepdims=True) + own
-        row = (np.maximum(gated[-1], 0).mean(axis=0) @ mixed[prefix:])[0]
+        row = (np.maximum(gated[-1], 0).mean(axis=0) @ mixed[-gated[-1].shape[-1] :])[0]
     row = row[prefix:]
     assert np.ptp(row) > 0.2 * row.max()
     ours = found["gradient rollout"].ravel()
@@ -172,6 +172,7 @@ def test_a_head_that_is_new_has_looked_at_nothing():
         {"pooling": "gap", "depth": 1, "class_token": True},
         {"pooling": "map"},
         {"pooling": "map", "class_token": True, "remat": "attention"},
+        {"pooling": "map", "class_token": True, "pooling_prefix": True, "pooling_heads": 1},
     ],
     ids=str,
 )

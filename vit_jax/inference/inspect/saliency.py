@@ -212,7 +212,8 @@ def class_maps(
             if pooled is None:
                 own = measures.output_attention(relevance, cfg)[0]
             else:
-                onto = pooled_relevance(relevance, np.asarray(pooled, np.float64), prefix)
+                first = variants.first_pooled(cfg.model)
+                onto = pooled_relevance(relevance, np.asarray(pooled, np.float64), first)
                 own = onto[0, prefix:].reshape(grid)
             maps = {GRADIENT_ROLLOUT: own} | maps
         found.append(maps)
@@ -242,8 +243,8 @@ def gradient_rollout(gated: np.ndarray) -> np.ndarray:
     return relevance - identity
 
 
-def pooled_relevance(relevance: np.ndarray, pooled: np.ndarray, prefix: int) -> np.ndarray:
-    """Relevance of tokens (B, N) to a probe that attends to the patches.
+def pooled_relevance(relevance: np.ndarray, pooled: np.ndarray, first: int) -> np.ndarray:
+    """Relevance of tokens (B, N) to a probe that attends to those from `first` on.
 
     The rule for attention between two sequences (ibid., equations 8 to 10), of which the probe is
     one: rows of the relevance of tokens to tokens are divided by their sums, and the identity is
@@ -251,12 +252,12 @@ def pooled_relevance(relevance: np.ndarray, pooled: np.ndarray, prefix: int) -> 
 
     Args:
       relevance: as of `gradient_rollout`.
-      pooled: attention times gradient of the probe, (B, H, 1, P).
-      prefix: how many tokens precede the patches.
+      pooled: attention times gradient of the probe, (B, H, 1, N - first).
+      first: how many tokens the probe does not see.
     """
     total = relevance.sum(axis=-1, keepdims=True)
     rows = relevance / np.where(total > 0, total, 1.0) + np.eye(relevance.shape[-1])
-    return (np.maximum(pooled, 0.0).mean(axis=1) @ rows[:, prefix:])[:, 0]
+    return (np.maximum(pooled, 0.0).mean(axis=1) @ rows[:, first:])[:, 0]
 
 
 @jax.custom_vjp
@@ -296,7 +297,7 @@ def _gradients(
     Returns:
       The last map and its gradient, (2, B, h, w, F) or (2, B, N, D); attention times gradient
       (L, B, H, N, N), if tokens attend to each other; and that of attention pooling
-      (B, H, 1, P), if there is one.
+      (B, H, 1, N), of the tokens that it sees, if there is one.
     """
     images = normalization.normalize_pixels(jnp.asarray(views), data)
     options, (batch, *_) = model.config, images.shape
@@ -313,7 +314,9 @@ def _gradients(
         layers, heads = required(options.depth), required(options.heads)
         slots["gates"] = jnp.ones((layers, batch, heads, tokens, tokens), jnp.float32)
         if options.pooling == "map":
-            slots["pooling"] = jnp.ones((batch, heads, 1, model.patches), jnp.float32)
+            heads = options.pooling_heads or heads
+            seen = tokens - variants.first_pooled(options)
+            slots["pooling"] = jnp.ones((batch, heads, 1, seen), jnp.float32)
 
     def logit(slots: dict[str, jax.Array]) -> jax.Array:
         network = model.bind(params)

@@ -39,11 +39,11 @@ SHOWN = re.compile(
     "no_embed_class|pre_norm|qk_norm|(qkv|proj)_bias|(use_)?fc_norm|final_norm|(num_)?reg_tokens|"
     "pos_embed_grid_size|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|swiglu_(mlp|align_to)|init_values|"
     "qkv_fused|scale_(mlp|attn_inner|mlp_norm|attn_norm)|use_((abs|shared_rel)_pos_(emb|bias)|"
-    "rel_pos_bias|(pre|post)_transformer_norm)|head_init_scale|"
+    "rel_pos_bias|(pre|post)_transformer_norm)|head_init_scale|attn_pool_mlp_ratio|"
     "weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )
 READ = frozenset(("num_heads", "act_layer", "global_pool", "rope_temperature", "ref_feat_shape",
-                  "pos_embed_interp_mode"))  # fmt: skip
+                  "pos_embed_interp_mode", "attn_pool_num_heads"))  # fmt: skip
 # Unsupported features of timm's models, by patterns of names.
 FOREIGN = (
     (r".*\.attn\.[qv]_bias", "biases of queries and values only"),

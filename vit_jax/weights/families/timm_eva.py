@@ -20,10 +20,19 @@ from typing import Any
 import numpy as np
 
 from vit_jax import config, models
+from vit_jax.models import variants
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import timm, torch_rules
-from vit_jax.weights.families.timm_vit import BLOCK, META, TABLES, Assumed, TimmViT
+from vit_jax.weights.families.timm_vit import (
+    BLOCK,
+    META,
+    NO_LAST_NORM,
+    TABLES,
+    Assumed,
+    TimmViT,
+    mlp_ratio,
+)
 from vit_jax.weights.families.torch_rules import QKV, SWIGLU
 from vit_jax.weights.family import CLIP, HALF, Fields, refuse_options
 from vit_jax.weights.mapping import (
@@ -39,6 +48,7 @@ from vit_jax.weights.mapping import (
 
 HEADS = {4096: 32, 1408: 16}
 REFERENCE = (16, 16)
+POOLING_HEADS = 8  # of Perception Encoder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -298,6 +308,31 @@ class ColumnsFirst(TimmEva):
         return frozenset(QKV), *patches
 
 
+class Core(ColumnsFirst):
+    """Perception Encoder with its pooling, whose attention has heads of its own."""
+
+    def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
+        made, assumed = super().options(arrays, given)
+        arguments = json_fields.section(given, "model_args")
+        heads = json_fields.whole(arguments, "attn_pool_num_heads", POOLING_HEADS)
+        pooled = {"pooling_heads": heads, "pooling_prefix": True}
+        return made | (pooled if "attn_pool.latent" in arrays else {}), assumed
+
+    def wrong(self, model: config.Model) -> dict[str, bool]:
+        seen = model.pooling_prefix or not variants.prefix_tokens(model)
+        return super().wrong(model) | {
+            "pooling": False,
+            "pooling_prefix": not seen,
+            "norm_place": model.norm_place != "tokens",
+        }
+
+    def arguments(self, model: config.Model) -> dict[str, Any]:
+        return super().arguments(model) | {
+            "attn_pool_num_heads": model.pooling_heads or model.heads,
+            "attn_pool_mlp_ratio": mlp_ratio(model.width or 0, model.mlp_dim or 0),
+        }
+
+
 def _sorted(layout: ArrayLayout, *, swapped: bool = False) -> ArrayLayout:
     """The layout of a layer's queries or keys whose pairs of features are neighbors.
 
@@ -401,9 +436,23 @@ FAMILIES = (
         epsilon=1e-5,
         pooling="avg",
         rotary=10000.0,
-        normed=False,
+        odd=(NO_LAST_NORM,),
         offset=1.0,
         written="vit_pe_spatial_tiny_patch16_512",
+        expressed=lambda model: (
+            model.rotary_grid is not None and model.rotary_offset == 1 and model.pooling != "map"
+        ),
+        fixed=ROPE_XY | {"rope_grid_offset": 1},
+    ),
+    Core(
+        title="Perception Encoder",
+        names=r"vit_pe_core_(?:tiny|small|base|large)_patch\d+_\d+",
+        looks_like=lambda arrays: False,
+        pixels=HALF,
+        epsilon=1e-5,
+        rotary=10000.0,
+        offset=1.0,
+        written="vit_pe_core_tiny_patch16_384",
         expressed=lambda model: model.rotary_grid is not None and model.rotary_offset == 1,
         fixed=ROPE_XY | {"rope_grid_offset": 1},
     ),

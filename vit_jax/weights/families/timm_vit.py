@@ -16,7 +16,7 @@ name everything that its arrays leave open is an assumption.
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +38,7 @@ from vit_jax.weights.family import (
     Files,
     Hints,
     Pixels,
+    refuse_options,
     refuse_other_model,
 )
 from vit_jax.weights.mapping import (
@@ -105,7 +106,7 @@ NAMED_PIXELS: tuple[tuple[str, Pixels, str], ...] = (
 # Architectures whose arrays look like another's: why each is refused.
 OTHERWISE = (
     (r".*_rpn_.*|eva02_enormous_.*", "its layers normalize after attention and MLP, not before"),
-    (r"vit_pe_core_.*", "its attention pooling has heads of its own and sees the class token"),
+    (r"vit_pe_core_gigantic_.*", "the MLP of its attention pooling has a width of its own"),
     (r"vit_.*_rope_mixed_.*", "its layers learn the frequencies of their rotary positions"),
 )
 NEVER = "(?!)"
@@ -125,12 +126,14 @@ TABLES = {  # biases of attention by offset
 }
 # Unsupported features of timm.
 NO_LAST_NORM = "with no norm after its last layer"
+BIASLESS_NORM = "with RMSNorm or LayerNorms without a bias"
+BIASLESS_GATE = "with a SwiGLU of another kind, without biases"
 LACKING = (
     (NO_LAST_NORM,
      lambda arrays: not {"norm.weight", "fc_norm.weight"} & arrays.keys()),
-    ("with RMSNorm or LayerNorms without a bias",
+    (BIASLESS_NORM,
      lambda arrays: "blocks.0.norm1.weight" in arrays and "blocks.0.norm1.bias" not in arrays),
-    ("with a SwiGLU of another kind, without biases",
+    (BIASLESS_GATE,
      lambda arrays: ("blocks.0.mlp.fc1_g.weight" in arrays
                      and "blocks.0.mlp.fc1_g.bias" not in arrays)),
     ("with no MLP by names that are known (blocks.0.mlp.fc1)",
@@ -186,7 +189,7 @@ class TimmViT(timm.Timm):
       epsilon: of LayerNorm.
       pooling: timm's default where there are a class token and a norm of all tokens.
       rotary: base of its rotary positions.
-      normed: whether it has a norm after the last layer, or one is no mistake.
+      odd: what it has of `LACKING`, which is a mistake in others.
       fixed: arguments with the one value that is supported.
       written: the architecture that exports name, whose arguments give any size.
       expressed: whether exports write a model under that name.
@@ -199,7 +202,7 @@ class TimmViT(timm.Timm):
     epsilon: float = 1e-6
     pooling: str = "token"
     rotary: float | None = None
-    normed: bool = True
+    odd: tuple[str, ...] = ()
     fixed: Fields = dataclasses.field(default_factory=dict)
     written: str = ""
     expressed: Callable[[config.Model], bool] = lambda model: False
@@ -212,7 +215,7 @@ class TimmViT(timm.Timm):
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         given = timm.read_fields(hints.files)
-        _check_arrays(arrays, normed=self.normed)
+        _check_arrays(arrays, self.odd)
         self._check_given(arrays, given)
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", *QKV, "out", "mlp"))
@@ -411,7 +414,6 @@ class TimmViT(timm.Timm):
             )
         name = self.architecture(model)
         width, hidden = model.width or 0, (model.mlp_dim or 0) * self.packed(model)
-        ratio = hidden / width
         pooling = {"distilled": "token"} | {value: key for key, value in POOLING.items()}
         pool = pooling[model.pooling]
         patch = model.patch_size or (1, 1)
@@ -422,8 +424,7 @@ class TimmViT(timm.Timm):
             "embed_dim": width,
             "depth": model.depth,
             "num_heads": model.heads,
-            # timm rounds the product down.
-            "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
+            "mlp_ratio": mlp_ratio(width, hidden),
             "global_pool": pool,
             **({"qk_norm": True} if model.qk_norm else {}),
             **self.arguments(model),
@@ -483,14 +484,14 @@ class TimmViT(timm.Timm):
         return (False,) if model.registers else (True, False)
 
 
-def _check_arrays(arrays: ArraySpecs, *, normed: bool = True) -> None:
+def _check_arrays(arrays: ArraySpecs, odd: Collection[str] = ()) -> None:
     """Raises WeightsError for arrays of unsupported parts, and for missing ones.
 
-    `normed`: whether models of this kind have a norm after the last layer.
+    `odd`: what models of this kind have of `LACKING`.
     """
     timm.check_names([name for name in arrays if not OF_EVA.fullmatch(name)])
-    lacking = next((what for what, lacks in LACKING if lacks(arrays)), "")
-    if lacking and (normed or lacking != NO_LAST_NORM):
+    lacking = next((what for what, lacks in LACKING if what not in odd and lacks(arrays)), "")
+    if lacking:
         raise WeightsError(f"contains a model {lacking}, which is not supported")
 
 
@@ -525,6 +526,12 @@ def read_heads(
     if width % 64:
         return None, {}
     return width // 64, {"model.heads": "each 64 wide; the file does not say"}
+
+
+def mlp_ratio(width: int, hidden: int) -> float:
+    """The ratio of timm's arguments that gives an MLP its width: timm rounds the product down."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
 
 
 def _layer_scale(given: Fields) -> float:
@@ -649,6 +656,39 @@ def _is_clip(model: config.Model) -> bool:
     return model.norm_epsilon == 1e-5 and model.mlp == "plain" and model.resnet_units is None
 
 
+class Aimv2(TimmViT):
+    """AIMv2: RMSNorm, SwiGLU, no biases, and a norm of patches before positions are added."""
+
+    norms = ("rms",)
+
+    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
+        return {width: width // 128 for width in (1024, 1536, 2048, 3072)}
+
+    def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
+        return {"norm": "rms"}, {} if "architecture" in given else {"model.norm": self.why}
+
+    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        yield from torch_rules.rules((("patch_embed.norm", "patch_norm"),))
+
+    def mlp_names(
+        self, arrays: ArraySpecs | None, spec: ModelSpec | None
+    ) -> Iterable[tuple[str, str]]:
+        return SWIGLU.items()
+
+    def validate_spec(self, spec: ModelSpec) -> None:
+        model = spec.model
+        wrong = {
+            "norm_epsilon": model.norm_epsilon != self.epsilon,
+            "distillation": model.distillation,
+            "resnet_units": model.resnet_units is not None,
+        }
+        refuse_options(model, wrong, "timm's AIMv2, which alone has model.norm=rms there,")
+        super().validate_spec(spec)
+
+    def packed(self, model: config.Model) -> int:
+        return 1
+
+
 DECODER_BLOCK, DECODED = "decoder_blocks.{layer}", f"{OBJECTIVE}/encoder"
 DECODER = (
     ("decoder_embed", f"{OBJECTIVE}/embed"),
@@ -722,6 +762,16 @@ class UnknownTimm(timm.Timm):
 
 # In the order in which files that name no architecture are tried.
 FAMILIES = (
+    Aimv2(
+        title="AIMv2",
+        names=r"aimv2_(?:large|huge|1b|3b)_patch14_\d+",
+        looks_like=lambda arrays: "patch_embed.norm.weight" in arrays,
+        pixels=CLIP,
+        epsilon=1e-5,
+        odd=(BIASLESS_NORM, BIASLESS_GATE),
+        written="aimv2_large_patch14_224",
+        expressed=lambda model: model.norm == "rms" and model.patch_norm and model.mlp == "swiglu",
+    ),
     TimmViT(
         title="CLIP",
         names=rf"{SIZES}_patch\d+(?:_plus)?_clip_(?:quickgelu_)?\d+",
