@@ -15,6 +15,7 @@ import runs
 from research import corruption, fleet, home_repetitions
 from research import faults as fault_campaign
 from research import imbalance as imbalance_study
+from research import mixed_aspect as aspect_study
 from vit_jax import config, models, preflight
 from vit_jax.config import catalog
 from vit_jax.preflight import batch, formatting, program, topologies
@@ -336,6 +337,16 @@ def imbalance():
     yield from imbalance_study.table(lines("imbalance"))
 
 
+def mixed_aspect():
+    """Test top-1 of both arms, and the difference, on photos of mixed aspect."""
+    *arms, ahead = aspect_study.table(lines("mixed_aspect"))
+    flops = {row.split("|")[2].strip() for row in arms}
+    assert len(flops) == 1  # the comparison is at equal compute
+    square, native = (row.split("|")[3].strip() for row in arms)
+    yield f"{native} % at their own aspect and {square} % as squares"
+    yield f"{ahead.removeprefix('native - square: ')} points (95 %)"
+
+
 def student(values):
     """Half the 95 % interval of a mean, by Student's t."""
     error = statistics.stdev(values) / len(values) ** 0.5
@@ -438,7 +449,7 @@ QUOTED = {
     "docs/unlabeled.md": (findings,),
     "docs/gpu.md": (gpu,),
     "docs/how_it_works.md": (speed,),
-    "docs/data.md": (speed, listing),
+    "docs/data.md": (speed, listing, mixed_aspect),
 }
 
 
