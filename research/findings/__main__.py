@@ -95,7 +95,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     workdir = args.workdir or pathlib.Path("runs", "findings", size.name)
     records = findings.open_records(args.records or workdir / "findings.jsonl")
     arms = findings.Arms(size, args.copies)
-    study = findings.FindingsStudy(size, findings.declare(names, arms), records, workdir, overrides)
+    study = findings.FindingsStudy(
+        size, findings.declare(arms), records, workdir, overrides, only=names
+    )
     if args.dry_run and args.records and not args.records.exists():
         print(f"--records={args.records}: not there yet; no cell is recorded", file=sys.stderr)
     if args.verify:

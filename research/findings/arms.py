@@ -12,7 +12,6 @@ from research.findings.scales import Scale, hybrid, resnet, vit
 from vit_jax import config, models
 
 SHOTS, DRAWS, DRAWN_FROM, IMAGES = 10, 5, 2000, 128
-FAMILIES = ("ViT", "ResNet", "hybrid")
 SIZES = ("S", "M", "L")  # of each family, for readers; not those of the paper
 
 
@@ -20,7 +19,8 @@ class Arms:
     """The trainings of a scale.
 
     Pre-training is on CIFAR-100, by Adam with weight decay 0.1 and a linear decay after a warm-up;
-    fine-tuning is on CIFAR-10, by SGD with momentum and a cosine. Both clip gradients at norm 1.
+    fine-tuning is on CIFAR-10 with a cosine, by Adam with weight decay 0.1 (edition 1: by SGD with
+    momentum). Both clip gradients at norm 1.
     """
 
     def __init__(self, size: Scale, copies: str = "") -> None:
@@ -43,21 +43,22 @@ class Arms:
         more: Mapping[str, Any] | None = None,
         *,
         images: int | None = None,
-        rates: tuple[float, ...] = (),
+        steps: int | None = None,
         measurements: tuple[Measurement, ...] = (),
     ) -> Training:
         """A training on CIFAR-100 from random weights, measured by few-shot on CIFAR-10."""
+        steps = steps or self.size.steps
         options = self._data(self.upstream, 100, images or self.whole) | {
-            "train.duration": f"{self.size.steps} steps",
+            "train.duration": f"{steps} steps",
             "optimizer.name": "adam",
             "optimizer.weight_decay": 0.1,
-            "schedule.warmup": f"{self.size.steps // 10} steps",
+            "schedule.warmup": f"{steps // 10} steps",
             "schedule.name": "linear",
         }
         return Training(
             label=label,
             options=sorted_options(options | dict(model) | dict(more or {})),
-            rates=rates or self.size.adam_rates,
+            rates=self.size.adam_rates,
             measurements=(self.few_shot, *measurements),
         )
 
@@ -65,7 +66,7 @@ class Arms:
     def few_shot(self) -> Measurement:
         """Linear accuracy on CIFAR-10 from a few images per class, mean over draws."""
         return Measurement(
-            kind="fewshot",
+            kind="fewshot" if self.size.edition == 1 else "fewshot_by_seed",
             options=sorted_options(
                 {
                     "data.name": self.target,
@@ -78,17 +79,11 @@ class Arms:
             ),
         )
 
-    def network(
-        self,
-        family: str,
-        index: int,
-        images: int | None = None,
-        measurements: tuple[Measurement, ...] = (),
-    ) -> Training:
+    def network(self, family: str, index: int, images: int | None = None, **more: Any) -> Training:
         """The pre-training of a family's network by size, 0 to 2, on all images or some."""
         few = f", {images:,} images" if images not in (None, self.whole) else ""
         label, model = f"{family} {SIZES[index]}{few}", self.model(family, index)
-        return self.pretraining(label, model, images=images, measurements=measurements)
+        return self.pretraining(label, model, images=images, **more)
 
     def model(self, family: str, index: int) -> dict[str, Any]:
         """The options of a network."""
@@ -106,15 +101,20 @@ class Arms:
         )
         return self.network("ViT", 1, measurements=(attention, Measurement(kind="positions")))
 
-    def vit(self, index: int) -> Training:
-        """The pre-training of a ViT by size."""
-        return self.base if index == 1 else self.network("ViT", index)
-
     def by_family(self, family: str) -> list[Training]:
         """The three sizes of a family."""
-        if family == "ViT":
-            return [self.vit(index) for index in range(len(SIZES))]
-        return [self.network(family, index) for index in range(len(SIZES))]
+        steps = self.size.family_steps
+        shared = family == "ViT" and steps == self.size.steps  # with the other findings
+        return [
+            self.base if shared and index == 1 else self._sized(family, index, steps)
+            for index in range(len(SIZES))
+        ]
+
+    def _sized(self, family: str, index: int, steps: int) -> Training:
+        found = self.network(family, index, steps=steps)
+        if steps == self.size.steps:
+            return found
+        return dataclasses.replace(found, label=f"{found.label}, {steps:,} steps")
 
     def masked(self, label: str, target: str, rate: float) -> Training:
         """Masked patch prediction by the middle ViT on CIFAR-100 without labels."""
@@ -125,44 +125,54 @@ class Arms:
             "data.test_split": None,
             "schedule.name": "cosine",
             "checkpoint.best": "loss",
+            "train.duration": f"{self.size.masked_steps} steps",
+            "schedule.warmup": f"{self.size.masked_steps // 10} steps",
         }
         del options["model.num_classes"]
+        # Its held-out loss is not comparable between targets, so no rate is chosen by it.
         return Training(
             label=label, options=sorted_options(options), rates=self.size.adam_rates[:1]
         )
 
-    def finetuned(self, origin: Training) -> Training:
-        """Fine-tuning on CIFAR-10 after a pre-training."""
-        model = {key: value for key, value in origin.options if key.startswith("model.")}
-        options = model | self._data(self.target, 10, self.size.labels) | {
-            "train.duration": f"{self.size.finetune_steps} steps",
-            "optimizer.name": "sgd",
-            "schedule.warmup": f"{self.size.finetune_steps // 10} steps",
-            "schedule.name": "cosine",
-        }  # fmt: skip
+    def finetuned(self, origin: Training, labels: int | None = None) -> Training:
+        """Fine-tuning on CIFAR-10 after a pre-training, on the usual images or fewer."""
+        options = self._finetuning(origin, labels or self.size.labels[-1])
+        few = f" on {labels:,} images" if labels not in (None, self.size.labels[-1]) else ""
         return Training(
-            label=f"{origin.label}, fine-tuned",
+            label=f"{origin.label}, fine-tuned{few}",
             options=sorted_options(options),
             rates=self.size.finetune_rates,
             origin=origin,
         )
 
-    def scratch(self) -> Training:
+    def _finetuning(self, origin: Training, labels: int) -> dict[str, Any]:
+        model = {key: value for key, value in origin.options if key.startswith("model.")}
+        by_sgd = {"optimizer.name": "sgd"}
+        by_adam = {"optimizer.name": "adam", "optimizer.weight_decay": 0.1}
+        return model | self._data(self.target, 10, labels) | {
+            "train.duration": f"{self.size.finetune_steps} steps",
+            "schedule.warmup": f"{self.size.finetune_steps // 10} steps",
+            "schedule.name": "cosine",
+        } | (by_sgd if self.size.edition == 1 else by_adam)  # fmt: skip
+
+    def scratch(self, labels: int | None = None) -> Training:
         """The middle ViT from random weights on the images to fine-tune on.
 
-        It takes as many steps as pre-training and fine-tuning together, by Adam.
+        It is trained as others are fine-tuned; in edition 1 by Adam, for as many steps as
+        pre-training and fine-tuning take together.
         """
-        steps = self.size.steps + self.size.finetune_steps
-        model = {key: value for key, value in self.base.options if key.startswith("model.")}
-        options = model | self._data(self.target, 10, self.size.labels) | {
-            "train.duration": f"{steps} steps",
-            "optimizer.name": "adam",
-            "optimizer.weight_decay": 0.1,
-            "schedule.warmup": f"{self.size.steps // 10} steps",
-            "schedule.name": "cosine",
-        }  # fmt: skip
+        options = self._finetuning(self.base, labels or self.size.labels[-1])
+        few = f" on {labels:,} images" if labels not in (None, self.size.labels[-1]) else ""
+        if self.size.edition == 1:
+            options |= {
+                "train.duration": f"{self.size.steps + self.size.finetune_steps} steps",
+                "schedule.warmup": f"{self.size.steps // 10} steps",
+                "optimizer.name": "adam",
+                "optimizer.weight_decay": 0.1,
+            }
+        rates = self.size.adam_rates if self.size.edition == 1 else self.size.finetune_rates
         return Training(
-            label="ViT M from scratch", options=sorted_options(options), rates=self.size.adam_rates
+            label=f"ViT M from scratch{few}", options=sorted_options(options), rates=rates
         )
 
     def _data(self, name: str, classes: int, images: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-VALIDATION, TEST, FEW_SHOT = "top1", "test/top1", "fewshot"
+VALIDATION, TEST, FEW_SHOT, TRAINING = "top1", "test/top1", "fewshot", "train/top1"
 Options = tuple[tuple[str, Any], ...]
 
 
@@ -13,7 +13,7 @@ class Measurement:
     """A measurement of a trained network, in addition to its splits.
 
     Attributes:
-      kind: `fewshot`, `attention` or `positions`; see `measures`.
+      kind: of `measures.measure`: `fewshot`, `training`, `attention` and so on.
       options: options of the run to measure with, by dotted name.
     """
 
@@ -28,7 +28,7 @@ class Training:
     Attributes:
       label: what tables call it.
       options: of its config, by dotted name.
-      rates: learning rates to choose among on held-out images.
+      rates: learning rates to choose among on held-out images; `FindingsStudy.search` adds to them.
       origin: the training whose weights initialize it, seed by seed.
       measurements: additional measurements.
     """
@@ -53,14 +53,14 @@ class Term:
 class Claim:
     """A statement about a contrast, the weighted sum of measures of runs with the same seed.
 
-    It is supported if the 95 % interval of the contrast's mean lies between `low` and `high`,
-    refuted if it lies wholly outside, and otherwise undecided.
+    It holds if the contrast's mean is shown to lie between `low` and `high`, fails if it is shown
+    to lie outside, and is otherwise undecided; see `verdicts`.
 
     Attributes:
       text: the statement in words.
       terms: the contrast.
       low, high: bounds of the contrast, if the statement holds.
-      unit: of the contrast: `points` for differences of shares, `pixels`, or none.
+      unit: of the contrast: `points` for differences of shares, `%` for shares, `pixels`, or none.
     """
 
     text: str
@@ -107,23 +107,33 @@ class Finding:
       name: its identifier on the command line.
       statement: what the paper finds.
       place: the section, figure or table that says so.
-      refuted_by: the outcome that would refute it.
-      claims: what is tested. The finding is supported if all of them are, refuted if one is.
+      contradiction: the outcome that would contradict it.
+      control: an effect that is known to exist; a study that does not find it decides nothing.
+      claims: what is tested. The finding is reproduced if all of them hold, not if one fails.
       figure: what is drawn.
+      out_of_scope: why this study cannot test it; it then has no control, claims or figure.
     """
 
     name: str
     statement: str
     place: str
-    refuted_by: str
-    claims: tuple[Claim, ...]
-    figure: FindingFigure
+    contradiction: str = ""
+    control: Claim | None = None
+    claims: tuple[Claim, ...] = ()
+    figure: FindingFigure | None = None
+    out_of_scope: str = ""
+
+    @property
+    def tested(self) -> tuple[Claim, ...]:
+        """The control, if there is one, and the claims."""
+        return (*([self.control] if self.control else []), *self.claims)
 
     @property
     def trainings(self) -> list[Training]:
         """Every training once, those that others begin with first."""
-        used = [term.training for claim in self.claims for term in claim.terms]
-        used += [training for line in self.figure.lines for _, training, _ in line.points]
+        used = [term.training for claim in self.tested for term in claim.terms]
+        lines = self.figure.lines if self.figure else ()
+        used += [training for line in lines for _, training, _ in line.points]
         found: dict[Training, None] = {}
         for training in used:
             chain = [training]

@@ -1,11 +1,13 @@
 """Measurements of a trained network beyond the splits of its run; as a module, the worker."""
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from vit_jax import config, models
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import inputs, measures
@@ -22,17 +24,47 @@ def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, floa
       measurement: a `declaration.Measurement` as JSON values.
     """
     opened = loading.load(run, dict(measurement["options"]))
-    kinds = {"fewshot": few_shot, "attention": attention, "positions": positions}
+    kinds = {
+        "fewshot": few_shot,
+        "fewshot_by_seed": few_shot_by_seed,
+        "training": training_accuracy,
+        "attention": attention,
+        "positions": positions,
+    }
     return kinds[measurement["kind"]](opened)
 
 
 def few_shot(opened: loading.LoadedModel) -> dict[str, float]:
     """`fewshot`: linear accuracy from the images of the training split."""
-    evaluator = open_evaluation(opened.config, split=False).evaluators["fewshot"]
-    results = evaluator(opened.params, stop=lambda: False)
+    return _few_shot(opened.config, opened.params)
+
+
+def few_shot_by_seed(opened: loading.LoadedModel) -> dict[str, float]:
+    """`fewshot` from other images for each seed: `train[:n]` of seed s becomes `train[sn:(s+1)n]`.
+
+    The interval over seeds then includes the draw of the images.
+    """
+    cfg = opened.config
+    count = int((cfg.data.train_split or "").removeprefix("train[:").removesuffix("]"))
+    split = f"train[{cfg.seed * count}:{(cfg.seed + 1) * count}]"
+    data = dataclasses.replace(cfg.data, train_split=split)
+    return _few_shot(dataclasses.replace(cfg, data=data), opened.params)
+
+
+def _few_shot(cfg: config.Config, params: models.Params) -> dict[str, float]:
+    evaluator = open_evaluation(cfg, split=False).evaluators["fewshot"]
+    results = evaluator(params, stop=lambda: False)
     assert results is not None, "nothing stops it"
     (value,) = results.values()
     return {"fewshot": value}
+
+
+def training_accuracy(opened: loading.LoadedModel) -> dict[str, float]:
+    """`train/top1`: accuracy on the images of the training split, without augmentation."""
+    evaluation = open_evaluation(opened.config)
+    results = evaluation.evaluators[evaluation.role.name](opened.params, stop=lambda: False)
+    assert results is not None, "nothing stops it"
+    return {"train/top1": results["top1"]}
 
 
 def attention(opened: loading.LoadedModel) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 from research.findings import verdicts
 from research.findings.declaration import FEW_SHOT, TEST, Claim, Finding, Training
 from research.findings.planning import FindingsStudy
-from research.findings.verdicts import Judged
+from research.findings.verdicts import JudgedClaim, JudgedFinding
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
 from vit_jax.pages.document import Block, Charts, Document, PageSection, Paragraph, Table
@@ -18,9 +18,11 @@ from vit_jax.utils import intervals, storage
 
 PICTURES = "pictures"  # the folder beside the Markdown
 RULE = (
-    "A claim is a contrast between runs with the same seed. It is supported if the 95 % interval "
-    "of its mean (Student's t) lies within the bounds declared, refuted if it lies outside, else "
-    "undecided; a finding is supported if all its claims are, refuted if one is."
+    "A claim is a contrast between runs with the same seed. It is decided if Student's t over the "
+    "seeds puts the contrast's mean inside or outside the bounds declared at p < 0.05, after "
+    "Holm's correction for all claims and controls, and if every learning rate it rests on has a "
+    "worse one tried on both sides. A finding is decided if its control, an effect known to exist, "
+    "holds: reproduced if all its claims hold, not reproduced at this scale if one fails."
 )
 
 
@@ -33,60 +35,73 @@ def blocks(study: FindingsStudy, *, planned: bool) -> Iterator[tuple[str, Table]
     """
     if planned:
         for finding in study.findings:
-            yield f"{finding.name}: {finding.statement}", cells(study, finding)
+            if not finding.out_of_scope:
+                yield f"{finding.name}: {finding.statement}", cells(study, finding)
         yield "All of it, each cell once", totals(study)
         return
-    yield "Verdicts", summary(study)
-    for finding in study.findings:
-        yield f"{finding.name} ({finding.place})", claims(study, finding)
+    found = verdicts.judge(study)
+    yield "Verdicts", summary(found)
+    for one in found:
+        if not one.finding.out_of_scope:
+            yield f"{one.finding.name} ({one.finding.place})", claims(one)
 
 
-def summary(study: FindingsStudy) -> Table:
+def summary(found: list[JudgedFinding]) -> Table:
     """The verdict on each finding."""
     rows = [
-        (one.name, one.statement, one.place, verdicts.overall(one, judged(study, one)))
-        for one in study.findings
-    ]
+        (one.finding.name, one.finding.statement, one.finding.place,
+         _with_reason(one.verdict, one.reason))
+        for one in found
+    ]  # fmt: skip
     return Table(header=("finding", "the paper", "place", "here"), rows=rows, caption=RULE)
 
 
-def judged(study: FindingsStudy, finding: Finding) -> list[Judged]:
-    """The claims of a finding with their verdicts."""
-    return [verdicts.judge(study, claim) for claim in finding.claims]
+def _with_reason(verdict: str, reason: str) -> str:
+    return f"{verdict} ({reason})" if reason else verdict
 
 
-def claims(study: FindingsStudy, finding: Finding) -> Table:
-    """The claims of a finding with their numbers."""
+def claims(found: JudgedFinding) -> Table:
+    """The control and the claims of a finding with their numbers."""
+    tested = [("control: ", found.control)] if found.control else []
+    tested += [("", one) for one in found.claims]
     rows = [
-        (one.claim.text, _bounds(one.claim), _contrast(one), f"{len(one.values)}", one.verdict)
-        for one in judged(study, finding)
+        (
+            f"{prefix}{one.claim.text}",
+            _bounds(one.claim),
+            _contrast(one),
+            f"{len(one.values)}",
+            formatting.NOTHING if one.p is None else "< 0.001" if one.p < 0.001 else f"{one.p:.3f}",
+            formatting.NOTHING if one.detectable is None else _number(one.claim, one.detectable),
+            _with_reason(one.verdict, one.reason),
+        )
+        for prefix, one in tested
     ]
     return Table(
-        header=("claim", "holds if", f"mean ± half the {formatting.INTERVAL}", "n", "verdict"),
+        header=("claim", "holds if", f"mean ± half the {formatting.INTERVAL}", "n", "p, Holm",
+                "detectable", "verdict"),
         rows=rows,
-    )
+        caption="Detectable: the distance from a bound that these seeds would notice with 80 % "
+        "power, in a test of this claim alone.",
+    )  # fmt: skip
 
 
 def arms(study: FindingsStudy, finding: Finding) -> Table:
     """The trainings of a finding: the rate chosen, and measures over seeds."""
     rows = []
     for training in finding.trainings:
-        rate = study.rate(training)
         numbers = (_spread(study, training, measure) for measure in (FEW_SHOT, TEST))
         seeds = len(verdicts.finished(study, training))
-        rows.append((training.label, _rate(training, rate), f"{seeds}", *numbers))
+        rows.append((training.label, _rate(study, training), f"{seeds}", *numbers))
     header = ("training", "learning rate", "n", "few-shot CIFAR-10, %", "its own test images, %")
     return Table(header=header, rows=rows, caption=f"{formatting.PLUS_MINUS}.")
 
 
-def _rate(training: Training, rate: float | None) -> str:
+def _rate(study: FindingsStudy, training: Training) -> str:
+    rate, rates, _ = study.search(training)
     if rate is None:
         return ""
-    others = [other for other in training.rates if other != rate]
-    if not others:
-        return f"{rate:g}"
-    end = "highest" if rate > max(others) else "lowest" if rate < min(others) else ""
-    return f"{rate:g}, {end} of {len(training.rates)}" if end else f"{rate:g}"
+    tried = ", ".join(f"{one:g}" for one in rates if one != rate)
+    return f"{rate:g} (also tried: {tried})" if tried else f"{rate:g}"
 
 
 def cells(study: FindingsStudy, finding: Finding) -> Table:
@@ -97,7 +112,7 @@ def cells(study: FindingsStudy, finding: Finding) -> Table:
         rows.append(
             (
                 training.label,
-                "the chosen one" if rate is None else f"{rate:g}",
+                "the best one" if rate is None else f"{rate:g}",
                 f"{seed}",
                 f"{study.seconds(training):,.0f}",
                 record["state"] if record else "waiting",
@@ -141,6 +156,7 @@ def _total(
 def chart(study: FindingsStudy, finding: Finding) -> Chart:
     """The figure of a finding with error bars."""
     figure, series = finding.figure, []
+    assert figure is not None, "findings in scope have one"
     for color, line in enumerate(figure.lines):
         points, errors = [], []
         for x, training, measure in line.points:
@@ -158,7 +174,7 @@ def chart(study: FindingsStudy, finding: Finding) -> Chart:
 
 def drawn(study: FindingsStudy) -> dict[str, Chart]:
     """The figures that have points, by finding."""
-    charts = {finding.name: chart(study, finding) for finding in study.findings}
+    charts = {one.name: chart(study, one) for one in study.findings if one.figure}
     return {name: one for name, one in charts.items() if any(s.points for s in one.series)}
 
 
@@ -172,13 +188,17 @@ def document(study: FindingsStudy, command: str) -> Document:
     figures = drawn(study)
     known = study.known
     checkout = Paragraph(text="The commands run in a checkout of the repository.", note=True)
-    sections = [PageSection(title="", blocks=[summary(study), checkout])]
-    for finding in study.findings:
+    found = verdicts.judge(study)
+    sections = [PageSection(title="", blocks=[summary(found), checkout])]
+    for one in found:
+        finding = one.finding
+        if finding.out_of_scope:
+            continue
         named = command.replace("research.findings", f"research.findings --only={finding.name}")
         content: list[Block] = [
             Paragraph(text=f"{finding.statement} ({finding.place})"),
-            Paragraph(text=f"Refuted by: {finding.refuted_by}.", note=True),
-            claims(study, finding),
+            Paragraph(text=f"Contradicted by: {finding.contradiction}.", note=True),
+            claims(one),
         ]
         if finding.name in figures:
             picture = f"{PICTURES}/findings-{finding.name}.png"
@@ -223,26 +243,17 @@ def write(
 def as_dict(study: FindingsStudy) -> dict[str, Any]:
     """Verdicts, contrasts and cells as values for JSON."""
     found = []
-    for finding in study.findings:
-        every = judged(study, finding)
+    for judged in verdicts.judge(study):
+        finding = judged.finding
         found.append(
             {
                 "name": finding.name,
                 "statement": finding.statement,
                 "place": finding.place,
-                "verdict": verdicts.overall(finding, every),
-                "claims": [
-                    {
-                        "text": one.claim.text,
-                        "low": _finite(one.claim.low),
-                        "high": _finite(one.claim.high),
-                        "values": list(one.values),
-                        "mean": one.mean,
-                        "ci95": one.half,
-                        "verdict": one.verdict,
-                    }
-                    for one in every
-                ],
+                "verdict": judged.verdict,
+                "reason": judged.reason,
+                "control": judged.control and _claim_values(judged.control),
+                "claims": [_claim_values(one) for one in judged.claims],
                 "cells": [
                     {
                         "training": training.label,
@@ -259,6 +270,21 @@ def as_dict(study: FindingsStudy) -> dict[str, Any]:
     return {"scale": study.size.name, "records": str(study.records.path), "findings": found}
 
 
+def _claim_values(one: JudgedClaim) -> dict[str, Any]:
+    return {
+        "text": one.claim.text,
+        "low": _finite(one.claim.low),
+        "high": _finite(one.claim.high),
+        "values": list(one.values),
+        "mean": one.mean,
+        "ci95": one.half,
+        "p_holm": one.p,
+        "detectable": one.detectable,
+        "verdict": one.verdict,
+        "reason": one.reason,
+    }
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -271,7 +297,7 @@ def _bounds(claim: Claim) -> str:
     return f"between {_number(claim, claim.low)} and {_number(claim, claim.high)}"
 
 
-def _contrast(one: Judged) -> str:
+def _contrast(one: JudgedClaim) -> str:
     if one.mean is None:
         return formatting.NOTHING
     mean = _number(one.claim, one.mean)
@@ -281,6 +307,8 @@ def _contrast(one: Judged) -> str:
 def _number(claim: Claim, value: float) -> str:
     if claim.unit == "points":
         return f"{100 * value:.2f} points"
+    if claim.unit == "%":
+        return f"{100 * value:.2f} %"
     return f"{value:.3g} {claim.unit}".rstrip()
 
 

@@ -43,6 +43,6 @@ def select(patterns: str | None) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name in selected)
 
 
-def declare(names: tuple[str, ...], arms: Arms) -> list[Finding]:
-    """Findings at a scale, in the order to run them."""
-    return [_FINDINGS[name](arms) for name in names]
+def declare(arms: Arms) -> list[Finding]:
+    """All findings at a scale, in the order to run them."""
+    return [declaration(arms) for declaration in _FINDINGS.values()]

@@ -18,6 +18,7 @@ from vit_jax.studies.records import DONE, Record, Records
 from vit_jax.studies.study import Study
 from vit_jax.training import run_config
 
+EXTENSIONS = 3  # of a grid of learning rates whose best is at its end
 STARTUP = 25.0  # seconds to import, compile and open the data, roughly
 MEASURED_IMAGES = 15_000  # held-out and test images, each at a third of a training image's cost
 # Several processes on one CPU take a core each: threads of one would wait for those of another.
@@ -53,9 +54,21 @@ class FindingsStudy(Study):
         records: Records,
         workdir: pathlib.Path,
         overrides: Mapping[str, str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
     ) -> None:
-        """Checks the overrides: raises ConfigError for one that would change a result."""
-        self.size, self.findings, self.records, self.workdir = size, findings, records, workdir
+        """Checks the overrides: raises ConfigError for one that would change a result.
+
+        Args:
+          size: the scale.
+          findings: all that are declared at it.
+          records: what has run.
+          workdir: receives the run directories.
+          overrides: options of the machine, by dotted name.
+          only: the names of those to run and show; None: all.
+        """
+        self.size, self.declared, self.records, self.workdir = size, findings, records, workdir
+        self.findings = [one for one in findings if only is None or one.name in only]
         self.overrides = tuple(sorted((overrides or {}).items()))
         self._cells: dict[tuple[Training, float, int, str | None], Cell] = {}
         for key, value in self.overrides:
@@ -139,15 +152,52 @@ class FindingsStudy(Study):
         return forward_flops(training) * (3 * images + MEASURED_IMAGES)
 
     def rate(self, training: Training) -> float | None:
+        """The best learning rate so far; None while a cell of the declared ones is missing."""
+        return self.search(training)[0]
+
+    def search(self, training: Training) -> tuple[float | None, list[float], bool]:
+        """The best learning rate so far, all that are tried, and whether the search has ended.
+
+        While the best is the lowest or the highest, the next one on that side is tried too, up to
+        `EXTENSIONS` times. A training with a single declared rate is not searched.
+        """
+        rates = sorted(training.rates)
+        best = self._best(training, rates)
+        if len(rates) == 1:
+            return best, rates, True
+        ratio = rates[1] / rates[0]
+        for _ in range(EXTENSIONS):
+            if best is None or rates[0] < best < rates[-1]:
+                break
+            low, high = (float(f"{x:.3g}") for x in (rates[0] / ratio, rates[-1] * ratio))
+            wider = [low, *rates] if best == rates[0] else [*rates, high]
+            better = self._best(training, wider)
+            if better is None:
+                return best, wider, False
+            best, rates = better, wider
+        return best, rates, best is not None
+
+    def at_an_end(self, training: Training) -> Training | None:
+        """The first of a training and its origins whose best rate has none tried on both sides."""
+        best, rates, ended = self.search(training)
+        if best is None or not ended or not rates[0] < best < rates[-1]:
+            return training
+        return self.at_an_end(training.origin) if training.origin else None
+
+    def _ended(self, training: Training | None) -> bool:
+        """Whether the rates of a training and of its origins are chosen for good."""
+        return training is None or (self.search(training)[2] and self._ended(training.origin))
+
+    def _best(self, training: Training, rates: Sequence[float]) -> float | None:
         """The rate with the best mean held-out top-1; None while a cell of it is missing.
 
         Equal means go to the lower rate. A rate that diverged with any seed is excluded; where all
         have, the lowest is taken.
         """
-        if len(training.rates) == 1:
-            return training.rates[0]
+        if len(rates) == 1:
+            return rates[0]
         tried: dict[float, list[Cell]] = {}
-        for rate in sorted(training.rates):
+        for rate in rates:
             cells = [self.cell(training, rate, seed) for seed in self.size.choose_seeds]
             tried[rate] = [cell for cell in cells if cell is not None]
             if len(tried[rate]) < len(cells):
@@ -155,11 +205,10 @@ class FindingsStudy(Study):
         scores = self.records.scores(tried, VALIDATION)
         if scores is None:
             return None
-        lowest = min(training.rates)
-        return max(scores, key=lambda rate: statistics.fmean(scores[rate]), default=lowest)
+        return max(scores, key=lambda rate: statistics.fmean(scores[rate]), default=rates[0])
 
     def cells(self, training: Training) -> list[Cell]:
-        """The cells of the measurements: each seed at the chosen rate, as far as known."""
+        """The cells of the measurements: each seed at the best rate, as far as known."""
         rate = self.rate(training)
         if rate is None:
             return []
@@ -170,11 +219,13 @@ class FindingsStudy(Study):
         """The cells without a record that can run once their origins have."""
         found: dict[str, Cell] = {}
         for training in trainings:
-            rate = self.rate(training)
+            if not self._ended(training.origin):
+                continue  # a better rate of the origin would make other weights
+            rate, rates, ended = self.search(training)
             pairs = (
                 [(rate, seed) for seed in self.size.seeds]
-                if rate is not None
-                else [(rate, seed) for seed in self.size.choose_seeds for rate in training.rates]
+                if rate is not None and ended
+                else [(rate, seed) for seed in self.size.choose_seeds for rate in rates]
             )
             for one, seed in pairs:
                 cell = self.cell(training, one, seed)
@@ -187,9 +238,10 @@ class FindingsStudy(Study):
     ) -> Iterator[tuple[Training, float | None, int, Cell | None]]:
         """Yields training, rate, seed and cell of a finding; None where not yet known."""
         for training in finding.trainings:
-            choose = self.size.choose_seeds if len(training.rates) > 1 else ()
-            tried = [(rate, seed) for seed in choose for rate in training.rates]
-            best = self.rate(training)
+            best, rates, ended = self.search(training)
+            choose = self.size.choose_seeds if len(rates) > 1 else ()
+            tried = [(rate, seed) for seed in choose for rate in rates]
+            best = best if ended else None
             rest = [seed for seed in self.size.seeds if seed not in choose]
             for rate, seed in [*tried, *((best, seed) for seed in rest)]:
                 cell = None if rate is None else self.cell(training, rate, seed)

@@ -43,7 +43,7 @@ DIGITS: dict[str, Any] = {
 
 def training(
     label: str,
-    rates=(0.1, 0.2),
+    rates=(0.05, 0.1, 0.2),
     origin=None,
     measurements: tuple[Measurement, ...] = (),
     **more: Any,
@@ -59,7 +59,7 @@ def training(
 
 
 def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
-    """The claim that the first training is ahead of the second."""
+    """The claim that the first training is ahead of the second; the control: it learns at all."""
     terms = tuple(
         Term(weight=weight, training=one, measure="test/top1")
         for weight, one in zip((1.0, -1.0), trainings, strict=False)
@@ -69,7 +69,10 @@ def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
         name=name,
         statement="One is ahead of another.",
         place="nowhere",
-        refuted_by="the other ahead",
+        contradiction="the other ahead",
+        control=Claim(
+            text="it learns", terms=(Term(weight=1.0, training=trainings[0], measure="test/top1"),)
+        ),
         claims=(Claim(text="one is ahead", terms=terms, **bounds),),
         figure=FindingFigure(title="top-1", x="network", lines=(Line(name="all", points=points),)),
     )

@@ -38,7 +38,7 @@ def test_a_dry_run_shows_every_cell_with_its_time_and_writes_nothing(capsys, tmp
     words = ["--dry-run", f"--workdir={tmp_path}", "--only=positions"]
     assert main(*words) == 0
     shown = capsys.readouterr().out
-    assert "the chosen one" in shown
+    assert "the best one" in shown
     assert "25 GFLOP/s per process" in shown
     assert main(*words, "--json") == 0
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
@@ -49,13 +49,14 @@ def test_a_dry_run_shows_every_cell_with_its_time_and_writes_nothing(capsys, tmp
 
 
 def test_figures_of_what_has_run_have_error_bars(tmp_path):
-    toy = study(tmp_path, finding(training("one", rates=(0.1,)), training("two", rates=(0.2,))))
-    toy.perform(run=Runner(lambda cell: cell.lr))
+    pair = training("one"), training("two", train__clip_norm=1.0)
+    toy = study(tmp_path, finding(*pair))
+    toy.perform(run=Runner(lambda c: 0.3 - abs(c.lr - 0.1) - 0.1 * (not c.cfg.train.clip_norm)))
     page = tmp_path / "page" / "toy.md"
     findings.write(toy, page, "python -m research.findings --scale=toy")
     text = page.read_text()
     assert "```sh\npython -m research.findings --only=toy --scale=toy\n```" in text
-    assert "| toy | One is ahead of another. | nowhere | refuted |" in text
+    assert "| toy | One is ahead of another. | nowhere | not reproduced at this scale |" in text
     assert "-10.00 points ± 0.00 points" in text
     assert "![top-1](pictures/findings-toy.png)" in text
     picture = cv2.imread(str(page.parent / "pictures" / "findings-toy.png"))

@@ -1,3 +1,4 @@
+import math
 import types
 
 import numpy as np
@@ -12,17 +13,76 @@ from vit_jax.inference.inspect import inputs
 from vit_jax.inference.inspect import measures as inspected
 
 
-@pytest.fixture(scope="module", params=["cpu", "gpu"])
+@pytest.fixture(scope="module", params=["cpu", "cpu-long", "gpu"])
 def study(request, tmp_path_factory):
     size = findings.scale(request.param)
     records = findings.open_records(tmp_path_factory.mktemp("findings") / "records.jsonl")
     return findings.FindingsStudy(
-        size, findings.declare(NAMES, findings.Arms(size)), records, records.path.parent
+        size, findings.declare(findings.Arms(size)), records, records.path.parent
     )
 
 
 def trainings(study):
     return {one for finding in study.findings for one in finding.trainings}
+
+
+def test_every_finding_is_declared_whole(study):
+    assert len(study.findings) == 11
+    assert [one.name for one in study.findings] == list(NAMES)
+    for finding in study.findings:
+        assert finding.place.startswith("section ")
+        assert bool(finding.out_of_scope) != bool(finding.claims)
+        if finding.claims:
+            assert finding.contradiction
+            assert finding.control not in finding.claims
+            assert finding.figure.lines
+            assert all(claim.low < claim.high for claim in finding.tested)
+
+
+def test_rates_are_searched_from_three_on_in_the_second_edition(study):
+    """But for masked patches: held-out losses of different targets cannot be compared."""
+    for one in trainings(study):
+        masked = dict(one.options).get("objective.name") == "masked_patches"
+        least = 1 if masked else 3 if study.size.edition == 2 else 2
+        assert len(one.rates) >= least
+
+
+def test_scratch_is_trained_as_others_are_fine_tuned(study):
+    size = findings.Arms(study.size)
+    if study.size.edition == 2:
+        for labels in study.size.labels:
+            scratch, tuned = size.scratch(labels), size.finetuned(size.base, labels)
+            assert (scratch.options, scratch.rates) == (tuned.options, tuned.rates)
+            assert (scratch.origin, tuned.origin) == (None, size.base)
+
+
+def test_no_rate_is_chosen_on_test_images(study):
+    for one in trainings(study):
+        options = dict(one.options)
+        assert options["data.eval_split"] == "train[90%:]"
+        images = int(options["data.train_split"].removeprefix("train[:").rstrip("]"))
+        assert images <= 45_000
+
+
+def test_the_long_hybrids_span_sixteen_times_the_compute(tmp_path):
+    size = findings.Arms(findings.scale("cpu-long"))
+    vits = [arms.compute(one) for one in size.by_family("ViT")]
+    assert vits[-1] / vits[0] == pytest.approx(16, rel=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "hours"), [("cpu", 12), ("cpu-long", 90)])
+def test_all_of_a_scale_takes_two_cores_less_than_it_says(tmp_path, scale, hours):
+    size = findings.scale(scale)
+    records = findings.open_records(tmp_path / "records.jsonl")
+    found = findings.FindingsStudy(size, findings.declare(findings.Arms(size)), records, tmp_path)
+    cells = {
+        (training, rate, seed): found.seconds(training)
+        for finding in found.findings
+        for training, rate, seed, _ in found.planned(finding)
+    }
+    assert sum(cells.values()) / 2 < hours * 3600
+    assert max(cells.values()) < 150 * 60  # what one session allows
 
 
 def test_interpolation_is_linear_in_the_logarithm_of_compute(study):
@@ -33,6 +93,14 @@ def test_interpolation_is_linear_in_the_logarithm_of_compute(study):
     assert (low, high) == (pytest.approx(0.5), pytest.approx(0.5))
     assert arms.at_compute(ends, 0.5) == [(1.0, one)]
     assert arms.at_compute(ends, 1000.0) == [(1.0, two)]
+
+
+def test_contrasts_of_differences_cancel(study):
+    for finding in study.findings:
+        for claim in finding.tested:
+            total = math.fsum(term.weight for term in claim.terms)
+            one_alone = len(claim.terms) == 1  # a share, not a difference
+            assert total == pytest.approx(1.0 if one_alone else 0.0, abs=1e-9)
 
 
 def test_unknown_names_are_refused():
@@ -74,3 +142,20 @@ def test_heads_that_attend_uniformly_have_distance_1(pooling, registers, monkeyp
     assert found["distance/first_widest"] == pytest.approx(1, rel=1e-6)
     assert found["distance/first_narrowest"] == pytest.approx(1, rel=1e-6)
     assert found["distance/layer2"] == pytest.approx(seen[0, 1, 0])
+
+
+def test_few_shot_images_differ_by_seed(monkeypatch):
+    seen = []
+
+    def record(cfg, *, split):
+        seen.append(cfg.data.train_split)
+        return types.SimpleNamespace(
+            evaluators={"fewshot": lambda params, stop: {"cifar10/10shot": 0.25}}
+        )
+
+    monkeypatch.setattr(measures, "open_evaluation", record)
+    for seed in range(3):
+        data = config.Data(train_split="train[:2000]")
+        opened = types.SimpleNamespace(config=config.Config(data=data, seed=seed), params={})
+        assert measures.few_shot_by_seed(opened) == {"fewshot": 0.25}  # pyright: ignore[reportArgumentType]
+    assert seen == ["train[0:2000]", "train[2000:4000]", "train[4000:6000]"]

@@ -20,7 +20,11 @@ def test_rates_are_chosen_on_held_out_images_over_seeds_and_then_all_seeds_run(t
     toy.perform(run=run)
     assert [toy.rate(one) for one in pair()] == [0.2, 0.2]
     tried = [(cell.lr, cell.cfg.seed) for cell in run.ran if cell.facts["label"] == "one"]
-    assert tried == [(0.1, 0), (0.2, 0), (0.1, 1), (0.2, 1), (0.2, 2)]
+    # The best of the declared three is the highest: 0.4 is tried too, and then all seeds run.
+    declared = [(rate, seed) for seed in (0, 1) for rate in (0.05, 0.1, 0.2)]
+    assert tried == [*declared, (0.4, 0), (0.4, 1), (0.2, 2)]
+    assert toy.search(pair()[0]) == (0.2, [0.05, 0.1, 0.2, 0.4], True)
+    assert toy.at_an_end(pair()[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -29,13 +33,39 @@ def test_rates_are_chosen_on_held_out_images_over_seeds_and_then_all_seeds_run(t
         # By rate and seed: the mean decides, not the best run; of equal ones the lower rate.
         ({(0.1, 0): 0.9, (0.1, 1): 0.1, (0.2, 0): 0.6, (0.2, 1): 0.6}, 0.2),
         ({(0.1, 0): 0.6, (0.1, 1): 0.6, (0.2, 0): 0.7, (0.2, 1): None}, 0.1),  # it diverged
-        ({}, 0.1),
+        ({(0.05, 0): 0.4, (0.05, 1): 0.4, (0.025, 0): 0.4, (0.025, 1): 0.4}, 0.1),
     ],
 )
 def test_the_rate_with_the_best_mean_is_chosen(tmp_path, results, rate):
     toy = study(tmp_path, finding(*pair()))
     toy.perform(run=Runner(lambda cell: results.get((cell.lr, cell.cfg.seed), 0.5)))
     assert toy.rate(pair()[0]) == rate
+
+
+def test_a_search_without_an_end_stops_after_three_steps(tmp_path):
+    toy = study(tmp_path, finding(*pair()))
+    toy.perform(run=Runner(lambda cell: 0.5))  # of equal ones the lowest is the best
+    best, rates, ended = toy.search(pair()[0])
+    assert (best, ended) == (0.00625, True)
+    assert rates == [0.00625, 0.0125, 0.025, 0.05, 0.1, 0.2]
+    assert toy.at_an_end(pair()[0]) == pair()[0]
+
+
+def test_fine_tuning_waits_until_the_rate_of_its_origin_is_final(tmp_path):
+    origin = training("origin")
+    tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
+    run = Runner(rate_of)
+    study(tmp_path, finding(tuned, origin)).perform(run=run)
+    labels = [cell.facts["label"] for cell in run.ran]
+    assert labels == ["origin"] * 9 + ["tuned"] * 3
+    assert {cell.origin.lr for cell in run.ran if cell.origin} == {0.2}
+
+
+def test_findings_share_equal_cells(tmp_path):
+    one, two = pair()
+    run = Runner(rate_of)
+    study(tmp_path, finding(one, two), finding(two, one)).perform(run=run)
+    assert len({cell.digest for cell in run.ran}) == len(run.ran) == 18
 
 
 def test_fine_tuning_begins_with_the_chosen_rate_of_its_origin_and_the_same_seed(tmp_path):

@@ -33,13 +33,17 @@ def test_the_records_of_this_repository_are_sound():
 def test_the_records_are_those_of_todays_declarations(only, tmp_path):
     """So `--verify --copies=webp --records=...` finds them; images and options are theirs."""
     size = findings.scale("cpu")
-    declared = findings.declare(findings.select(only), findings.Arms(size, "webp"))
-    kept = findings.FindingsStudy(size, declared, findings.open_records(KEPT), tmp_path)
+    declared = findings.declare(findings.Arms(size, "webp"))
+    records, names = findings.open_records(KEPT), findings.select(only)
+    kept = findings.FindingsStudy(size, declared, records, tmp_path, only=names)
     assert verification.comparable_cells(kept)
-    for one in declared:
-        for _, _, _, cell in kept.planned(one):
-            record = kept.records.find(cell)
-            assert record.items() >= json.loads(json.dumps(cell.facts)).items()
+    for one in kept.findings:
+        for arm in one.trainings:
+            for seed in size.seeds:
+                for rate in arm.rates if seed in size.choose_seeds else ():
+                    cell = kept.cell(arm, rate, seed)
+                    record = kept.records.find(cell)
+                    assert record.items() >= json.loads(json.dumps(cell.facts)).items()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,7 @@ def test_the_records_are_those_of_todays_declarations(only, tmp_path):
 )  # fmt: skip
 def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_path):
     size = findings.scale("cpu")
-    declared = findings.declare(findings.select("rows-and-columns"), findings.Arms(size))
+    declared = findings.declare(findings.Arms(size))
     study = findings.FindingsStudy(size, declared, findings.open_records(path), tmp_path)
     with pytest.raises(config.ConfigError, match=remedy):
         findings.verify(study, 3)
@@ -58,7 +62,7 @@ def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_pat
 def test_the_page_is_that_of_the_records(tmp_path):
     """Whatever the command of docs/paper.md writes, but for the day."""
     size = findings.scale("cpu")
-    declared = findings.declare(findings.select(None), findings.Arms(size, "webp"))
+    declared = findings.declare(findings.Arms(size, "webp"))
     study = findings.FindingsStudy(size, declared, findings.open_records(KEPT), tmp_path)
     command = "python -m research.findings --copies=webp \\\n    --config.data.root=DIR"
     words = markdown.page(page.document(study, command))
