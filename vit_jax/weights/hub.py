@@ -27,7 +27,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 from vit_jax import __version__
 from vit_jax.runtime.progress import Bar
@@ -244,14 +244,14 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
         raise _BrokenOff(f"broke off after {here:,} bytes, of how many the server did not say")
 
 
-def _read_body(response: Any) -> bytes:
+def _read_body(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read1(CHUNK)
     except (OSError, http.client.HTTPException) as error:
         raise _BrokenOff(f"broke off: {error or type(error).__name__}") from error
 
 
-def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> Any:
+def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> http.client.HTTPResponse:
     """The server's response to a request for the bytes after those already here."""
     url = mirrored(one.url)
     headers = {"User-Agent": f"vit_jax/{__version__}"}
@@ -305,7 +305,13 @@ class Redirects(urllib.request.HTTPRedirectHandler):
     """Follows only where the first address could have been."""
 
     def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
     ) -> urllib.request.Request | None:
         """The request to make instead; raises WeightsError."""
         try:
@@ -320,7 +326,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _length(response: Any) -> int | None:
+def _length(response: http.client.HTTPResponse) -> int | None:
     text = response.headers.get("Content-Length", "")
     if not (text.isascii() and text.isdecimal()):
         return None
