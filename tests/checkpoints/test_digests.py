@@ -39,7 +39,7 @@ def reference(array):
     return f"{first % 2**32:08x}{second % 2**32:08x}"
 
 
-def of(*arrays):
+def read_digests(*arrays):
     """The digests of arrays on one device; one by one, as equal shapes compile once."""
     return [digests.Digests({"x": jnp.asarray(a)}).read()[0]["x"]["digest"] for a in arrays]
 
@@ -58,7 +58,7 @@ def test_equals_the_reference_for_every_type_and_shape():
 def test_mixes_as_murmurhash3_does():
     # fmix32(1) = 0x514e28b7 is printed in many places; the first position is xored with an offset.
     word = np.array([0x7F4A7C15 ^ 1], np.uint32)
-    assert of(word)[0].startswith("514e28b7")
+    assert read_digests(word)[0].startswith("514e28b7")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -80,13 +80,13 @@ def test_does_not_depend_on_devices_or_sharding(dtype):
 
 def test_every_flipped_bit_changes_both_lanes():
     clean = bits("float32", (3, 5))
-    good = of(clean)[0]
+    good = read_digests(clean)[0]
     damaged = []
     for bit in range(clean.nbytes * 8):
         raw = bytearray(clean.tobytes())
         raw[bit // 8] ^= 1 << bit % 8
         damaged.append(np.frombuffer(bytes(raw), np.float32).reshape(3, 5))
-    for digest in of(*damaged):
+    for digest in read_digests(*damaged):
         assert digest[:8] != good[:8]
         assert digest[8:] != good[8:]
 
@@ -99,8 +99,8 @@ def test_every_pair_of_swapped_elements_is_seen():
             flat = clean.copy().reshape(-1)
             flat[[i, j]] = flat[[j, i]]
             damaged.append(flat.reshape(4, 6))
-    found = of(*damaged)
-    assert of(clean)[0] not in found
+    found = read_digests(*damaged)
+    assert read_digests(clean)[0] not in found
     assert len(set(found)) == len(found) == 276
 
 
@@ -117,7 +117,7 @@ def test_structured_damage_is_seen():
         np.roll(clean, 1, 0), np.roll(clean, 1, 1), np.zeros_like(clean), -np.zeros_like(clean),
         np.ones_like(clean), clean.reshape(32, 128),
     ]  # fmt: skip
-    found = of(*damaged)
+    found = read_digests(*damaged)
     # A reshape keeps the order of the elements: what tells it apart is the shape beside the lanes.
     assert len(set(found)) == len(found) - 1
     assert found[0] == found[-1]
@@ -138,7 +138,7 @@ def test_swapped_leaves_and_changed_types_are_seen():
 def test_lanes_look_random():
     """Of 256 one-element arrays each output bit is set in half, within 6 standard errors."""
     words = np.arange(256, dtype=np.uint32)
-    lanes = np.array([[int(d[:8], 16), int(d[8:], 16)] for d in of(*words[:, None])])
+    lanes = np.array([[int(d[:8], 16), int(d[8:], 16)] for d in read_digests(*words[:, None])])
     assert len({*lanes[:, 0]}) == len({*lanes[:, 1]}) == 256
     ones = ((lanes[:, :, None] >> np.arange(32)) & 1).mean(0)
     assert np.abs(ones - 0.5).max() < 6 * 0.5 / np.sqrt(256)

@@ -42,7 +42,7 @@ class Page(html.parser.HTMLParser):
         assert not self.open
 
     @classmethod
-    def of(cls, path):
+    def read(cls, path):
         return cls(path.read_text())
 
     def handle_starttag(self, tag, attrs):

@@ -130,3 +130,8 @@ def wait_for(condition, seconds=60):
             return value
         time.sleep(0.02)
     raise AssertionError("waited in vain")
+
+
+def supervisor_lines(printed):
+    """The lines of a supervisor, without their times."""
+    return [line.partition("Z ")[2] for line in printed.splitlines() if line[10:11] == " "]

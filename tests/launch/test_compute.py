@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from worlds import ADDRESS, wait_for
+from worlds import ADDRESS, supervisor_lines, wait_for
 
 SLICE = [*ADDRESS, "--api=compute", "--slice=v6e-8"]  # two VMs of four chips
 RUN = [*SLICE, "--workdir=/shared/run"]
@@ -32,10 +32,6 @@ def ready(world, **scenario):
     here = world(**scenario)
     here.make_ready()
     return here
-
-
-def told(printed):
-    return [line.partition("Z ")[2] for line in printed.splitlines() if line[10:11] == " "]
 
 
 # --- One command line after another -------------------------------------------------------------
@@ -357,7 +353,7 @@ def test_preemptions_and_an_end(world):
     printed = here.tpu("supervise", *RUN, "--capacity=spot", "digits", "--config.seed=7")
     gone = "slice s is gone (lost, 2 of 2 VMs: RUNNING, {})"
     restart = "restart {} of 10 in 0 s"
-    assert [line for line in told(printed) if "worker" not in line] == [
+    assert [line for line in supervisor_lines(printed) if "worker" not in line] == [
         "compiling digits for v6e-8; minutes for large models, --force skips it",
         "preflight: fits: 1.00 GiB of 16.00 GiB",
         "slice s: absent",
@@ -400,7 +396,7 @@ def test_vms_that_are_new_are_set_up(world):
         printed.count("worker 0: ready, as installed before") + printed.count("worker 0: installed")
         == 2
     )
-    assert told(printed)[-2:] == ["done", REMINDER]
+    assert supervisor_lines(printed)[-2:] == ["done", REMINDER]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import worlds
-from worlds import RUN, wait_for
+from worlds import RUN, supervisor_lines, wait_for
 
 REMINDER = "slice s costs money until launch/tpu.sh delete --name=s --project=p --zone=z"
 QUEUED = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
@@ -27,11 +27,6 @@ def world(tmp_path):
         one.end()
 
 
-def told(printed):
-    """The lines of a supervisor, without their times."""
-    return [line.partition("Z ")[2] for line in printed.splitlines() if line[10:11] == " "]
-
-
 @pytest.mark.slow
 def test_three_preemptions_and_an_end(world):
     here = world(
@@ -44,7 +39,7 @@ def test_three_preemptions_and_an_end(world):
         ]
     )
     printed = here.tpu("supervise", *RUN, "--capacity=spot", "digits", "--config.seed=7")
-    said = told(printed)
+    said = supervisor_lines(printed)
     gone = "slice s is gone (lost, SUSPENDED)"
     expected = [
         "compiling digits for v5e-8; minutes for large models, --force skips it",
@@ -91,7 +86,7 @@ def test_the_budget_ends_it(world):
     here = world(lives=[{"runs": ["70"] * 9}])
     here.make_ready()
     printed = here.tpu("supervise", *RUN, "--max-restarts=2", "--then-delete", "digits", code=70)
-    assert told(printed)[-1] == (
+    assert supervisor_lines(printed)[-1] == (
         "exit code 70; no more of it after 2 restarts in a row (--max-restarts)"
     )
     assert (here.worker(0) / "attempts").read_text().count("attempt") == 3
@@ -183,7 +178,7 @@ def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(world, ou
     here = world(hosts=2, lives=[{"runs": [outcome]}])
     here.make_ready()
     printed = here.tpu("supervise", *RUN, "digits", code=code)
-    assert told(printed)[-2:] == [
+    assert supervisor_lines(printed)[-2:] == [
         f"exit code {code}, which a restart does not mend; launch/tpu.sh logs --name=s",
         REMINDER,
     ]
@@ -203,7 +198,7 @@ def test_stop_ends_the_supervisor_too(world, run, noted, code):
     here.tpu("stop", *RUN[:3])
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == code, printed
-    assert told(printed)[-2:] == ["ended by launch/tpu.sh stop", REMINDER]
+    assert supervisor_lines(printed)[-2:] == ["ended by launch/tpu.sh stop", REMINDER]
 
 
 @pytest.mark.slow
@@ -214,7 +209,7 @@ def test_an_interruption_leaves_the_run_which_the_same_command_takes_up_again(wo
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130, printed
-    assert told(printed)[-2:] == [
+    assert supervisor_lines(printed)[-2:] == [
         "interrupted; the run goes on, if it had begun, and the same command takes it up again",
         REMINDER,
     ]
@@ -243,7 +238,7 @@ def test_a_worker_that_hangs_is_killed_before_the_next_attempt(world):
     printed = here.tpu("supervise", *RUN, "digits")
     assert "worker 0: exited 70\nworker 1: running\n" in printed
     assert "exit code 137; restart 1 of 10 in 0 s" in printed
-    assert told(printed)[-2:] == ["done", REMINDER]
+    assert supervisor_lines(printed)[-2:] == ["done", REMINDER]
 
 
 def test_a_slice_that_cannot_be_reached_is_made_again(world):
@@ -267,7 +262,7 @@ def test_a_slice_that_cannot_be_reached_is_made_again(world):
 def test_a_slice_that_is_gone_or_silent_is_made_again(world, life, line):
     here = world(lives=[life, {"runs": ["0"]}])
     printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
-    assert f"{line}; restart 1 of 1 in 0 s" in told(printed)
+    assert f"{line}; restart 1 of 1 in 0 s" in supervisor_lines(printed)
 
 
 LATER = "ERROR: (gcloud.x) UNAVAILABLE: try later"
@@ -295,7 +290,7 @@ def test_google_that_does_not_answer_is_asked_again(world, failures, said):
     here.make_ready()
     printed = here.tpu("supervise", *RUN, "--timeout-seconds=2", "digits")
     assert said in printed
-    assert told(printed)[-2:] == ["done", REMINDER]
+    assert supervisor_lines(printed)[-2:] == ["done", REMINDER]
 
 
 REFUSED = "ERROR: (gcloud.x) PERMISSION_DENIED: Permission 'tpu.nodes.get' denied"
@@ -323,7 +318,7 @@ def test_what_is_refused_for_good_ends_it_at_once(world, command, error, line):
     assert line in last
     assert len(here.calls(command.split()[1])) <= 3  # ssh: a look, clear, setup
     assert not here.calls("delete")  # nobody knows what became of the slice
-    assert told(printed)[-1] == REMINDER
+    assert supervisor_lines(printed)[-1] == REMINDER
 
 
 def test_a_permission_taken_away_while_it_runs_ends_it(world):
@@ -393,7 +388,7 @@ def test_garbage_from_a_worker_is_a_miss(world, garbage):
     state = json.loads((here.cloud / "state.json").read_text())
     (here.cloud / "state.json").write_text(json.dumps(state | {"failures": failures}))
     printed = here.tpu("supervise", *RUN, "digits")
-    assert told(printed)[-2:] == ["done", REMINDER]
+    assert supervisor_lines(printed)[-2:] == ["done", REMINDER]
     assert not here.calls("delete")
 
 
@@ -405,7 +400,7 @@ def test_a_slice_that_cannot_be_given_back_is_tried_again(world):
     )
     here.make_ready()
     printed = here.tpu("supervise", *RUN, "--then-delete", "digits")
-    assert told(printed)[-2:] == ["delete: UNAVAILABLE: later; again in 0 s"] * 2
+    assert supervisor_lines(printed)[-2:] == ["delete: UNAVAILABLE: later; again in 0 s"] * 2
     assert len(here.calls("delete")) == 3
 
 

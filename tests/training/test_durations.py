@@ -8,7 +8,7 @@ from vit_jax import config
 from vit_jax.training import durations
 
 
-def of(steps, *, evaluate=None, save=None):
+def planned(steps, *, evaluate=None, save=None):
     return durations.Durations(steps=steps, warmup=0, cooldown=0, evaluate=evaluate, save=save)
 
 
@@ -26,10 +26,10 @@ def test_each_duration_is_converted_by_the_epoch_and_the_batch():
 
 def test_the_last_step_is_evaluated_and_saved_whatever_else_is():
     steps = range(1, 11)
-    made = of(10, evaluate=4, save=3)
+    made = planned(10, evaluate=4, save=3)
     assert [step for step in steps if made.evaluates(step)] == [4, 8, 10]
     assert [step for step in steps if made.saves(step)] == [3, 6, 9, 10]
-    assert [(of(10).evaluates(step), of(10).saves(step)) for step in (9, 10)] == [
+    assert [(planned(10).evaluates(step), planned(10).saves(step)) for step in (9, 10)] == [
         (False, False), (True, True)
     ]  # fmt: skip
 
@@ -41,14 +41,14 @@ def test_weights_that_learn_on_without_labels_are_evaluated_before_the_first_ste
     ):  # fmt: skip
         cfg = config.build({"objective": {"name": objective}, "init_from": init_from})
         assert durations.Durations.from_config(cfg, 1000).first == first
-    made = dataclasses.replace(of(10), first=True)
+    made = dataclasses.replace(planned(10), first=True)
     assert [step for step in range(11) if made.evaluates(step)] == [0, 10]
     assert made.evaluations == 2
 
 
 @pytest.mark.parametrize(("evaluate", "number"), [(None, 1), (4, 3), (5, 2), (20, 1)])
 def test_evaluations_are_counted_with_the_last(evaluate, number):
-    made = of(10, evaluate=evaluate)
+    made = planned(10, evaluate=evaluate)
     assert made.evaluations == sum(map(made.evaluates, range(1, 11))) == number
 
 
@@ -59,6 +59,6 @@ def test_evaluations_are_counted_with_the_last(evaluate, number):
 )  # fmt: skip
 def test_a_short_run_has_a_curve(steps, every, lines):
     """Of 97 steps, two lines showed a rising loss and no warm-up."""
-    made = of(steps)
+    made = planned(steps)
     logged = [step for step in range(1, steps + 1) if made.logs(step, every)]
     assert (len(logged), logged[-1]) == (lines, steps)

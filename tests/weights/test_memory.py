@@ -66,7 +66,7 @@ def peaks(tmp_path_factory):
     return {path: json.loads(done.stdout)[path.name] for path in paths}
 
 
-def of(peaks, name):
+def reading(peaks, name):
     return next((path, *found) for path, found in peaks.items() if path.name == name)
 
 
@@ -74,7 +74,7 @@ def of(peaks, name):
 @pytest.mark.parametrize("name", ["plain.npz", "packed.npz", "head.safetensors"])
 def test_a_file_takes_what_it_unpacks_to(peaks, name):
     """Once: no array is held a second time, not even where it is stored transposed."""
-    path, most, said = of(peaks, name)
+    path, most, said = reading(peaks, name)
     arrays = readers.open_arrays(path)
     whole = sum(spec.nbytes for spec in arrays.specs.values()) / MIB
     assert said == ""
@@ -84,7 +84,7 @@ def test_a_file_takes_what_it_unpacks_to(peaks, name):
 
 @pytest.mark.slow
 def test_a_small_file_that_unpacks_to_much_is_refused_before_memory_is_taken(peaks):
-    path, most, said = of(peaks, "bomb.npz")
+    path, most, said = reading(peaks, "bomb.npz")
     size = path.stat().st_size
     assert size < MIB
     with zipfile.ZipFile(path) as file:
@@ -98,7 +98,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_memory_is_taken(pea
 
 @pytest.mark.slow
 def test_where_an_array_is_wrong_the_others_are_not_kept(peaks):
-    path, most, said = of(peaks, "wrong.npz")
+    path, most, said = reading(peaks, "wrong.npz")
     assert said == f"{path}: head/bias is (3,), not (7,)"
     # One at a time is read to see if it is finite, and gone.
     assert most < 1.15 * 4 * 24 * (1 + SIDE**2) / MIB + 4

@@ -65,7 +65,7 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
         assert image.std() > 10
         assert b"<svg" in (out / f"{name}.svg").read_bytes()
     pages.write_run(tmp_path)
-    page = pages.Page.of(report.write_report([tmp_path], None, images=0)[0])
+    page = pages.Page.read(report.write_report([tmp_path], None, images=0)[0])
     assert page.count("img") == len(names)
     assert "Inside the model" in page.words
 
@@ -175,7 +175,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     assert sorted(one["what"] for one in listed) == sorted([*EVERY, "saliency"])
 
     page, words = report.write_report([workdir], None, images=0)
-    page = pages.Page.of(page)
+    page = pages.Page.read(page)
     assert "Inside the model" in page.words
     assert page.count("img") == len(listed)
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
@@ -201,7 +201,7 @@ def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):
 
     def page(*entries):
         index.write_text(json.dumps(entries))
-        return pages.Page.of(report.write_report([tmp_path], None, images=0)[0])
+        return pages.Page.read(report.write_report([tmp_path], None, images=0)[0])
 
     entry = {"what": "posemb", "file": "posemb.png", "caption": "<b>&", "step": None}
     assert "inspect/posemb.png: is missing." in page(entry).words
@@ -214,7 +214,7 @@ def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):
     index.write_text("[{")
     assert (
         "Inside the model"
-        in pages.Page.of(report.write_report([tmp_path], None, images=0)[0]).words
+        in pages.Page.read(report.write_report([tmp_path], None, images=0)[0]).words
     )
 
 

@@ -26,7 +26,7 @@ def softmax(shape, seed=0):
     return x / x.sum(-1, keepdims=True)
 
 
-def of(weights):
+def one_layer(weights):
     """One matrix (N, N) as the attention of one layer, image and head."""
     return np.asarray(weights, np.float32)[None, None, None]
 
@@ -38,11 +38,11 @@ def reach(weights, grid, size, token):
 
 def test_uniform_attention_reaches_the_mean_distance():
     # Of 2 x 2 patches of 16 pixels, each is 0, 16, 16 and 16 sqrt(2) from all.
-    assert reach(of(np.full((4, 4), 1 / 4)), (2, 2), (32, 32), False) == pytest.approx(
+    assert reach(one_layer(np.full((4, 4), 1 / 4)), (2, 2), (32, 32), False) == pytest.approx(
         16 * (2 + ROOT2) / 4
     )
     # A fifth of it falls on the class token, and is lost.
-    assert reach(of(np.full((5, 5), 1 / 5)), (2, 2), (32, 32), True) == pytest.approx(
+    assert reach(one_layer(np.full((5, 5), 1 / 5)), (2, 2), (32, 32), True) == pytest.approx(
         16 * (2 + ROOT2) / 5
     )
 

@@ -32,7 +32,7 @@ RESULTS = {"test/top1": 0.8125, "test/top5": 0.98, "test/loss": 0.5432, "test/co
 
 def page_of(*directories, images=0, out=None):
     path, words = report.write_report(directories, out, images=images)
-    return pages.Page.of(path), words.read_text()
+    return pages.Page.read(path), words.read_text()
 
 
 def assert_stands_alone(page):
@@ -316,7 +316,7 @@ def test_a_browser_shows_the_page_without_scrolling_sideways(trained, tmp_path, 
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     title = re.search("<title>(.*?)</title>", done.stdout)[1]
-    images = pages.Page.of(path).count("img")
+    images = pages.Page.read(path).count("img")
     assert title == f"wide false broken 0 flat 0 images {images}"
 
 

@@ -23,7 +23,7 @@ def write(directory, measured, *, data, best="auto"):
     with (directory / "metrics.jsonl").open("a") as file:
         file.write(lines)
     path, words = report.write_report([directory], None, images=0)
-    return pages.Page.of(path).text, words.read_text()
+    return pages.Page.read(path).text, words.read_text()
 
 
 def scores(split, top1, **more):
@@ -90,6 +90,6 @@ def test_runs_of_other_splits_are_told_apart(tmp_path):
     assert header.split(" | ")[4:6] == ["split", "top-1"]
     rows = [line.split(" | ") for line in words.read_text().splitlines() if "| 25 |" in line]
     assert [row[4:6] for row in rows[:2]] == [["test", "50.00 %"], ["validation", "75.00 %"]]
-    text = pages.Page.of(path).text
+    text = pages.Page.read(path).text
     assert "Evaluation accuracy" in text
     assert "Test accuracy" not in text

@@ -230,7 +230,7 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
     assert "here ± is half the 95 % confidence interval of the mean over n seeds" in text
     assert f"| {NAME} | 98.74 % | 3 | 8 \u00d7 TPU v3, tpu-0 | 2026-11-22 | 3m13s |" in text
     assert "1 of 84 cells have been run." in text
-    shown = pages.Page.of(html)
+    shown = pages.Page.read(html)
     assert shown.words.count("not run") == 83
     assert not shown.addresses
     values = json.loads(json.dumps(reproduce.as_dict(plan)))
@@ -261,7 +261,7 @@ def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure,
     _, html = reproduce.write_document(
         reproduce.TablePlan(table, tmp_path, {}), tmp_path / "out.md"
     )
-    shown = pages.Page.of(html)
+    shown = pages.Page.read(html)
     assert shown.count("svg", "chart") == count
     marks = [a["class"] for tag, a in shown.elements if tag == "circle"]
     # Figure 2's first panel of two networks, and the three groups that Table 9 has.
