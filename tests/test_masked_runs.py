@@ -252,15 +252,6 @@ def test_it_is_transferred_from_not_transferred(capsys):
 
 
 @pytest.mark.slow
-def test_labels_do_not_matter(pretrained, tmp_path):
-    """The same images under other labels: the same run, bit for bit."""
-    classes = tuple("9876543210")
-    train_loop.train(configure(data={"classes": classes}), tmp_path / "run")
-    assert runs.trace(tmp_path / "run") == runs.trace(pretrained)
-    assert runs.trace(tmp_path / "run", "test/loss") == runs.trace(pretrained, "test/loss")
-
-
-@pytest.mark.slow
 def test_a_flat_folder_trains_and_is_loaded_by_every_command(tmp_path, capsys):
     random, root = np.random.default_rng(0), tmp_path / "flat"
     root.mkdir()

@@ -39,16 +39,6 @@ def test_the_mean_color_by_hand(pixels, color):
     assert masked_patches.colors(one_patch(pixels), 1).tolist() == [[[color]]]
 
 
-def test_four_by_four_colors_by_hand():
-    """A patch of 8 x 8: each part is the mean of 2 x 2 pixels."""
-    gray = np.full((8, 8, 1), 100)
-    gray[0:2, 0:2, 0] = [[0, 0], [0, 127]]  # 31.75: darkest
-    gray[0:2, 6:8, 0] = [[0, 0], [0, 128]]  # 32
-    gray[6:8, 0:2, 0] = 255
-    expected = [0, 3, 3, 1] + [3] * 8 + [7, 3, 3, 3]
-    assert masked_patches.colors(one_patch(gray), 4).tolist() == [[expected]]
-
-
 @pytest.mark.parametrize("patch", [(4, 8), (6, 14), (5, 7)])
 def test_parts_share_the_pixels_on_their_borders(patch):
     """Against means over patches in which every pixel is drawn 4 x 4 times as large."""
@@ -284,15 +274,6 @@ def test_however_it_is_computed_it_is_the_same(alone, devices, options, traffic)
     for key in ("error", "accuracy", "grad_norm"):
         np.testing.assert_allclose(first[key], expected[0][key], rtol=3e-6, err_msg=key)
     assert_same_training(stepper, losses_of(expected), params, steps=4, rtol=3e-6)
-
-
-@pytest.mark.slow
-def test_bfloat16_is_near(alone):
-    given = Stepper(masked(model={"dtype": "bfloat16"}), devices=1).run(2)
-    for a, b in zip(given, alone[0], strict=False):
-        assert a["finite"]
-        assert a["loss"] == pytest.approx(b["loss"], rel=0.03)
-        assert a["loss"] != b["loss"]
 
 
 @pytest.mark.slow
