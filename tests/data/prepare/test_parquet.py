@@ -94,14 +94,90 @@ def test_what_is_damaged_or_too_large_is_named(tmp_path, monkeypatch):
         path.write_bytes(data)
         assert refusal(path).startswith("is damaged, or no Parquet file: ")
     path.write_bytes(whole)
+    for largest, count in ((0, 64), (2**24, 64), (2**24 + 2**19, 62), (2**28 + 1, 3), (2**33, 1)):
+        assert parquet._batch_rows(largest) == count
+    monkeypatch.setattr(parquet, "LARGEST", 20)
+    assert refusal(path) == "row group 0 has more than 20 bytes"
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_sizes_are_those_of_the_pages_whatever_the_file_says(
+    tmp_path, monkeypatch, version, dictionary
+):
+    """The end of the file counts the headers too, in which values may stand again."""
+    path = tmp_path / "train.parquet"
+    found = hugging_face(range(2))
+    found = found.set_column(0, "image", pa.array([{"bytes": bytes(n)} for n in (3000, 40)], IMAGE))
+    pyarrow.parquet.write_table(
+        found, path, compression="zstd", use_dictionary=dictionary, data_page_version=version
+    )
+    sizes = []
+    monkeypatch.setattr(parquet, "_batch_rows", lambda size: sizes.append(size) or 1)
+    assert sum(len(row.data) for row in parquet.rows(path)) == 3040
     facts = pyarrow.parquet.read_metadata(path)
-    assert parquet._batch_rows(facts) == parquet.ROWS
-    largest = max(facts.row_group(0).column(at).total_uncompressed_size for at in range(4))
-    for memory, count in ((4 * largest - 1, 3), (1, 1)):
-        monkeypatch.setattr(parquet, "MEMORY", memory)
-        assert parquet._batch_rows(facts) == count
-    monkeypatch.setattr(parquet, "LARGEST", 99)
-    assert refusal(path) == "row group 0 has more than 99 bytes"
+    assert 3040 < sizes[0] < 3080 < facts.row_group(0).column(0).total_uncompressed_size
+
+    class Lies:
+        """What a file says whose pages are larger."""
+
+        def __init__(self, facts):
+            self._facts = facts
+
+        def __getattr__(self, name):
+            if name in ("total_uncompressed_size", "total_byte_size"):
+                return 1
+            found = getattr(self._facts, name)
+            if name == "row_group":  # there is one
+                return lambda at: Lies(found(0))
+            return (lambda at: Lies(found(at))) if name == "column" else found
+
+    columns = parquet.Columns("image", "labels", None)
+    with pa.memory_map(str(path)) as file:
+        assert parquet._largest_column(Lies(facts), file, path, columns) == sizes[0]
+        monkeypatch.setattr(parquet, "FREE", 3000)
+        monkeypatch.setattr(parquet, "RATIO", 0.1)
+        with pytest.raises(DataError, match="row group 0 has more than 3,000 bytes"):
+            parquet._largest_column(Lies(facts), file, path, columns)
+        monkeypatch.undo()
+        monkeypatch.setattr(Lies, "num_row_groups", 99, raising=False)
+        with pytest.raises(DataError, match="row group [1-9].? lies outside of the file"):
+            parquet._largest_column(Lies(facts), file, path, columns)  # 99 times the same pages
+        monkeypatch.setattr(Lies, "data_page_offset", 10**6, raising=False)
+        monkeypatch.setattr(Lies, "has_dictionary_page", False, raising=False)
+        with pytest.raises(DataError, match="row group 0 lies outside of the file"):
+            parquet._largest_column(Lies(facts), file, path, columns)
+
+
+def test_a_file_that_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "FREE", 2**20)
+    images = pa.array([{"bytes": bytes(2**20), "path": None}], IMAGE)
+    path = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(pa.table({"image": images, "y": [0]}), path, compression="zstd")
+    assert path.stat().st_size < 2**15
+    assert refusal(path) == "row group 0 has more than 1,048,576 bytes"
+    monkeypatch.setattr(parquet, "RATIO", 2**10)
+    assert [len(row.data) for row in parquet.rows(path)] == [2**20]
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        (b"", "is cut off"),
+        (b"\x15\x00\x15\x02", "is cut off"),
+        (b"\x25\x02\x00", "does not say how large"),
+        (b"\x25\x02\x15\x01\x00", "does not say how large"),
+        (b"\x1c" * 20, "nested too deeply"),
+        (b"\x15" + b"\xff" * 11, "more than 64 bits"),
+        (b"\x19\x00", "field of kind 9"),
+        (b"\x18\xff\xff\xff\x7f\x00", "is cut off"),
+    ],
+)
+def test_a_damaged_header_of_a_page_is_an_error(header, problem):
+    with pytest.raises(ValueError, match=problem):
+        parquet._page(memoryview(header))
+    whole = b"\x15\x00\x15\x08\x15\x06\x2c\x15\x02\x11\x18\x03abc\x00\x00"
+    assert parquet._page(memoryview(whole + header)) == (len(whole), 4, 3)
 
 
 def test_rows_without_an_image_are_counted_as_none(tmp_path):

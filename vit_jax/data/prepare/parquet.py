@@ -19,6 +19,10 @@ PARQUET, ARROW = ".parquet", ".arrow"
 ROWS = 64  # in memory at a time
 MEMORY = 2**30  # bytes of these, if their values are no larger than a column
 LARGEST = 2**33  # bytes of a row group
+FREE = 2**26  # bytes that a row group of any file may unpack to; more, up to RATIO times its file
+RATIO = 32
+HEADER = 2**24  # bytes of a page's header, as in Arrow
+DEEPEST = 8  # structures in one another; a page's header has three
 STARTS = {
     b"\xff\xd8": ".jpg",
     b"\x89PNG": ".png",
@@ -63,11 +67,8 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
     try:
         with pa.memory_map(str(path)) as file:
             table = pyarrow.parquet.ParquetFile(file)
-            for group in range(table.metadata.num_row_groups):
-                if not 0 <= table.metadata.row_group(group).total_byte_size <= LARGEST:
-                    raise DataError(f"{path}: row group {group} has more than {LARGEST:,} bytes")
             columns = find_columns(table.schema_arrow, str(path), label)
-            number, size = 0, _batch_rows(table.metadata)
+            number, size = 0, _batch_rows(_largest_column(table.metadata, file, path, columns))
             for batch in table.iter_batches(size, columns=[columns.image, columns.label]):
                 images, labels = batch.column(0), batch.column(1)
                 for image, value in zip(images, labels, strict=True):
@@ -85,15 +86,93 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
         raise DataError(f"{path}: is damaged, or no Parquet file: {reason(error)}") from None
 
 
-def _batch_rows(metadata: pyarrow.parquet.FileMetaData) -> int:
-    """Rows to read at a time.
+def _batch_rows(largest: int) -> int:
+    """Rows to read at a time, of columns that unpack to at most `largest` bytes.
 
     A value that a dictionary holds once may be that of every row, and as large as its column.
     """
-    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
-    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
-    largest = max((column.total_uncompressed_size for column in columns), default=1)
     return max(1, min(ROWS, MEMORY // max(1, largest)))
+
+
+def _largest_column(
+    metadata: pyarrow.parquet.FileMetaData, file: pa.NativeFile, path: Path, columns: Columns
+) -> int:
+    """The most bytes that a column of a row group unpacks to, of those that are read.
+
+    By the headers of its pages: Arrow unpacks a page into as many bytes as its header says,
+    whatever the end of the file says. Raises DataError for a row group of too many.
+    """
+    length, read, largest = file.size(), 0, 0
+    most = min(LARGEST, max(FREE, RATIO * length))
+    for at in range(metadata.num_row_groups):
+        group, total = metadata.row_group(at), 0
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema.partition(".")[0] not in (columns.image, columns.label):
+                continue
+            place = column.data_page_offset
+            if column.has_dictionary_page and 0 < column.dictionary_page_offset < place:
+                place = column.dictionary_page_offset  # as Arrow reads it
+            end, unpacked = place + column.total_compressed_size, 0
+            read += end - place
+            if not 0 <= place <= end <= length or read > length:
+                raise DataError(f"{path}: is damaged: row group {at} lies outside of the file")
+            while place < end:
+                file.seek(place)
+                header = memoryview(file.read_buffer(min(HEADER, end - place)))
+                head, size, packed = _page(header.cast("B"))
+                place, unpacked = place + head + packed, unpacked + size
+                if total + unpacked > most:
+                    raise DataError(f"{path}: row group {at} has more than {most:,} bytes")
+            total, largest = total + unpacked, max(largest, unpacked)
+    return largest
+
+
+def _page(data: memoryview) -> tuple[int, int, int]:
+    """The bytes of a page's header, and those of its page, unpacked and packed.
+
+    Source: PageHeader of parquet.thrift, in Thrift's compact protocol. Raises ValueError.
+    """
+    place, sizes = 0, {2: -1, 3: -1}
+
+    def number() -> int:
+        nonlocal place
+        value = 0
+        for shift in range(0, 64, 7):
+            byte, place = data[place], place + 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("a number of a page's header has more than 64 bits")
+
+    def structure(depth: int) -> None:
+        nonlocal place
+        if depth > DEEPEST:
+            raise ValueError("a page's header is nested too deeply")
+        field = 0
+        while start := data[place]:
+            place += 1
+            kind, step = start & 15, start >> 4
+            field = field + step if step else number()
+            if kind in (4, 5, 6):  # whole numbers
+                value = number()
+                if not depth and field in sizes:
+                    sizes[field] = value >> 1 ^ -(value & 1)
+            elif kind == 8:  # a text
+                size = number()
+                place += size
+            elif kind == 12:
+                structure(depth + 1)
+            elif kind not in (1, 2):  # true and false; no field is a list, a map or a fraction
+                raise ValueError(f"a page's header has a field of kind {kind}")
+        place += 1
+
+    try:
+        structure(0)
+    except IndexError:
+        raise ValueError("a page's header is cut off") from None
+    if min(sizes.values()) < 0:
+        raise ValueError("a page's header does not say how large the page is")
+    return place, sizes[2], sizes[3]
 
 
 def find_columns(schema: pa.Schema, path: str, label: str | None) -> Columns:
