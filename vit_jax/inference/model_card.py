@@ -133,7 +133,8 @@ def _about(opened: loading.LoadedModel) -> Iterator[str]:
     if opened.temperature is not None:
         yield f"Divide logits by {opened.temperature:.4f} for calibrated probabilities."
     if opened.kind != "run":
-        yield f"The weights came from {opened.kind}; their license and training are those."
+        form = f"The weights were read in {opened.kind}'s form"
+        yield f"{form}; their license and training are those of whoever made them."
 
 
 def _foreign(kind: str, documents: Mapping[str, Any]) -> str:
