@@ -112,6 +112,18 @@ def test_a_table_in_parquet_fills_no_memory(tmp_path):
         search.read_index(tmp_path / "x.parquet")
 
 
+def test_a_name_of_many_rows_fills_no_memory(tmp_path):
+    flat = np.random.default_rng(0).random(200 * 4, np.float32)
+    features = pa.FixedSizeListArray.from_arrays(pa.array(flat), 4)
+    for size in (100, 2**14):  # of a name that the file holds once
+        table = pa.table({"name": ["x" * size] * 200, "features": features})
+        pq.write_table(table, tmp_path / f"{size}.parquet", compression="zstd")
+        assert (tmp_path / f"{size}.parquet").stat().st_size < 2**15
+    assert search.read_index(tmp_path / "100.parquet").names == ("x" * 100,) * 200
+    with pytest.raises(ConfigError, match="is not a table that vit_jax embed wrote"):
+        search.read_index(tmp_path / "16384.parquet")
+
+
 def test_a_table_that_declares_more_than_it_holds(tmp_path):
     """Nothing of that size is allocated."""
     path = tmp_path / "x.npz"
@@ -234,7 +246,7 @@ def test_what_cannot_be_searched_is_one_line_before_a_model_is_loaded(searched):
         ("--index=.*gone: no such file or folder", root / "gone", query, {}),
         ("--query=.*gone.png: No such file", table, root / "gone.png", {}),
         ("--output=p.html: shows pictures; name their folder", table, query, {"output": "p.html"}),
-        ("--index=.*must be on a disk", "https://b/x.npz", query, {}),
+        ("--index=.*is a web address", "https://b/x.npz", query, {}),
         ("--output=.*must be on a disk", root, query, {"output": "gs://b/p.html"}),
     ):
         with pytest.raises(ConfigError, match=line):

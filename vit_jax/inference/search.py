@@ -14,6 +14,7 @@ import pyarrow.parquet
 
 from vit_jax import config
 from vit_jax.data import bucket, decoding
+from vit_jax.data.prepare import parquet
 from vit_jax.inference import embedding, loading
 from vit_jax.pages import html
 from vit_jax.pages.document import Document, PageSection, Paragraph, Picture
@@ -22,6 +23,7 @@ from vit_jax.weights import WeightsError, readers
 
 ROWS = 2**16  # of a table that are compared at a time
 SIDE = 192  # of a picture on the page
+NAMES = pa.dictionary(pa.int32(), pa.string())
 SHRINK = 64  # times a table in Parquet may be smaller than what it holds
 
 
@@ -116,16 +118,26 @@ def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str]:
 
     Raises ValueError for columns of other types or far too large.
     """
-    with pyarrow.parquet.ParquetFile(path) as file:
+    # Names as a dictionary: one that stands in it once may be that of every row.
+    mapped = pa.memory_map(str(path))
+    with mapped, pyarrow.parquet.ParquetFile(mapped, read_dictionary=["name"]) as file:
         kinds = {field.name: field.type for field in file.schema_arrow}
         kind = kinds["features"]
         # Every list has the same size, so the flat values are a matrix.
-        if not pa.types.is_fixed_size_list(kind) or kinds["name"] != pa.string():
+        if not pa.types.is_fixed_size_list(kind) or kinds["name"] != NAMES:
             raise ValueError(kinds)
         # Features hardly shrink; what shrinks more was made to fill the memory.
-        if 4 * file.metadata.num_rows * kind.list_size > SHRINK * path.stat().st_size:
-            raise ValueError(path.stat().st_size)
+        most = SHRINK * mapped.size()
+        parquet.largest_column(file.metadata, mapped, path, ("name", "features"))
+        if 4 * file.metadata.num_rows * kind.list_size > most:
+            raise ValueError(most)
         table = file.read(columns=["name", "features"])
+    held = 0
+    for part in table["name"].chunks:
+        sizes = np.array([len(name) for name in part.dictionary.to_pylist()], np.int64)
+        held += int(sizes[part.indices.to_numpy()].sum()) if len(part) else 0
+    if held > most:
+        raise ValueError(most)
     names, rows = table["name"].to_pylist(), table["features"].combine_chunks()
     facts = limits.load_json((table.schema.metadata or {}).get(b"vit_jax", b"{}"))
     weights = str(facts.get("weights", "")) if isinstance(facts, dict) else ""

@@ -132,21 +132,21 @@ def test_sizes_are_those_of_the_pages_whatever_the_file_says(
                 return lambda at: Lies(found(0))
             return (lambda at: Lies(found(at))) if name == "column" else found
 
-    columns = parquet.Columns("image", "labels", None)
+    columns = ("image", "labels")
     with pa.memory_map(str(path)) as file:
-        assert parquet._largest_column(Lies(facts), file, path, columns) == sizes[0]
+        assert parquet.largest_column(Lies(facts), file, path, columns) == sizes[0]
         monkeypatch.setattr(parquet, "FREE", 3000)
         monkeypatch.setattr(parquet, "RATIO", 0.1)
         with pytest.raises(DataError, match="row group 0 has more than 3,000 bytes"):
-            parquet._largest_column(Lies(facts), file, path, columns)
+            parquet.largest_column(Lies(facts), file, path, columns)
         monkeypatch.undo()
         monkeypatch.setattr(Lies, "num_row_groups", 99, raising=False)
         with pytest.raises(DataError, match="row group [1-9].? lies outside of the file"):
-            parquet._largest_column(Lies(facts), file, path, columns)  # 99 times the same pages
+            parquet.largest_column(Lies(facts), file, path, columns)  # 99 times the same pages
         monkeypatch.setattr(Lies, "data_page_offset", 10**6, raising=False)
         monkeypatch.setattr(Lies, "has_dictionary_page", False, raising=False)
         with pytest.raises(DataError, match="row group 0 lies outside of the file"):
-            parquet._largest_column(Lies(facts), file, path, columns)
+            parquet.largest_column(Lies(facts), file, path, columns)
 
 
 def test_a_file_that_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import json
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -68,8 +68,9 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
         with pa.memory_map(str(path)) as file:
             table = pyarrow.parquet.ParquetFile(file)
             columns = find_columns(table.schema_arrow, str(path), label)
-            number, size = 0, _batch_rows(_largest_column(table.metadata, file, path, columns))
-            for batch in table.iter_batches(size, columns=[columns.image, columns.label]):
+            names = (columns.image, columns.label)
+            number, size = 0, _batch_rows(largest_column(table.metadata, file, path, names))
+            for batch in table.iter_batches(size, columns=[*names]):
                 images, labels = batch.column(0), batch.column(1)
                 for image, value in zip(images, labels, strict=True):
                     name = f"{path.stem}-{number:08d}"
@@ -94,8 +95,8 @@ def _batch_rows(largest: int) -> int:
     return max(1, min(ROWS, MEMORY // max(1, largest)))
 
 
-def _largest_column(
-    metadata: pyarrow.parquet.FileMetaData, file: pa.NativeFile, path: Path, columns: Columns
+def largest_column(
+    metadata: pyarrow.parquet.FileMetaData, file: pa.NativeFile, path: Path, names: Sequence[str]
 ) -> int:
     """The most bytes that a column of a row group unpacks to, of those that are read.
 
@@ -107,7 +108,7 @@ def _largest_column(
     for at in range(metadata.num_row_groups):
         group, total = metadata.row_group(at), 0
         for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema.partition(".")[0] not in (columns.image, columns.label):
+            if column.path_in_schema.partition(".")[0] not in names:
                 continue
             place = column.data_page_offset
             if column.has_dictionary_page and 0 < column.dictionary_page_offset < place:
