@@ -35,6 +35,24 @@ def test_equal_to_scikit_learn(reference, kind):
     assert metrics.measure(outputs(case), groups) == pytest.approx(case["expected"], rel=1e-12)
 
 
+CASES = json.loads(FIXTURE.read_text())["degenerate"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_lacks_images_predictions_or_an_order_is_as_of_scikit_learn(name):
+    """Areas are means over the classes that have one, for which scikit-learn says NaN, or 0."""
+    case = CASES[name]
+    given = outputs(case)
+    ranks = np.arange(given.logits.shape[1])
+    found = metrics.measure(given, ("f1", "auroc", "ordinal", "intervals"), ranks=ranks)
+    expected = {key: np.nan if v is None else v for key, v in case["expected"].items()}
+    values = {key: value for key, value in found.items() if "/" not in key}
+    assert values == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    for key in expected:
+        low, high = found[f"{key}/low"], found[f"{key}/high"]
+        assert low <= high or np.isnan([low, high]).all()
+
+
 def test_a_weighted_image_counts_as_often(reference):
     case, weights = reference["single"], np.array([reference["single"]["weights"]])
     logits, labels, _ = outputs(case)
@@ -166,9 +184,9 @@ def test_the_temperature_is_where_the_loss_is_least():
     assert fitted["ece_scaled"] < fitted["ece"] / 2
     given = metrics.measure(outputs, ("calibration",), temperature=found)
     assert given == {name: fitted[name] for name in ("ece", "ece_scaled")}
-    # All right, or all wrong: the bounds.
-    assert metrics.fit_temperature(np.eye(3, dtype=np.float32), np.arange(3)) == metrics.COLDEST
-    assert metrics.fit_temperature(-np.eye(3, dtype=np.float32), np.arange(3)) == metrics.HOTTEST
+    # All right, all wrong, or no better than chance: none.
+    for given in (np.eye(3), -np.eye(3), np.ones((3, 3))):
+        assert metrics.fit_temperature(np.float32(given), np.arange(3)) is None
 
 
 def test_intervals_cover_as_often_as_they_say():

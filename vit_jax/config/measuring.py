@@ -11,7 +11,7 @@ METRICS = {
         *("precision", "recall", "f1", "precision_weighted", "recall_weighted", "f1_weighted"),
         "balanced_accuracy",
     ),
-    "auroc": ("auroc", "average_precision"),
+    "auroc": ("auroc", "average_precision", "auroc_weighted", "average_precision_weighted"),
     "calibration": ("ece",),
     "ordinal": ("mae", "kappa"),
 }

@@ -12,7 +12,7 @@ import numpy as np
 RESAMPLES, COVERED = 1000, 0.95  # of the bootstrap; the share of its values within an interval
 ROWS = 100  # of weights at a time, to bound memory
 BINS = 15  # of the calibration error (Guo et al. 2017, arXiv 1706.04599)
-COLDEST, HOTTEST = 0.05, 20.0  # temperatures; a split without mistakes asks for 0
+COLDEST, HOTTEST = 0.05, 20.0  # temperatures; a split without mistakes asks for 0, so for none
 
 Array = np.ndarray
 
@@ -253,18 +253,21 @@ def f1(truth: Array, predictions: Array, classes: int, weights: Array) -> dict[s
 
 
 def ranking(values: Array, truth: Array, weights: Array) -> dict[str, Array]:
-    """Macro means of `auroc`, of a class against the others, and of `average_precision`.
+    """Macro and weighted means of `auroc`, of a class against the others, and `average_precision`.
 
     A class without an image, or for `auroc` one that every image has, is left out.
     """
-    each = [
-        curve_areas(column, truth[:, k] if truth.ndim == 2 else truth == k, weights)
-        for k, column in enumerate(values.T)
-    ]
-    areas = np.stack(each, axis=-1)  # (2, R, K)
+    positive = [truth[:, k] if truth.ndim == 2 else truth == k for k in range(values.shape[1])]
+    pairs = zip(values.T, positive, strict=True)
+    areas = np.stack([curve_areas(*pair, weights) for pair in pairs], axis=-1)  # (2, R, K)
+    support = np.stack([weights @ one for one in positive], axis=-1)
     known = ~np.isnan(areas)
-    auroc, precision = _mean(np.where(known, areas, 0), known)
-    return {"auroc": auroc, "average_precision": precision}
+    areas[~known] = 0
+    found: dict[str, Array] = {}
+    for suffix, share in (("", known), ("_weighted", known * support)):
+        auroc, precision = _mean(areas, share)
+        found |= {f"auroc{suffix}": auroc, f"average_precision{suffix}": precision}
+    return found
 
 
 def ordinal(truth: Array, predictions: Array, ranks: Array, weights: Array) -> dict[str, Array]:
@@ -337,8 +340,8 @@ def calibration_error(logits: Array, truth: Array, weights: Array) -> Array:
 def fit_temperature(logits: Array, truth: Array) -> float | None:
     """The temperature that minimizes the cross-entropy of softmax(logits / temperature), or None.
 
-    The derivative by the inverse is monotonic, so its zero is unique; it may lie outside the bounds
-    of a split without, or of nothing but, mistakes.
+    The derivative by the inverse is monotonic, so its zero is unique. There is none within the
+    bounds without a mistake, where the loss falls towards 0, and with little but mistakes.
     """
     values = logits.astype(np.float64)
     if not np.isfinite(values).all():
@@ -352,10 +355,8 @@ def fit_temperature(logits: Array, truth: Array) -> float | None:
     from scipy import optimize  # slow to import
 
     low, high = -np.log(HOTTEST), -np.log(COLDEST)
-    if slope(low) >= 0:
-        return HOTTEST
-    if slope(high) <= 0:
-        return COLDEST
+    if slope(low) >= 0 or slope(high) <= 0:
+        return None
     found = optimize.root_scalar(slope, bracket=(low, high), xtol=1e-12)
     return float(np.exp(-found.root))
 
