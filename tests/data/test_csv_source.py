@@ -170,7 +170,8 @@ def test_lists_are_checked_before_a_run(tmp_path):
         ("i,l\na.png,x\nb.png,\n",
          "data.root=ROOT: train.csv has 1 classes; at least 2 are needed"),
         ("i,x,y\na.png,1,2\n", "ROOT/train.csv, line 2: y is 2; with more than two columns each is "
-         "a class, 0 or 1; remove columns that are none, or keep image and class"),
+         "a class, 0 or 1; keep image and class, or name columns of numbers in data.targets "
+         "(doctor: --no-labels)"),
         ("i,x,\na.png,1,0\n", "ROOT/train.csv, line 2: 0: its column has no name"),
         ("i,,x\na.png,1,0\n",
          "ROOT/train.csv, line 1: class '': is empty, or cannot be shown; rename it"),

@@ -58,6 +58,10 @@ def test_a_file_that_is_no_table(tmp_path, name):
         ({"names": np.array(["a"])}, "is not a table"),
         ({"names": np.array(["a"]), "features": np.zeros((2, 3), np.float32)}, "one row"),
         ({"names": np.array(["a"]), "features": np.zeros((1, 2, 3), np.float32)}, "one row"),
+        (
+            {"names": np.array(["a"]), "features": np.float32([[np.nan]])},
+            "has features of no image",
+        ),
         ({"names": np.array(["a"]), "features": np.array([[None]])}, "is not a table"),
         ({"names": np.array("a"), "features": np.zeros((1, 3), np.float32)}, "is not a table"),
         ({"names": np.array([["a"]]), "features": np.zeros((1, 3), np.float32)}, "is not a table"),
@@ -241,13 +245,19 @@ def test_the_model_is_asked_once_query_and_table_are_read(searched):
 
 def test_what_cannot_be_searched_is_one_line_before_a_model_is_loaded(searched):
     root, asked = searched
-    table, query = root / "x.npz", root / "q.png"
+    table, query, page = root / "x.npz", root / "q.png", root / "p.html"
     for line, index, photo, more in (
         ("--index=.*gone: no such file or folder", root / "gone", query, {}),
         ("--query=.*gone.png: No such file", table, root / "gone.png", {}),
         ("--output=p.html: shows pictures; name their folder", table, query, {"output": "p.html"}),
         ("--index=.*is a web address", "https://b/x.npz", query, {}),
         ("--output=.*must be on a disk", root, query, {"output": "gs://b/p.html"}),
+        ("--output=p.txt: must end in .html", root, query, {"output": "p.txt"}),
+        ("--output=.*p.html: no such folder", root, query, {"output": root / "no/p.html"}),
+        ("--images=.*is where the pictures of a table are", table, query, {"images": root}),
+        ("--images=.*is where the pictures", root, query, {"images": root, "output": page}),
+        ("--images=gone: no such folder", table, query, {"images": "gone", "output": page}),
+        ("--top=0: must be at least 1", table, query, {"top": 0}),
     ):
         with pytest.raises(ConfigError, match=line):
             search.search("run", index, photo, **more)

@@ -143,7 +143,7 @@ def port(text: str) -> int:
 
 def fraction(text: str) -> float:
     """A number above 0 and at most 1."""
-    return _number(text, float, lambda value: 0 < value <= 1, "a share of peak such as 0.4")
+    return _number(text, float, lambda value: 0 < value <= 1, "above 0 and at most 1, such as 0.4")
 
 
 def amount(text: str) -> float:

@@ -348,7 +348,8 @@ def _names(where: str, cells: tuple[str, ...], header: list[str]) -> tuple[str, 
         if cell.lower() not in BITS:
             raise DataError(
                 f"{where}: {shown(name)} is {shown(cell)}; with more than two columns each is a "
-                "class, 0 or 1; remove columns that are none, or keep image and class"
+                "class, 0 or 1; keep image and class, or name columns of numbers in data.targets "
+                "(doctor: --no-labels)"
             )
     return tuple(n for n, cell in zip(header[1:], cells, strict=True) if BITS[cell.lower()])
 

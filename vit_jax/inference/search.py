@@ -110,6 +110,8 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         raise config.ConfigError(
             f"{where}: must have one row of features for each image; embed with pre_logits"
         )
+    if np.isnan(features).any(axis=1).all():
+        raise config.ConfigError(f"{where}: has features of no image; none of them could be read")
     return FeatureIndex.from_features(names, features, weights)
 
 
@@ -169,14 +171,22 @@ def search(
 
     Raises a UserError.
     """
+    if top < 1:
+        raise config.ConfigError(f"--top={top}: must be at least 1")
     source = bucket.given_path("--index", index)
     photo = bucket.given_path("--query", query)
-    page = None if output is None else storage.given_path("--output", output, remote=False)
+    page = storage.given_page("--output", output)
     if not source.exists():
         raise config.ConfigError(f"--index={source}: no such file or folder")
+    if images is not None and (page is None or source.is_dir()):
+        raise config.ConfigError(
+            f"--images={images}: is where the pictures of a table are, for --output; leave it out"
+        )
     folder = source if source.is_dir() else None
     if folder is None and images is not None:
         folder = bucket.given_path("--images", images)
+        if not folder.is_dir():
+            raise config.ConfigError(f"--images={images}: no such folder")
     if page is not None and folder is None:
         raise config.ConfigError(
             f"--output={page}: shows pictures; name their folder with --images=FOLDER"

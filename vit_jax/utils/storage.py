@@ -57,6 +57,20 @@ def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True
     return as_path(text)
 
 
+def given_page(option: str, path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    """The HTML page on a disk that an option names, if any; raises ConfigError for others."""
+    if path is None:
+        return None
+    page = given_path(option, path, remote=False)
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{option}={page}: must end in .html")
+    if page.is_dir():
+        raise ConfigError(f"{option}={page}: is a folder")
+    if not page.exists():
+        check_creatable(page, flag=option)
+    return page
+
+
 def check_creatable(path: pathlib.Path, *files: pathlib.Path, flag: str = "--output") -> None:
     """Raises ConfigError unless `flag`=`path`, of these local files, can be created."""
     for file in files or (path,):

@@ -145,3 +145,9 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(run.storage, "write_atomically", Mock(side_effect=full))
     with pytest.raises(Exception, match=f"^--output={page}: cannot be written: No space left"):
         run.doctor(tmp_path, output=page)
+
+
+@pytest.mark.parametrize(("name", "value"), [("cosine", 1.5), ("cosine", 0), ("holdout", 1)])
+def test_numbers_from_python_have_the_bounds_of_the_command(tmp_path, name, value):
+    with pytest.raises(config.ConfigError, match=f"--{name}={value}: must be "):
+        run.doctor(tmp_path, **{name: value})

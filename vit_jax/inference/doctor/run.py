@@ -49,17 +49,15 @@ def doctor(
 
     Raises a UserError.
     """
-    page = None if output is None else storage.given_path("--output", output, remote=False)
+    if not 0 <= holdout < 1:
+        raise ConfigError(f"--holdout={holdout}: must be at least 0 and below 1, such as 0.1")
+    if not 0 < cosine <= 1:
+        raise ConfigError(f"--cosine={cosine}: must be above 0 and at most 1, such as 0.8")
+    page = storage.given_page("--output", output)
     listed = None if fix_list is None else storage.given_path("--fix-list", fix_list, remote=False)
     for kind in leave_out:
         if kind not in KINDS:
             raise ConfigError(f"--leave-out={kind}: no such kind{suggest(kind, list(KINDS))}")
-    if page is not None and page.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--output={page}: must end in .html")
-    if page is not None and page.is_dir():
-        raise ConfigError(f"--output={page}: is a folder")
-    if page is not None and not page.exists():
-        storage.check_creatable(page)
     if listed is not None and listed.suffix.lower() != ".csv":
         raise ConfigError(f"--fix-list={listed}: must end in .csv")
     if listed is not None:
