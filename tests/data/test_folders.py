@@ -279,6 +279,7 @@ TOO_FEW = (
     "objective.name=mae or dino"
 )
 PACKED = "is no folder of images; pack it first: vit_jax prepare NAME --from=ROOT"
+TAR = PACKED.replace("pack it", "data.source=tar reads it, or pack it")
 SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
 
 
@@ -289,7 +290,7 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
         ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
         ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
         (["t.parquet"], "train", {}, f"data.root=ROOT: t.parquet {PACKED}"),
-        (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {PACKED}"),
+        (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {TAR}"),
         (["data/0.arrow"], "train", {}, f"data.root=ROOT: 0.arrow {PACKED}"),
         (["train/a/1.jpg", "train/x.jpg"], "train", {},
          f"data.root=ROOT: 1 class folder in ROOT/train; {TOO_FEW}"),

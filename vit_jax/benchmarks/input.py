@@ -1,4 +1,4 @@
-"""Images from files, and from prepared data, to batches in host memory, in turns with tf.data."""
+"""Images from files, a tar and prepared data to batches in host memory, in turns with tf.data."""
 
 import collections
 import contextlib
@@ -8,6 +8,7 @@ import os
 import pathlib
 import platform
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -26,6 +27,7 @@ PEER = "tf.data"
 PEERS = {PEER: "", "tf.data, our pixels": "INTEGER_ACCURATE"}  # its default is a faster DCT
 WHOLE = "vit_jax, whole images"
 PREPARED = "vit_jax, prepared data"
+TAR = "vit_jax, tar"
 MOST = 4096  # files that are read, and packed for that
 REFERENCE = pathlib.Path("big_vision", "pp", "archive", "autoaugment.py")
 BATCHES = 8  # of a turn, for each core
@@ -96,12 +98,14 @@ def measure(options: Input) -> Iterator[Compared]:
 
 
 def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Path:
-    """The data_dir of these files as `vit_jax prepare` packs them."""
+    """The data_dir of these files as `vit_jax prepare` packs them, with a tar of them beside it."""
     photos, data_dir = folder / "photos", folder / "data"
     for number in range(max(len(files), 2)):  # of both classes
         link = photos / ("even", "odd")[number % 2] / f"{number:06}.jpg"
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(files[number % len(files)].absolute())
+    with tarfile.open(data_dir.with_suffix(".tar"), "w", dereference=True) as archive:
+        archive.add(photos, ".")
     workers = len(os.sched_getaffinity(0))
     request = Request(data_dir=str(data_dir), sources=(str(photos),), holdout=0, workers=workers)
     collections.deque(pack.prepare(input_worker.PACKED, None, request), maxlen=0)
@@ -118,6 +122,7 @@ def _compare(
         suffix = f", {threads} threads" if options.threads else ""
         for name, decoder, data in (
             (OURS, "parts", names),
+            (TAR, "parts", packed.with_suffix(".tar")),
             (PREPARED, "parts", packed),
             (WHOLE, "whole", names),
         ):

@@ -17,6 +17,7 @@ from vit_jax.config.data import Data as Data
 from vit_jax.config.data import Files as Files
 from vit_jax.config.data import Phase as Phase
 from vit_jax.config.data import Synthetic as Synthetic
+from vit_jax.config.data import Tar as Tar
 from vit_jax.config.data import Tfds as Tfds
 from vit_jax.config.data import Transform as Transform
 from vit_jax.config.durations import Duration as Duration

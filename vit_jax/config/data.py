@@ -93,7 +93,8 @@ class Data(
 
     source: str = option(
         "digits",
-        "Where images are: embedded digits, a folder, CSV lists, a TFDS dataset, or random pixels.",
+        "Where images are: embedded digits, a folder, CSV lists, tars, a TFDS dataset, or random "
+        "pixels.",
         kind="source",
     )
     examples: str | None = option(
@@ -312,17 +313,28 @@ class Data(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Files(Data):
-    """Arguments of image files."""
+    """Arguments of image files and archives."""
 
     root: str | None = option(
         None,
-        "Folder of images, and of their lists; in a bucket s3://, gs:// or hf://, which is copied.",
+        "Folder of images, lists or tars; in a bucket s3://, gs:// or hf://, which is copied.",
         free=True,
     )
     cache: str | None = option(
-        None, "Folder for copies of buckets; none: ~/.cache/vit_jax/buckets.", free=True
+        None,
+        "Folder for copies of buckets and listings of tars; none: below ~/.cache/vit_jax.",
+        free=True,
     )
     cache_size: float = option(100.0, "GB that all copies of buckets may take.", above=0, free=True)
+
+
+HOLDOUT = "Share of each class of unsplit data kept for evaluation; 0: root has splits."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listed(Files):
+    """The argument of image files of which some are left out."""
+
     exclude: str | None = option(
         None,
         "CSV file of images to leave out, by their paths below root; `vit_jax doctor` writes it.",
@@ -331,19 +343,14 @@ class Files(Data):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Folder(Files, components=("folder",)):
+class Folder(Listed, components=("folder",)):
     """Arguments of a folder of images."""
 
-    holdout: float = option(
-        0.0,
-        "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
-        at_least=0,
-        below=1,
-    )
+    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Csv(Files, components=("csv",)):
+class Csv(Listed, components=("csv",)):
     """Arguments of lists of images."""
 
     multilabel: bool = option(
@@ -352,6 +359,13 @@ class Csv(Files, components=("csv",)):
     targets: tuple[str, ...] = option(
         (), "Columns of numbers to predict in place of classes, such as age,weight."
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tar(Files, components=("tar",)):
+    """Arguments of tars that are read where they are."""
+
+    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

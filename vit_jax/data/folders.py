@@ -373,9 +373,10 @@ def _refuse_packed(root: Path) -> None:
     for folder in (root, *(root / name for name in _folders(root))):
         for entry in _scan(folder):
             if entry.name.lower().endswith((".parquet", ".arrow", ".tar")):
+                here = "data.source=tar reads it, or " * entry.name.lower().endswith(".tar")
                 raise DataError(
-                    f"data.root={root}: {shown(entry.name)} is no folder of images; pack it first: "
-                    f"vit_jax prepare NAME --from={root}"
+                    f"data.root={root}: {shown(entry.name)} is no folder of images; {here}pack it "
+                    f"first: vit_jax prepare NAME --from={root}"
                 )
 
 

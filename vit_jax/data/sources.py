@@ -16,6 +16,7 @@ from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import Folder, local_root, shown
 from vit_jax.data.source import DataError, Record, Selection, Source, read_labels
 from vit_jax.data.splits import Split
+from vit_jax.data.tar_source import Tars
 from vit_jax.data.tasks import Task
 from vit_jax.runtime.logs import warn_of_assumptions
 from vit_jax.utils import storage
@@ -64,6 +65,8 @@ def open_source(
             return Folder(data, split, key, labels=labels, exclude=excluded)
         if data.source == "csv":
             return CsvImages(data, split, key, labels=labels, exclude=excluded)
+        if data.source == "tar":
+            return Tars(data, split, key)
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
             check_plugged_in(made, data, labels=labels)

@@ -414,7 +414,7 @@ def test_a_source_that_changes_while_it_is_packed_stops_the_command(tmp_path):
     official_fakes.write(folder, IMAGES)
     listing, read = image_listing.scan([folder]), archives.Reader()
     (folder / "a/1.jpg").write_bytes(b"longer than before")
-    with pytest.raises(DataError, match=r"a/1\.jpg: changed while it was packed"):
+    with pytest.raises(DataError, match=r"a/1\.jpg: changed since it was listed"):
         read(listing[0])
     (folder / "a/1.jpg").unlink()
     with pytest.raises(DataError, match=r"a/1\.jpg: no such file"):

@@ -111,10 +111,10 @@ def stem(name: str) -> str:
     return name[: len(name) - len(suffix)]
 
 
-def list_folder(root: Path) -> Iterator[FileEntry]:
-    """Yields the files below a folder; raises DataError for one that cannot be read."""
-    for path, entry in folders.walk(root, "--from"):
-        with storage.errors_as(DataError, f"--from: {entry.path}"):
+def list_folder(root: Path, key: str = "--from") -> Iterator[FileEntry]:
+    """Yields the files below a folder that `key` names; raises DataError if one cannot be read."""
+    for path, entry in folders.walk(root, key):
+        with storage.errors_as(DataError, f"{key}: {entry.path}"):
             size = entry.stat().st_size
         yield FileEntry(path, str(root), PLAIN, size)
 
@@ -324,7 +324,7 @@ class Reader:
         except (*DAMAGED, IndexError) as error:
             raise DataError(f"{found.container}: is damaged now: {error}") from None
         if len(data) != found.size:
-            raise DataError(f"{found.path}: changed while it was packed, in {found.container}")
+            raise DataError(f"{found.path}: changed since it was listed, in {found.container}")
         return data
 
     def chunks(self, found: FileEntry, step: int = 2**20) -> Iterator[bytes]:

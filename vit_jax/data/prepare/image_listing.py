@@ -1,10 +1,12 @@
 """Lists images with their locations: in folders, tars and zips, without unpacking, and tables."""
 
 import contextlib
+import io
 import itertools
 import json
 import os
 import pathlib
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
@@ -14,6 +16,7 @@ from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.prepare import archives, parquet
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
+from vit_jax.utils import storage
 
 Path = pathlib.Path
 
@@ -82,12 +85,57 @@ class Listing:
         container, offset, size = self._rows[0][index].tolist()
         return FileEntry(self.path(index), self._containers[container], offset, size)
 
+    @property
+    def rows(self) -> np.ndarray:
+        """Number of the container, offset, and size of every image, (N, 3) int64."""
+        return self._rows[0]
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """The archives and folders that hold the images."""
+        return tuple(self._containers)
+
     def sizes(self) -> np.ndarray:
         """The bytes of every image (N,), int64."""
         return self._rows[0][:, 2]
 
+    def save(self, path: Path, version: str) -> None:
+        """Writes a complete listing without what was ignored; raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = io.BytesIO()
+        np.savez(
+            file,
+            version=np.array(version),
+            paths=np.frombuffer(bytes(self._paths), np.uint8),
+            ends=self._ends[0],
+            rows=self._rows[0],
+            containers=np.frombuffer(json.dumps(self._containers).encode(), np.uint8),
+        )
+        storage.write_atomically(path, file.getvalue())
 
-def scan(sources: Sequence[Path], *, label: str | None = None, copy: Path | None = None) -> Listing:
+    @classmethod
+    def load(cls, path: Path, version: str) -> "Listing | None":
+        """A listing as it was saved; None if there is none of this version, or it is damaged."""
+        try:
+            with path.open("rb") as opened, np.load(opened) as file:
+                if str(file["version"]) != version:
+                    return None
+                listing = cls()
+                listing._paths += file["paths"].tobytes()
+                listing._ends, listing._rows = [file["ends"]], [file["rows"]]
+                listing._containers = json.loads(file["containers"].tobytes())
+        except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
+            return None
+        return listing
+
+
+def scan(
+    sources: Sequence[Path],
+    *,
+    label: str | None = None,
+    copy: Path | None = None,
+    key: str = "--from",
+) -> Listing:
     """The images of folders, tars (nested ones too), zips and tables, in the order found.
 
     A tar inside a folder or a tar becomes a folder of its name, and so does one of several source
@@ -100,6 +148,7 @@ def scan(sources: Sequence[Path], *, label: str | None = None, copy: Path | None
       label: the column of labels of tables; None: the only one.
       copy: a file to copy the images of tables to, one after another, as tables are compressed and
         a shuffled order needs random access; None: they are listed only.
+      key: the option that named the sources, for messages.
     """
     listing = Listing()
     with contextlib.ExitStack() as stack:
@@ -108,8 +157,8 @@ def scan(sources: Sequence[Path], *, label: str | None = None, copy: Path | None
             try:
                 source.stat()
             except OSError as error:
-                raise DataError(f"--from={source}: {archives.io_reason(error)}") from None
-            for found in _files(source, table, several=len(sources) > 1):
+                raise DataError(f"{key}={source}: {archives.io_reason(error)}") from None
+            for found in _files(source, table, key, several=len(sources) > 1):
                 listing.add(found)
     if label is not None and not table.read:
         raise DataError(f"--label={label}: is for Parquet files, and none is there")
@@ -117,9 +166,9 @@ def scan(sources: Sequence[Path], *, label: str | None = None, copy: Path | None
     return listing
 
 
-def _files(source: Path, table: "_Table", *, several: bool) -> Iterator[FileEntry]:
+def _files(source: Path, table: "_Table", key: str, *, several: bool) -> Iterator[FileEntry]:
     if source.is_dir():
-        for found in archives.list_folder(source):
+        for found in archives.list_folder(source, key):
             path, name = source / found.path, found.path.lower()
             if name.endswith((parquet.PARQUET, parquet.ARROW)):
                 yield from table.files(path)

@@ -60,7 +60,9 @@ def lead(run: StoredRun) -> str:
     size = f" with {run.parameters:,} parameters" if run.parameters else ""
     examples = run.record.get("examples")
     images = f"{examples:,} images of " if examples else ""
-    source = data.name or (data.root if data.source in ("folder", "csv") else None) or data.source
+    source = (
+        data.name or (data.root if data.source in ("folder", "csv", "tar") else None) or data.source
+    )
     began = f", begun with {run.cfg.init_from}" if run.cfg.init_from else ""
     model = formatting.model(run.cfg)
     return (

@@ -1,0 +1,177 @@
+"""Tars that are read where they are: images, classes and order of the folder they hold."""
+
+import io
+import json
+import os
+import pathlib
+import pickle
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from image_folders import fill
+from vit_jax import config
+from vit_jax.config import ConfigError
+from vit_jax.data import split_roles, tar_source
+from vit_jax.data.prepare import archives, image_listing
+from vit_jax.data.source import DataError
+from vit_jax.data.sources import open_source
+
+
+def pack(path, members):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in members:
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            archive.addfile(about, io.BytesIO(content))
+
+
+def options(root, source="tar", **given):
+    cache = {"cache": str(pathlib.Path(root).parent / "cache")} if source == "tar" else {}
+    return config.build({"data": {"source": source, "root": str(root), **cache, **given}}).data
+
+
+def opened(root, split="train", source="tar", **given):
+    return open_source(options(root, source, **given), split)
+
+
+def records(source):
+    return [source[at] for at in range(len(source))]
+
+
+@pytest.fixture
+def both(tmp_path):
+    """A folder, and a tar of each of its splits."""
+    names = [f"{c}/{'deep/' * (k % 2)}{k}.jpg" for c in ("dog", "cat", "élan") for k in range(9)]
+    folder = fill(tmp_path / "f", *(f"{s}/{n}" for s in ("train", "val", "test") for n in names))
+    for split in ("train", "val", "test"):
+        # In another order than the folder's, and with what is no image.
+        files = [(name, (folder / split / name).read_bytes()) for name in reversed(names)]
+        pack(tmp_path / "t" / f"{split}.tar", [("readme.txt", b"x"), *files])
+    return folder, tmp_path / "t"
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test[:50%]", "train[5:-3]"])
+def test_tars_of_a_folder_are_that_folder(both, split):
+    folder, tars = both
+    expected, found = opened(folder, split, "folder"), opened(tars, split)
+    assert found.classes == expected.classes == ("cat", "dog", "élan")
+    assert records(pickle.loads(pickle.dumps(found))) == records(expected)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    assert found.name(0) == f"{tars}/{pathlib.Path(expected.name(0)).relative_to(folder)}"
+
+
+def test_a_tar_without_splits_holds_out_what_a_folder_does(both, tmp_path):
+    folder, _ = both
+    inside = folder / "train"
+    files = [(str(p.relative_to(inside)), p.read_bytes()) for p in inside.rglob("*.jpg")]
+    pack(tmp_path / "u.tar", files)
+    given = options(tmp_path / "u.tar", holdout=0.3, eval_split="auto", test_split="auto")
+    given = split_roles.resolved(given)
+    assert (given.eval_split, given.test_split) == ("validation", None)
+    for split in ("train", "validation"):
+        expected = opened(inside, split, "folder", holdout=0.3, eval_split="validation")
+        assert records(open_source(given, split)) == records(expected)
+
+
+def test_labels_beside_images_are_classes_and_a_validation_split_is_found(tmp_path):
+    """webdataset: `0.jpg` beside `0.cls` or `0.json`, the split in the name of the shard."""
+    for split in ("train", "val"):
+        for shard in range(3):
+            members = []
+            for k in range(4):
+                label = ("pear", "fig")[(k + shard) % 2]
+                text = json.dumps({"label": label}) if shard else label
+                members += [(f"{k}.jpg", f"{split}{shard}{k}{label}".encode())]
+                members += [(f"{k}.{'json' if shard else 'cls'}", text.encode())]
+            pack(tmp_path / "w" / f"{split}-{shard:05}.tar", members)
+    found = opened(tmp_path / "w")
+    assert found.classes == ("fig", "pear")
+    assert len(found) == 12
+    assert all(r.image.decode().endswith(found.classes[r.label]) for r in records(found))
+    assert split_roles.resolved(options(tmp_path / "w", eval_split="auto")).eval_split == "val"
+    # Of a split's synonym as of a folder's.
+    assert records(opened(tmp_path / "w", "validation")) == records(opened(tmp_path / "w", "val"))
+
+
+def test_many_threads_read_more_tars_than_are_open_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MOST_OPEN", 2)
+    for shard in range(9):
+        members = [
+            (f"{c}/{shard}-{k}.jpg", f"{shard} {c} {k}".encode()) for c in "ab" for k in "01"
+        ]
+        pack(tmp_path / "t" / f"train/{shard}.tar", members)
+    found = opened(tmp_path / "t")
+    expected = records(found)
+    order = np.random.default_rng(0).integers(0, len(found), 4000).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(found.__getitem__, order)) == [expected[at] for at in order]
+
+
+def test_tars_are_listed_once_until_one_changes(both, monkeypatch, caplog):
+    _, tars = both
+    scans = []
+    scan = image_listing.scan
+    monkeypatch.setattr(image_listing, "scan", lambda *a, **k: scans.append(a) or scan(*a, **k))
+
+    def again():
+        tar_source._arranged.cache_clear()
+        return opened(tars)
+
+    first = again()
+    (kept,) = (tars.parent / "cache/tars").iterdir()
+    assert (again().fingerprint(), len(scans)) == (first.fingerprint(), 1)
+    for damage in (b"", b"PK\x03\x04", kept.read_bytes()[:200], b"\x93NUMPY\x01\x00"):
+        kept.write_bytes(damage)
+        assert again().fingerprint() == first.fingerprint()
+    assert len(scans) == 5
+    pack(tars / "train.tar", [("cat/a.jpg", b"new"), ("dog/b.jpg", b"newer")])
+    pack(tars / "val.tar", [("cat/a.jpg", b"new")])
+    pack(tars / "test.tar", [("cat/a.jpg", b"new")])
+    assert [r.image for r in records(again())] == [b"new", b"newer"]
+    assert again().fingerprint() != first.fingerprint()
+    # A cache that cannot be written is said; nothing else is lost.
+    (tars.parent / "file").write_bytes(b"")
+    assert len(opened(tars, cache=str(tars.parent / "file"))) == 2
+    assert "is listed in every run: " in caplog.text
+
+
+def test_a_tar_that_changes_under_a_run_is_an_error(both):
+    _, tars = both
+    found = opened(tars)
+    os.truncate(tars / "train.tar", 1000)
+    with pytest.raises(DataError, match=r"changed since it was listed, in .*train\.tar"):
+        records(found)
+
+
+@pytest.mark.parametrize(
+    ("members", "given", "message"),
+    [
+        ({"a.tar": ["c/1.jpg", "d/2.jpg"]}, {}, "data.eval_split=test: no such split in .*; splits "
+         "there: train; to hold out a tenth of it, set data.holdout=0.1"),
+        ({"train.tar": ["c/1.jpg", "d/2.jpg"], "test.tar": ["c/1.jpg"]}, {"holdout": 0.5},
+         "data.holdout=0.5: .* has splits, test, train; set 0"),
+        ({"a.tar": ["c/1.jpg"]}, {}, "one class folder alone, c"),
+        ({"a.tar": ["c/1.txt"]}, {}, "has no image; images end in .jpg"),
+        ({"a.tar": ["../c/1.jpg"]}, {}, "is a path outside of it"),
+        ({"x.parquet": None}, {}, "x.parquet is compressed, .*: vit_jax prepare NAME --from=.*t$"),
+        ({}, {}, "no such folder or tar"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(tmp_path, members, given, message):
+    for name, inside in members.items():
+        if inside is None:
+            fill(tmp_path / "t", name)
+        else:
+            pack(tmp_path / "t" / name, [(one, b"x") for one in inside])
+    with pytest.raises(DataError, match=message) as caught:
+        opened(tmp_path / "t", "test", **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_tars_do_not_take(tmp_path):
+    with pytest.raises(ConfigError, match="data.targets=x: tar does not take it; it takes root, "):
+        options(tmp_path, targets=("x",))

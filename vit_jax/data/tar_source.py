@@ -1,0 +1,135 @@
+"""Images in tars as a source, read where they are: webdataset shards, or tars of class folders."""
+
+import functools
+import pathlib
+import threading
+from typing import Any
+
+from vit_jax import config
+from vit_jax.data import folders, splits
+from vit_jax.data.prepare import archives, assignment, image_listing, parquet
+from vit_jax.data.source import DataError, Record
+from vit_jax.data.splits import Split
+from vit_jax.runtime.logs import log
+from vit_jax.utils import storage
+from vit_jax.utils.digests import digest
+
+FORMAT = "1"  # of a listing
+
+Path = pathlib.Path
+
+
+class Tars:
+    """Images of the tars, and of the image folders beside them, below `data.root`, or of one tar.
+
+    Paths, classes and splits are those that `vit_jax prepare --from=ROOT` makes of them. The order
+    is that of `folders.Folder`, so tars of an image folder are trained on as the folder itself.
+
+    Attributes:
+      labels: the labels of all examples (N,), int32.
+    """
+
+    def __init__(self, data: config.Data, split: str, key: str) -> None:
+        """Raises DataError for tars that cannot be read, and ConfigError for a wrong slice."""
+        root, requested = folders.local_root(data), Split.parse(split, key)
+        listing, found = _arranged(root, data.holdout, data.cache)
+        if data.holdout and len(found.order) > 1 and not found.held_out:
+            there = ", ".join(found.order)
+            raise DataError(
+                f"data.holdout={data.holdout:g}: data.root={root} has splits, {there}; set 0"
+            )
+        if (there := splits.find_folder(requested.name, found.order)) is None:
+            listed = ", ".join(map(folders.shown, found.order))
+            alone = "; to hold out a tenth of it, set data.holdout=0.1" * (len(found.order) == 1)
+            raise DataError(
+                f"{key}={split}: no such split in data.root={root}; splits there: {listed}{alone}"
+            )
+        chosen = found.order[there]  # by hash: a slice is a random sample
+        if requested.low or requested.high:
+            part = requested.select(len(chosen), key)
+            chosen = chosen[part.start : part.stop]
+        paths = [listing.path(at) for at in chosen.tolist()]
+        order = sorted(range(len(paths)), key=lambda at: (found.labels[chosen[at]], paths[at]))
+        self.classes = found.classes
+        self.labels = found.labels[chosen[order]]
+        self._files, self._containers = listing.rows[chosen[order]], listing.containers
+        self._root, self._paths = root, folders.FileNames(root, [paths[at] for at in order])
+        self._readers = threading.local()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Record:
+        container, offset, size = self._files[index].tolist()
+        if (read := getattr(self._readers, "read", None)) is None:
+            # One for each thread, as a reader closes tars when it has many of them open.
+            read = self._readers.read = archives.Reader()
+        path = self._paths[index].removeprefix(f"{self._root}/")
+        found = archives.FileEntry(path, self._containers[container], offset, size)
+        return Record(read(found), int(self.labels[index]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_readers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _readers=threading.local())
+
+    def name(self, index: int) -> str:
+        """The path below root, a tar being a folder there."""
+        return self._paths[index]
+
+    def fingerprint(self) -> str:
+        """Covers classes, paths, labels and sizes."""
+        return digest(
+            "/".join(self.classes).encode(errors="surrogateescape"),
+            self._paths.block,
+            self._paths.ends.tobytes(),
+            self.labels.astype("<i4").tobytes(),
+            self._files[:, 2].astype("<i8").tobytes(),
+        )
+
+
+def list_splits(data: config.Data) -> tuple[str, ...]:
+    """The names of the splits; raises DataError."""
+    if not data.root:
+        return ()
+    return tuple(_arranged(folders.local_root(data), data.holdout, data.cache)[1].order)
+
+
+@functools.cache  # a process reads what it found at its start
+def _arranged(
+    root: Path, holdout: float, cache: str | None
+) -> tuple[image_listing.Listing, assignment.Assignment]:
+    """The images of all splits; raises DataError.
+
+    Their listing is kept in the folder `cache`, one for each root, until a file changes.
+    """
+    named = f"data.root={root}"
+    if not root.exists():
+        raise DataError(f"{named}: no such folder or tar")
+    files = [root] if root.is_file() else [root / path for path, _ in folders.walk(root, named)]
+    facts = [FORMAT]
+    with storage.errors_as(DataError, named):
+        for path in files:
+            if path.name.lower().endswith((parquet.PARQUET, parquet.ARROW)):
+                raise DataError(
+                    f"{named}: {folders.shown(path.name)} is compressed, so that its images cannot "
+                    f"be read one by one; pack it first: vit_jax prepare NAME --from={root}"
+                )
+            status = path.stat()
+            facts.append(f"{path.relative_to(root)} {status.st_size} {status.st_mtime_ns}")
+    # The arrangement is made anew: it takes little beside reading tars, and depends on options.
+    version, place = _digest("\n".join(facts)), _digest(str(root.absolute()))
+    kept = Path(cache or "~/.cache/vit_jax").expanduser() / "tars" / f"{place}.npz"
+    if (listing := image_listing.Listing.load(kept, version)) is None:
+        listing = image_listing.scan([root.absolute()], key="data.root")
+        try:
+            listing.save(kept, version)
+            log.info("%s: listed %s images; kept in %s", named, f"{len(listing):,}", kept)
+        except OSError as error:
+            log.warning("%s: is listed in every run: %s: %s", named, kept, error.strerror)
+    return listing, assignment.arrange(listing, "train", named, holdout)
+
+
+def _digest(text: str) -> str:
+    return digest(text.encode(errors="surrogateescape"))
