@@ -17,7 +17,6 @@ from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 from vit_jax.inference import embedding, search
 from vit_jax.pages import html
-from vit_jax.pages.document import Picture
 
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/vit_tiny_token.npz"
 
@@ -154,8 +153,9 @@ def test_pictures_are_below_the_folder_that_was_named(tmp_path):
     )
     assert html.page(document).count("data:image/png") == 2
     (section,) = document.sections
-    shown = [block.caption for block in section.blocks if isinstance(block, Picture)]
-    assert shown == ["The query", "a.png, 1.000"]
+    gallery, *unshown = section.blocks
+    assert [one.caption for one in gallery.samples] == ["The query", "a.png, 1.000"]
+    assert len(unshown) == 2
 
 
 @pytest.mark.slow

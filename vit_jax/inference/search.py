@@ -17,7 +17,7 @@ from vit_jax.data import bucket, decoding
 from vit_jax.data.prepare import parquet
 from vit_jax.inference import embedding, loading
 from vit_jax.pages import html
-from vit_jax.pages.document import Document, PageSection, Paragraph, Picture
+from vit_jax.pages.document import Document, Gallery, PageSection, Paragraph, Picture
 from vit_jax.utils import limits, storage
 from vit_jax.weights import WeightsError, readers
 
@@ -234,7 +234,8 @@ def create_document(
     found: list[SimilarImage],
 ) -> Document:
     """The query and the images found for it, with pictures."""
-    blocks: list[Picture | Paragraph] = []
+    pictures: list[Picture] = []
+    blocks: list[Gallery | Paragraph] = [Gallery(samples=pictures)]
     for place, one in [(query, None), *((folder / match.image, match) for match in found)]:
         caption = "The query" if one is None else f"{one.image}, {one.similarity:.3f}"
         named = pathlib.PurePath("" if one is None else one.image)
@@ -253,7 +254,7 @@ def create_document(
             reason = getattr(error, "strerror", None) or error
             blocks.append(Paragraph(text=f"{caption}: no picture ({reason})", note=True))
             continue
-        blocks.append(Picture(png=png, path=bucket.shown(place), caption=caption))
+        pictures.append(Picture(png=png, path=bucket.shown(place), caption=caption))
     section = PageSection(title="Most alike", blocks=blocks)
     lead = f"The images most like {query.name}, by the cosine of features of {opened.config.name}."
     return Document(title=f"Search: {query.name}", lead=lead, sections=[section])
