@@ -33,7 +33,7 @@ STATED = {
         "80 minutes", "95 minutes", "35 to 100 %", "95 % interval", "91.4 % after 200",
         "80 to 88 %",
     ),
-    "docs/data.md": ("train[:10%]",),
+    "docs/data.md": ("train[:10%]", "64 MiB"),
     "docs/faq.md": ("80 to 90 % on CIFAR-10", "0.5 points off"),
     "docs/gpu.md": ("to 90 % and to 94 %",),
     "docs/limits.md": ("30 s behind", "15 minutes"),
