@@ -172,7 +172,6 @@ def test_a_head_that_is_new_has_looked_at_nothing():
         {"pooling": "gap", "depth": 1, "class_token": True},
         {"pooling": "map"},
         {"pooling": "map", "class_token": True, "remat": "attention"},
-        {"pooling": "map", "class_token": True, "pooling_prefix": True, "pooling_heads": 1},
     ],
     ids=str,
 )
