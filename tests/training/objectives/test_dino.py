@@ -268,16 +268,44 @@ def test_gram_anchoring_begins_late_with_the_teacher_of_then():
     assert anchors == [0, 0, 0, 4, 4, 4, 7, 7, 7, 10, 10]
     outputs = {name: jnp.ones((2, n, 24)) for name, n in (("student", 2), ("teacher", 2))}
     outputs |= {name: jnp.ones((2, 2, 16)) for name in ("own", "features")}
-    outputs["gram"] = jnp.float32([0.25, 0.75])
-    loss = jax.jit(lambda step: made.loss(outputs, objectives.Inputs(step, state=state)))
-    before, after = (loss(jnp.int32(step)) for step in (3, 4))
-    np.testing.assert_allclose(after[0] - before[0], 2 * 0.5, rtol=1e-5)
-    assert before[1]["gram"] == after[1]["gram"] == 0.5
+    without, found = (
+        jax.jit(
+            lambda gram: made.loss(outputs | {"gram": gram}, objectives.Inputs(1, state=state))
+        )(jnp.float32(gram))
+        for gram in ([0.0, 0.0], [0.25, 0.75])
+    )
+    np.testing.assert_allclose(found[0] - without[0], 2 * 0.5, rtol=1e-5)
+    assert found[1]["gram"] == 0.5
     never = objective(gram=1.0, gram_every="0 steps")
     assert never.update(state, {}, measures, 6, {"cls": jnp.ones(1)})["gram"] == state["gram"]
     assert made.flops(3.0) - objective().flops(3.0) == 2 * made.forward_flops(made.views[0])
     with pytest.raises(config.ConfigError, match="objective.gram=1: is about patches, and model"):
         objective({"model": {"architecture": "axial_vit"}}, gram=1.0)
+
+
+def test_the_earlier_teacher_is_computed_from_its_first_step_on():
+    """With the step unknown to the compiler: its forward pass is skipped before, not hidden."""
+    options = {"gram": 2.0, "gram_every": "0 steps"}
+    late, always = objective(gram_start="4 steps", **options), objective(**options)
+    params = create_model(configure(objective=TINY)).init(jax.random.key(0))
+    params |= {"objective": late.init(jax.random.key(1))}
+    other = jax.tree.map(lambda leaf: leaf + 0.1, params)
+    rng = np.random.default_rng(7)
+    batch = {name: rng.integers(0, 256, (2, 8, 8, 1), np.uint8) for name in dino.GLOBAL}
+    state = {"gram": {k: v for k, v in other.items() if k != "objective"}}
+
+    def distance(made):
+        def compute(step):
+            inputs = objectives.Inputs(step, state=state, average=params)
+            return made.forward(params, batch, inputs)["gram"]
+
+        return jax.jit(compute)
+
+    lazily, usual = distance(late), distance(always)(jnp.int32(0))
+    assert (usual > 0).all()
+    np.testing.assert_array_equal(lazily(jnp.int32(3)), [0, 0])
+    np.testing.assert_array_equal(lazily(jnp.int32(4)), usual)
+    assert "stablehlo.case" in lazily.lower(jnp.int32(0)).as_text()
 
 
 def test_its_head_may_train_alone_at_first():

@@ -98,7 +98,8 @@ DINO = {
 }  # fmt: skip
 SHARED = DINO | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0, "patch_head": True}
 V3 = {  # what DINOv3's row has beside it, and Gram anchoring
-    "objective": SHARED | {"norm_last_layer": False, "gram": 2.0, "gram_every": "2 steps"},
+    "objective": SHARED
+    | {"norm_last_layer": False, "gram": 2.0, "gram_start": "1 step", "gram_every": "2 steps"},
     "model": {"position": "none", "rotary": 100.0, "layer_scale": 1e-5},
     "optimizer": {"lr": 0.05, "layer_decay": 0.9, "groups": {"embedding": {"lr": 0.2}}},
 }
@@ -212,7 +213,7 @@ def test_dino_resumes_bit_for_bit_and_its_teacher_is_what_is_evaluated(tmp_path,
         },  # which has no loss to measure
         objective=DINO
         | {"centering": "sinkhorn", "koleo": 0.1, "patch_loss": 1.0}
-        | {"gram": 2.0, "gram_every": "3 steps"},
+        | {"gram": 2.0, "gram_start": "2 steps", "gram_every": "3 steps"},
         train={"duration": "8 steps", "accumulation": 2, "ema": None, "clip_by": "parameter"},
         optimizer={"weight_decay": 0.04, "weight_decay_end": 0.4},
         checkpoint={"best": "auto"},

@@ -240,7 +240,18 @@ class Dino(Objective):
             "features": features,
         }
         if self.options.gram:
-            found[GRAM] = gram_distance(seen, self._encode(inputs.state[GRAM], large, None)[1])
+
+            def distance() -> jax.Array:
+                return gram_distance(seen, self._encode(inputs.state[GRAM], large, None)[1])
+
+            # The earlier teacher costs a forward pass of its own: none before its first step.
+            found[GRAM] = (
+                jax.lax.cond(
+                    inputs.step < self._gram_start, lambda: jnp.zeros(len(large)), distance
+                )
+                if self._gram_start
+                else distance()
+            )
         if masked is None:
             return found
         return found | self._of_patches(params, inputs.average, seen, answered, masked)
@@ -336,7 +347,7 @@ class Dino(Objective):
         patches = {}
         if own.gram:
             patches[GRAM] = jnp.mean(outputs[GRAM])
-            loss += jnp.where(inputs.step < self._gram_start, 0.0, own.gram * patches[GRAM])
+            loss += own.gram * patches[GRAM]
         if own.patch_loss:
             masked = self._patch_loss(outputs, inputs, temperature)
             loss += own.patch_loss * masked
