@@ -362,7 +362,7 @@ class Csv(Listed, components=("csv",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tar(Files, components=("tar",)):
+class Tar(Listed, components=("tar",)):
     """Arguments of tars that are read where they are."""
 
     holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)

@@ -1,4 +1,4 @@
-"""Checks the files of a folder or CSV list before a run: used, skipped and broken ones.
+"""Checks the images of a folder, CSV list or tars before a run: used, skipped and broken ones.
 
 Reads the first bytes of each file: otherwise a dangling link, an empty file, a pipe or a video
 named `x.jpg` could end the run after hours.
@@ -17,8 +17,12 @@ import numpy as np
 from vit_jax import config
 from vit_jax.data import image_headers, tiff
 from vit_jax.data.csv_source import CsvImages
+from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder, Skipped, shown
 from vit_jax.data.source import DataError, Source
+from vit_jax.data.tar_source import Tars
+
+Files = Folder | CsvImages | Tars
 
 SECONDS = 20.0  # per split; on slow storage, training checks the remaining files
 THREADS, CHUNK = 16, 1024  # network storage handles many requests at a time
@@ -80,13 +84,15 @@ def check_files(
     # Both sides of a holdout share one folder.
     for one in {folder.top: folder.skipped for folder in folders}.values():
         skipped.add(one)
-    left_out = skipped.describe()
-    line = f"data.root={shown(str(data.root))}: {', '.join(parts)}; "
-    line += f"not used: {left_out}" if left_out else "all files are used"
+    line = f"data.root={shown(str(data.root))}: {', '.join(parts)}"
+    if left_out := skipped.describe():
+        notes.insert(0, f"not used: {left_out}")
+    elif data.source != "tar":  # which holds other files too, and counts none
+        notes.insert(0, "all files are used")
     return "; ".join([line, *notes])
 
 
-def unreadable(files: Folder | CsvImages) -> tuple[list[tuple[str, str]], int]:
+def unreadable(files: Files) -> tuple[list[tuple[str, str]], int]:
     """The unreadable files, each with the reason, and the number of files checked."""
     end = time.monotonic() + SECONDS
     bad: list[tuple[str, str]] = []
@@ -109,23 +115,32 @@ def unreadable(files: Folder | CsvImages) -> tuple[list[tuple[str, str]], int]:
     return bad, checked
 
 
-def _unreadable_among(files: Folder | CsvImages, numbers: list[int]) -> Iterator[tuple[str, str]]:
+def _unreadable_among(files: Files, numbers: list[int]) -> Iterator[tuple[str, str]]:
     for number in numbers:
         path = files.name(number)
         try:
-            # A file object takes twice as long, and a pipe without O_NONBLOCK forever.
-            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                start = os.read(file, 32)
-            finally:
-                os.close(file)
-        except OSError:
-            start = b""
+            start = files.start(number) if isinstance(files, Tars) else _start(path)
+        except BadImage as error:
+            yield path, str(error)
+            continue
         if not start.startswith(COMMON):
             if not start:
-                yield path, _why_nothing(path)
+                yield path, "is empty" if isinstance(files, Tars) else _why_nothing(path)
             elif found := foreign_format(start):
                 yield path, f"is {found}, whatever its suffix says"
+
+
+def _start(path: str) -> bytes:
+    """The first bytes of a file, at most 32; empty if it cannot be read."""
+    try:
+        # A file object takes twice as long, and a pipe without O_NONBLOCK forever.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return os.read(file, 32)
+        finally:
+            os.close(file)
+    except OSError:
+        return b""
 
 
 def _why_nothing(path: str) -> str:
@@ -179,7 +194,7 @@ def _described(source: Source) -> str:
     if isinstance(source, CsvImages) and source.targets is not None:
         return text
     text += f" of {len(source.classes):,} classes" if source.classes else " without labels"
-    if not isinstance(source, Folder) or not source.classes:
+    if not isinstance(source, Folder | Tars) or not source.classes:
         return text
     counts = np.bincount(source.labels, minlength=len(source.classes))
     least, most = int(counts.min()), int(counts.max())
@@ -191,9 +206,9 @@ def _described(source: Source) -> str:
     return f"{text} ({each})"
 
 
-def _files(source: Source) -> Folder | CsvImages | None:
+def _files(source: Source) -> Files | None:
     """The files behind a source or its subset."""
-    while not isinstance(source, Folder | CsvImages):
+    while not isinstance(source, Files):
         inner = getattr(source, "source", None)
         if inner is None:
             return None

@@ -3,6 +3,7 @@
 import functools
 import pathlib
 import threading
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from vit_jax import config
@@ -15,6 +16,7 @@ from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 
 FORMAT = "1"  # of a listing
+MOST_OPEN = 4  # tars of a thread; 16 threads read each split, and a process may have 1,024 files
 
 Path = pathlib.Path
 
@@ -23,13 +25,16 @@ class Tars:
     """Images of the tars, and of the image folders beside them, below `data.root`, or of one tar.
 
     Paths, classes and splits are those that `vit_jax prepare --from=ROOT` makes of them. The order
-    is that of `folders.Folder`, so tars of an image folder are trained on as the folder itself.
+    is that of `folders.Folder`, so tars of an image folder are trained on as the folder itself, and
+    images of `exclude`, paths below root, are left out last as there.
 
     Attributes:
       labels: the labels of all examples (N,), int32.
     """
 
-    def __init__(self, data: config.Data, split: str, key: str) -> None:
+    def __init__(
+        self, data: config.Data, split: str, key: str, exclude: Collection[str] = ()
+    ) -> None:
         """Raises DataError for tars that cannot be read, and ConfigError for a wrong slice."""
         root, requested = folders.local_root(data), Split.parse(split, key)
         listing, found = _arranged(root, data.holdout, data.cache)
@@ -49,7 +54,8 @@ class Tars:
             part = requested.select(len(chosen), key)
             chosen = chosen[part.start : part.stop]
         paths = [listing.path(at) for at in chosen.tolist()]
-        order = sorted(range(len(paths)), key=lambda at: (found.labels[chosen[at]], paths[at]))
+        left = folders.remaining(paths, exclude, data, f"{key}={split}")
+        order = sorted(left, key=lambda at: (found.labels[chosen[at]], paths[at]))
         self.classes = found.classes
         self.labels = found.labels[chosen[order]]
         self._files, self._containers = listing.rows[chosen[order]], listing.containers
@@ -60,13 +66,22 @@ class Tars:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Record:
+        return Record(self._bytes(index), int(self.labels[index]))
+
+    def start(self, index: int) -> bytes:
+        """The first 32 bytes of an image, or more; raises like reading it."""
+        return self._bytes(index, 32)
+
+    def _bytes(self, index: int, most: int | None = None) -> bytes:
         container, offset, size = self._files[index].tolist()
+        if most is not None and offset >= 0:  # a member of a zip, or a file, is read whole
+            size = min(size, most)
         if (read := getattr(self._readers, "read", None)) is None:
             # One for each thread, as a reader closes tars when it has many of them open.
-            read = self._readers.read = archives.Reader()
+            read = self._readers.read = archives.Reader(MOST_OPEN)
         path = self._paths[index].removeprefix(f"{self._root}/")
         found = archives.FileEntry(path, self._containers[container], offset, size)
-        return Record(read(found), int(self.labels[index]))
+        return read(found)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_readers"}
@@ -94,6 +109,12 @@ def list_splits(data: config.Data) -> tuple[str, ...]:
     if not data.root:
         return ()
     return tuple(_arranged(folders.local_root(data), data.holdout, data.cache)[1].order)
+
+
+def list_paths(data: config.Data) -> Iterator[str]:
+    """The paths below root of the images of all splits; raises DataError."""
+    listing, _ = _arranged(folders.local_root(data), data.holdout, data.cache)
+    return map(listing.path, range(len(listing)))
 
 
 @functools.cache  # a process reads what it found at its start

@@ -125,11 +125,10 @@ def test_class_tars_count_as_folders_wherever_they_are(tmp_path):
     }  # fmt: skip
 
 
-def test_few_tars_are_open_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "MOST_OPEN", 3)
+def test_few_tars_are_open_at_a_time(tmp_path):
     for number in range(10):
         (tmp_path / f"n{number}.tar").write_bytes(official_fakes.tar({"1.jpg": b"%d" % number}))
-    listing, read = image_listing.scan([tmp_path]), archives.Reader()
+    listing, read = image_listing.scan([tmp_path]), archives.Reader(3)
 
     def count():
         """The open files below the folder; others come and go with what Python collects."""

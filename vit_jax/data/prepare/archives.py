@@ -297,9 +297,10 @@ class _Part:
 
 
 class Reader:
-    """Reads listed files; keeps some tars and all zips open."""
+    """Reads listed files; keeps `most_open` tars and all zips open until it is dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_open: int = MOST_OPEN) -> None:
+        self._most_open = most_open
         self._files: dict[str, int] = {}
         self._zips: dict[str, tuple[Zip, list[zipfile.ZipInfo]]] = {}
 
@@ -361,7 +362,7 @@ class Reader:
 
     def _descriptor(self, path: str) -> int:
         if path not in self._files:
-            if len(self._files) == MOST_OPEN:
+            if len(self._files) == self._most_open:
                 os.close(self._files.pop(next(iter(self._files))))
             self._files[path] = os.open(path, os.O_RDONLY)
         return self._files[path]
@@ -373,6 +374,9 @@ class Reader:
         for file, _ in self._zips.values():
             file.close()
         self._files, self._zips = {}, {}
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _read_member(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
