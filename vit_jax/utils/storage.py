@@ -82,6 +82,15 @@ def check_creatable(path: pathlib.Path, *files: pathlib.Path, flag: str = "--out
         raise ConfigError(f"{flag}={path}: {path.parent} cannot be written to")
 
 
+def check_folder(path: pathlib.Path, flag: str = "--output") -> None:
+    """Raises ConfigError unless the local folder `flag`=`path` is there or can be made."""
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{flag}={path}: {there} is no folder")
+    if not os.access(there, os.W_OK):
+        raise ConfigError(f"{flag}={path}: {there} cannot be written to")
+
+
 def path_problem(text: str, *, remote: bool) -> str:
     """Why a text is no path on a disk or, if `remote`, gs://, and the remedy; empty if it is."""
     if "://" not in text or (remote and is_remote(text)):

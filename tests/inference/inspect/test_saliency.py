@@ -318,6 +318,7 @@ def inspect(*arguments):
         (["rollout", "--class=1"], "--class=1: only for `inspect saliency`"),
         (["rollout", "--output=cat.PNG"], "--output=cat.PNG: is a folder, for several files; "),
         (["view", "--steps=8"], "--steps=8: only for `inspect saliency`"),
+        (["saliency", __file__, f"--output={__file__}/x"], "test_saliency.py is no folder"),
     ],
 )
 def test_mistakes_are_one_line(arguments, words, capsys):
@@ -332,12 +333,20 @@ def test_an_integral_has_at_least_one_step(steps, capsys):
         inspect("saliency", "--checkpoint=x", f"--steps={steps}")
     assert stop.value.code == 2
     assert f"--steps: {steps}: must be a number, at least 1" in capsys.readouterr().err
+    if steps in ("0", "-1"):
+        with pytest.raises(config.ConfigError, match=f"--steps={steps}: must be at least 1"):
+            next(outputs.inspect("saliency", "x", {}, steps=int(steps)))
 
 
 def test_a_model_without_a_head_says_so():
     opened = dataclasses.replace(create(), fresh={"head/kernel": "none"})
     with pytest.raises(CannotAnswer, match="holds no head, so it knows no classes"):
         saliency.require(opened)
+    numbers = dataclasses.replace(
+        create(), config=dataclasses.replace(create().config, loss=config.Regression(name="l1"))
+    )
+    with pytest.raises(CannotAnswer, match="predicts numbers, and has no classes"):
+        saliency.require(numbers)
 
 
 def test_grad_cam_and_relevance_of_nothing_are_nothing():

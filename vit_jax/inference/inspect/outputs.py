@@ -137,6 +137,10 @@ def inspect(
         raise config.ConfigError(
             f"--output={output}: is a folder, for several files; leave {output.suffix} out"
         )
+    if steps < 1:
+        raise config.ConfigError(f"--steps={steps}: must be at least 1")
+    folder = output or _folder(checkpoint)
+    storage.check_folder(folder)
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     files = prediction.list_files(images, max(counts.values(), default=0), seed)
@@ -154,7 +158,6 @@ def inspect(
         label=label,
         steps=steps,
     )
-    folder = output or _folder(checkpoint)
     for kind in asked:
         try:
             answer = KINDS[kind](subject)

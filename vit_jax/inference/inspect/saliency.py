@@ -148,6 +148,8 @@ def require(opened: loading.LoadedModel) -> None:
         opened.require_head()
     except WeightsError as error:
         raise CannotAnswer(str(error)) from error
+    if opened.config.loss.meaning == "mse":
+        raise CannotAnswer("the model predicts numbers, and has no classes")
     measures.require(opened.config.model, "saliency")
 
 
