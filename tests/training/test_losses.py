@@ -145,6 +145,8 @@ def test_weights_of_classes():
     np.testing.assert_allclose(np.exp(COUNTS.log_shares), [0.9, 0.09, 0.01, 0.01])
     with pytest.raises(config.ConfigError, match="dogs:2: the data has no class dogs; did you .*g"):
         COUNTS.weights(("dogs:2",))
+    with pytest.raises(config.ConfigError, match="cat:0,dog:0,a:b:0: leaves no class to learn"):
+        COUNTS.weights(("cat:0", "dog:0", "a:b:0"))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +156,7 @@ def test_weights_of_classes():
         ({"train": {"class_weights": ("cat:-1",)}}, "class_weights=cat:-1: must be"),
         ({"train": {"class_weights": (":1",)}}, "class_weights=:1: must be"),
         ({"train": {"class_weights": ("balanced", "cat:1")}}, "cannot combine balanced"),
+        ({"train": {"class_weights": ("a:1", "b:2", "a:1")}}, "a:1,b:2,a:1: names a twice"),
         ({"data": {"sampling": "even"}}, "data.sampling=even: .*balanced"),
         ({"loss": {"name": "focal", "tau": 1.0}}, "loss.tau"),
         ({"loss": {"name": "focal", "gamma": -1.0}}, "loss.gamma=-1"),

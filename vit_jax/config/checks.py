@@ -98,6 +98,11 @@ def check_options(cfg: config.Config) -> None:
         raise ConfigError(
             f"train.class_weights={config.show(train.class_weights)}: cannot combine {min(rules)}"
         )
+    named = [text.rpartition(":")[0] for text in train.class_weights if text not in rules]
+    if twice := sorted(name for name in set(named) if named.count(name) > 1):
+        raise ConfigError(
+            f"train.class_weights={config.show(train.class_weights)}: names {twice[0]} twice"
+        )
     _check_metrics(cfg)
     if train.duration.amount <= 0:
         raise ConfigError(f"train.duration={train.duration}: must be more than 0")

@@ -200,6 +200,11 @@ class ClassCounts(NamedTuple):
                     f"{config.suggest(name, self.names)}"
                 )
             found[self.names.index(name)] = float(weight)
+        if not (found * self.images).any():
+            raise config.ConfigError(
+                f"train.class_weights={config.show(tuple(asked))}: leaves no class to learn; give "
+                "one a weight above 0"
+            )
         return found
 
 
