@@ -46,6 +46,7 @@ def train(
         teacher = load_teacher(cfg, splits.classes)
         counts = count_classes(cfg, splits.train)
         trainer = build(cfg, len(splits.train), teacher=teacher and teacher.teacher, counts=counts)
+        trainer.check_memory()  # before anything is allocated
         cfg, mesh, steps = trainer.cfg, trainer.mesh, trainer.durations.steps
         evaluation = RunEvaluation.from_splits(trainer, splits, session)
         profiler, patience = Profiler(profile, steps, session), Patience(cfg)

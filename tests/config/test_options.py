@@ -39,6 +39,8 @@ BAD = {  # argument after `vit_jax train digits`, and the line; nothing reads da
     "model.biasless=key,heads": "model.biasless=heads: no such choice; did you mean head?",
     "data.image_size=8x8x8": "data.image_size=8x8x8: must be two whole numbers (or one for both)",
     "data.image_size=100000": "data.image_size=100000,100000: must be at most 10000",
+    "model.width=1000000000000": "model.width=1000000000000: must be at most 1000000",
+    "train.batch_size=10000001": "train.batch_size=10000001: must be at most 10000000",
     "data.phases.small.image_size=16,10001": "data.phases.small.image_size=16,10001: must be at "
     "most 10000",
     "data.crop_area=0.5": "data.crop_area=0.5: must be two numbers",

@@ -144,6 +144,8 @@ def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
     line = "^out of device memory: RESOURCE_EXHAUSTED: 9 B; raise "
     with pytest.raises(device.OutOfMemory, match=line), device.memory_errors():
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 B\nby whom")
+    with pytest.raises(device.OutOfMemory, match="9 bytes; raise"), device.memory_errors():
+        raise jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 9 bytes")
 
 
 @pytest.mark.slow  # libtpu looks for its device for ten seconds

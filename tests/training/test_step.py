@@ -1,5 +1,6 @@
 """The step: one device or eight, whole or split, at once or accumulated, and when it goes wrong."""
 
+import contextlib
 import dataclasses
 import re
 
@@ -11,9 +12,20 @@ import pytest
 
 import plugins
 import vit_jax
-from stepping import BATCH, CLASSES, Stepper, assert_same_training, batch_of, configure, losses_of
+from stepping import (
+    BATCH,
+    CLASSES,
+    SIZE,
+    Stepper,
+    assert_same_training,
+    batch_of,
+    configure,
+    losses_of,
+)
 from vit_jax import config
+from vit_jax.runtime import device
 from vit_jax.training import normalization, sharding, step, streams
+from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 
 REPLICATED = {"mesh": {"zero": False}}
@@ -345,3 +357,21 @@ def test_every_augmentation_of_every_step_and_seed_has_a_key_of_its_own():
     for count in (2, 2):  # steps, and augmentations of each
         expected = [jax.random.fold_in(key, k) for key in expected for k in range(count)]
     assert set(keys) == {tuple(jax.random.key_data(key).tolist()) for key in expected}
+
+
+def test_what_cannot_fit_is_refused_before_it_is_allocated(monkeypatch):
+    """The state of each device, and this host's rows of a batch."""
+    made = build(configure(**REPLICATED), 1000, devices=jax.devices()[:2])
+    made.check_memory()
+    state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made.state_shapes))
+    for limit, line in (
+        (2 * state - 1, "the training state takes .* set mesh.fsdp"),
+        (2 * state, ""),
+    ):
+        monkeypatch.setattr(device, "machine_memory", lambda limit=limit: limit)
+        with pytest.raises(device.OutOfMemory, match=line) if line else contextlib.nullcontext():
+            made.check_memory()
+    monkeypatch.setattr(device, "memory", lambda one: None)  # unknown
+    monkeypatch.setattr(device, "machine_memory", lambda: BATCH * SIZE * SIZE)  # without labels
+    with pytest.raises(device.OutOfMemory, match=f"train.batch_size={BATCH}: a batch takes"):
+        made.check_memory()

@@ -56,9 +56,9 @@ class Model(
     patch_size: tuple[int, int] | None = option(
         None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
     )
-    width: int | None = option(None, "Token width D.", at_least=1)
-    depth: int | None = option(None, "Number of encoder layers.", at_least=1)
-    mlp_dim: int | None = option(None, "Hidden width of the MLP.", at_least=1)
+    width: int | None = option(None, "Token width D.", at_least=1, at_most=10**6)
+    depth: int | None = option(None, "Number of encoder layers.", at_least=1, at_most=10_000)
+    mlp_dim: int | None = option(None, "Hidden width of the MLP.", at_least=1, at_most=10**7)
     heads: int | None = option(None, "Number of attention heads; must divide width.", at_least=1)
     mlp: str = option(
         "plain",
@@ -74,6 +74,7 @@ class Model(
         0,
         "Register tokens between class token and patches, without positions.",
         at_least=0,
+        at_most=10_000,
     )
     distillation: bool = option(
         False,
@@ -102,7 +103,10 @@ class Model(
         choices=("patches", "query", "key", "value", "out", "mlp", "head"),
     )
     num_classes: int | None = option(
-        None, "Outputs of the head; none: the number of classes of the data.", at_least=1
+        None,
+        "Outputs of the head; none: the number of classes of the data.",
+        at_least=1,
+        at_most=10**7,
     )
     patch_remainder: str = option(
         "refuse",

@@ -34,7 +34,7 @@ def check_class_weights(text: str, key: str) -> None:
 class Train:
     """Length of the run, batch size, and how a batch is processed."""
 
-    batch_size: int = option(4096, "Global batch in images.", at_least=1)
+    batch_size: int = option(4096, "Global batch in images.", at_least=1, at_most=10**7)
     accumulation: int = option(
         1,
         "Microbatches that the global batch is split into; their gradients are added up.",
@@ -214,8 +214,8 @@ class Mae(Objective, components=("mae",)):
     norm_pix: bool = option(
         True, "Whether target pixels are normalized by their patch's mean and variance."
     )
-    decoder_width: int = option(512, "Token width of the decoder.", at_least=4)
-    decoder_depth: int = option(8, "Number of decoder layers.", at_least=1)
+    decoder_width: int = option(512, "Token width of the decoder.", at_least=4, at_most=10**6)
+    decoder_depth: int = option(8, "Number of decoder layers.", at_least=1, at_most=10_000)
     decoder_heads: int = option(16, "Attention heads of the decoder.", at_least=1)
 
 
@@ -249,12 +249,22 @@ class Dino(Objective, components=("dino",)):
     needs_labels: ClassVar[bool] = False
 
     prototypes: int = option(
-        65536, "Number K of prototypes, the outputs of the projection head.", at_least=2
+        65536,
+        "Number K of prototypes, the outputs of the projection head.",
+        at_least=2,
+        at_most=10**8,
     )
-    head_layers: int = option(3, "Dense layers of the head before the prototypes.", at_least=1)
-    head_hidden: int = option(2048, "Hidden width of the projection head.", at_least=1)
+    head_layers: int = option(
+        3, "Dense layers of the head before the prototypes.", at_least=1, at_most=100
+    )
+    head_hidden: int = option(
+        2048, "Hidden width of the projection head.", at_least=1, at_most=10_000_000
+    )
     head_bottleneck: int = option(
-        256, "Width of the vectors that are compared with the prototypes.", at_least=1
+        256,
+        "Width of the vectors that are compared with the prototypes.",
+        at_least=1,
+        at_most=10**6,
     )
     norm_last_layer: bool = option(
         True, "Whether prototypes keep length 1; otherwise their lengths train."
@@ -454,7 +464,7 @@ class Muon(Optimizer, components=("muon",)):
     """Muon's arguments: it orthogonalizes the encoder's matrices, and Adam updates the rest."""
 
     beta: float = option(0.95, "Momentum of the matrices.", at_least=0, below=1)
-    ns_steps: int = option(5, "Newton-Schulz iterations.", at_least=1)
+    ns_steps: int = option(5, "Newton-Schulz iterations.", at_least=1, at_most=100)
     nesterov: bool = option(True, "Whether the momentum is Nesterov's.")
     consistent_rms: float | None = option(
         None, "Root mean square of an update; none: scaled by the matrix's shape.", above=0

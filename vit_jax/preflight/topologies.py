@@ -176,14 +176,15 @@ def open_slice(name: str) -> Slice:
 def _local(platform: str) -> Slice:
     import jax
 
+    from vit_jax.runtime import device  # imports jax
+
     try:
         devices = tuple(jax.devices(platform))
     except RuntimeError as error:
         raise config.ConfigError(
             f"--topology={platform}: JAX finds no such device on this machine"
         ) from error
-    if platform == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
-    else:
-        memory = (devices[0].memory_stats() or {}).get("bytes_limit")
+    memory = device.memory(devices[0])
+    if platform == "cpu" and memory is not None:
+        memory /= len(devices)
     return Slice(name=platform, devices=devices, cores=len(devices), memory=memory)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -64,6 +65,18 @@ def _forget(folder: pathlib.Path) -> None:
         excess -= size
 
 
+def memory(device: Any) -> int | None:
+    """Bytes of memory of a jax.Device; None: unknown. CPU devices share that of the machine."""
+    if device.platform == "cpu":
+        return machine_memory()
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def keep_freed_memory() -> None:
     """Asks glibc, on the CPU, to keep the memory that a step frees for the next step.
 
@@ -92,9 +105,9 @@ def memory_errors() -> Iterator[None]:
     except (RuntimeError, AssertionError) as error:
         if line := backend.problem(error):
             raise config.ConfigError(line) from error
-        if not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" not in str(
-            error
-        ):
+        # CPUs say INTERNAL and "Out of memory", others RESOURCE_EXHAUSTED.
+        exhausted = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+        if not isinstance(error, jax.errors.JaxRuntimeError) or not exhausted:
             raise
         raise OutOfMemory(
             f"out of device memory: {str(error).splitlines()[0]}; raise train.accumulation, "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from vit_jax import config, models
 from vit_jax.config import checks
 from vit_jax.data import pipeline, prefetch
 from vit_jax.data.source import Source
+from vit_jax.runtime import device
 from vit_jax.training import objectives, optimizers, schedules, sharding, state, step, trainable
 from vit_jax.training.durations import Durations
 from vit_jax.training.losses import ClassCounts
@@ -72,6 +74,30 @@ class Trainer:
         # Sharded from the start: a large model never exists on one device.
         places = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
         return jax.jit(self.create_state, out_shardings=places)()
+
+    def check_memory(self) -> None:
+        """Raises OutOfMemory if the state or a batch is larger than the memory it would be in.
+
+        What a step takes besides is known once it is compiled.
+        """
+        local = [one for one in self.mesh.devices.flat if one.process_index == jax.process_index()]
+        limit, state_bytes = device.memory(local[0]), _device_bytes(self.state_shapes)
+        if local[0].platform == "cpu":
+            state_bytes *= len(local)
+        if limit is not None and state_bytes > limit:
+            raise device.OutOfMemory(
+                f"the training state takes {_gib(state_bytes)} of a {local[0].platform} that has "
+                f"{_gib(limit)}; set mesh.fsdp, or choose a smaller model"
+            )
+        rows = len(self._rows) / self.cfg.train.batch_size  # of this host
+        batch = rows * sum(
+            math.prod(one.shape) * one.dtype.itemsize for one in self.batch_shapes.values()
+        )
+        if batch > device.machine_memory():
+            raise device.OutOfMemory(
+                f"train.batch_size={self.cfg.train.batch_size}: a batch takes {_gib(batch)} of a "
+                f"host that has {_gib(device.machine_memory())}; lower it"
+            )
 
     @property
     def machine_cfg(self) -> config.Config:
@@ -136,6 +162,18 @@ class Trainer:
         """Moves this host's rows of a batch to the devices: views and labels, global arrays."""
         inputs = {name: batch[name] for name in self.batch_shapes}
         return sharding.put_batch(inputs, self.mesh, self.cfg.train.batch_size, self._rows)
+
+
+def _device_bytes(shapes: state.State) -> int:
+    """Bytes on each device of what has these shapes and shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(shapes)
+    )
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB"
 
 
 def build(
