@@ -36,7 +36,9 @@ def dino(monkeypatch):
 @pytest.mark.parametrize("kind", ["timm", "hf"])
 def test_dino_is_written_as_its_encoder_and_says_what_is_left(dino, tmp_path, kind):
     lines = conversion.convert("runs/dino", kind, tmp_path / "out")
-    assert "objective.name=dino: its own head stays in the run, where training goes on" in lines[0]
+    assert (
+        "objective.name=dino: its own head stays in the run, where training continues" in lines[0]
+    )
     written = weights.load(tmp_path / "out")
     assert written.spec.headless
     params = {name: part for name, part in written.params.items() if name != "head"}

@@ -156,7 +156,7 @@ def test_config_of_transformers_comes_out_as_it_went_in():
         compared.add(given["model_type"])
     assert compared == {
         *("beit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit"),
-        *("clip_vision_model", "siglip", "siglip_vision_model"),
+        *("clip_vision_model", "siglip", "siglip_vision_model", "aimv2_vision_model"),
     }
 
 

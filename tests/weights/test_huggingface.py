@@ -341,10 +341,10 @@ def test_one_channel_without_a_preprocessor_has_one_mean(tmp_path):
         ),
         (
             {"model_type": "swin"},
-            "model_type=swin: of the Hugging Face models, only bit, beit, dinov3_vit, siglip2, "
-            "siglip2_vision_model, clip, clip_vision_model, metaclip_2, metaclip_2_vision_model, "
-            "siglip, siglip_vision_model, dinov2, dinov2_with_registers, ijepa, vit, deit, "
-            "vit_mae, vit_msn are supported",
+            "model_type=swin: of the Hugging Face models, only bit, aimv2, aimv2_vision_model, "
+            "beit, dinov3_vit, siglip2, siglip2_vision_model, clip, clip_vision_model, "
+            "metaclip_2, metaclip_2_vision_model, siglip, siglip_vision_model, dinov2, "
+            "dinov2_with_registers, ijepa, vit, deit, vit_mae, vit_msn are supported",
         ),
         (
             {"model_type": "dinov3_vit"},

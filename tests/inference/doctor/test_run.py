@@ -111,8 +111,11 @@ def test_mistakes_are_one_line(tmp_path, words, line, capsys, monkeypatch):
 
 
 def test_addresses_are_refused_from_python_too(tmp_path):
-    for given in ({"folder": "https://b/x"}, {"folder": tmp_path, "fix_list": "gs://b/x.csv"}):
-        with pytest.raises(config.ConfigError, match="://b/x.*must be on a disk"):
+    for given, line in (
+        ({"folder": "https://b/x"}, "https://b/x: is a web address; name a path"),
+        ({"folder": tmp_path, "fix_list": "gs://b/x.csv"}, "gs://b/x.csv: must be on a disk"),
+    ):
+        with pytest.raises(config.ConfigError, match=line):
             run.doctor(**given)
 
 
