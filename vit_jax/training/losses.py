@@ -123,7 +123,7 @@ def with_scale(cfg: config.Config, source: Source) -> config.Config:
     return config.with_scale(cfg, tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def probabilities(logits: jax.Array, loss: config.Loss) -> jax.Array:
+def probabilities(logits: jax.typing.ArrayLike, loss: config.Loss) -> jax.Array:
     """Converts logits (B, K) to probabilities for the given loss.
 
     A plugged-in loss may bring its own `probabilities(logits)`; without it, softmax.
