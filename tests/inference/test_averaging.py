@@ -149,3 +149,8 @@ def test_mistakes(members, tmp_path):
         averaging.average(members, tmp_path / "x", last=2)
     with pytest.raises(ConfigError, match="exists already"):
         averaging.average(members, tmp_path)
+    with pytest.raises(ConfigError, match=r"0\.npz is no folder$"):
+        averaging.average(members, members[0] / "x")
+    with pytest.raises(ConfigError, match=r"0\.npz: is named twice; name each checkpoint once"):
+        averaging.average([*members[:2], f"{members[0].parent}/./0.npz"], tmp_path / "x")
+    assert not any(tmp_path.iterdir())

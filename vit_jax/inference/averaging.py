@@ -50,9 +50,13 @@ def average(
     totals: dict[str, np.ndarray] = {}
     first: loading.LoadedModel | None = None
     names: list[str] = []
+    seen: set[tuple[str, int | None]] = set()
     for reference, step in members:
         opened = loading.load(reference, overrides, step)
         names.append(f"{reference} {opened.selection}".strip())
+        if (one := (os.path.normpath(reference), step or opened.step)) in seen:
+            raise config.ConfigError(f"{reference}: is named twice; name each checkpoint once")
+        seen.add(one)
         scale = opened.config.loss if first is None else first.config.loss
         if isinstance(scale, config.Regression) and opened.config.loss.meaning == scale.meaning:
             opened = opened.rescaled(scale.mean or (0.0,), scale.std or (1.0,))

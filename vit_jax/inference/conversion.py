@@ -201,9 +201,10 @@ def _write_peft(
 
 
 def check_free(output: pathlib.Path) -> None:
-    """Raises ConfigError if there is something at a path to write."""
+    """Raises ConfigError if there is something at a path to write, or nothing can be there."""
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
+    storage.check_folder(output)
 
 
 def save_checkpoint(
