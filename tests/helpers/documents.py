@@ -36,7 +36,8 @@ NOT_RUN = {
     r"^vit_jax reproduce (?!table)": "hours; tests/studies/reproduce",
     r"^vit_jax transfer (?!.*(--dry-run|image_folder))": "the paper's run; tests/studies/transfer",
     r"^vit_jax train (pretrain|finetune|masked|baseline)/(?!.*--smoke)": "the paper's run; --smoke",
-    r"^vit_jax train tfds|imagenet|objectnet|--dedup-against": "needs a dataset that is not here",
+    r"^vit_jax train tfds|imagenet|objectnet|cifar10_webp|--dedup-against": "needs a dataset "
+    "that is not here",
     r"data\.channels=13": "needs such images; tests/data/test_depth.py",
     r"--to=peft|=BASE\b": "needs a run with LoRA on a base; tests/weights/test_peft_export.py",
     r"--to=onnx": "needs jax2onnx; tests/inference/test_onnx_export.py",
