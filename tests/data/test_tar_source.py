@@ -14,7 +14,7 @@ import pytest
 from image_folders import fill
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import folder_check, split_roles, tar_source
+from vit_jax.data import folder_check, folders, split_roles, tar_source
 from vit_jax.data.prepare import image_listing
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
@@ -117,9 +117,10 @@ def test_members_are_checked_before_a_run(tmp_path):
     with pytest.raises(DataError) as caught:
         check()
     assert str(caught.value) == (
-        f"data.root={root}: of 3 images of train 2 cannot be used: {root}/train/a/0.jpg is empty, "
-        f"{root}/train/b/1.jpg is a page or SVG, whatever its suffix says; fix or remove them, or "
-        "allow them with data.max_bad_examples=2"
+        f"data.root={root}: of 3 images of train 2 cannot be used: "
+        f"{folders.shown(f'{root}/train/a/0.jpg')} is empty, "
+        f"{folders.shown(f'{root}/train/b/1.jpg')} is a page or SVG, whatever its suffix says; "
+        "fix or remove them, or allow them with data.max_bad_examples=2"
     )
     assert "; of train 2 cannot be used: " in check(max_bad_examples=2)
 

@@ -233,7 +233,7 @@ def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
         (
             GOOGLE,
             ["filters", f"--output={tmp_path / 'file' / 'x'}"],
-            "cannot be written: Not a dir",
+            "file is no folder",
         ),
         (GOOGLE, ["filters", "--step=3"], "--step=3: "),
         (resnet, ["posemb"], "inspect posemb: a ResNet has no position embedding"),
