@@ -15,6 +15,7 @@ from vit_jax.preflight.collectives import Transfer, count_collectives, read_tran
 from vit_jax.preflight.topologies import Slice, count_chips
 from vit_jax.training import build, run_config
 from vit_jax.training.build import Trainer
+from vit_jax.training.sharding import device_bytes
 from vit_jax.training.step import batch_shapes
 from vit_jax.training.teacher import Teacher
 
@@ -240,9 +241,9 @@ def measure(
         memory=where.memory,
         peak=peak,
         exceeds=exceeds,
-        params=_device_bytes(shapes["params"])
-        + (0 if distilled is None else _device_bytes(distilled.shapes(trainer.mesh, cfg.mesh))),
-        optimizer=_device_bytes(shapes["opt"]) + _device_bytes(shapes.get("ema", {})),
+        params=device_bytes(shapes["params"])
+        + (0 if distilled is None else device_bytes(distilled.shapes(trainer.mesh, cfg.mesh))),
+        optimizer=device_bytes(shapes["opt"]) + device_bytes(shapes.get("ema", {})),
         activations=None if peak is None else max(peak - arguments, 0),
         model_flops=flops and flops * cfg.train.batch_size / len(where.devices),
         compiler_flops=step_flops(trainer) / len(where.devices),
@@ -305,11 +306,3 @@ def _without_loops(cfg: config.Config) -> config.Config:
     return dataclasses.replace(
         Settings.from_config(cfg), accumulation=1, unroll=deepest(cfg)
     ).apply(cfg)
-
-
-def _device_bytes(tree: object) -> int:
-    """The bytes that one device stores of sharded arrays."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(tree)
-    )

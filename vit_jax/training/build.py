@@ -81,7 +81,7 @@ class Trainer:
         What a step takes besides is known once it is compiled.
         """
         local = [one for one in self.mesh.devices.flat if one.process_index == jax.process_index()]
-        limit, state_bytes = device.memory(local[0]), _device_bytes(self.state_shapes)
+        limit, state_bytes = device.memory(local[0]), sharding.device_bytes(self.state_shapes)
         if local[0].platform == "cpu":
             state_bytes *= len(local)
         if limit is not None and state_bytes > limit:
@@ -162,14 +162,6 @@ class Trainer:
         """Moves this host's rows of a batch to the devices: views and labels, global arrays."""
         inputs = {name: batch[name] for name in self.batch_shapes}
         return sharding.put_batch(inputs, self.mesh, self.cfg.train.batch_size, self._rows)
-
-
-def _device_bytes(shapes: state.State) -> int:
-    """Bytes on each device of what has these shapes and shardings."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(shapes)
-    )
 
 
 def _gib(count: float) -> str:

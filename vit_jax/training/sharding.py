@@ -178,3 +178,11 @@ def put_batch(
         return jax.make_array_from_callback((batch_size, *local.shape[1:]), sharding, part)
 
     return {name: put(array) for name, array in batch.items()}
+
+
+def device_bytes(tree: object) -> int:
+    """The bytes that one device stores of sharded arrays."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
