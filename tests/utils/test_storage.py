@@ -222,3 +222,12 @@ def test_too_little_room(tmp_path, monkeypatch):
     assert storage.shortage(folder, 3_000) == ""
     assert storage.shortage(folder, 3_001_000) == "3.0 MB are needed and 3.0 kB free"
     assert storage.nearest_existing(folder) == tmp_path
+
+
+def test_a_folder_to_write_is_on_a_disk_or_in_a_bucket(tmp_path):
+    """`inspect` of a run in a bucket writes there, which no local check can judge."""
+    storage.check_folder(tmp_path / "new" / "deep")
+    storage.check_folder(storage.as_path("gs://bucket/run/inspect"))
+    (tmp_path / "file").touch()
+    with pytest.raises(config.ConfigError, match="--output=.*/file/x: .*/file is no folder"):
+        storage.check_folder(tmp_path / "file" / "x")

@@ -83,7 +83,12 @@ def check_creatable(path: pathlib.Path, *files: pathlib.Path, flag: str = "--out
 
 
 def check_folder(path: pathlib.Path, flag: str = "--output") -> None:
-    """Raises ConfigError unless the local folder `flag`=`path` is there or can be made."""
+    """Raises ConfigError unless the folder `flag`=`path` is there or can be made.
+
+    In a bucket, only writing tells.
+    """
+    if is_remote(path):
+        return
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not there.is_dir():
         raise ConfigError(f"{flag}={path}: {there} is no folder")
