@@ -90,7 +90,6 @@ CPU_LONG = dataclasses.replace(
     edition=2,
     encoders=((32, 4, 2), (48, 4, 3), (128, 4, 8)),
     hybrids=((32, 4, 2), (48, 4, 3), (112, 4, 7)),
-    resnets=(((1, 1), 0.5), ((2, 2, 2), 0.5), ((1, 1, 1), 1.0)),
     steps=6_000,
     masked_steps=12_000,
     family_steps=3_000,
