@@ -100,7 +100,8 @@ def regularization(arms: Arms) -> Finding:
 def masked(arms: Arms) -> Finding:
     """Masked patch prediction beside training from scratch and with labels."""
     usual, rare = paper.MASKED.rate, paper.MASKED.ablated_rate
-    color = arms.finetuned(arms.masked("masked color", "color", usual))
+    masked = arms.masked("masked color", "color", usual)
+    color = arms.finetuned(masked)
     others = {
         "4 x 4 colors": arms.finetuned(arms.masked("masked 4 x 4 colors", "color_4x4", usual)),
         "pixels": arms.finetuned(arms.masked("masked pixels", "pixels", usual)),
@@ -108,13 +109,6 @@ def masked(arms: Arms) -> Finding:
                                                          rare)),
     }  # fmt: skip
     fewest = min(arms.size.labels)
-    supervised, scratch = arms.finetuned(arms.base, fewest), arms.scratch(fewest)
-    masked = arms.masked("masked color", "color", usual)
-    beside = [
-        (labels, arms.finetuned(masked, labels), arms.scratch(labels),
-         arms.finetuned(arms.base, labels))
-        for labels in arms.size.labels
-    ]  # fmt: skip
     points = {"scratch": arms.scratch(), "color": color, **others,
               "supervised": arms.finetuned(arms.base)}  # fmt: skip
     return Finding(
@@ -126,12 +120,14 @@ def masked(arms: Arms) -> Finding:
         contradiction="masked pre-training behind scratch or ahead of supervised, or color more "
         "than 2 points behind another target or rate",
         control=difference(f"with {fewest:,} labels supervised pre-training is ahead of scratch",
-                           supervised, scratch),
+                           arms.finetuned(arms.base, fewest), arms.scratch(fewest)),
         claims=(
             *(difference(f"with {labels:,} labels masked patch prediction is ahead of scratch",
-                         color, scratch) for labels, color, scratch, _ in beside),
+                         arms.finetuned(masked, labels), arms.scratch(labels))
+              for labels in arms.size.labels),
             *(difference(f"with {labels:,} labels supervised pre-training is ahead of it",
-                         supervised, color) for labels, color, _, supervised in beside),
+                         arms.finetuned(arms.base, labels), arms.finetuned(masked, labels))
+              for labels in arms.size.labels),
             *(
                 difference(f"color at {usual:.0%} is not behind {name} by 2 points", color, other,
                            low=-MARGIN)
