@@ -258,7 +258,7 @@ class Dino(Objective, components=("dino",)):
         3, "Dense layers of the head before the prototypes.", at_least=1, at_most=100
     )
     head_hidden: int = option(
-        2048, "Hidden width of the projection head.", at_least=1, at_most=10_000_000
+        2048, "Hidden width of the projection head.", at_least=1, at_most=10**7
     )
     head_bottleneck: int = option(
         256,

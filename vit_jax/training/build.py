@@ -78,7 +78,7 @@ class Trainer:
     def check_memory(self) -> None:
         """Raises OutOfMemory if the state or a batch is larger than the memory it would be in.
 
-        What a step takes besides is known once it is compiled.
+        How much a step takes is known only after compilation.
         """
         local = [one for one in self.mesh.devices.flat if one.process_index == jax.process_index()]
         limit, state_bytes = device.memory(local[0]), sharding.device_bytes(self.state_shapes)
