@@ -123,9 +123,11 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.output is not None and args.serve is not None:
         raise config.ConfigError(f"--output={args.output}: --serve writes no file; leave one out")
     from vit_jax.inference.inspect import serve, view
-    from vit_jax.runtime import logs
+    from vit_jax.runtime import device, logs
 
     logs.setup()
+    if args.serve is not None:
+        device.keep_freed_memory()  # else glibc keeps what each connection's thread has freed
     viewer, pictures = view.open_viewer(
         args.checkpoint,
         overrides,

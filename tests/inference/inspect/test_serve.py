@@ -222,6 +222,13 @@ def test_connections_are_counted(viewer, monkeypatch):
         assert ask(server)[0] == 200
 
 
+def test_connections_wait_until_they_are_accepted(viewer):
+    with serve.Server(viewer, "page", 0) as server, contextlib.ExitStack() as clients:
+        for _ in range(40):
+            address = (serve.ADDRESS, server.server_port)
+            clients.enter_context(socket.create_connection(address, timeout=2))
+
+
 def leave(server, request):
     """Sends a request, and closes the connection so that the next write to it fails."""
     with socket.create_connection((serve.ADDRESS, server.server_port), timeout=20) as client:

@@ -42,6 +42,7 @@ class Server(http.server.ThreadingHTTPServer):
     """Answers `GET /` with a page and `POST /look` with the viewer's result for an image."""
 
     daemon_threads = True
+    request_queue_size = CONNECTIONS  # Linux resets what it cannot queue until it is accepted
 
     def __init__(self, viewer: view.Viewer, page: str, port: int) -> None:
         """Binds a port, 0 for any that is free; raises ConfigError."""
