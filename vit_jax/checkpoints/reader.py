@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.checkpoints import digests, orbax_logging
@@ -57,6 +56,8 @@ def restore(
     Raises DamagedCheckpoint; CheckpointError if the target does not fit, or if the checkpoint
     cannot be read for now.
     """
+    import orbax.checkpoint as ocp  # half a second that `predict` with a file need not wait for
+
     path = records.folder(directory, step)
     commit = collectives.broadcast_from_main(lambda: records.read_commit(path))
     wanted = tree_utils.flatten(target)

@@ -26,8 +26,6 @@ from typing import Any
 
 import absl.flags
 import cv2
-import grain
-import grain.experimental
 import numpy as np
 import numpy.typing as npt
 
@@ -568,6 +566,8 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
     It has more parts than needed (the surplus is empty): a Grain iterator over processes that is
     exhausted leaves its last arrays in shared memory until garbage collection.
     """
+    import grain.experimental  # what only classifies image files need not wait for it
+
     data, ahead = loader.data, loader.data.prefetch * loader.parts
     first, surplus = start_step * loader.parts, 2**31
     dataset = grain.MapDataset.range(first, loader.stop_step * loader.parts + surplus).map(make)
