@@ -43,6 +43,7 @@ def test_loops_are_unrolled_for_training(model, platform, expected):
 )
 def test_images_are_loaded_by_a_process_for_every_four_cores(data, cores, expected, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "bin/vit_jax", raising=False)
     assert pipeline.loader_processes(config.Data(**data)) == expected
 
 
