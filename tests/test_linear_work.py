@@ -29,7 +29,14 @@ import official_fakes
 import tiffs
 from vit_jax import config
 from vit_jax.data import bucket, csv_source, decoding, example_lists, image_headers, tiff
-from vit_jax.data.prepare import archives, assignment, image_listing, parquet, tfrecords
+from vit_jax.data.prepare import (
+    archives,
+    assignment,
+    image_listing,
+    parquet,
+    parquet_pages,
+    tfrecords,
+)
 from vit_jax.data.prepare.official import mat, pickles, scene_sets
 from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.runtime import logs
@@ -282,6 +289,22 @@ def parquet_rows(count):
     return read
 
 
+def parquet_pages_of(count):
+    """Images one by one, which share pages, and pages that share a row group."""
+    images = [b"\xff\xd8" + b"%d" % number for number in range(count)]
+    table = pa.table({"image": images, "label": [number % 9 for number in range(count)]})
+    stream = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(table, stream, write_batch_size=16, data_page_size=256)
+
+    def read(folder):
+        path = folder / "train.parquet"
+        path.write_bytes(stream.getvalue())
+        listing, reader = parquet_pages.list_images([path], None, "x"), parquet_pages.Reader()
+        assert [reader(listing[at]) for at in range(len(listing))] == images
+
+    return read
+
+
 def flax_arrays(count):
     tree = {f"layer{number}": {"kernel": np.zeros(3, np.float32)} for number in range(count)}
     return _arrays(flax.serialization.msgpack_serialize(tree), ".msgpack")
@@ -348,6 +371,7 @@ READERS = {
     json_values: (2**9, 2**16),
     labeled_members: (2**6, 2**10),
     parquet_rows: (2**8, 2**13),
+    parquet_pages_of: (2**9, 2**14),
     flax_arrays: (2**8, 2**13),
     adapted_layers: (2**7, 2**10),
     bucket_objects: (2**9, 2**14),

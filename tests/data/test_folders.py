@@ -16,6 +16,7 @@ from image_folders import fill, folder
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, folders
+from vit_jax.data.prepare import parquet
 from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.data.sources import Source, open_source
 from vit_jax.evaluation import task_sets
@@ -278,8 +279,7 @@ TOO_FEW = (
     "at least 2 are needed, each with the images of one class; to train without labels, set "
     "objective.name=mae or dino"
 )
-PACKED = "is no folder of images; pack it first: vit_jax prepare NAME --from=ROOT"
-TAR = PACKED.replace("pack it", "data.source=tar reads it, or pack it")
+PACKED = "is no folder of images; data.source={} reads it"
 SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
 
 
@@ -289,9 +289,10 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
         (None, "train", {}, "data.root=ROOT: no such folder"),
         ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
         ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
-        (["t.parquet"], "train", {}, f"data.root=ROOT: t.parquet {PACKED}"),
-        (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {TAR}"),
-        (["data/0.arrow"], "train", {}, f"data.root=ROOT: 0.arrow {PACKED}"),
+        (["t.parquet"], "train", {}, f"data.root=ROOT: t.parquet {PACKED.format('parquet')}"),
+        (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {PACKED.format('tar')}"),
+        (["data/0.arrow"], "train", {},
+         f"data.root=ROOT: 0.arrow is no folder of images; {parquet.NO_ARROW}"),
         (["train/a/1.jpg", "train/x.jpg"], "train", {},
          f"data.root=ROOT: 1 class folder in ROOT/train; {TOO_FEW}"),
         ([*ONE, "test/a/1.jpg"], "val", {}, "data.eval_split=val: no such folder in "

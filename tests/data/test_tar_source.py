@@ -1,21 +1,24 @@
-"""Tars that are read where they are: images, classes and order of the folder they hold."""
+"""Tars and Parquet files where they are: images, classes and order of the folder they hold."""
 
 import io
 import json
 import os
 import pathlib
 import pickle
+import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from image_folders import fill
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, folders, split_roles, tar_source
-from vit_jax.data.prepare import image_listing
+from vit_jax.data.prepare import image_listing, parquet
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
@@ -30,7 +33,7 @@ def pack(path, members):
 
 
 def options(root, source="tar", **given):
-    cache = {"cache": str(pathlib.Path(root).parent / "cache")} if source == "tar" else {}
+    cache = {"cache": str(pathlib.Path(root).parent / "cache")} if source != "folder" else {}
     return config.build({"data": {"source": source, "root": str(root), **cache, **given}}).data
 
 
@@ -113,7 +116,7 @@ def test_members_are_checked_before_a_run(tmp_path):
         "val 2 images of 2 classes (1 each)"
     )
     pack(root / "train.tar", [("a/0.jpg", b""), ("b/1.jpg", b"<html>"), ("b/22.jpg", good)])
-    tar_source._arranged.cache_clear()
+    tar_source._arranged_once.cache_clear()
     with pytest.raises(DataError) as caught:
         check()
     assert str(caught.value) == (
@@ -169,7 +172,7 @@ def test_tars_are_listed_once_until_one_changes(both, monkeypatch, caplog):
     monkeypatch.setattr(image_listing, "scan", lambda *a, **k: scans.append(a) or scan(*a, **k))
 
     def again():
-        tar_source._arranged.cache_clear()
+        tar_source._arranged_once.cache_clear()
         return opened(tars)
 
     first = again()
@@ -208,8 +211,9 @@ def test_a_tar_that_changes_under_a_run_is_an_error(both):
         ({"a.tar": ["c/1.jpg"]}, {}, "one class folder alone, c"),
         ({"a.tar": ["c/1.txt"]}, {}, "has no image; images end in .jpg"),
         ({"a.tar": ["../c/1.jpg"]}, {}, "is a path outside of it"),
-        ({"x.parquet": None}, {}, "x.parquet is compressed, .*: vit_jax prepare NAME --from=.*t$"),
-        ({}, {}, "no such folder or tar"),
+        ({"x.parquet": None}, {}, "has Parquet files; set data.source=parquet"),
+        ({"x.ARROW": None}, {}, r"x.ARROW: Arrow files are not read; .*to_parquet\("),
+        ({}, {}, "no such folder or file"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(tmp_path, members, given, message):
@@ -226,3 +230,84 @@ def test_mistakes_are_one_line(tmp_path, members, given, message):
 def test_what_tars_do_not_take(tmp_path):
     with pytest.raises(ConfigError, match="data.targets=x: tar does not take it; it takes root, "):
         options(tmp_path, targets=("x",))
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """Parquet files as Hugging Face has them, and a folder of the same images."""
+    names, image = ["fig/dried", "pear"], pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": names}}
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    for split, shard in (("train", 0), ("train", 1), ("test", 0)):
+        stem = f"{split}-{shard:05}-of-00002"
+        images = [b"\xff\xd8\xff%s%d" % (stem.encode(), k) for k in range(20)]
+        images = [{"bytes": data, "path": None} for data in images]
+        found = {"image": pa.array(images, image), "label": [k * k % 2 for k in range(20)]}
+        path = tmp_path / "p/data" / f"{stem}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = pa.table(found).replace_schema_metadata(about)
+        pyarrow.parquet.write_table(found, path, row_group_size=7)
+        for row in parquet.rows(path):
+            copy = tmp_path / "f" / f"{row.path}"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(row.data)
+    (tmp_path / "p/README.md").write_text("a card")
+    return tmp_path / "f", tmp_path / "p"
+
+
+def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
+    folder, root = tables
+    for split in ("train", "test"):
+        expected, found = opened(folder, split, "folder"), opened(root, split, "parquet")
+        assert found.classes == expected.classes == ("fig_dried", "pear")
+        assert records(pickle.loads(pickle.dumps(found))) == records(expected)
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        assert f"{found.name(3)}.jpg" == expected.name(3).replace(str(folder), str(root))
+    whole, half = (opened(root, split, "parquet") for split in ("train", "train[:50%]"))
+    assert len(half) == 20
+    assert {r.image for r in records(half)} < {r.image for r in records(whole)}
+    data = options(root, "parquet", eval_split="auto", test_split="auto")
+    assert split_roles.resolved(data).eval_split == "test"
+    assert folder_check.check_files(data, half, None, None) == (
+        f"data.root={root}: train 20 images of 2 classes (9 to 11 each)"
+    )
+    listed = tmp_path / "fix.csv"
+    listed.write_text("image\ntrain/pear/train-00001-of-00002-00000003\n")
+    left = opened(root, "train", "parquet", exclude=str(listed))
+    assert len(left) == 39
+    assert b"train-00001-of-000023" not in {r.image[3:] for r in records(left)}
+    alone = opened(root / "data/train-00000-of-00002.parquet", "validation", "parquet", holdout=0.2)
+    assert 2 <= len(alone) < 20
+
+
+def test_parquet_files_that_change_are_listed_anew(tables):
+    _, root = tables
+    first = opened(root, "test", "parquet")
+    again = opened(root, "test", "parquet")
+    assert again.fingerprint() == first.fingerprint()
+    expected = records(first)
+    path = root / "data/test-00000-of-00002.parquet"
+    found = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(found, path, row_group_size=5)
+    tar_source._arranged_once.cache_clear()
+    changed = opened(root, "test", "parquet")
+    assert records(changed) == expected
+    assert changed.fingerprint() != first.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda root: (root / "a.arrow").write_bytes(b""), r"a.arrow: Arrow files are not read; "),
+        (lambda root: (root / "x.parquet").write_bytes(b"x"), "x.parquet: is damaged, or no Parq"),
+        (lambda root: shutil.copytree(root / "data", root / "more"),
+         "data/test-.*more/test-.* have the same name; set data.root to the folder of one"),
+        (lambda root: shutil.rmtree(root / "data"), "has no file that ends in .parquet"),
+    ],
+)  # fmt: skip
+def test_mistakes_with_parquet_files_are_one_line(tables, change, message):
+    _, root = tables
+    change(root)
+    with pytest.raises(DataError, match=message) as caught:
+        opened(root, "train", "parquet")
+    assert "\n" not in str(caught.value)

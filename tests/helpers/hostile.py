@@ -491,7 +491,9 @@ def parquet_files():
     import pyarrow as pa
     import pyarrow.parquet
 
+    from vit_jax.data.decoding import BadImage
     from vit_jax.data.prepare import parquet as reader
+    from vit_jax.data.prepare import parquet_pages
 
     image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     images = pa.array([{"bytes": b"\xff\xd8x", "path": "a.jpg"}] * 9, image)
@@ -499,15 +501,31 @@ def parquet_files():
     described = {"label": {"_type": "ClassLabel", "names": [*"abcdefghi"]}}
     facts = json.dumps({"info": {"features": described}})
     described = plain.replace_schema_metadata({"huggingface": facts})
-    files = [pa.BufferOutputStream() for _ in range(2)]
-    for file, one in zip(files, (plain, described), strict=True):
-        pyarrow.parquet.write_table(one, file, row_group_size=4)
+    forms = [
+        {}, {"data_page_version": "2.0", "compression": "none"},
+        {"use_dictionary": False, "compression": "lz4", "write_statistics": False},
+        {"use_dictionary": False, "compression": "gzip", "data_page_version": "2.0"},
+    ]  # fmt: skip
+    files = [pa.BufferOutputStream() for _ in forms]
+    for number, file in enumerate(files):
+        one = (plain, described)[number % 2]
+        pyarrow.parquet.write_table(one, file, row_group_size=4, **forms[number])
 
     def read(data, folder):
         path = folder / "train.parquet"
         path.write_bytes(data)
+        refused = None
+        try:
+            listing, one = parquet_pages.list_images([path], None, "x"), parquet_pages.Reader()
+            for at in range(len(listing)):
+                with contextlib.suppress(BadImage):
+                    one(listing[at])
+        except errors.UserError as error:
+            refused = error
         for _ in reader.rows(path):
             pass
+        if refused is not None:
+            raise refused
 
     return [file.getvalue().to_pybytes() for file in files], read
 

@@ -48,7 +48,7 @@ def check_options(cfg: config.Config) -> None:
     data, train, scheduled = cfg.data, cfg.train, cfg.optimizer.weight_decay_end is not None
     if data.source == "tfds" and not data.name:
         raise ConfigError("data.name=none: tfds needs a dataset, such as data.name=cifar10")
-    if data.source in ("folder", "csv", "tar") and not data.root:
+    if data.source in config.FILES and not data.root:
         raise ConfigError("data.root=none: set it to the folder of images")
     for key in ("crop_area", "crop_aspect"):
         low, high = getattr(data, key)

@@ -93,8 +93,8 @@ class Data(
 
     source: str = option(
         "digits",
-        "Where images are: embedded digits, a folder, CSV lists, tars, a TFDS dataset, or random "
-        "pixels.",
+        "Where images are: embedded digits, a folder, CSV lists, tars, Parquet files, a TFDS "
+        "dataset, or random pixels.",
         kind="source",
     )
     examples: str | None = option(
@@ -317,17 +317,19 @@ class Files(Data):
 
     root: str | None = option(
         None,
-        "Folder of images, lists or tars; in a bucket s3://, gs:// or hf://, which is copied.",
+        "Folder of images, lists, tars or tables; of a bucket, s3://, gs:// or hf://, a copy.",
         free=True,
     )
     cache: str | None = option(
         None,
-        "Folder for copies of buckets and listings of tars; none: below ~/.cache/vit_jax.",
+        "Folder for copies of buckets and listings; none: below ~/.cache/vit_jax.",
         free=True,
     )
     cache_size: float = option(100.0, "GB that all copies of buckets may take.", above=0, free=True)
 
 
+# Sources of image files and archives, which have a root and may have a validation split.
+FILES = ("folder", "csv", "tar", "parquet")
 HOLDOUT = "Share of each class of unsplit data kept for evaluation; 0: root has splits."
 
 
@@ -366,6 +368,14 @@ class Tar(Listed, components=("tar",)):
     """Arguments of tars that are read where they are."""
 
     holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parquet(Listed, components=("parquet",)):
+    """Arguments of Parquet files that are read where they are."""
+
+    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
+    labels: str | None = option(None, "Column of labels; none: the only one there is.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def check_files(
     line = f"data.root={shown(str(data.root))}: {', '.join(parts)}"
     if left_out := skipped.describe():
         notes.insert(0, f"not used: {left_out}")
-    elif data.source != "tar":  # which holds other files too, and counts none
+    elif data.source in ("folder", "csv"):  # others hold what is no image too, and count none
         notes.insert(0, "all files are used")
     return "; ".join([line, *notes])
 

@@ -56,7 +56,7 @@ PATIENCE = 10.0  # seconds before processes that do not end are killed
 
 
 # Sources whose images take time to decode: the others have no use for processes.
-DECODED = ("csv", "folder", "tar", "tfds")
+DECODED = (*config.FILES, "tfds")
 
 
 class LoaderError(DataError):

@@ -16,7 +16,7 @@ from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import Folder, local_root, shown
 from vit_jax.data.source import DataError, Record, Selection, Source, read_labels
 from vit_jax.data.splits import Split
-from vit_jax.data.tar_source import Tars, list_paths
+from vit_jax.data.tar_source import Tables, Tars, list_paths
 from vit_jax.data.tasks import Task
 from vit_jax.runtime.logs import warn_of_assumptions
 from vit_jax.utils import storage
@@ -67,6 +67,8 @@ def open_source(
             return CsvImages(data, split, key, labels=labels, exclude=excluded)
         if data.source == "tar":
             return Tars(data, split, key, excluded)
+        if data.source == "parquet":
+            return Tables(data, split, key, excluded)
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
             check_plugged_in(made, data, labels=labels)
@@ -199,7 +201,7 @@ def read_excluded(data: config.Data) -> frozenset[str]:
     except DataError as error:
         raise DataError(f"data.exclude={error}") from None
     paths = frozenset(str(pathlib.PurePosixPath(row.image)) for row in rows)
-    if data.source == "tar":
+    if data.source in ("tar", "parquet"):
         missing = sorted(paths.difference(list_paths(data)))
     else:
         missing = sorted(path for path in paths if not os.path.lexists(root / path))

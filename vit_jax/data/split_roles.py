@@ -146,7 +146,7 @@ def resolved(data: config.Data) -> config.Data:
         eval_split = next((there[name] for name in names if name in there), TEST)
     test = data.test_split
     if test == AUTO:
-        apart = not data.holdout and data.source in ("folder", "csv", "tar", "tfds")
+        apart = not data.holdout and data.source in (*config.FILES, "tfds")
         tests = (there[name] for name in TEST_NAMES if apart and name in there)
         free = (name for name in tests if not splits.overlap(name, eval_split))
         choosing = dataclasses.replace(data, eval_split=eval_split, test_split=None)
@@ -158,14 +158,14 @@ def _there(data: config.Data) -> tuple[str, ...]:
     """The names of the existing splits that `auto` chooses from."""
     if data.source == "digits":
         return ("test",)
-    if data.source in ("folder", "tar") and data.holdout:
+    if data.holdout:
         return (VALIDATION,)
     try:
         if data.source == "folder":
             from vit_jax.data import folders
 
             return folders.list_splits(data)
-        if data.source == "tar":
+        if data.source in ("tar", "parquet"):
             from vit_jax.data import tar_source
 
             return tar_source.list_splits(data)

@@ -1,4 +1,4 @@
-"""Images in tars as a source, read where they are: webdataset shards, or tars of class folders."""
+"""Images in tars and Parquet files as sources, read where they are."""
 
 import functools
 import pathlib
@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.data import folders, splits
-from vit_jax.data.prepare import archives, assignment, image_listing, parquet
+from vit_jax.data.prepare import archives, assignment, image_listing, parquet, parquet_pages
 from vit_jax.data.source import DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.runtime.logs import log
@@ -24,9 +24,10 @@ Path = pathlib.Path
 class Tars:
     """Images of the tars, and of the image folders beside them, below `data.root`, or of one tar.
 
-    Paths, classes and splits are those that `vit_jax prepare --from=ROOT` makes of them. The order
-    is that of `folders.Folder`, so tars of an image folder are trained on as the folder itself, and
-    images of `exclude`, paths below root, are left out last as there.
+    A tar is a webdataset's shard, or holds class folders. Paths, classes and splits are those that
+    `vit_jax prepare --from=ROOT` makes of them. The order is that of `folders.Folder`, so tars of
+    an image folder are trained on as the folder itself, and images of `exclude`, paths below root,
+    are left out last as there.
 
     Attributes:
       labels: the labels of all examples (N,), int32.
@@ -37,7 +38,7 @@ class Tars:
     ) -> None:
         """Raises DataError for tars that cannot be read, and ConfigError for a wrong slice."""
         root, requested = folders.local_root(data), Split.parse(split, key)
-        listing, found = _arranged(root, data.holdout, data.cache)
+        listing, found = _arranged(data)
         if data.holdout and len(found.order) > 1 and not found.held_out:
             there = ", ".join(found.order)
             raise DataError(
@@ -72,15 +73,18 @@ class Tars:
         """The first 32 bytes of an image, or more; raises like reading it."""
         return self._bytes(index, 32)
 
-    def _bytes(self, index: int, most: int | None = None) -> bytes:
+    def _entry(self, index: int) -> archives.FileEntry:
         container, offset, size = self._files[index].tolist()
-        if most is not None and offset >= 0:  # a member of a zip, or a file, is read whole
-            size = min(size, most)
+        path = self._paths[index].removeprefix(f"{self._root}/")
+        return archives.FileEntry(path, self._containers[container], offset, size)
+
+    def _bytes(self, index: int, most: int | None = None) -> bytes:
+        found = self._entry(index)
+        if most is not None and found.offset >= 0:  # a member of a zip, or a file, is read whole
+            found = found._replace(size=min(found.size, most))
         if (read := getattr(self._readers, "read", None)) is None:
             # One for each thread, as a reader closes tars when it has many of them open.
             read = self._readers.read = archives.Reader(MOST_OPEN)
-        path = self._paths[index].removeprefix(f"{self._root}/")
-        found = archives.FileEntry(path, self._containers[container], offset, size)
         return read(found)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,7 +98,7 @@ class Tars:
         return self._paths[index]
 
     def fingerprint(self) -> str:
-        """Covers classes, paths, labels and sizes."""
+        """Covers classes, paths, labels and sizes, or places in pages."""
         return digest(
             "/".join(self.classes).encode(errors="surrogateescape"),
             self._paths.block,
@@ -104,46 +108,75 @@ class Tars:
         )
 
 
+class Tables(Tars):
+    """Rows of the Parquet files below `data.root`, or of one, of an image and its label.
+
+    Paths are those of `vit_jax prepare` but for a suffix, which only an image itself says; so
+    slices and a holdout are other random samples.
+    """
+
+    def __init__(
+        self, data: config.Data, split: str, key: str, exclude: Collection[str] = ()
+    ) -> None:
+        super().__init__(data, split, key, exclude)
+        self._pages = parquet_pages.Reader(data.labels)
+
+    def _bytes(self, index: int, most: int | None = None) -> bytes:
+        return self._pages(self._entry(index))
+
+
 def list_splits(data: config.Data) -> tuple[str, ...]:
     """The names of the splits; raises DataError."""
     if not data.root:
         return ()
-    return tuple(_arranged(folders.local_root(data), data.holdout, data.cache)[1].order)
+    return tuple(_arranged(data)[1].order)
 
 
 def list_paths(data: config.Data) -> Iterator[str]:
     """The paths below root of the images of all splits; raises DataError."""
-    listing, _ = _arranged(folders.local_root(data), data.holdout, data.cache)
+    listing, _ = _arranged(data)
     return map(listing.path, range(len(listing)))
 
 
-@functools.cache  # a process reads what it found at its start
-def _arranged(
-    root: Path, holdout: float, cache: str | None
-) -> tuple[image_listing.Listing, assignment.Assignment]:
-    """The images of all splits; raises DataError.
+def _arranged(data: config.Data) -> tuple[image_listing.Listing, assignment.Assignment]:
+    """The images of all splits; raises DataError."""
+    return _arranged_once(
+        folders.local_root(data), data.holdout, data.cache, data.source, data.labels
+    )
 
-    Their listing is kept in the folder `cache`, one for each root, until a file changes.
-    """
-    named = f"data.root={root}"
+
+@functools.cache  # a process reads what it found at its start
+def _arranged_once(
+    root: Path, holdout: float, cache: str | None, kind: str, labels: str | None
+) -> tuple[image_listing.Listing, assignment.Assignment]:
+    """Their listing is kept in the folder `cache`, one for each root, until a file changes."""
+    named, tables = f"data.root={root}", kind == "parquet"
     if not root.exists():
-        raise DataError(f"{named}: no such folder or tar")
+        raise DataError(f"{named}: no such folder or file")
     files = [root] if root.is_file() else [root / path for path, _ in folders.walk(root, named)]
-    facts = [FORMAT]
+    for path in files:
+        suffix = path.suffix.lower()
+        if suffix == parquet.ARROW:
+            raise DataError(f"{named}: {folders.shown(path.name)}: {parquet.NO_ARROW}")
+        if suffix == parquet.PARQUET and not tables:
+            raise DataError(f"{named}: has Parquet files; set data.source=parquet")
+    if tables:
+        files = [path for path in files if path.suffix.lower() == parquet.PARQUET]
+        if not files:
+            raise DataError(f"{named}: has no file that ends in {parquet.PARQUET}")
+    facts = [f"{FORMAT} {kind} {labels}"]
     with storage.errors_as(DataError, named):
         for path in files:
-            if path.name.lower().endswith((parquet.PARQUET, parquet.ARROW)):
-                raise DataError(
-                    f"{named}: {folders.shown(path.name)} is compressed, so that its images cannot "
-                    f"be read one by one; pack it first: vit_jax prepare NAME --from={root}"
-                )
             status = path.stat()
             facts.append(f"{path.relative_to(root)} {status.st_size} {status.st_mtime_ns}")
     # The arrangement is made anew: it takes little beside reading tars, and depends on options.
     version, place = _digest("\n".join(facts)), _digest(str(root.absolute()))
     kept = Path(cache or "~/.cache/vit_jax").expanduser() / "tars" / f"{place}.npz"
     if (listing := image_listing.Listing.load(kept, version)) is None:
-        listing = image_listing.scan([root.absolute()], key="data.root")
+        if tables:
+            listing = parquet_pages.list_images([one.absolute() for one in files], labels, named)
+        else:
+            listing = image_listing.scan([root.absolute()], key="data.root")
         try:
             listing.save(kept, version)
             log.info("%s: listed %s images; kept in %s", named, f"{len(listing):,}", kept)

@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from vit_jax import config
 from vit_jax.data import bucket, decoding
-from vit_jax.data.prepare import parquet
+from vit_jax.data.prepare import parquet_headers
 from vit_jax.inference import embedding, loading
 from vit_jax.pages import html
 from vit_jax.pages.document import Document, Gallery, PageSection, Paragraph, Picture
@@ -130,7 +130,7 @@ def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str]:
             raise ValueError(kinds)
         # Features hardly shrink; what shrinks more was made to fill the memory.
         most = SHRINK * mapped.size()
-        parquet.largest_column(file.metadata, mapped, path, ("name", "features"))
+        parquet_headers.largest_column(file, mapped, path, ("name", "features"))
         if 4 * file.metadata.num_rows * kind.list_size > most:
             raise ValueError(most)
         table = file.read(columns=["name", "features"])

@@ -26,11 +26,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
     if ".py" in reference.lower():  # the catalog's own are checked by a test
         check_read(config.build(values), config.changed(config.build(values)))
     own, source = values.get("data"), overrides.get("data.source")
-    if (
-        source in ("folder", "csv", "tar")
-        and isinstance(own, Mapping)
-        and own.get("source") != source
-    ):
+    if source in config.FILES and isinstance(own, Mapping) and own.get("source") != source:
         # Its splits belong to other data, which may have had no validation split.
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
@@ -46,7 +42,7 @@ def config_from_values(
     given = config.override(values, overrides)
     cfg = config.build(given)
     own = given.get("data", {})
-    if cfg.data.source in ("folder", "csv", "tar") and "eval_split" not in own:
+    if cfg.data.source in config.FILES and "eval_split" not in own:
         # A folder with its own validation split is meant to choose the checkpoint by it.
         test = cfg.data.test_split if "test_split" in own else split_roles.AUTO
         data = dataclasses.replace(cfg.data, eval_split=split_roles.AUTO, test_split=test)

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from vit_jax import config
-from vit_jax.data.prepare import archives, image_listing, parquet
+from vit_jax.data.prepare import archives, image_listing, parquet, parquet_headers
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
@@ -95,8 +95,8 @@ def test_what_is_damaged_or_too_large_is_named(tmp_path, monkeypatch):
         assert refusal(path).startswith("is damaged, or no Parquet file: ")
     path.write_bytes(whole)
     for largest, count in ((0, 64), (2**24, 64), (2**24 + 2**19, 62), (2**28 + 1, 3), (2**33, 1)):
-        assert parquet._batch_rows(largest) == count
-    monkeypatch.setattr(parquet, "LARGEST", 20)
+        assert parquet.batch_rows(largest) == count
+    monkeypatch.setattr(parquet_headers, "LARGEST", 20)
     assert refusal(path) == "row group 0 has more than 20 bytes"
 
 
@@ -113,50 +113,60 @@ def test_sizes_are_those_of_the_pages_whatever_the_file_says(
         found, path, compression="zstd", use_dictionary=dictionary, data_page_version=version
     )
     sizes = []
-    monkeypatch.setattr(parquet, "_batch_rows", lambda size: sizes.append(size) or 1)
+    monkeypatch.setattr(parquet, "batch_rows", lambda size: sizes.append(size) or 1)
     assert sum(len(row.data) for row in parquet.rows(path)) == 3040
     facts = pyarrow.parquet.read_metadata(path)
     assert 3040 < sizes[0] < 3080 < facts.row_group(0).column(0).total_uncompressed_size
-
-    class Lies:
-        """What a file says whose pages are larger."""
-
-        def __init__(self, facts):
-            self._facts = facts
-
-        def __getattr__(self, name):
-            if name in ("total_uncompressed_size", "total_byte_size"):
-                return 1
-            found = getattr(self._facts, name)
-            if name == "row_group":  # there is one
-                return lambda at: Lies(found(0))
-            return (lambda at: Lies(found(at))) if name == "column" else found
-
-    columns = ("image", "labels")
+    table, columns = pyarrow.parquet.ParquetFile(path), ("image", "labels")
     with pa.memory_map(str(path)) as file:
-        assert parquet.largest_column(Lies(facts), file, path, columns) == sizes[0]
-        monkeypatch.setattr(parquet, "FREE", 3000)
-        monkeypatch.setattr(parquet, "RATIO", 0.1)
+        assert parquet_headers.largest_column(table, file, path, columns) == sizes[0]
+        monkeypatch.setattr(parquet_headers, "FREE", 3000)
+        monkeypatch.setattr(parquet_headers, "RATIO", 0.1)
         with pytest.raises(DataError, match="row group 0 has more than 3,000 bytes"):
-            parquet.largest_column(Lies(facts), file, path, columns)
+            parquet_headers.largest_column(table, file, path, columns)
         monkeypatch.undo()
-        monkeypatch.setattr(Lies, "num_row_groups", 99, raising=False)
+        groups = list(parquet_headers.row_groups(table, file))
+        monkeypatch.setattr(parquet_headers, "row_groups", lambda *_: groups * 99)
         with pytest.raises(DataError, match="row group [1-9].? lies outside of the file"):
-            parquet.largest_column(Lies(facts), file, path, columns)  # 99 times the same pages
-        monkeypatch.setattr(Lies, "data_page_offset", 10**6, raising=False)
-        monkeypatch.setattr(Lies, "has_dictionary_page", False, raising=False)
+            parquet_headers.largest_column(table, file, path, columns)
+        far = [one._replace(start=one.start + 10**6, end=one.end + 10**6) for one in groups[0][1]]
+        monkeypatch.setattr(
+            parquet_headers, "row_groups", lambda *_: [groups[0]._replace(columns=far)]
+        )
         with pytest.raises(DataError, match="row group 0 lies outside of the file"):
-            parquet.largest_column(Lies(facts), file, path, columns)
+            parquet_headers.largest_column(table, file, path, columns)
+
+
+@pytest.mark.parametrize("codec", ["snappy", "lz4", "none"])
+def test_columns_of_row_groups_are_those_that_arrow_tells(tmp_path, codec):
+    path = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(hugging_face(), path, row_group_size=2, compression=codec)
+    table = pyarrow.parquet.ParquetFile(path)
+    with pa.memory_map(str(path)) as file:
+        groups = list(parquet_headers.row_groups(table, file))
+    assert len(groups) == 3
+    codecs = {"SNAPPY": 1, "LZ4": 7, "UNCOMPRESSED": 0}
+    for at, (rows, columns) in enumerate(groups):
+        facts = table.metadata.row_group(at)
+        assert rows == facts.num_rows
+        for number, one in enumerate(columns):
+            told = facts.column(number)
+            assert one == (
+                told.dictionary_page_offset or told.data_page_offset,
+                one.start + told.total_compressed_size,
+                codecs[told.compression],
+                told.statistics.null_count,
+            )
 
 
 def test_a_file_that_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "FREE", 2**20)
+    monkeypatch.setattr(parquet_headers, "FREE", 2**20)
     images = pa.array([{"bytes": bytes(2**20), "path": None}], IMAGE)
     path = tmp_path / "train.parquet"
     pyarrow.parquet.write_table(pa.table({"image": images, "y": [0]}), path, compression="zstd")
     assert path.stat().st_size < 2**15
     assert refusal(path) == "row group 0 has more than 1,048,576 bytes"
-    monkeypatch.setattr(parquet, "RATIO", 2**10)
+    monkeypatch.setattr(parquet_headers, "RATIO", 2**10)
     assert [len(row.data) for row in parquet.rows(path)] == [2**20]
 
 
@@ -167,17 +177,24 @@ def test_a_file_that_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeyp
         (b"\x15\x00\x15\x02", "is cut off"),
         (b"\x25\x02\x00", "does not say how large"),
         (b"\x25\x02\x15\x01\x00", "does not say how large"),
-        (b"\x1c" * 20, "nested too deeply"),
+        (b"\x6c" * 20, "nested too deeply"),
         (b"\x15" + b"\xff" * 11, "more than 64 bits"),
-        (b"\x19\x00", "field of kind 9"),
-        (b"\x18\xff\xff\xff\x7f\x00", "is cut off"),
+        (b"\x1b\x00", "field of another kind, 11"),
+        (b"\x6b\x00", "field of kind 11"),
+        (b"\x19\x00", "field of another kind, 9"),
+        (b"\x69\x15\x01", "is cut off"),
+        (b"\x69\xf1" + b"\xff" * 9 + b"\x01", "is cut off"),
+        (b"\x69" + b"\x19" * 20, "nested too deeply"),
+        (b"\x68\xff\xff\xff\x7f\x00", "is cut off"),
     ],
 )
 def test_a_damaged_header_of_a_page_is_an_error(header, problem):
     with pytest.raises(ValueError, match=problem):
-        parquet._page(memoryview(header))
-    whole = b"\x15\x00\x15\x08\x15\x06\x2c\x15\x02\x11\x18\x03abc\x00\x00"
-    assert parquet._page(memoryview(whole + header)) == (len(whole), 4, 3)
+        parquet_headers.parse_page((header), 0)
+    whole = b"\x15\x00\x15\x08\x15\x06\x2c\x15\x02\x11\x28\x03abc\x00\x00"
+    page = parquet_headers.parse_page((whole + header), 100)
+    assert page[:4] == (100, 100 + len(whole), 103 + len(whole), 4)
+    assert page[4:] == (parquet_headers.DATA, {1: 1, 2: 1})
 
 
 def test_rows_without_an_image_are_counted_as_none(tmp_path):

@@ -37,9 +37,9 @@ class Listing:
         self._pending: list[FileEntry] = []
         self.ignored: list[str] = []
 
-    def add(self, found: FileEntry) -> None:
-        """Adds an image, or records a file without an image suffix as ignored."""
-        if not found.path.lower().endswith(SUFFIXES):
+    def add(self, found: FileEntry, *, any_name: bool = False) -> None:
+        """Adds an image; a file without an image suffix is recorded as ignored, unless any is."""
+        if not any_name and not found.path.lower().endswith(SUFFIXES):
             self.ignored.append(found.path)
             return
         self._pending.append(found)

@@ -1,28 +1,29 @@
 """Images and labels in Parquet files, as Hugging Face stores datasets."""
 
+import contextlib
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from vit_jax.data import splits
+from vit_jax.data.prepare import parquet_headers
 from vit_jax.data.source import DataError
 from vit_jax.utils.storage import reason
 
 Path = pathlib.Path
 
 PARQUET, ARROW = ".parquet", ".arrow"
+NO_ARROW = (
+    "Arrow files are not read; with the library `datasets`: "
+    'load_from_disk(FOLDER)["train"].to_parquet("train.parquet")'
+)
 ROWS = 64  # in memory at a time
 MEMORY = 2**30  # bytes of these, if their values are no larger than a column
-LARGEST = 2**33  # bytes of a row group
-FREE = 2**26  # bytes that a row group of any file may unpack to; more, up to RATIO times its file
-RATIO = 32
-HEADER = 2**24  # bytes of a page's header, as in Arrow
-DEEPEST = 8  # structures in one another; a page's header has three
 STARTS = {
     b"\xff\xd8": ".jpg",
     b"\x89PNG": ".png",
@@ -58,36 +59,45 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
     Raises DataError for a damaged file, and for one without columns of images and labels.
     """
     if path.suffix.lower() == ARROW:  # damage can end the process: 18 of 2,000 files did
-        raise DataError(
-            f"{path}: Arrow files are not read; with the library `datasets`: "
-            'load_from_disk(FOLDER)["train"].to_parquet("train.parquet")'
+        raise DataError(f"{path}: {NO_ARROW}")
+    with opened(path, label) as (file, table, columns):
+        names = (columns.image, columns.label)
+        named, number, size = (
+            row_names(path),
+            0,
+            batch_rows(parquet_headers.largest_column(table, file, path, names)),
         )
-    split = split_name(path)
-    parents = f"{split}/" if split else ""
+        for batch in table.iter_batches(size, columns=[*names]):
+            images, labels = batch.column(0), batch.column(1)
+            for image, value in zip(images, labels, strict=True):
+                image = image.as_py()
+                data = image["bytes"] if isinstance(image, dict) else image
+                kind = class_name(value.as_py(), columns, str(path))
+                if kind is None or not data:
+                    yield ParquetRow(named(number), b"")
+                else:
+                    suffix = next((s for start, s in STARTS.items() if data.startswith(start)), "")
+                    yield ParquetRow(f"{named(number, kind)}{suffix}", data)
+                number += 1
+
+
+@contextlib.contextmanager
+def opened(
+    path: Path, label: str | None, option: str = "--label"
+) -> Iterator[tuple[pa.NativeFile, pyarrow.parquet.ParquetFile, Columns]]:
+    """A file, mapped into memory, with its table and columns, of which `option` names the labels.
+
+    Raises DataError, also for what goes wrong while it is open.
+    """
     try:
         with pa.memory_map(str(path)) as file:
             table = pyarrow.parquet.ParquetFile(file)
-            columns = find_columns(table.schema_arrow, str(path), label)
-            names = (columns.image, columns.label)
-            number, size = 0, _batch_rows(largest_column(table.metadata, file, path, names))
-            for batch in table.iter_batches(size, columns=[*names]):
-                images, labels = batch.column(0), batch.column(1)
-                for image, value in zip(images, labels, strict=True):
-                    name = f"{path.stem}-{number:08d}"
-                    number += 1
-                    image = image.as_py()
-                    data = image["bytes"] if isinstance(image, dict) else image
-                    kind = class_name(value.as_py(), columns, str(path))
-                    if kind is None or not data:
-                        yield ParquetRow(f"{parents}{name}", b"")
-                        continue
-                    suffix = next((s for start, s in STARTS.items() if data.startswith(start)), "")
-                    yield ParquetRow(f"{parents}{kind}/{name}{suffix}", data)
+            yield file, table, find_columns(table.schema_arrow, str(path), label, option)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: is damaged, or no Parquet file: {reason(error)}") from None
 
 
-def _batch_rows(largest: int) -> int:
+def batch_rows(largest: int) -> int:
     """Rows to read at a time, of columns that unpack to at most `largest` bytes.
 
     A value that a dictionary holds once may be that of every row, and as large as its column.
@@ -95,88 +105,9 @@ def _batch_rows(largest: int) -> int:
     return max(1, min(ROWS, MEMORY // max(1, largest)))
 
 
-def largest_column(
-    metadata: pyarrow.parquet.FileMetaData, file: pa.NativeFile, path: Path, names: Sequence[str]
-) -> int:
-    """The most bytes that a column of a row group unpacks to, of those that are read.
-
-    By the headers of its pages: Arrow unpacks a page into as many bytes as its header says,
-    whatever the end of the file says. Raises DataError for a row group of too many.
-    """
-    length, read, largest = file.size(), 0, 0
-    most = min(LARGEST, max(FREE, RATIO * length))
-    for at in range(metadata.num_row_groups):
-        group, total = metadata.row_group(at), 0
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema.partition(".")[0] not in names:
-                continue
-            place = column.data_page_offset
-            if column.has_dictionary_page and 0 < column.dictionary_page_offset < place:
-                place = column.dictionary_page_offset  # as Arrow reads it
-            end, unpacked = place + column.total_compressed_size, 0
-            read += end - place
-            if not 0 <= place <= end <= length or read > length:
-                raise DataError(f"{path}: is damaged: row group {at} lies outside of the file")
-            while place < end:
-                file.seek(place)
-                header = memoryview(file.read_buffer(min(HEADER, end - place)))
-                head, size, packed = _page(header.cast("B"))
-                place, unpacked = place + head + packed, unpacked + size
-                if total + unpacked > most:
-                    raise DataError(f"{path}: row group {at} has more than {most:,} bytes")
-            total, largest = total + unpacked, max(largest, unpacked)
-    return largest
-
-
-def _page(data: memoryview) -> tuple[int, int, int]:
-    """The bytes of a page's header, and those of its page, unpacked and packed.
-
-    Source: PageHeader of parquet.thrift, in Thrift's compact protocol. Raises ValueError.
-    """
-    place, sizes = 0, {2: -1, 3: -1}
-
-    def number() -> int:
-        nonlocal place
-        value = 0
-        for shift in range(0, 64, 7):
-            byte, place = data[place], place + 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number of a page's header has more than 64 bits")
-
-    def structure(depth: int) -> None:
-        nonlocal place
-        if depth > DEEPEST:
-            raise ValueError("a page's header is nested too deeply")
-        field = 0
-        while start := data[place]:
-            place += 1
-            kind, step = start & 15, start >> 4
-            field = field + step if step else number()
-            if kind in (4, 5, 6):  # whole numbers
-                value = number()
-                if not depth and field in sizes:
-                    sizes[field] = value >> 1 ^ -(value & 1)
-            elif kind == 8:  # a text
-                size = number()
-                place += size
-            elif kind == 12:
-                structure(depth + 1)
-            elif kind not in (1, 2):  # true and false; no field is a list, a map or a fraction
-                raise ValueError(f"a page's header has a field of kind {kind}")
-        place += 1
-
-    try:
-        structure(0)
-    except IndexError:
-        raise ValueError("a page's header is cut off") from None
-    if min(sizes.values()) < 0:
-        raise ValueError("a page's header does not say how large the page is")
-    return place, sizes[2], sizes[3]
-
-
-def find_columns(schema: pa.Schema, path: str, label: str | None) -> Columns:
+def find_columns(
+    schema: pa.Schema, path: str, label: str | None, option: str = "--label"
+) -> Columns:
     """The columns to read, by Hugging Face's description of the file, else by their types.
 
     Raises DataError if there is no such column, or more than one.
@@ -192,7 +123,7 @@ def find_columns(schema: pa.Schema, path: str, label: str | None) -> Columns:
     if len(images) != 1:
         raise DataError(f"{path}: {_counted('column of images', images, schema)}")
     if len(labels) != 1:
-        remedy = "; name one: --label=COLUMN" if labels else ""
+        remedy = f"; name one: {option}=COLUMN" if labels else ""
         what = "column of labels" if label is None else f"column {label} of labels"
         raise DataError(f"{path}: {_counted(what, labels, schema)}{remedy}")
     kind = schema.field(labels[0]).type
@@ -249,6 +180,16 @@ def class_name(value: object, columns: Columns, path: str) -> str | None:
 def folder_name(name: str) -> str | None:
     """A class name as the name of a folder: without slashes; None if nothing is left."""
     return name.strip().strip("/").replace("/", "_") or None
+
+
+def row_names(path: Path) -> Callable[..., str]:
+    """What names a row of a file by its number and its class, if any: `SPLIT/CLASS/FILE-ROW`."""
+    split, stem = split_name(path), path.stem
+
+    def name(number: int, kind: str | None = None) -> str:
+        return "/".join(filter(None, (split, kind, f"{stem}-{number:08d}")))
+
+    return name
 
 
 def split_name(path: Path) -> str | None:

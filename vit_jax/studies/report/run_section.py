@@ -4,6 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 
+from vit_jax import config
 from vit_jax.data import split_roles
 from vit_jax.inference.inspect import figure_index
 from vit_jax.pages import charts
@@ -60,9 +61,7 @@ def lead(run: StoredRun) -> str:
     size = f" with {run.parameters:,} parameters" if run.parameters else ""
     examples = run.record.get("examples")
     images = f"{examples:,} images of " if examples else ""
-    source = (
-        data.name or (data.root if data.source in ("folder", "csv", "tar") else None) or data.source
-    )
+    source = data.name or (data.root if data.source in config.FILES else None) or data.source
     began = f", begun with {run.cfg.init_from}" if run.cfg.init_from else ""
     model = formatting.model(run.cfg)
     return (

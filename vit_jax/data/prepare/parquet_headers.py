@@ -1,0 +1,232 @@
+"""What a Parquet file says of its row groups and pages, read without unpacking any of them.
+
+Arrow's own objects for that end the process on some damaged files.
+"""
+
+import collections
+import pathlib
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from vit_jax.data.source import DataError
+
+Path = pathlib.Path
+
+LARGEST = 2**33  # bytes of a row group
+FREE = 2**26  # bytes that a row group of any file may unpack to; more, up to RATIO times its file
+RATIO = 32
+HEADER = 2**24  # bytes of a page's header, as in Arrow
+DEEPEST = 8  # structures in one another; the end of a file has four
+DATA, DICTIONARY, DATA_2 = 0, 2, 3  # kinds of pages
+OWN = {DATA: 5, DICTIONARY: 7, DATA_2: 8}  # the field of a page's header that has its own one
+# Fields that are read, by number: numbers, structures, and lists of structures. Source:
+# PageHeader and FileMetaData of parquet.thrift.
+OF_PAGE = dict.fromkeys((1, 2, 3)) | {
+    5: dict.fromkeys((1, 2, 3)),
+    7: dict.fromkeys((1, 2)),
+    8: dict.fromkeys((1, 4, 5, 6, 7)),
+}
+OF_COLUMN = {4: None, 7: None, 9: None, 11: None, 12: {3: None}}
+OF_FILE = {4: [{1: [{3: OF_COLUMN}], 3: None}]}
+
+
+class Column(NamedTuple):
+    """A column of a row group.
+
+    Attributes:
+      start, end: of its pages in the file.
+      codec: the number of what they are compressed by.
+      missing: rows without a value; None: the file does not say.
+    """
+
+    start: int
+    end: int
+    codec: int
+    missing: int | None
+
+
+class RowGroup(NamedTuple):
+    """How many rows it has, and its columns in the order of the schema."""
+
+    rows: int
+    columns: tuple[Column, ...]
+
+
+class Page(NamedTuple):
+    """A page of a column of a row group.
+
+    Attributes:
+      place: of its header in the file.
+      body: of what follows the header.
+      end: of the page.
+      size: bytes that it unpacks to.
+      kind: DATA, DICTIONARY, DATA_2 or another.
+      own: numbers and flags of the header of its kind, by the numbers of their fields.
+    """
+
+    place: int
+    body: int
+    end: int
+    size: int
+    kind: int
+    own: Mapping[int, int]
+
+
+def largest_column(
+    table: pyarrow.parquet.ParquetFile, file: pa.NativeFile, path: Path, names: Sequence[str]
+) -> int:
+    """The most bytes that a column of a row group unpacks to, of those that are read.
+
+    Raises DataError for a row group of too many.
+    """
+    sizes = collections.Counter[tuple[int, int]]()
+    for group, column, page in pages(table, file, path, names):
+        sizes[group, column] += page.size
+    return max(sizes.values(), default=0)
+
+
+def pages(
+    table: pyarrow.parquet.ParquetFile, file: pa.NativeFile, path: Path, names: Sequence[str]
+) -> Iterator[tuple[int, int, Page]]:
+    """Yields the pages of some columns, with the numbers of their row group and column.
+
+    By the headers of the pages: Arrow unpacks a page into as many bytes as its header says,
+    whatever the end of the file says. Raises DataError for a row group of too many, and ValueError
+    for a damaged header.
+    """
+    length, read = file.size(), 0
+    most = min(LARGEST, max(FREE, RATIO * length))
+    wanted = [n for n, p in enumerate(leaves(table)) if p.partition(".")[0] in names]
+    for at, group in enumerate(row_groups(table, file)):
+        total = 0
+        for number in wanted:
+            place, end, _, _ = group.columns[number]
+            read += end - place
+            if not 0 <= place <= end <= length or read > length:
+                raise DataError(f"{path}: is damaged: row group {at} lies outside of the file")
+            while place < end:
+                file.seek(place)
+                page = parse_page(file.read_buffer(min(HEADER, end - place)), place)
+                place, total = page.end, total + page.size
+                if total > most:
+                    raise DataError(f"{path}: row group {at} has more than {most:,} bytes")
+                yield at, number, page
+
+
+def leaves(table: pyarrow.parquet.ParquetFile) -> list[str]:
+    """The paths of the columns in the schema, such as `image.bytes`."""
+    return [table.schema.column(number).path for number in range(len(table.schema))]
+
+
+def row_groups(table: pyarrow.parquet.ParquetFile, file: pa.NativeFile) -> Iterator[RowGroup]:
+    """Yields the row groups of a file that Arrow has opened; raises ValueError."""
+    file.seek(file.size() - 8)
+    (size,) = struct.unpack("<I", file.read(4))
+    file.seek(file.size() - 8 - size)
+    found = _Compact(file.read_buffer(size)).structure(OF_FILE)
+    for group in found.get(4, ()):
+        columns = tuple(map(_column, group.get(1, ())))
+        if len(columns) != len(table.schema):
+            raise ValueError("a row group has other columns than its file")
+        yield RowGroup(group.get(3, -1), columns)
+
+
+def _column(found: Mapping[int, Any]) -> Column:
+    about = found.get(3, {})
+    start, dictionary = about.get(9, -1), about.get(11, 0)
+    start = dictionary if 0 < dictionary < start else start  # as Arrow reads it
+    missing = about.get(12, {}).get(3)
+    return Column(start, start + about.get(7, -1), about.get(4, -1), missing)
+
+
+def parse_page(data: bytes | pa.Buffer, place: int) -> Page:
+    """A page by its header, which is at `place` in its file and at the start of `data`.
+
+    Raises ValueError.
+    """
+    header = _Compact(data)
+    found = header.structure(OF_PAGE)
+    size, packed, kind = (found.get(field, -1) for field in (2, 3, 1))
+    if min(size, packed) < 0:
+        raise ValueError("a header does not say how large its page is")
+    body = place + header.at
+    return Page(place, body, body + packed, size, kind, found.get(OWN.get(kind, -1), {}))
+
+
+class _Compact:
+    """Structures in Thrift's compact protocol, of which wanted fields are read."""
+
+    def __init__(self, data: bytes | pa.Buffer) -> None:
+        self._data, self.at = memoryview(data).cast("B"), 0
+
+    def structure(self, wanted: Mapping[int, Any]) -> dict[int, Any]:
+        """The values of some fields that are there, and moves behind all; raises ValueError."""
+        try:
+            return self._structure(wanted, 0)
+        except IndexError:
+            raise ValueError("a header is cut off") from None
+
+    def _structure(self, wanted: Mapping[int, Any], depth: int) -> dict[int, Any]:
+        if depth > DEEPEST:
+            raise ValueError("a header is nested too deeply")
+        found, field = {}, 0
+        while start := self._data[self.at]:
+            self.at += 1
+            kind, step = start & 15, start >> 4
+            field = field + step if step else self._number()
+            if field in wanted:
+                found[field] = self._value(kind, wanted[field], depth)
+            else:
+                self._value(kind, {}, depth, skip=True)
+        self.at += 1
+        return found
+
+    def _value(self, kind: int, wanted: Any, depth: int, *, skip: bool = False) -> Any:
+        expected = {dict: (12,), list: (9,)}.get(type(wanted), (1, 2, 4, 5, 6))
+        if not skip and kind not in expected:
+            raise ValueError(f"a header has a field of another kind, {kind}")
+        match kind:
+            case 1 | 2:
+                return 2 - kind  # true and false
+            case 4 | 5 | 6:
+                value = self._number()
+                return value >> 1 ^ -(value & 1)
+            case 12:
+                return self._structure(wanted, depth + 1)
+            case 9:
+                return self._list(wanted, depth, skip=skip)
+            case 3 | 7 | 8:  # a byte, a fraction, a text
+                size = {3: 1, 7: 8}.get(kind) or self._number()
+                self.at += size
+                return None
+        raise ValueError(f"a header has a field of kind {kind}")
+
+    def _list(self, wanted: Any, depth: int, *, skip: bool) -> list[Any]:
+        if depth > DEEPEST:
+            raise ValueError("a header is nested too deeply")
+        head = self._data[self.at]
+        self.at += 1
+        kind, count = head & 15, head >> 4
+        count = self._number() if count == 15 else count
+        kind = 3 if kind in (1, 2) else kind  # in lists these are bytes
+        inner, found = {} if skip else wanted[0], []
+        for _ in range(count):
+            value = self._value(kind, inner, depth + 1, skip=skip)
+            self._data[self.at - 1]
+            if not skip:
+                found.append(value)
+        return found
+
+    def _number(self) -> int:
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self._data[self.at]
+            self.at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("a number of a header has more than 64 bits")
