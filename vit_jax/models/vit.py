@@ -275,7 +275,12 @@ class ViT(Stack, layers.WithHead):
             mean = jnp.sum(tokens, axis=1, where=mask) / lengths
         if self.model.pooling not in ("max", "gap_max"):
             return mean
-        largest = tokens.max(axis=1, where=mask, initial=None if mask is None else -jnp.inf)
+        # By index. The gradient of `max` goes to the tokens equal to it, and is NaN if there is none:
+        # a fused program may compute them again and round otherwise.
+        kept = tokens if mask is None else jnp.where(mask, tokens, -jnp.inf)
+        first = jnp.argmax(kept, axis=1, keepdims=True)
+        index = jnp.arange(tokens.shape[1], dtype=first.dtype)[None, :, None]
+        largest = jnp.sum(tokens, axis=1, where=index == first)
         return largest if self.model.pooling == "max" else (mean + largest) / 2
 
     def position_tables(self) -> jax.Array:
@@ -349,7 +354,7 @@ def take_rows(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def unstack(stacked: M, depth: int, dtype: jnp.dtype) -> list[M]:
-    """The layers of a stack one by one, cast to `dtype` except norms and biases of logits.
+    """The layers of a stack one by one, cast to `dtype` except norms, biases of logits and angles.
 
     Gradients of their slices are stacked in `dtype`, in which they are exact. Stacked in float32,
     as they would be automatically, they cost the step twice the bytes to write and read.
@@ -357,7 +362,7 @@ def unstack(stacked: M, depth: int, dtype: jnp.dtype) -> list[M]:
 
     def slices(path: jax.tree_util.KeyPath, leaf: jax.Array) -> tuple[jax.Array, ...]:
         name = jax.tree_util.keystr(path)
-        exact = "norm" in name or "relative_bias" in name
+        exact = any(part in name for part in ("norm", "relative_bias", "frequencies"))
         own, compute = leaf.dtype, leaf.dtype if exact else dtype
         unstacked = jax.custom_vjp(lambda leaf: tuple(leaf[i] for i in range(depth)))
         unstacked.defvjp(
