@@ -1,6 +1,8 @@
 """Prints the table of docs/weights.md: what each kind of model loses on its way in and out.
 
-    JAX_PLATFORMS=cpu python -m research.parity [KIND ...]
+    JAX_PLATFORMS=cpu python -m research.parity [--record] [KIND ...]
+
+With --record each row is added to docs/records/parity.jsonl too.
 
 For a fixture of every kind (tests/fixtures/weights), as largest differences:
     in      between our logits and those of the library that made it
@@ -9,6 +11,7 @@ For a fixture of every kind (tests/fixtures/weights), as largest differences:
     export  between the StableHLO program, read back, and our forward pass on the same pixels
 """
 
+import argparse
 import dataclasses
 import pathlib
 import sys
@@ -23,10 +26,12 @@ import foreign
 from containers import FIXTURES
 from vit_jax import weights
 from vit_jax.inference import export, loading
+from vit_jax.runtime import provenance
 from vit_jax.training import normalization
-from vit_jax.utils import tree_utils
+from vit_jax.utils import storage, tree_utils
 from vit_jax.weights import mapping
 
+RECORD = pathlib.Path(__file__).parents[1] / "docs/records/parity.jsonl"
 KINDS = {
     "ViT, Google": ("vit_tiny_token.npz",),
     "ViT, big_vision": ("bv_vit_tok.npz", "bv_vit_map.npz"),
@@ -54,9 +59,15 @@ KINDS = {
         "backbones/timm_pe_spatial_token",
         "backbones/timm_pe_lang",
     ),
-    "Perception Encoder, core": ("backbones/timm_pe_core", "backbones/timm_pe_core_heads"),
+    "Perception Encoder, core": (
+        "backbones/timm_pe_core",
+        "backbones/timm_pe_core_heads",
+        "backbones/timm_pe_core_gigantic",
+    ),
     "AIMv2": ("backbones/timm_aimv2", "backbones/hf_aimv2"),
+    "RADIO, of one size": ("backbones/timm_radio", "backbones/timm_unnormed"),
     "RoPE-ViT": ("backbones/timm_rope", "backbones/timm_rope_avg"),
+    "RoPE-ViT, mixed": ("backbones/timm_rope_mixed", "backbones/timm_rope_mixed_ape"),
     "BEiT, BEiT v2": ("backbones/timm_beit", "backbones/hf_beit"),
     "TIPS": ("backbones/tips_scenic", "backbones/tips_scenic_giant"),
 }
@@ -145,14 +156,38 @@ def measured(name):
         }
 
 
-def row(kind, found):
+def summarized(kind):
+    """The columns of a kind, over all its fixtures."""
+    found = [measured(name) for name in KINDS[kind]]
+    worst = {key: float(max(one[key] for one in found)) for key in ("in", "out", "export")}
+    return {"kind": kind, **worst} | {
+        key: all(bool(one[key]) for one in found) for key in ("same", "train")
+    }
+
+
+def row(found):
     """A line of the table."""
-    into, out, program = (max(one[key] for one in found) for key in ("in", "out", "export"))
-    equal = " =" if all(one["same"] for one in found) else ""
-    steps = "yes" if all(one["train"] for one in found) else "no"
-    return f"| {kind} | {into:.0e} | {out:.0e}{equal} | {steps} | {program:.0e} |"
+    equal = " =" if found["same"] else ""
+    steps = "yes" if found["train"] else "no"
+    errors = "{kind} | {in:.0e} | {out:.0e}".format_map(found)
+    return f"| {errors}{equal} | {steps} | {found['export']:.0e} |"
+
+
+def main():
+    """Measures, prints and records."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help="those of the table")
+    parser.add_argument("--record", action="store_true", help="add the rows to docs/records")
+    options = parser.parse_args()
+    if unknown := set(options.kinds) - KINDS.keys():
+        parser.error(f"{min(unknown)}: no such kind; there are: {', '.join(KINDS)}")
+    for kind in options.kinds or KINDS:
+        found = summarized(kind)
+        print(row(found), flush=True)
+        if options.record:
+            storage.append_line(RECORD, found | provenance.fields("cpu", {"jax": jax.__version__}))
+    return 0
 
 
 if __name__ == "__main__":
-    for kind in sys.argv[1:] or KINDS:
-        print(row(kind, [measured(name) for name in KINDS[kind]]), flush=True)
+    sys.exit(main())

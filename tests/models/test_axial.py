@@ -40,7 +40,7 @@ def filled(module):
 # AxialViT
 
 
-def layer(model, p, x):
+def layer(model, p, x, *_):
     """An axial layer in float64, line by line."""
     for half in ("row", "column"):
         q = vit_reference.under(p, f"{half}/")
@@ -50,10 +50,10 @@ def layer(model, p, x):
         attend = functools.partial(vit_reference.attend, vit_reference.under(q, "attention/"))
         if half == "row":
             for r in range(GRID[0]):
-                mixed[:, r] = attend(y[:, r], y[:, r], model.heads)[0]
+                mixed[:, r] = attend(y[:, r], y[:, r], model)[0]
         else:
             for c in range(GRID[1]):
-                mixed[:, :, c] = attend(y[:, :, c], y[:, :, c], model.heads)[0]
+                mixed[:, :, c] = attend(y[:, :, c], y[:, :, c], model)[0]
         x = x + mixed.reshape(x.shape)
         y = vit_reference.norm(x, q["norm2/scale"], q["norm2/bias"], model.norm_epsilon)
         x = x + vit_reference.mlp(vit_reference.under(q, "mlp/"), y, model)

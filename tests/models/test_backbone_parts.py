@@ -141,6 +141,27 @@ def test_rotary_positions_against_complex_numbers(span, reference):
         np.testing.assert_allclose(given, pairs * np.exp(1j * angles), rtol=0, atol=1e-5)
 
 
+def test_learned_rotary_frequencies_begin_as_those_of_the_base():
+    """RoPE-Mixed: each head turns by the product of a frequency per axis and the position."""
+    rotary = positions.Rotary((2, 3), 1, 8, 10.0, "patches")
+    x = np.random.default_rng(0).normal(size=(1, 7, 3, 8)).astype(np.float32)
+    learned = np.asarray(rotary.initial(3, rngs=nnx.Rngs(0)))
+    turned = np.asarray(rotary.rotate(x, None, learned))
+    np.testing.assert_array_equal(turned[:, 0], x[:, 0])
+    pairs, given = (array[..., :4] + 1j * array[..., 4:] for array in (x, turned))
+    for patch in range(6):
+        row, column = divmod(patch, 3)
+        angles = row * learned[0] + column * learned[1]
+        expected = pairs[:, 1 + patch] * np.exp(1j * angles)
+        np.testing.assert_allclose(given[:, 1 + patch], expected, rtol=0, atol=1e-5)
+    # Two axes of equal length at right angles, pointing elsewhere in each head.
+    plane = learned[1] + 1j * learned[0]
+    expected = np.tile(10.0 ** -np.array([0, 0.5]), 2)
+    np.testing.assert_allclose(np.abs(plane), np.tile(expected, (3, 1)), rtol=1e-5)
+    np.testing.assert_allclose(plane[:, 2:] / plane[:, :2], 1j, atol=1e-5)
+    assert np.abs(np.diff(np.angle(plane[:, 0]))).min() > 0.01
+
+
 @pytest.mark.slow
 def test_rotary_positions_fit_any_size_and_every_attention():
     params = random(tiny(**DINOV3))
@@ -480,7 +501,8 @@ MODERN = {
     | {"patch_norm": True, "pooling_prefix": True}
     | {"biasless": ("patches", "key"), "pooling": "map"},  # which reads the GELU
     "attention": {"mlp": "swiglu", "sub_norm": ("attention", "mlp"), "layer_scale": 0.1}
-    | {"rotary": 10000.0, "rotary_grid": (2, 2), "relative_bias": "layers", "init": "beit"}
+    | {"rotary": 10000.0, "rotary_grid": (2, 2), "rotary_learned": True}
+    | {"relative_bias": "layers", "init": "beit"}
     | {"pooling": "gap", "norm_place": "pooled"},
 }
 

@@ -32,6 +32,7 @@ PARTS = [
     {"relative_bias": "shared", "position": "none", "registers": 1},
     {"norm": "rms", "qk_norm": True, "stem_norm": True, "pooling": "map"},
     {"pooling": "map", "pooling_heads": 1, "pooling_prefix": True, "class_token": True},
+    {"pooling": "map", "pooling_mlp_dim": 20, "rotary": 10.0, "rotary_learned": True},
     {"norm": "rms", "patch_norm": True, "mlp": "swiglu", "pooling": "gap"},
 ]
 

@@ -23,6 +23,7 @@ def tiny(image_size=(8, 8), channels=3, dtype="float32", **changes):
 # Values
 
 
+MAP = {"pooling": "map", "pooling_prefix": True, "pooling_heads": 4, "pooling_mlp_dim": 20}
 WIDE = {"image_size": (8, 12)}  # 2 rows of 3 tokens, so that neither may pass for the other
 
 
@@ -54,6 +55,17 @@ WIDE = {"image_size": (8, 12)}  # 2 rows of 3 tokens, so that neither may pass f
         ({"representation_size": 7, "representation_activation": "relu"}, {}),
         ({"representation_size": 7, "representation_activation": "silu"}, {}),
         ({"patch_remainder": "drop"}, {"image_size": (11, 14)}),
+        ({"registers": 2, "distillation": True, "pooling": "distilled", "layer_scale": 0.1}
+         | {"mlp": "swiglu", "stem_norm": True, "patch_norm": True}, WIDE),
+        (MAP | {"class_token": True, "norm": "rms", "qk_norm": True, "gelu": "quick"}, WIDE),
+        *(({"rotary": 100.0, "rotary_span": span, "position": "none", "registers": 1}, WIDE)
+          for span in ("separate", "max", "min", "patches")),
+        ({"rotary": 100.0, "rotary_grid": (16, 12), "rotary_offset": 1.0, "norm_place": "none"}
+         | {"sub_norm": ("attention", "mlp"), "biasless": ("key", "mlp", "head")}, WIDE),
+        *(({"rotary": 10.0, "rotary_learned": True, "rotary_span": span}, WIDE)
+          for span in ("patches", "max")),
+        *(({"relative_bias": bias, "position": "none", "registers": 1, "pooling": "map"}, WIDE)
+          for bias in ("layers", "shared")),
         *(
             (dict(zip(("position", "position_place", "pooling"), kind.split(), strict=True)), WIDE)
             for kind in (

@@ -46,6 +46,7 @@ def sequences(number):
         {"position": "none", "rotary": 100.0, "rotary_span": "min"},
         {"rotary": 100.0, "rotary_grid": (16, 16)},
         {"rotary": 100.0, "rotary_span": "patches", "rotary_offset": 1.0, "norm_place": "none"},
+        {"rotary": 10.0, "rotary_span": "patches", "rotary_learned": True, "registers": 1},
         {"rotary": 100.0, "registers": 3, "distillation": True, "pooling": "distilled"},
         {"position_place": "layers"},
         {"position_place": "shared", "attention": "xla", "pooling": "map"},

@@ -228,10 +228,6 @@ def test_views_that_nothing_here_makes_are_refused_unless_another_is_set(tmp_pat
         ({"blocks__0__attn__q_bias": (24,)}, "biases of queries and values only"),
         ({"attn_pool__q_norm__weight": (8,)}, "normalized queries and keys in its pooling"),
         ({"blocks__0__attn__rel_pos_h": (3, 8)}, "relative positions"),
-        (
-            {"rope__freqs": (2, 1, 3, 4)},
-            "frequencies of rotary positions that each head of each layer learns",
-        ),
         ({"rope__cos": (2, 8)}, "rotary positions"),
         ({"attn_pool__pos_embed": (17, 24)}, "positions in its attention pooling"),
         ({"patch_embed__backbone__bn1__running_mean": (32,)}, "BatchNorm"),
@@ -268,11 +264,6 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
             "global_pool=token: cls_token is missing",
         ),
         ({"model_args": 3}, "model_args: must be a JSON object"),
-        (
-            {"architecture": "vit_pe_core_gigantic_patch14_448"},
-            "architecture=vit_pe_core_gigantic_patch14_448: this model of timm is not supported, "
-            "as the MLP of its attention pooling has a width of its own",
-        ),
         (
             {"architecture": "eva02_enormous_patch14_clip_224"},
             "architecture=eva02_enormous_patch14_clip_224: this model of timm is not supported, as "

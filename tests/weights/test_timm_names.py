@@ -24,7 +24,7 @@ from vit_jax.weights.families import timm, timm_vit
 
 TABLE = foreign.FOLDER / "timm_names.csv"
 WHOLE = "resnetv2_50x1_bit"
-OPEN = {"model.rotary", timm_vit.NORMS_FIRST}  # by which look-alikes differ
+OPEN = ("model.rotary", timm_vit.NORMS_FIRST)  # by which look-alikes differ
 
 
 @functools.cache
@@ -78,8 +78,7 @@ def test_every_name_of_timm_has_its_verdict():
     }
 
 
-@pytest.mark.parametrize("name", ["vit_base_patch16_rpn_224", "vit_pe_core_gigantic_patch14_448",
-                                  "eva02_enormous_patch14_clip_224"])  # fmt: skip
+@pytest.mark.parametrize("name", ["vit_base_patch16_rpn_224", "eva02_enormous_patch14_clip_224"])
 def test_look_alikes_are_refused_by_name(name):
     assert "not supported, as " in verdicts()[name]["named"]
 
@@ -171,7 +170,7 @@ def test_a_file_alone_assumes_nothing_in_silence():
             continue
         assert timm_vit.NORMS_FIRST in alone.assumed, name
         if row["named"] != "built":
-            assert alone.assumed.keys() >= OPEN, name
+            assert alone.assumed.keys() >= set(OPEN), name
             continue
         named = facts(name, alone=False)
         known = {"class_token", "layer_scale"}  # of the pooling, and an initial value
@@ -181,7 +180,8 @@ def test_a_file_alone_assumes_nothing_in_silence():
         for key in keys:
             # Of what is None, whoever loads the file is asked.
             same = config.get(alone, key) in (config.get(named, key), None)
-            assert same or key in alone.assumed, f"{name}: {key}"
+            part = key.startswith("model.rotary_") and alone.model.rotary is None
+            assert same or (OPEN[0] if part else key) in alone.assumed, f"{name}: {key}"
 
 
 @pytest.mark.slow

@@ -130,6 +130,13 @@ class Model(
         at_least=1,
         when={"model.pooling": ("map",)},
     )
+    pooling_mlp_dim: int | None = option(
+        None,
+        "Hidden width of the pooling's MLP; none: mlp_dim.",
+        at_least=1,
+        at_most=10**7,
+        when={"model.pooling": ("map",)},
+    )
     pooling_prefix: bool = option(
         False,
         "Whether the pooling attends to the tokens before the patches too, as in that.",
@@ -162,6 +169,11 @@ class Model(
         None,
         "Pretraining grid for rotary positions counted from 0, 16,16 in EVA-02; none: -1 to 1.",
         at_least=1,
+        when={"model.rotary": GIVEN},
+    )
+    rotary_learned: bool = option(
+        False,
+        "Whether each head of each layer learns its frequencies, beginning with those of the base.",
         when={"model.rotary": GIVEN},
     )
     rotary_offset: float = option(

@@ -111,7 +111,8 @@ class ViTArchitecture(Architecture):
         macs += required(model.depth) * self.layer_macs(model, grid)
         if model.pooling == "map":  # keys and values of what is pooled, one query
             n = p + prefix_tokens(model) - variants.first_pooled(model)
-            macs += 2 * n * d * d + 2 * d * d + 2 * n * d + 2 * d * required(model.mlp_dim)
+            hidden = required(model.pooling_mlp_dim or model.mlp_dim)
+            macs += 2 * n * d * d + 2 * d * d + 2 * n * d + 2 * d * hidden
         if masked is None:
             return 2 * (macs + _head_macs(model, variants.pooled_features(model)))
         predicted = variants.masked_patches(masked, p)
@@ -138,6 +139,7 @@ class ViTArchitecture(Architecture):
             mlp_dim=SMOKE_MLP,
             heads=SMOKE_HEADS,
             pooling_heads=model.pooling_heads and SMOKE_HEADS,
+            pooling_mlp_dim=model.pooling_mlp_dim and SMOKE_MLP,
             pooled_layers=min(model.pooled_layers, SMOKE_DEPTH),
             unroll=model.unroll and min(model.unroll, SMOKE_DEPTH),
         )
@@ -206,7 +208,7 @@ class AxialViTArchitecture(ViTArchitecture):
     weights = None
     # It has no token but those of patches, and attends in lines.
     unread = ("class_position", "registers", "distillation", "rotary", "rotary_span")
-    unread += ("rotary_grid", "rotary_offset", "relative_bias")
+    unread += ("rotary_grid", "rotary_offset", "rotary_learned", "relative_bias")
 
     def check_positions(self, model: config.Model) -> None:
         """Raises ConfigError for a class token, which has no row, and relative positions."""
@@ -253,8 +255,8 @@ class ResNetArchitecture(Architecture):
     unread = (
         "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
         "stem_norm", "patch_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span",
-        "rotary_grid", "pooling_heads", "pooling_prefix",
-        "rotary_offset", "relative_bias", "init",
+        "rotary_grid", "pooling_heads", "pooling_mlp_dim", "pooling_prefix",
+        "rotary_learned", "rotary_offset", "relative_bias", "init",
         "patch_remainder", "pooling", "pooled_layers", "class_token", "distillation", "position",
         "class_position", "position_place", "position_resize", "activation",
         "gelu", "norm", "norm_epsilon", "norm_place", "attention",

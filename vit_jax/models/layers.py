@@ -312,6 +312,9 @@ class Attention(nnx.Module):
                 reference=model.rotary_grid,
                 offset=model.rotary_offset,
             )
+            if model.rotary_learned:
+                self.frequencies = nnx.Param(self.rotary.initial(heads[0], rngs=rngs))
+        self.learned = self.rotary is not None and model.rotary_learned
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
         )
@@ -359,7 +362,8 @@ class Attention(nnx.Module):
             # it.
             query, key = normalize(self.query_norm, query), normalize(self.key_norm, key)
         if self.rotary is not None:
-            query, key = (self.rotary.rotate(x, sequences) for x in (query, key))
+            learned = self.frequencies[...] if self.learned else None
+            query, key = (self.rotary.rotate(x, sequences, learned) for x in (query, key))
         gate = None if self.gate is None else self.gate[...]
         # Only the explicit kind has weights to return, or to gate.
         explicit = capture or gate is not None
@@ -465,6 +469,7 @@ class AttentionPooling(nnx.Module):
             sub_norm=(),
             mlp="plain",
             heads=model.pooling_heads or model.heads,
+            mlp_dim=model.pooling_mlp_dim or model.mlp_dim,
         )
         width, self.first = required(model.width), variants.first_pooled(model)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))

@@ -201,29 +201,76 @@ class Rotary:
         positions = np.indices(self.grid).reshape(2, -1).T[None]
         return self._angles(positions, np.array([[self.grid]]), np).astype(np.float32)
 
-    def _angles(self, positions: Any, grids: Any, xp: types.ModuleType) -> Any:
-        """The angles of tokens at rows and columns (B, P, 2) of grids (B, 1, 2), (B, N, d/2)."""
-        frequencies = self.base ** -(np.arange(self.features // 4) * 4 / self.features)
+    @functools.cached_property
+    def frequencies(self) -> np.ndarray:
+        """Radians per unit of row or column, (d/4,) float64."""
+        fixed = self.reference is not None or self.span == "patches"
+        unit = 1 if fixed else 2 * math.pi
+        return unit * self.base ** -(np.arange(self.features // 4) * 4 / self.features)
+
+    def initial(self, heads: int, *, rngs: nnx.Rngs) -> jax.Array:
+        """Frequencies to learn, (2, H, d/2) float32: radians per row, then per column.
+
+        As RoPE-ViT's code draws them (Heo et al. 2024): those of the base, along two axes at right
+        angles, which point anywhere in each head.
+        """
+        axes = 2 * math.pi * jax.random.uniform(rngs.params(), (heads, 1), jnp.float32)
+        axes = jnp.concatenate([axes, axes + math.pi / 2], axis=1)
+        directions = jnp.stack([jnp.sin(axes), jnp.cos(axes)])
+        frequencies = jnp.asarray(self.frequencies, jnp.float32)
+        return (directions[..., None] * frequencies[None, None, None]).reshape(2, heads, -1)
+
+    def _scaled(self, positions: Any, grids: Any) -> Any:
+        """Rows and columns (B, P, 2) of grids (B, 1, 2) in the units of `frequencies`."""
         positions = positions + self.offset
         if self.reference is not None:
-            positions = positions / grids * np.array([[self.reference]], positions.dtype)
-        elif self.span != "patches":
-            sides = {"max": grids.max(-1, keepdims=True), "min": grids.min(-1, keepdims=True)}
-            positions = 2 * (positions + 0.5) / sides.get(self.span, grids) - 1
-            frequencies = 2 * math.pi * frequencies
-        angles = positions[..., None] * frequencies.astype(positions.dtype)[None, None, None]
+            return positions / grids * np.array([[self.reference]], positions.dtype)
+        if self.span == "patches":
+            return positions
+        sides = {"max": grids.max(-1, keepdims=True), "min": grids.min(-1, keepdims=True)}
+        return 2 * (positions + 0.5) / sides.get(self.span, grids) - 1
+
+    def _angles(self, positions: Any, grids: Any, xp: types.ModuleType) -> Any:
+        """The angles of tokens at rows and columns (B, P, 2) of grids (B, 1, 2), (B, N, d/2)."""
+        positions = self._scaled(positions, grids)
+        angles = positions[..., None] * self.frequencies.astype(positions.dtype)[None, None, None]
         angles = angles.reshape(*positions.shape[:2], -1)
         return xp.pad(angles, ((0, 0), (self.prefix, 0), (0, 0)))
 
-    def rotate(self, x: jax.Array, sequences: Sequences | None = None) -> jax.Array:
-        """Rotates queries or keys (B, N, H, d), in float32, rounded once to their dtype."""
-        if sequences is None:
+    def _learned_angles(self, positions: Any, grids: Any, frequencies: jax.Array) -> jax.Array:
+        """The angles of tokens in each head, (B, N, H, d/2) float32; positions as in `_angles`."""
+        rows, columns = jnp.split(self._scaled(positions, grids).astype(jnp.float32), 2, axis=-1)
+        # No matrix product, which bfloat16 would round on TPUs.
+        angles = (
+            rows[..., None] * frequencies[None, None, 0]
+            + columns[..., None] * frequencies[None, None, 1]
+        )
+        return jnp.pad(angles, ((0, 0), (self.prefix, 0), (0, 0), (0, 0)))
+
+    def rotate(
+        self,
+        x: jax.Array,
+        sequences: Sequences | None = None,
+        frequencies: jax.Array | None = None,
+    ) -> jax.Array:
+        """Rotates queries or keys (B, N, H, d), in float32, rounded once to their dtype.
+
+        `frequencies` (2, H, d/2) float32 are learned ones, in place of those of the base.
+        """
+        if sequences is None and frequencies is None:
             angles = self.angles[:, :, None]
             cos, sin = np.cos(angles), np.sin(angles)
         else:
-            places = jnp.stack([sequences.rows, sequences.columns], axis=-1)
-            places, grids = (x.astype(jnp.float32) for x in (places, sequences.grids[:, None]))
-            angles = self._angles(places, grids, jnp)[:, :, None]
+            if sequences is None:
+                places: Any = np.indices(self.grid).reshape(2, -1).T[None]
+                grids: Any = np.array([[self.grid]])
+            else:
+                places = jnp.stack([sequences.rows, sequences.columns], axis=-1)
+                places, grids = (x.astype(jnp.float32) for x in (places, sequences.grids[:, None]))
+            if frequencies is None:
+                angles = self._angles(places, grids, jnp)[:, :, None]
+            else:
+                angles = self._learned_angles(places, grids, frequencies)
             cos, sin = jnp.cos(angles), jnp.sin(angles)
         a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)

@@ -23,9 +23,9 @@ APART = {"cls": "class token", "distillation": "distillation token", "registers"
 NUMERICS = (
     *("activation", "gelu", "norm_epsilon", "norm_place", "class_position", "resnet_epsilons"),
     *("resnet_pool", "mlp", "layer_scale", "registers", "distillation", "norm", "stem_norm"),
-    *("patch_norm", "pooling_heads", "pooling_prefix"),
+    *("patch_norm", "pooling_heads", "pooling_mlp_dim", "pooling_prefix"),
     *("qk_norm", "biasless", "rotary", "rotary_span", "rotary_grid", "sub_norm", "relative_bias"),
-    *("rotary_offset", "position_resize"),
+    *("rotary_offset", "rotary_learned", "position_resize"),
 )
 # Options that decide which arrays there are, and their shapes; a run keeps its own.
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")

@@ -39,8 +39,8 @@ ENCODER = (
     *("class_token", "position", "class_position", "position_place", "representation_size"),
     *("representation_activation", "activation", "gelu", "norm_epsilon", "norm_place", "mlp"),
     *("layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "biasless", "rotary"),
-    *("rotary_span", "rotary_grid", "rotary_offset", "sub_norm", "relative_bias"),
-    *("norm", "patch_norm", "pooling_heads", "pooling_prefix"),
+    *("rotary_span", "rotary_grid", "rotary_offset", "rotary_learned", "sub_norm"),
+    *("relative_bias", "norm", "patch_norm", "pooling_heads", "pooling_mlp_dim", "pooling_prefix"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "eval_crop", "aspect")
@@ -65,7 +65,8 @@ KINDS = tuple(PROJECTS)
 MAX_COMMENT = 60_000  # bytes; the origin and a digest follow
 # Options whose values in an export are no choice of whoever exports.
 FIXED = ("position", "class_position", "pooling", "num_classes", "architecture", "biasless")
-FIXED += ("stem_norm", "patch_norm", "norm", "pooled_layers", "pooling_heads", "pooling_prefix")
+FIXED += ("stem_norm", "patch_norm", "norm", "pooled_layers", "pooling_heads", "pooling_mlp_dim")
+FIXED += ("pooling_prefix",)
 
 
 def save(
@@ -275,6 +276,8 @@ def normal(model: config.Model) -> config.Model:
         changed["pooling_prefix"] = default.pooling_prefix
     if model.pooling != "map" or model.pooling_heads == model.heads:
         changed["pooling_heads"] = default.pooling_heads
+    if model.pooling != "map" or model.pooling_mlp_dim == model.mlp_dim:
+        changed["pooling_mlp_dim"] = default.pooling_mlp_dim
     if model.mlp == "swiglu" and model.pooling != "map":  # nothing reads it
         changed |= {"activation": default.activation, "gelu": default.gelu}
     if model.activation != "gelu":
@@ -345,7 +348,7 @@ def _read_back(
         written, found = normal(written), normal(found)
     for key in keys:
         value, other = getattr(written, key), getattr(found, key)
-        if other is None and value is not None:  # whoever reads it is asked for it
+        if key == "heads" and other is None:  # whoever reads it is asked for them
             lines += (f"model.{key}={config.show(value)}: not stored in this format",)
         elif value != other:
             raise WeightsError(_difference(key, value, other, kind, folder=folder))

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 FIXTURES = pathlib.Path(__file__).parents[2] / "fixtures"
 H = 1e-5  # of a central difference: its error is of order H^2
 LABEL = 1
+MAP = {"pooling": "map", "pooling_prefix": True, "pooling_heads": 4, "pooling_mlp_dim": 6}
 
 
 def create(image_size=(8, 12), loss="softmax", **options):
@@ -51,29 +52,28 @@ class Reference:
         self.model, self.params = opened.config.model, opened.params
         self.image = view[None] / 127.5 - 1
         self.gates, self.term, self.seen = {}, None, []
+        self.plain = vit_reference.attend
         monkeypatch.setattr(vit_reference, "attend", self.attend)
 
-    def attend(self, p, x, to, heads):
+    def attend(self, p, x, to, *others):
         number = next(self.calls)
         if number == self.model.depth - 1:
             x = to = x if self.term is None else x + self.term
             self.last = x
-        query, key, value = (
-            np.einsum("bnd,dhe->bhne", source, p[f"{n}/kernel"]) + p[f"{n}/bias"][:, None]
-            for n, source in (("query", x), ("key", to), ("value", to))
-        )
-        weights = special.softmax(query @ key.swapaxes(2, 3) / np.sqrt(query.shape[-1]), axis=-1)
-        self.seen.append(weights)
-        weights = weights * self.gates.get(number, 1.0)
-        return np.einsum("bhne,hed->bnd", weights @ value, p["out/kernel"]) + p["out/bias"], weights
+
+        def gated(weights):
+            self.seen.append(weights)
+            return weights * self.gates.get(number, 1.0)
+
+        return self.plain(p, x, to, *others, gated=gated)
 
     def logits(self, images):
         self.calls, self.seen = itertools.count(), []
         logits, *_ = vit_reference.forward(self.model, self.params, images, layer=self.layer)
         return logits[:, LABEL]
 
-    def layer(self, model, p, x):
-        x, _ = vit_reference.layer(model, p, x)
+    def layer(self, *given):
+        x, _ = vit_reference.layer(*given)
         return x, np.zeros(0)  # weights of several shapes do not stack
 
     def slopes(self, set_, shape):
@@ -115,17 +115,19 @@ def check_maps(opened, view, monkeypatch):
     found = saliency.class_maps(opened, view, [LABEL])[0]
     last, gradients = reference.last_map()
     prefix = len(last) - 6
-    cam = np.maximum(last[prefix:] @ gradients[prefix:].mean(axis=0), 0)
-    assert 0 < np.count_nonzero(cam) < 6
-    np.testing.assert_allclose(found["Grad-CAM"].ravel(), cam, rtol=1e-4, atol=1e-5 * cam.max())
+    cam = last[prefix:] @ gradients[prefix:].mean(axis=0)
+    atol = 1e-5 * np.abs(cam).max()
+    assert np.count_nonzero(cam > 0) < 6
+    given = found["Grad-CAM"].ravel()
+    np.testing.assert_allclose(given, np.maximum(cam, 0), rtol=1e-4, atol=atol)
 
     gated, own = reference.gated(), np.eye(len(last))
     relevance = own
     for layer in gated[: model.depth]:
         relevance = relevance + np.maximum(layer, 0).mean(axis=0) @ relevance
-    if model.pooling == "token":
-        row = relevance[0]
-    elif model.pooling == "gap":
+    if model.pooling in ("token", "first", "token_gap", "distilled"):
+        row = (relevance - own)[0]
+    elif model.pooling != "map":
         row = (relevance - own)[prefix:].mean(axis=0)
     else:  # a probe, another sequence than the tokens
         rest = relevance - own
@@ -172,6 +174,13 @@ def test_a_head_that_is_new_has_looked_at_nothing():
         {"pooling": "gap", "depth": 1, "class_token": True},
         {"pooling": "map"},
         {"pooling": "map", "class_token": True, "remat": "attention"},
+        MAP | {"class_token": True, "patch_norm": True, "norm": "rms"},
+        MAP | {"registers": 2, "rotary": 10.0, "rotary_learned": True, "mlp": "swiglu"},
+        {"pooling": "first", "rotary": 100.0, "rotary_span": "max", "position": "none"},
+        {"registers": 2, "relative_bias": "shared", "qk_norm": True, "norm_place": "none"},
+        {"distillation": True, "pooling": "distilled", "layer_scale": 0.5, "stem_norm": True},
+        {"pooling": "token_gap", "relative_bias": "layers", "sub_norm": ("attention", "mlp")},
+        {"pooling": "max", "registers": 1, "biasless": ("key",)},
     ],
     ids=str,
 )

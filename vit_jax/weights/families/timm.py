@@ -49,7 +49,6 @@ FOREIGN = (
     (r".*\.attn\.[qv]_bias", "biases of queries and values only"),
     (r"(?!blocks\.).*\.[qk]_norm\..*", "normalized queries and keys in its pooling"),
     (r".*\.relative_position_bias_table|.*\.rel_pos.*|rel_pos.*", "relative positions"),
-    (r"rope\.freqs", "frequencies of rotary positions that each head of each layer learns"),
     (r".*rope.*|.*freqs.*", "rotary positions"),
     (r".*\.running_mean", "BatchNorm"),
     (r"(patch_embed\.backbone\.)?(stem\.)?conv2\..*", "a stem of several convolutions"),

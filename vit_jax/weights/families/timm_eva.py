@@ -26,12 +26,14 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import timm, torch_rules
 from vit_jax.weights.families.timm_vit import (
     BLOCK,
+    FREQUENCIES,
     META,
     NO_LAST_NORM,
     TABLES,
     Assumed,
     TimmViT,
     mlp_ratio,
+    registers,
 )
 from vit_jax.weights.families.torch_rules import QKV, SWIGLU
 from vit_jax.weights.family import CLIP, HALF, Fields, refuse_options
@@ -43,6 +45,7 @@ from vit_jax.weights.mapping import (
     ModelSpec,
     Rule,
     Size,
+    array_shape,
     linear,
 )
 
@@ -53,7 +56,13 @@ POOLING_HEADS = 8  # of Perception Encoder
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TimmEva(TimmViT):
-    """Models of timm's Eva."""
+    """Models of timm's Eva.
+
+    Attributes:
+      side: rows and columns of patches of the images that its weights were trained on.
+    """
+
+    side: int = 16
 
     @property
     def why(self) -> str:
@@ -90,7 +99,7 @@ class TimmEva(TimmViT):
         given = [size for size in sizes if size is not None]
         count = next((arrays[table].shape[0] for table in TABLES.values() if table in arrays), None)
         if count is None:  # rotary positions fit any
-            usual = 16 * patch[0], 16 * patch[1]
+            usual = self.side * patch[0], self.side * patch[1]
             return (given[0], {}) if given else (usual, {"data.image_size": self.why})
         for size in given:
             rows, columns = (side // one for side, one in zip(size, patch, strict=True))
@@ -266,7 +275,10 @@ class ColumnsFirst(TimmEva):
             said = arguments.get("ref_feat_shape")
             grid = json_fields.pair({"grid": said}, "grid") if said else self.grid(given)
             made["rotary_grid"] = grid
-        return made, {}
+        if FREQUENCIES not in arrays:
+            return made, {}
+        named = "architecture" in given
+        return made | {"rotary_learned": True}, {} if named else {"model.rotary_span": self.why}
 
     def grid(self, given: Fields) -> Size:
         """The grid of reference that an architecture's name implies."""
@@ -278,11 +290,13 @@ class ColumnsFirst(TimmEva):
         for part, name in enumerate(QKV):
             layouts = linear(), FLAT
             if name != "value" and spec is not None:
-                layouts = tuple(_sorted(one, swapped=True) for one in layouts)
+                swapped = not spec.model.rotary_learned  # which do not belong to an axis
+                layouts = tuple(_sorted(one, swapped=swapped) for one in layouts)
             for source, leaf, layout in zip(
                 ("weight", "bias"), ("kernel", "bias"), layouts, strict=True
             ):
                 yield Rule(f"{attn}.qkv.{source}", f"{target}/{name}/{leaf}", layout, part, 3)
+        yield Rule(FREQUENCIES, f"{target}/frequencies", OF_LAYERS)
         yield from torch_rules.rules(
             (f"{BLOCK}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)
         )
@@ -313,10 +327,17 @@ class Core(ColumnsFirst):
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         made, assumed = super().options(arrays, given)
+        if "attn_pool.latent" not in arrays:
+            return made, assumed
         arguments = json_fields.section(given, "model_args")
         heads = json_fields.whole(arguments, "attn_pool_num_heads", POOLING_HEADS)
-        pooled = {"pooling_heads": heads, "pooling_prefix": True}
-        return made | (pooled if "attn_pool.latent" in arrays else {}), assumed
+        hidden, own = (
+            array_shape(arrays, f"{part}.mlp.fc1.weight", 2)[0]
+            for part in ("blocks.0", "attn_pool")
+        )
+        prefix = "cls_token" in arrays or registers(arrays) > 0
+        made |= {"pooling_heads": heads, "pooling_prefix": prefix}
+        return made | ({} if own == hidden else {"pooling_mlp_dim": own}), assumed
 
     def wrong(self, model: config.Model) -> dict[str, bool]:
         seen = model.pooling_prefix or not variants.prefix_tokens(model)
@@ -329,8 +350,18 @@ class Core(ColumnsFirst):
     def arguments(self, model: config.Model) -> dict[str, Any]:
         return super().arguments(model) | {
             "attn_pool_num_heads": model.pooling_heads or model.heads,
-            "attn_pool_mlp_ratio": mlp_ratio(model.width or 0, model.mlp_dim or 0),
+            "attn_pool_mlp_ratio": mlp_ratio(
+                model.width or 0, model.pooling_mlp_dim or model.mlp_dim or 0
+            ),
         }
+
+
+# By axis of the image, columns first, then by layer.
+OF_LAYERS = ArrayLayout(
+    lambda shape: (shape[1], shape[0], *shape[2:]),
+    lambda array, _: array[::-1].swapaxes(0, 1),
+    lambda array: array.swapaxes(0, 1)[::-1],
+)
 
 
 def _sorted(layout: ArrayLayout, *, swapped: bool = False) -> ArrayLayout:
@@ -455,6 +486,28 @@ FAMILIES = (
         written="vit_pe_core_tiny_patch16_384",
         expressed=lambda model: model.rotary_grid is not None and model.rotary_offset == 1,
         fixed=ROPE_XY | {"rope_grid_offset": 1},
+    ),
+    Core(
+        title="Perception Encoder",
+        names=r"vit_pe_core_gigantic_patch\d+_\d+",
+        looks_like=lambda arrays: False,
+        pixels=HALF,
+        epsilon=1e-5,
+        rotary=10000.0,
+        written="vit_pe_core_gigantic_patch14_448",
+        expressed=lambda model: model.rotary_grid is not None and model.pooling == "map",
+        fixed=ROPE_XY,
+    ),
+    ColumnsFirst(
+        title="RoPE-ViT",
+        names=r"vit_(?:small|base|large)_patch16_rope_mixed_(?:ape_)?\d+",
+        looks_like=lambda arrays: FREQUENCIES in arrays,
+        rotary=10.0,
+        span="patches",
+        side=14,
+        written="vit_small_patch16_rope_mixed_224",
+        expressed=lambda model: model.rotary_learned,
+        fixed=ROPE_XY | {"rope_type": "mixed"},
     ),
     ColumnsFirst(
         title="RoPE-ViT",

@@ -62,7 +62,13 @@ SIZES = (
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 GATED_HEADS = {1536: 24}
 # Models whose attention heads have an unusual width.
-NAMED_HEADS = {"test_vit": 2, "test_vit2": 2, "test_vit3": 3, "vit_base_patch16_gap_224": 16}
+NAMED_HEADS = {
+    "test_vit": 2,
+    "test_vit2": 2,
+    "test_vit3": 3,
+    "vit_base_patch16_gap_224": 16,
+    "vit_giant_patch16_radio_v3": 24,
+}
 # SigLIP 2 models with a width or patch size that SigLIP lacks.
 TANH = (
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512|"
@@ -106,10 +112,9 @@ NAMED_PIXELS: tuple[tuple[str, Pixels, str], ...] = (
 # Architectures whose arrays look like another's: why each is refused.
 OTHERWISE = (
     (r".*_rpn_.*|eva02_enormous_.*", "its layers normalize after attention and MLP, not before"),
-    (r"vit_pe_core_gigantic_.*", "the MLP of its attention pooling has a width of its own"),
-    (r"vit_.*_rope_mixed_.*", "its layers learn the frequencies of their rotary positions"),
 )
 NEVER = "(?!)"
+FREQUENCIES = "rope.freqs"  # that the heads of RoPE-ViT's mixed models learn
 DECODER_HEADS = 16  # of Meta's decoders, whose files do not say
 BACKBONE = "patch_embed.backbone."
 META = "storage_tokens"  # registers in Meta's DINOv3
@@ -118,6 +123,7 @@ SCALES = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}  # of timm, and of Meta's De
 # Arrays of timm's Eva and Beit that would make a VisionTransformer one of no known kind.
 OF_EVA = re.compile(
     r"blocks\.\d+\.attn\.([qv]_bias|relative_position_bias_table)|rope_embed\.periods|"
+    r"rope\.freqs|"
     r"rel_pos_bias\.relative_position_bias_table"
 )
 TABLES = {  # biases of attention by offset
@@ -215,7 +221,8 @@ class TimmViT(timm.Timm):
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         given = timm.read_fields(hints.files)
-        _check_arrays(arrays, self.odd)
+        unnormed = json_fields.section(given, "model_args").get("final_norm") is False
+        _check_arrays(arrays, (*self.odd, NO_LAST_NORM) if unnormed else self.odd)
         self._check_given(arrays, given)
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", *QKV, "out", "mlp"))
@@ -231,7 +238,8 @@ class TimmViT(timm.Timm):
                 "pre_norm": options["stem_norm"],
             },
         )
-        heads, assumed = read_heads(given, width, hints.heads, self.usual_heads(gated=gated))
+        told = array_shape(arrays, FREQUENCIES, 4)[2] if FREQUENCIES in arrays else hints.heads
+        heads, assumed = read_heads(given, width, told, self.usual_heads(gated=gated))
         more, unsaid = self.options(arrays, given)
         assumed |= unsaid
         pooling, unsaid = self._pooling(arrays, given)
@@ -356,6 +364,9 @@ class TimmViT(timm.Timm):
         if self.rotary is None:
             placed = "pos_embed" in arrays or bool(set(TABLES.values()) & arrays.keys())
             keys += ["model.rotary"] if placed else ["model.position", "model.rotary"]
+        if "attn_pool.latent" in arrays:
+            prefix = "cls_token" in arrays or registers(arrays) > 0
+            keys += ["model.pooling_heads", *["model.pooling_prefix"][: int(prefix)]]
         return dict.fromkeys(keys, self.why)
 
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
@@ -465,6 +476,7 @@ class TimmViT(timm.Timm):
         return {
             **({} if model.distillation else {"class_token": models.has_class_token(model)}),
             "fc_norm": model.norm_place == "pooled",
+            **({"final_norm": False} if model.norm_place == "none" else {}),
             "act_layer": "silu" if gated else name,
             **({} if row and not model.registers else {"no_embed_class": True}),
             **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
@@ -805,6 +817,13 @@ FAMILIES = (
         names=rf"{SIZES}_patch14_reg1_tipsv2",
         looks_like=lambda arrays: _has_scales(arrays) and registers(arrays) == 1,
         pixels=((0.0,), (1.0,)),
+    ),
+    TimmViT(
+        title="RADIO",
+        names=rf"{SIZES}_patch16_radio_v\d",
+        looks_like=lambda arrays: False,
+        pixels=CLIP,
+        odd=(NO_LAST_NORM,),
     ),
     TimmViT(
         title="DINOv2 or DeiT-III",
