@@ -275,8 +275,8 @@ class ViT(Stack, layers.WithHead):
             mean = jnp.sum(tokens, axis=1, where=mask) / lengths
         if self.model.pooling not in ("max", "gap_max"):
             return mean
-        # By index. The gradient of `max` goes to the tokens equal to it, and is NaN if there is none:
-        # a fused program may compute them again and round otherwise.
+        # By index. The gradient of `max` goes to the tokens equal to it: to none, and is NaN, where
+        # a fused program computes them again and rounds otherwise.
         kept = tokens if mask is None else jnp.where(mask, tokens, -jnp.inf)
         first = jnp.argmax(kept, axis=1, keepdims=True)
         index = jnp.arange(tokens.shape[1], dtype=first.dtype)[None, :, None]
