@@ -153,7 +153,7 @@ def test_what_counts(expected):
 def test_means_are_of_the_values_that_count():
     """Several values of an image count each; a prefix without any has its count alone."""
 
-    def measured(model, data, loss, params, batch):
+    def measured(setting, params, batch):
         pixels = batch["image"][:, 0, :, 0].astype(jnp.float32)
         return {
             "": ({"first": pixels[:, 0]}, batch["mask"]),

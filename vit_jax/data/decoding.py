@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from vit_jax import config
 from vit_jax.config import UserError
 from vit_jax.data import image_headers, tiff
 from vit_jax.utils import limits
@@ -168,6 +169,11 @@ def load_image(
     return with_channels(image, channels, depth)
 
 
+def load_view(image: bytes | np.ndarray, data: config.Data) -> np.ndarray:
+    """The pixels of an example as the options of `data` have them."""
+    return load_image(image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth)
+
+
 def with_channels(image: np.ndarray, channels: int, depth: int = 8) -> np.ndarray:
     """Converts uint8 or uint16 pixels `H W` or `H W C` to `H W channels` of `depth` bits.
 
@@ -202,11 +208,9 @@ def for_display(image: np.ndarray) -> np.ndarray:
     return image
 
 
-def thumbnail(
-    image: bytes | np.ndarray, side: int, *, channels: int, max_pixels: int, depth: int = 8
-) -> bytes:
-    """An example as an 8-bit PNG, at most `side` pixels a side; raises like `load_image`."""
-    pixels = for_display(load_image(image, channels=channels, max_pixels=max_pixels, depth=depth))
+def thumbnail(image: bytes | np.ndarray, side: int, data: config.Data) -> bytes:
+    """An example as an 8-bit PNG, at most `side` pixels a side; raises like `load_view`."""
+    pixels = for_display(load_view(image, data))
     shrink = side / max(pixels.shape[:2])
     if shrink < 1:
         height, width = (max(1, round(length * shrink)) for length in pixels.shape[:2])

@@ -276,9 +276,7 @@ class Views:
         else:
             # The stream from its start: `_rectangle` may have drawn a crop it could not decode.
             rng = self._randomness.at(epoch, index)
-            pixels = decoding.load_image(
-                image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
-            )
+            pixels = decoding.load_view(image, data)
         for step in steps:
             pixels = step(pixels, rng)
         if row.ndim == 4:

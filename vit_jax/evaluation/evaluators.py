@@ -6,6 +6,7 @@ split, for measures that are no means of images.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,22 @@ from vit_jax.training.objectives import masked_patches as objective
 Arrays = dict[str, jax.Array]
 # Values of images by name, of one shape (B, ...), and which images count, (B,) bool.
 Values = tuple[Arrays, jax.Array]
-# From model, data, loss, parameters and a batch: values by the prefix of their names.
-Measure = Callable[
-    [models.Classifier, config.Data, config.Loss, models.Params, Arrays], dict[str, Values]
-]
+
+
+class Setting(NamedTuple):
+    """What programs are compiled for: the model, its preprocessing, and its loss."""
+
+    model: models.Classifier
+    data: config.Data
+    loss: config.Loss
+
+    def logits(self, params: models.Params, batch: Arrays) -> jax.Array:
+        """The logits (B, K) of a batch."""
+        return normalization.apply_to_pixels(self.model, self.data, params, batch)[0]
+
+
+# From a setting, parameters and a batch: values by the prefix of their names.
+Measure = Callable[[Setting, models.Params, Arrays], dict[str, Values]]
 
 
 class Means:
@@ -46,7 +59,7 @@ class Means:
         inputs: Callable[[Batch], Inputs] = needed,
     ) -> None:
         """Takes the names of the measure's values by their prefix, in the order of the results."""
-        self._sums = functools.partial(_sums, measure, model, cfg.data, cfg.loss)
+        self._sums = functools.partial(_sums, measure, Setting(model, cfg.data, cfg.loss))
         self._names, self._split, self._inputs = names, split, inputs
 
     def __call__(
@@ -70,18 +83,13 @@ class Means:
         return results
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))  # compiled once for all splits
+@functools.partial(jax.jit, static_argnums=(0, 1))  # compiled once for all splits
 def _sums(
-    measure: Measure,
-    model: models.Classifier,
-    data: config.Data,
-    loss: config.Loss,
-    params: models.Params,
-    batch: Arrays,
+    measure: Measure, setting: Setting, params: models.Params, batch: Arrays
 ) -> dict[str, Arrays]:
     """Sums and counts of the unmasked values, by prefix and name."""
     found = {}
-    for prefix, (values, counted) in measure(model, data, loss, params, batch).items():
+    for prefix, (values, counted) in measure(setting, params, batch).items():
         (shape,) = {value.shape for value in values.values()}
         counted = jnp.broadcast_to(counted.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         sums = {
@@ -115,15 +123,9 @@ def classification(
     return Means(_classification, names, model, cfg, split, inputs)
 
 
-def _classification(
-    model: models.Classifier,
-    data: config.Data,
-    loss: config.Loss,
-    params: models.Params,
-    batch: Arrays,
-) -> dict[str, Values]:
-    logits = _logits(model, data, params, batch)
-    found = {"": (measures.classification(logits, batch["label"], loss), batch["mask"])}
+def _classification(setting: Setting, params: models.Params, batch: Arrays) -> dict[str, Values]:
+    logits = setting.logits(params, batch)
+    found = {"": (measures.classification(logits, batch["label"], setting.loss), batch["mask"])}
     if "right" in batch:
         values, known = measures.several_right(logits, batch["right"])
         found["real"] = {"top1": values["top1"]}, batch["mask"] & known
@@ -135,12 +137,8 @@ def several_right(
 ) -> Evaluator:
     """`top1`, `top5` and `count` where labels map to any number of right outputs (ObjectNet).
 
-    Args:
-      model: the model.
-      cfg: how pixels are normalized.
-      split: the images.
-      right: outputs of each label, (labels, M) int32, padded with NONE; labels without any do not
-        count.
+    `right` (labels, M) int32 has the outputs of each label, padded with NONE; labels without any
+    do not count.
     """
 
     def inputs(batch: Batch) -> Inputs:
@@ -150,16 +148,8 @@ def several_right(
     return Means(_several_right, {"": ("top1", "top5")}, model, cfg, split, inputs)
 
 
-def _several_right(
-    model: models.Classifier,
-    data: config.Data,
-    loss: config.Loss,
-    params: models.Params,
-    batch: Arrays,
-) -> dict[str, Values]:
-    del loss
-    logits = _logits(model, data, params, batch)
-    return {"": measures.several_right(logits, batch["right"])}
+def _several_right(setting: Setting, params: models.Params, batch: Arrays) -> dict[str, Values]:
+    return {"": measures.several_right(setting.logits(params, batch), batch["right"])}
 
 
 def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
@@ -178,14 +168,8 @@ def _numbered(batch: Batch) -> Inputs:
     return found | {"index": batch["index"].astype(np.int32)}
 
 
-def _masked_patches(
-    model: models.Classifier,
-    data: config.Data,
-    loss: config.Loss,
-    params: models.Params,
-    batch: Arrays,
-) -> dict[str, Values]:
-    del loss
+def _masked_patches(setting: Setting, params: models.Params, batch: Arrays) -> dict[str, Values]:
+    model, data, _ = setting
     images, mask = batch["image"], batch["mask"]
     keys = objective.keys_of_examples(batch["index"])
     corruption = objective.corrupt(keys, model.patches, required(model.masked))
@@ -205,14 +189,9 @@ def mae(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Eva
 
 
 def _mae(
-    options: config.Mae,
-    model: models.Classifier,
-    data: config.Data,
-    loss: config.Loss,
-    params: models.Params,
-    batch: Arrays,
+    options: config.Mae, setting: Setting, params: models.Params, batch: Arrays
 ) -> dict[str, Values]:
-    del loss
+    model, data, _ = setting
     pixels = normalization.normalize_pixels(batch["image"], data)
     rank = autoencoding.ranks(objective.keys_of_examples(batch["index"]), model.patches)
     guess = autoencoding.reconstruct(model, options, params, pixels, rank)
@@ -231,7 +210,8 @@ class Whole:
         split: SplitRunner,
     ) -> None:
         """Takes a function of the outputs for every example."""
-        self._logits = functools.partial(_gathered, model, cfg.data, split.mesh)
+        setting = Setting(model, cfg.data, cfg.loss)
+        self._logits = functools.partial(_gathered, setting, split.mesh)
         self._split, self._measure = split, measure
 
     def __call__(
@@ -254,12 +234,12 @@ def _with_index(batch: Batch) -> Inputs:
     return needed(batch) | {"index": batch["index"].astype(np.int32)}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _gathered(
-    model: models.Classifier, data: config.Data, mesh: Mesh, params: models.Params, batch: Arrays
+    setting: Setting, mesh: Mesh, params: models.Params, batch: Arrays
 ) -> tuple[jax.Array, ...]:
     """Logits, labels, index and mask of a batch, whole on every device."""
-    found = _logits(model, data, params, batch), *(batch[k] for k in ("label", "index", "mask"))
+    found = setting.logits(params, batch), *(batch[k] for k in ("label", "index", "mask"))
     return jax.lax.with_sharding_constraint(found, NamedSharding(mesh, P()))
 
 
@@ -278,13 +258,8 @@ def label_sets(
 ) -> Evaluator:
     """`map`, `top1`, `loss`, `count` and `evaluation.metrics` of images with several classes.
 
-    Args:
-      model: the model.
-      cfg: the loss that the model was trained with, and how pixels are normalized.
-      split: the images.
-      annotated: outputs whose classes the images are labeled with; None: all. The others are left
-        out, as nobody knows which images have one of their classes.
-      keep: is given the outputs.
+    `annotated` are the outputs whose classes the images are labeled with; None: all. The others
+    are left out, as nobody knows which images have one of their classes. `keep` gets the outputs.
     """
 
     def measure(found: Outputs) -> dict[str, float]:
@@ -308,12 +283,7 @@ def numbers(
 ) -> Evaluator:
     """`mae`, `rmse`, `r2`, `spearman`, `loss` and `count` of images with `data.targets`.
 
-    Args:
-      model: the model.
-      cfg: the loss that the model was trained with, with its scale, and how pixels are normalized.
-      split: the images.
-      source: the same, which knows their numbers in float64.
-      keep: is given the outputs.
+    `source` has the images of `split`, and knows their numbers in float64. `keep` gets the outputs.
     """
     loss, truth = cfg.loss, read_targets(source)
     assert isinstance(loss, config.Regression)
@@ -347,14 +317,8 @@ def whole_classification(
 ) -> Evaluator:
     """`classification` with the metrics of `evaluation.metrics`.
 
-    Args:
-      model: the model.
-      cfg: the loss, how pixels are normalized, which metrics.
-      split: the images.
-      temperature: of the head.
-      fit: whether to fit that.
-      ranks: (K,) of the outputs, for metrics of ordered classes.
-      keep: is given the outputs.
+    Logits are divided by `temperature`, or by one to `fit`. `ranks` (K,) orders the outputs, for
+    metrics of ordered classes. `keep` gets the outputs.
     """
 
     def measure(found: Outputs) -> dict[str, float]:
@@ -392,9 +356,3 @@ def corruptions(evaluators: Mapping[str, Evaluator]) -> Evaluator:
         return results if mce is None else results | {"mce": mce}
 
     return evaluate
-
-
-def _logits(
-    model: models.Classifier, data: config.Data, params: models.Params, batch: Arrays
-) -> jax.Array:
-    return normalization.apply_to_pixels(model, data, params, batch)[0]

@@ -53,12 +53,7 @@ class FeatureIndex:
         return cls(names=tuple(map(str, names)), features=_unit(features), weights=weights)
 
     def nearest(self, query: np.ndarray, top: int) -> list[SimilarImage]:
-        """The images with the largest cosines, all of them compared; of equals the earlier.
-
-        Args:
-          query: (D,) features.
-          top: how many.
-        """
+        """The `top` images of the largest cosine with features (D,); of equals the earlier."""
         query = _unit(query[None])[0]
         parts = range(0, len(self.names), ROWS)
         cosines = np.concatenate([self.features[first : first + ROWS] @ query for first in parts])
@@ -242,14 +237,7 @@ def create_document(
         try:
             if named.is_absolute() or ".." in named.parts:  # a table of others names any file
                 raise decoding.BadImage(f"is not below {folder}")
-            data = opened.config.data
-            png = decoding.thumbnail(
-                decoding.read_file(place),
-                SIDE,
-                channels=data.channels,
-                max_pixels=data.max_pixels,
-                depth=data.depth,
-            )
+            png = decoding.thumbnail(decoding.read_file(place), SIDE, opened.config.data)
         except (OSError, decoding.BadImage) as error:
             reason = getattr(error, "strerror", None) or error
             blocks.append(Paragraph(text=f"{caption}: no picture ({reason})", note=True))

@@ -219,13 +219,7 @@ class _Pictures:
         listing, data = self._found.listing, self._data
         try:
             encoded = decoding.read_file(listing.root / listing.paths[number])
-            return decoding.thumbnail(
-                encoded,
-                SIDE,
-                channels=data.channels,
-                max_pixels=data.max_pixels,
-                depth=data.depth,
-            )
+            return decoding.thumbnail(encoded, SIDE, data)
         except (OSError, decoding.BadImage):  # changed since it was read
-            blank = np.zeros((1, 1, 1), np.uint8)
-            return decoding.thumbnail(blank, SIDE, channels=1, max_pixels=1)
+            blank = np.zeros((1, 1, data.channels), np.uint8)
+            return decoding.thumbnail(blank, SIDE, data)

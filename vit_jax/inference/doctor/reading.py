@@ -108,9 +108,7 @@ def _read_image(path: pathlib.Path, model: loading.LoadedModel) -> _Image | str:
     data = model.config.data
     try:
         encoded = decoding.read_file(path)
-        pixels = decoding.load_image(
-            encoded, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
-        )
+        pixels = decoding.load_view(encoded, data)
         view = model.view(pixels)
     except (OSError, decoding.BadImage) as error:
         return str(getattr(error, "strerror", None) or error)

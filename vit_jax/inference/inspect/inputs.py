@@ -56,9 +56,7 @@ def see(picture: bytes | np.ndarray, data: config.Data) -> tuple[np.ndarray, np.
 
     For people the same part of it has 1, 2, 4, ... times as many rows and columns.
     """
-    pixels = decoding.load_image(
-        picture, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
-    )
+    pixels = decoding.load_view(picture, data)
     height, width = data.image_size
     factor = 1
     while (

@@ -224,13 +224,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
 
     def sample(one: loading.Prediction) -> Sample:
-        png = pictures.thumbnail(
-            source[int(one.image)].image,
-            SIDE,
-            channels=data.channels,
-            max_pixels=data.max_pixels,
-            depth=data.depth,
-        )
+        png = pictures.thumbnail(source[int(one.image)].image, SIDE, data)
         name, truth = source.name(int(one.image)), one.truth or ""
         return Sample(name=name, png=png, truth=truth, top=one.top, right=right(one))
 
