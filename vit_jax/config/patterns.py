@@ -70,13 +70,7 @@ def validate_pattern(text: str, key: str) -> None:
 
 
 def check_matches(patterns: Iterable[Pattern], layers: Mapping[str, int], key: str) -> None:
-    """Raises ConfigError for a pattern that takes nothing of the parameters; names close paths.
-
-    Args:
-      patterns: of the option.
-      layers: of each parameter by name.
-      key: the option.
-    """
+    """Raises ConfigError for a pattern of option `key` that matches no parameter of `layers`."""
     for pattern in patterns:
         if any(pattern.taken(name, count) for name, count in layers.items()):
             continue

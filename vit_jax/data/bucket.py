@@ -149,15 +149,7 @@ def shown(path: Path) -> str:
 
 
 def local_root(root: str, cache: str | None, most: float) -> Path:
-    """The folder `data.root` names; of a bucket its copy, which nobody changes while this runs.
-
-    Args:
-      root: a path, or an address.
-      cache: as in `local_copy`.
-      most: GB of all copies.
-
-    Raises like `copy`.
-    """
+    """The folder that `data.root` names; of a bucket its copy, as by `local_copy`."""
     return local_copy(root, cache, most, ROOT) if is_bucket(root) else Path(root)
 
 

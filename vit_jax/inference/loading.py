@@ -114,12 +114,7 @@ def load(
 
 
 def describe_checkpoint(reference: str, wanted: config.Config | None = None) -> weights.ModelSpec:
-    """Reads a checkpoint's model metadata without its arrays. Raises the same errors as `load`.
-
-    Args:
-      reference: as in `load`.
-      wanted: as in `load`.
-    """
+    """A checkpoint's model and preprocessing, without its arrays; takes and raises as `load`."""
     if is_run(reference):
         _, _, record = find_checkpoint(storage.as_path(reference))
         cfg = run_config.complete(config.build(record["config"]))
@@ -227,12 +222,7 @@ class Initial(NamedTuple):
 
 
 def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequence[str]) -> Initial:
-    """Initial parameters from `init_from`.
-
-    Args:
-      cfg: the run.
-      model: its model.
-      classes: names of the data's classes, by which `init_head=keep` takes rows of the head.
+    """Initial parameters from `init_from`; `init_head=keep` takes rows of the head by `classes`.
 
     Raises WeightsError if they do not fit, CheckpointError or ConfigError if they cannot be read.
     """
@@ -622,9 +612,7 @@ class LoadedModel:
     def view(self, image: bytes | np.ndarray) -> np.ndarray:
         """The preprocessed pixels of an image, (H, W, C) uint8 or uint16; raises BadImage."""
         data = self.config.data
-        view = decoding.load_image(
-            image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
-        )
+        view = decoding.load_view(image, data)
         for transform in self._transforms:
             view = transform(view, np.random.default_rng(0))  # evaluation draws nothing
         return view

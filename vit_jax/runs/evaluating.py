@@ -205,13 +205,8 @@ def collect_outcome(
 ) -> Outcome:
     """Draws the curves and collects the results.
 
-    Args:
-      cfg: the run.
-      steps: the last step.
-      last: the evaluation after it; empty in a run that was complete before.
-      tested: the results of the test split, if there is one.
-      session: this process.
-      files: the run's.
+    `last` is the evaluation after the last step, empty in a run that was complete before; `tested`
+    are the results of the test split, if there is one.
     """
     workdir, final = session.workdir, split_roles.final(cfg.data)
     last = last or _evaluation(workdir, NEWEST)[1]

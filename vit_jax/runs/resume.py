@@ -73,15 +73,9 @@ def restore(
 ) -> Start | None:
     """Restores the newest sound checkpoint; None if there is none.
 
-    Args:
-      manager: the checkpoints.
-      shapes: of the state, with shardings.
-      facts: this run's, from `facts`.
-      session: this process.
-      files: the run's.
-      accept: parts of the facts that may differ (`directory.PARTS`), which is recorded.
-
-    Raises ConfigError for any other difference.
+    `shapes` are those of the state, with shardings. Of the run's `facts`, the parts that `accept`
+    names (`directory.PARTS`) may differ, which is recorded. Raises ConfigError for any other
+    difference.
     """
     # Process 0 decides for all: on shared storage, others may see an older state of the directory.
     avoid = collectives.broadcast_from_main(files.suspects)

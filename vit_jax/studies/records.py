@@ -108,12 +108,9 @@ class Records:
             self.path.open("a").close()
 
     def add(self, cell: Cell, seconds: float, answer: Mapping[str, Any]) -> Record:
-        """Records the result of a cell and returns its record; an earlier one stays.
+        """Records the answer of `worker.train_cell` and returns the record; an earlier one stays.
 
-        Args:
-          cell: the cell.
-          seconds: of its processes, the interrupted ones included.
-          answer: from `worker.train_cell`.
+        `seconds` are those of all processes of the cell, interrupted ones included.
         """
         if cell.digest in self._known:
             return self._known[cell.digest]

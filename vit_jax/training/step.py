@@ -241,13 +241,7 @@ def compile_step(
 ) -> jax.stages.Compiled:
     """Compiles the step for `mesh`; it donates its state.
 
-    Args:
-      step: the pure step.
-      target: ShapeDtypeStructs of the state, with shardings.
-      batch: from `batch_shapes`.
-      cfg: the run.
-      mesh: the ('data', 'zero', 'fsdp') mesh.
-      teacher: of distillation.
+    `target` are ShapeDtypeStructs of the state with shardings, `batch` those of `batch_shapes`.
     """
     place = NamedSharding(mesh, sharding.BATCH)
     batch = {

@@ -131,12 +131,7 @@ def load(
 
 
 def read_spec(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.ModelSpec:
-    """Describes the model in a file or folder without reading its arrays; raises WeightsError.
-
-    Args:
-      path: as in `load`.
-      wanted: as in `load`.
-    """
+    """The model in a file or folder, without its arrays; takes and raises as `load`."""
     try:
         return _recognize(path, {}, wanted)[1]
     except config.UserError as error:

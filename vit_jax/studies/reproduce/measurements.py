@@ -64,13 +64,7 @@ def number(
     found: Found,
     exaflops: float | None,
 ) -> Number | None:
-    """The measured number; None while any of its runs is missing.
-
-    Args:
-      score: a number of a table.
-      found: existing runs, by directory.
-      exaflops: compute of its run.
-    """
+    """The measured number; None while any of its runs, which took `exaflops`, is missing."""
     if score.measure == EXAFLOPS:
         return None if exaflops is None else Number(exaflops, None, 1)
     each = [_values(score, found.get(run.directory)) for run in score.runs]

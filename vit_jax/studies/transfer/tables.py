@@ -72,11 +72,7 @@ def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def vtab_means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """VTAB-1k's `means` of every model with results for all 19 tasks, by the prefix of its names.
-
-    Args:
-      transfers: contents of `transfer.json` files.
-    """
+    """VTAB-1k's `means` of every model that has all 19 tasks, by the prefix of its names."""
     by_model: dict[str, list[Mapping[str, Any]]] = {}
     for one in transfers:
         if one["task"] in VTAB:

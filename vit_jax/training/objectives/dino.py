@@ -269,12 +269,7 @@ class Dino(Objective):
         `patch_weight` (B, 2, M) adds up to 1 for each view that is masked, else to 0;
         `patch_mean` (B, K) is the teacher's mean logits of all patches of the large views.
 
-        Args:
-          student: parameters.
-          teacher: likewise.
-          seen: (B, 2, P, D), of the student.
-          answered: likewise of the teacher.
-          masked: (B, 2, P) bool.
+        `seen` and `answered` (B, 2, P, D) are patches of student and teacher; `masked` (B, 2, P).
         """
         most, shape = self._most_masked, masked.shape[:2]
         count = jnp.sum(masked, axis=-1, keepdims=True)
