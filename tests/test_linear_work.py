@@ -5,6 +5,7 @@ with squares 16 times. The sizes are such that a copy of the rest for each part 
 """
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -25,6 +26,7 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy as safetensors_numpy
 
+import hostile
 import official_fakes
 import tiffs
 from vit_jax import config
@@ -42,7 +44,7 @@ from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.runtime import logs
 from vit_jax.utils import limits
 from vit_jax.utils.errors import UserError
-from vit_jax.weights import peft_files, readers
+from vit_jax.weights import peft_files
 from vit_jax.weights.arrays import Arrays, ArraySpec
 
 GROWTH = 9  # of the time for four times as many parts: linear is 4, with squares 16
@@ -129,14 +131,7 @@ def safetensors(count):
 
 
 def _arrays(data, suffix):
-    def read(folder):
-        path = folder / f"w{suffix}"
-        path.write_bytes(data)
-        opened = readers.open_arrays(path)
-        for name in opened.specs:
-            opened.read(name)
-
-    return read
+    return functools.partial(hostile.every_array(suffix), data)
 
 
 def members(count, kind="tar"):

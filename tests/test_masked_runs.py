@@ -12,7 +12,6 @@ from vit_jax.data.source import UNKNOWN
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import measures
 from vit_jax.inference.inspect.measures import CannotAnswer
-from vit_jax.runtime import preemption
 from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
 
@@ -27,12 +26,7 @@ MASKED = {
 
 
 def configure(**sections):
-    values = {name: dict(options) for name, options in MASKED.items()}
-    for section, options in sections.items():
-        values[section] = (
-            values.get(section, {}) | options if isinstance(options, dict) else options
-        )
-    return runs.configure(**values)
+    return runs.configure(**runs.merged(MASKED, sections))
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +39,7 @@ def pretrained(tmp_path_factory):
 @pytest.mark.slow
 def test_it_resumes_bit_for_bit(pretrained, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
-    with runs.stopping_at(monkeypatch, 4), pytest.raises(preemption.Preempted):
-        train_loop.train(configure(), workdir)
-    train_loop.train(configure(), workdir)
+    runs.train_in_parts(monkeypatch, configure(), workdir, 4)
     for key in ("train/loss", "train/accuracy", "train/error", "test/loss", "test/accuracy"):
         given, expected = runs.trace(workdir, key), runs.trace(pretrained, key)
         assert given.items() <= expected.items()

@@ -17,7 +17,6 @@ from vit_jax.evaluation import metrics
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import conversion, evaluation, export, loading, prediction
 from vit_jax.inference.loading import LoadedModel
-from vit_jax.runtime import preemption
 from vit_jax.training import build, run_config
 from vit_jax.weights import WeightsError
 
@@ -30,8 +29,7 @@ def configure(root, **sections):
     data |= {"train_split": "train", "eval_split": "val", "flip": False}
     given = {"data": data, "loss": {"name": "mse"}, "checkpoint": {"best": "auto"}}
     given |= {"model": {"gelu": "erf"}}  # as other projects have it
-    return runs.configure(**{name: given.get(name, {}) | sections.get(name, {})
-                             for name in {*given, *sections}})  # fmt: skip
+    return runs.configure(**runs.merged(given, sections))
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +176,7 @@ def test_a_run_learns_and_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
     np.testing.assert_array_equal(kept["mean"], truth.mean(axis=0))
     np.testing.assert_array_equal(kept["std"], truth.std(axis=0))
     assert "the best by val/mae" in record["selection"]
-    with runs.stopping_at(monkeypatch, 27), pytest.raises(preemption.Preempted):
-        train_loop.train(cfg, tmp_path / "run")
-    train_loop.train(cfg, tmp_path / "run")
+    runs.train_in_parts(monkeypatch, cfg, tmp_path / "run", 27)
     runs.assert_equal_runs(tmp_path / "run", tmp_path / "oracle")
     # A new run on other numbers begins with the head's predictions, in a scale of its own.
     further = configure(

@@ -153,7 +153,6 @@ EXAMINED_LINES = {
     "inference.doctor.page.summarize": ["3 are in another split"],
     "inference.doctor.page.describe": [("leak", "3", "3", "in two splits")],
 }
-MEANS = Table(header=("a",), rows=[("1",)], caption="of three")
 PLANNED = {
     "studies.reproduce.TablePlan": None,
     "studies.reproduce.blocks": [

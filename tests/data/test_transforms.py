@@ -46,23 +46,6 @@ def photo(height: int, width: int, channels: int = 3) -> np.ndarray:
     return rng(1).integers(0, 256, (height, width, channels), np.uint8)
 
 
-def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """tf.image.resize's bilinear in float64: half-pixel centers, clamped at the border."""
-
-    def axis(size: int, old: int):
-        place = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
-        low = np.floor(place).astype(int)
-        return low, np.minimum(low + 1, old - 1), place - low
-
-    image = image.astype(np.float64)
-    low, high, part = axis(height, image.shape[0])
-    part = part[:, None, None]
-    image = image[low] * (1 - part) + image[high] * part
-    low, high, part = axis(width, image.shape[1])
-    part = part[None, :, None]
-    return image[:, low] * (1 - part) + image[:, high] * part
-
-
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [

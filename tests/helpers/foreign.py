@@ -85,18 +85,21 @@ def changed(described, drop=(), **more):
     return {**described, "arrays": {**kept, **added}}
 
 
-def logits(loaded, pictures):
-    """The logits of a loaded model, at the highest precision."""
+def apply(loaded, pictures):
+    """The logits of a loaded model and its other outputs, at the highest precision."""
     classifier = mapping.create_classifier(loaded.spec)
     with jax.default_matmul_precision("highest"):
-        return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[0])
+        return jax.device_get(jax.jit(classifier.apply)(loaded.params, pictures))
+
+
+def logits(loaded, pictures):
+    """The logits of a loaded model."""
+    return apply(loaded, pictures)[0]
 
 
 def pre_logits(loaded, pictures):
-    """The input of a loaded model's head, at the highest precision."""
-    classifier = mapping.create_classifier(loaded.spec)
-    with jax.default_matmul_precision("highest"):
-        return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[1]["pre_logits"])
+    """The input of a loaded model's head."""
+    return apply(loaded, pictures)[1]["pre_logits"]
 
 
 def equal(one, other):

@@ -12,8 +12,9 @@ import time
 from unittest import mock
 
 import jax
+import pytest
 
-from vit_jax import config
+from vit_jax import config, train_loop
 from vit_jax.pages import curves
 from vit_jax.runs import evaluating
 from vit_jax.runs import session as sessions
@@ -47,14 +48,17 @@ TINY = {
 STEPS = 25
 
 
+def merged(values, sections):
+    """Sections of a config with some options changed, or whole values."""
+    return values | {
+        name: values.get(name, {}) | given if isinstance(given, dict) else given
+        for name, given in sections.items()
+    }
+
+
 def configure(**sections):
     """TINY with some options changed, checked as the command line would."""
-    values = {name: dict(options) for name, options in TINY.items()}
-    for section, options in sections.items():
-        values[section] = (
-            values.get(section, {}) | options if isinstance(options, dict) else options
-        )
-    return run_config.complete(config.build(values))
+    return run_config.complete(config.build(merged(TINY, sections)))
 
 
 def session(workdir, *, stop=None, phases=None, progress=None):
@@ -109,7 +113,7 @@ def stopping_at(monkeypatch, *steps):
 
     with monkeypatch.context() as patch:
         patch.setattr(preemption.Stop, "__call__", stop)
-        yield left
+        yield
 
 
 def trace(workdir, key="train/loss"):
@@ -137,6 +141,23 @@ def assert_equal_runs(workdir, oracle):
     for key in ("train/loss", "train/grad_norm", "data/batch_crc", "test/top1", "test/loss"):
         assert trace(workdir, key) == trace(oracle, key)
     assert digests(workdir) == digests(oracle)
+
+
+def train_in_parts(monkeypatch, cfg, workdir, *stops):
+    """Trains with a stop at each of these steps, where the state is saved; the last outcome."""
+    with stopping_at(monkeypatch, *stops):
+        for step in stops:
+            with pytest.raises(preemption.Preempted, match=f"saved at step {step};"):
+                train_loop.train(cfg, workdir)
+        return train_loop.train(cfg, workdir)
+
+
+def assert_resumes(monkeypatch, cfg, folder, *stops):
+    """Asserts that a run in parts is that without a stop, to the bit; the directory of that."""
+    train_loop.train(cfg, folder / "whole")
+    train_in_parts(monkeypatch, cfg, folder / "parts", *stops)
+    assert_equal_runs(folder / "parts", folder / "whole")
+    return folder / "whole"
 
 
 def command(workdir, *arguments, cfg=None):

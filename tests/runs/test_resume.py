@@ -45,14 +45,9 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
     for trial in range(3):
         workdir = tmp_path / str(trial)
         stops = sorted(rng.sample(range(1, runs.STEPS), 3))
-        with runs.stopping_at(monkeypatch, *stops) as left:
-            for step in stops:
-                with pytest.raises(preemption.Preempted, match=f"saved at step {step};") as caught:
-                    train_loop.train(runs.configure(), workdir)
-                assert caught.value.exit_code == 75
-            assert not left
-            train_loop.train(runs.configure(), workdir)
+        runs.train_in_parts(monkeypatch, runs.configure(), workdir, *stops)
         runs.assert_equal_runs(workdir, oracle)
+    assert preemption.Preempted.exit_code == 75
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -154,21 +154,17 @@ def test_children_do_not_keep_the_lock(tmp_path):
 def test_many_at_once_and_one_at_a_time(folder, monkeypatch):
     """Locks come and go, their files deleted each time, and never are there two holders."""
     monkeypatch.setattr(locking, "NEAR", 60.0)
-    inside, most, rounds = [], [], 10
+    inside, most = [], []
 
-    def work():
-        for _ in range(rounds):
-            with locking.exclusive(folder):
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
+    def work(_):
+        with locking.exclusive(folder):
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1] * 4 * rounds
+    with futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(40)))
+    assert most == [1] * 40
 
 
 # --- Another machine ------------------------------------------------------------------------------
@@ -237,19 +233,14 @@ def test_two_that_take_over_at_once(folder):
     """Of many who have waited for the same dead holder one has the lock in the end."""
     other = held_elsewhere(folder)
     version, _ = other.read()
-    found = []
 
     def work(token):
         one = lock_of(folder, token=token)
-        if one.take_over(version):
-            found.append(one)
+        return one if one.take_over(version) else None
 
-    threads = [threading.Thread(target=work, args=(token,)) for token in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len([one for one in found if one.renew()]) == 1
+    with futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, "abcd"))
+    assert len([one for one in found if one is not None and one.renew()]) == 1
 
 
 # --- A holder that did not run for a while, and goes on ---------------------------------------

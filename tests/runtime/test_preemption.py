@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import runs
+import serving
 from vit_jax.checkpoints.record import CheckpointError
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
@@ -154,12 +155,8 @@ def metadata_server(answers):
             self.end_headers()
             self.wfile.write(text)
 
-    with http.server.ThreadingHTTPServer(("localhost", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving.running(http.server.ThreadingHTTPServer(("localhost", 0), Handler)) as server:
         yield f"localhost:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
 
 
 @contextlib.contextmanager

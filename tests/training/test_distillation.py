@@ -194,29 +194,22 @@ def test_a_run_learns_and_resumes_bit_for_bit(teacher_run, tmp_path, monkeypatch
     teacher = tmp_path / "teacher"
     shutil.copytree(teacher_run, teacher)
 
-    def student(workdir):
-        cfg = runs.configure(
-            model={"width": 8, "mlp_dim": 16, "depth": 1},
-            train={"duration": "8 steps"},
-            objective={"name": "distillation", "teacher": str(teacher), "temperature": 2.0},
-        )
-        return train_loop.train(cfg, workdir)
-
-    student(tmp_path / "whole")
-    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
-        student(tmp_path / "broken")
-    student(tmp_path / "broken")
-    runs.assert_equal_runs(tmp_path / "broken", tmp_path / "whole")
-    apart = runs.trace(tmp_path / "whole", "train/distillation")
+    cfg = runs.configure(
+        model={"width": 8, "mlp_dim": 16, "depth": 1},
+        train={"duration": "8 steps"},
+        objective={"name": "distillation", "teacher": str(teacher), "temperature": 2.0},
+    )
+    whole = runs.assert_resumes(monkeypatch, cfg, tmp_path, 5)
+    apart = runs.trace(whole, "train/distillation")
     assert len(apart) == 8
-    assert apart == runs.trace(tmp_path / "whole")  # all of the loss is the teacher's
+    assert apart == runs.trace(whole)  # all of the loss is the teacher's
     with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
-        student(tmp_path / "other")
+        train_loop.train(cfg, tmp_path / "other")
     shutil.rmtree(max((teacher / "checkpoints").glob("0*")))  # the one before teaches now
     with pytest.raises(
         config.ConfigError, match=r"objective\.teacher: its parameters are not those"
     ):
-        student(tmp_path / "other")
+        train_loop.train(cfg, tmp_path / "other")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import runs
-from vit_jax import cli, config, train_loop
+from vit_jax import cli
 
 KITS = {
     "muon on blends of altered views": {
@@ -58,19 +58,12 @@ def test_a_run_of_the_kit_resumes_bit_for_bit(name, tmp_path, monkeypatch, capsy
         sections["checkpoint"] = {"best": "map"}
     sections["train"] = {"duration": "24 steps"} | sections.get("train", {})
     cfg = runs.configure(**sections)
-    train_loop.train(cfg, tmp_path / "whole")
-    with runs.stopping_at(monkeypatch, 2, 13):
-        for step in (2, 13):
-            with pytest.raises(config.UserError, match=f"saved at step {step}"):
-                train_loop.train(cfg, tmp_path / "parts")
-        train_loop.train(cfg, tmp_path / "parts")
-    runs.assert_equal_runs(tmp_path / "parts", tmp_path / "whole")
-    losses = [*runs.trace(tmp_path / "whole").values()]
-    assert len(losses) == 24
+    whole = runs.assert_resumes(monkeypatch, cfg, tmp_path, 2, 13)
+    assert len(runs.trace(whole)) == 24
     if not several:
         return
-    found = runs.trace(tmp_path / "whole", "test/map")
+    found = runs.trace(whole, "test/map")
     assert found[24] > 0.8  # by chance: 0.5
-    assert cli.main(["evaluate", f"--checkpoint={tmp_path / 'whole'}", "--json"]) == 0
+    assert cli.main(["evaluate", f"--checkpoint={whole}", "--json"]) == 0
     best = max(found.values())  # evaluate takes that checkpoint, not the newest
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["test/map"] == best

@@ -1,7 +1,6 @@
 """First parts of a run with training views of their own: `data.phases`."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 import runs
 from stepping import BATCH, configure
-from vit_jax import cli, config, train_loop
+from vit_jax import cli, config
 from vit_jax.data import pipeline, sources
 from vit_jax.training import build, run_config
 
@@ -70,6 +69,7 @@ def test_costs_are_the_mean_over_the_run():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
 def test_a_run_stopped_in_every_phase_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """With learned positions, resampled for each size, CutMix and mixup, and an average."""
     phases = {
@@ -81,23 +81,7 @@ def test_a_run_stopped_in_every_phase_goes_on_bit_for_bit(tmp_path, monkeypatch)
         train={"duration": "12 steps", "mixup": 0.2, "cutmix": 1.0, "ema": 0.9},
         evaluation={"every": 12},
     )
-    with runs.on_one_device():
-        whole = train_loop.train(cfg, tmp_path / "whole")
-        with runs.stopping_at(monkeypatch, 3, 4, 6, 9):
-            for _ in range(4):
-                with pytest.raises(Exception, match="stopped and saved"):
-                    train_loop.train(cfg, tmp_path / "parts")
-            parts = train_loop.train(cfg, tmp_path / "parts")
-    assert whole.results == parts.results
-    found = [losses(tmp_path / name / "metrics.jsonl") for name in ("whole", "parts")]
-    assert found[0] == found[1]
-    assert len(found[0]) == 12
-
-
-def losses(path):
-    """The loss of each step."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {one["step"]: one["train/loss"] for one in lines if "train/loss" in one}
+    assert len(runs.trace(runs.assert_resumes(monkeypatch, cfg, tmp_path, 3, 4, 6, 9))) == 12
 
 
 SMALLER = "--config.data.phases.a.image_size=4"

@@ -1,7 +1,6 @@
 """Training on images at their own aspect ratio, as padded sequences of patches (NaFlex)."""
 
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import pytest
 
 import runs
 from stepping import BATCH, CLASSES, Stepper, assert_same_training, configure, losses_of
-from vit_jax import cli, config, models, train_loop
+from vit_jax import cli, config, models
 from vit_jax.training import build, run_config
 from vit_jax.weights import adapting
 
@@ -124,30 +123,14 @@ def test_devices_and_microbatches_give_the_same_numbers(devices, microbatch, on_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """Stopped at every fifth step, beside one that goes through; evaluated at native aspect."""
     cfg = runs.configure(
         data=NATIVE | {"train_crop": "inception"}, train={"duration": "12 steps"},
         evaluation={"every": 12},
     )  # fmt: skip
-    with runs.on_one_device():
-        whole = train_loop.train(cfg, tmp_path / "whole")
-        with runs.stopping_at(monkeypatch, 5, 10):
-            for _ in range(2):
-                with pytest.raises(Exception, match="stopped and saved"):
-                    train_loop.train(cfg, tmp_path / "parts")
-            parts = train_loop.train(cfg, tmp_path / "parts")
-    assert whole.results == parts.results
-    lines = [
-        (tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "parts")
-    ]
-    assert losses(lines[0]) == losses(lines[1])
-
-
-def losses(lines):
-    """The loss of each step."""
-    found = [json.loads(line) for line in lines]
-    return {one["step"]: one["train/loss"] for one in found if "train/loss" in one}
+    runs.assert_resumes(monkeypatch, cfg, tmp_path, 5, 10)
 
 
 def test_costs_are_the_mean_over_lengths():

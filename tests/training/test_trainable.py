@@ -10,7 +10,7 @@ import pytest
 
 import runs
 from stepping import CLASSES, Stepper, batch_of, configure
-from vit_jax import cli, config, models, preflight, train_loop, weights
+from vit_jax import cli, config, models, preflight, weights
 from vit_jax.config import patterns
 from vit_jax.inference import loading
 from vit_jax.training import run_config, trainable
@@ -296,15 +296,11 @@ KIT = {
 def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkeypatch, capsys):
     cfg = runs.configure(model=SIZES | {"dropout": 0.0, "num_classes": 10}, **KIT)
     cfg = dataclasses.replace(cfg, init_from=str(base))
-    train_loop.train(cfg, tmp_path / "whole")
-    with runs.stopping_at(monkeypatch, 5), pytest.raises(config.UserError, match="saved at step 5"):
-        train_loop.train(cfg, tmp_path / "parts")
-    train_loop.train(cfg, tmp_path / "parts")
-    runs.assert_equal_runs(tmp_path / "parts", tmp_path / "whole")
-    held = runs.digests(tmp_path / "whole")
+    run = runs.assert_resumes(monkeypatch, cfg, tmp_path, 5)
+    held = runs.digests(run)
     assert "params/lora/encoder/attention/out/kernel/a" in held
     assert not [name for name in held if name.startswith(("ema/", "opt/")) and "embedding" in name]
-    merged = loading.load(tmp_path / "whole")
+    merged = loading.load(run)
     arrays = tree_utils.flatten(jax.device_get(merged.params))
     assert set(arrays) == set(tree_utils.flatten(merged.model.shapes()))
     start = tree_utils.flatten(loading.load(base).params)
@@ -314,7 +310,7 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     np.testing.assert_array_equal(
         arrays["encoder/mlp/fc1/kernel"][0], start["encoder/mlp/fc1/kernel"][0]
     )
-    run, adapter = tmp_path / "whole", tmp_path / "adapter"
+    adapter = tmp_path / "adapter"
     line = ["convert", f"--checkpoint={run}"]
     assert cli.main([*line, "--to=adapter", f"--output={adapter}"]) == 0
     held = readers.open_arrays(adapter / "model.safetensors").specs

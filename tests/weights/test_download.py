@@ -8,14 +8,15 @@ import io
 import json
 import re
 import socket
-import threading
 import urllib.error
 import urllib.request
+from concurrent import futures
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+import serving
 from vit_jax.runtime import progress
 from vit_jax.utils import storage
 from vit_jax.weights import hub
@@ -111,12 +112,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server(monkeypatch):
     for name in ("VIT_JAX_CACHE", "VIT_JAX_OFFLINE", "VIT_JAX_MIRROR", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    with Server() as one:
-        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving.running(Server()) as one:
         yield one
-        one.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -542,13 +539,9 @@ def test_a_folder_may_lack_what_is_optional(get, server):
 
 def test_threads_fetch_a_file_once(get, server, tmp_path):
     server.faults = [("cut", 1000)]
-    results = []
-    threads = [threading.Thread(target=lambda: results.append(get())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [path.read_bytes() for path in results] == [BODY] * 8
+    with futures.ThreadPoolExecutor(8) as pool:
+        paths = pool.map(get, ["/a/b.npz"] * 8)
+    assert [path.read_bytes() for path in paths] == [BODY] * 8
     assert [asked for _, asked in server.requests] == [None, "bytes=1000-"]
     assert leftovers(tmp_path) == ["b.npz", hub.LOCK]
 
@@ -556,11 +549,8 @@ def test_threads_fetch_a_file_once(get, server, tmp_path):
 def test_many_files_at_once_are_all_pinned(get, server, tmp_path):
     for i in range(12):
         server.files[f"/many/{i}.npz"] = BODY
-    threads = [threading.Thread(target=get, args=(f"/many/{i}.npz",)) for i in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with futures.ThreadPoolExecutor(12) as pool:
+        list(pool.map(get, [f"/many/{i}.npz" for i in range(12)]))
     assert len(json.loads((tmp_path / hub.LOCK).read_text())) == 12
 
 

@@ -1,16 +1,15 @@
 """`vit_jax push`: what goes to the Hub, what is refused, and that a token is never printed."""
 
 import base64
-import contextlib
 import http.server
 import json
 import pathlib
 import shutil
 import sys
-import threading
 
 import pytest
 
+import serving
 from vit_jax import cli
 from vit_jax.weights import push
 from vit_jax.weights.arrays import WeightsError
@@ -80,14 +79,10 @@ def hub(monkeypatch):
     server = http.server.ThreadingHTTPServer(("localhost", 0), Hub)
     address = f"http://localhost:{server.server_port}"
     world = server.world = {"requests": [], "files": None, "status": 200, "address": address}
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
     monkeypatch.setenv("HF_ENDPOINT", address)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with contextlib.closing(server.socket):
+    with serving.running(server):
         yield world
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -39,6 +39,14 @@ def same(one, other):
     assert dataclasses.replace(one.spec.model, position_resize=way) == other.spec.model
 
 
+def assert_same_logits(loaded, params, facts):
+    """Asserts that loaded weights of 16 x 16 pixels give the logits of these parameters."""
+    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
+    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.MappingReport())
+    expected = foreign.logits(ours, pictures)
+    np.testing.assert_allclose(foreign.logits(loaded, pictures), expected, rtol=0, atol=1e-5)
+
+
 WAYS = {"timm": "antialiased_bicubic", "hf": "bicubic"}  # of resizing positions
 
 
@@ -165,10 +173,7 @@ def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kin
     assert not any("class_position" in line for line in told)
     again = weights.load(path)
     assert again.spec.model.position == "learned_1d"
-    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
-    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.MappingReport())
-    expected = foreign.logits(ours, pictures)
-    np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
+    assert_same_logits(again, params, facts)
 
 
 ALL = ("head", "key", "mlp", "out", "patches", "query", "value")
@@ -195,10 +200,7 @@ def test_biases_that_a_form_has_are_written_as_zeros(tmp_path, biasless, kind, z
     ] * bool(zeros)
     again = weights.load(path)
     assert set(again.spec.model.biasless) == set(biasless) - set(zeros)
-    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
-    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.MappingReport())
-    expected = foreign.logits(ours, pictures)
-    np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
+    assert_same_logits(again, params, facts)
 
 
 @pytest.mark.slow
@@ -210,10 +212,7 @@ def test_timm_has_registers_without_positions(tmp_path, position, pooling):
     folded = (position, pooling) == ("learned_1d", "token")
     assert any("written as part of the token" in line for line in told) == folded
     again = weights.load(tmp_path / "w", {"data.image_size": "16,16"})
-    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
-    ours = weights.Weights(kind="", params=params, spec=facts, report=weights.MappingReport())
-    expected = foreign.logits(ours, pictures)
-    np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
+    assert_same_logits(again, params, facts)
 
 
 def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_path):

@@ -9,11 +9,10 @@ import plugins
 import runs
 import vit_jax
 from stepping import BATCH, SIZE, Stepper, configure, losses_of
-from vit_jax import config, train_loop
+from vit_jax import config
 from vit_jax.checkpoints import reader
 from vit_jax.data.pipeline import View
 from vit_jax.inference import loading
-from vit_jax.runtime import preemption
 from vit_jax.training.build import build
 from vit_jax.training.normalization import normalize_pixels
 from vit_jax.training.objectives import Objective
@@ -189,14 +188,9 @@ MAE = {"name": "mae", "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2
 
 def resume_and_compare(cfg, folder, monkeypatch, measure):
     """The losses of an unbroken run, which one that stops at step 5 equals to the bit."""
-    train_loop.train(cfg, folder / "whole")
-    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
-        train_loop.train(cfg, folder / "parts")
-    train_loop.train(cfg, folder / "parts")
-    losses = runs.trace(folder / "whole")
-    assert losses == runs.trace(folder / "parts")
-    assert runs.trace(folder / "whole", f"train/{measure}").keys() == losses.keys()
-    assert runs.digests(folder / "parts") == runs.digests(folder / "whole")
+    whole = runs.assert_resumes(monkeypatch, cfg, folder, 5)
+    losses = runs.trace(whole)
+    assert runs.trace(whole, f"train/{measure}").keys() == losses.keys()
     return losses
 
 

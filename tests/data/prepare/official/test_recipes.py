@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import io
 import struct
-import threading
 import tracemalloc
 
 import cv2
@@ -16,6 +15,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 
 import official_fakes
+import serving
 import tfds_reference
 from commands import woe
 from vit_jax.data.decoding import BadImage
@@ -177,12 +177,8 @@ def server(tmp_path):
         def log_message(self, *arguments): ...
 
     handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as one:
-        thread = threading.Thread(target=one.serve_forever)
-        thread.start()
+    with serving.running(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as one:
         yield folder, f"http://127.0.0.1:{one.server_port}/"
-        one.shutdown()
-        thread.join()
 
 
 def test_archives_are_downloaded_checked_and_packed(prepare, server, tmp_path, monkeypatch):
