@@ -257,7 +257,10 @@ def test_groups_of_parameters_keep_their_order():
         ({"optimizer.name": "lyon"}, "optimizer.name=lyon: no such optimizer; did you mean lion?"),
         ({"optimizer.name": "none"}, "optimizer.name=none: no such optimizer"),
         ({"optimizer.name": "lion(b1=0.9)"}, "optimizer.name=lion(b1=0.9): no such optimizer"),
-        ({"data.root": "x"}, "data.root=x: digits does not take it; folder, csv, tar, parquet, tfds would"),
+        (
+            {"data.root": "x"},
+            "data.root=x: digits does not take it; folder, csv, tar, parquet, tfds would",
+        ),
         ({"data.source": "folder", "data.holdout": "1"}, "data.holdout=1: must be less than 1"),
         (
             {"loss.name": "hinge"},
