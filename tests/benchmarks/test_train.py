@@ -70,14 +70,19 @@ def test_plain_vits_alone_have_peers(name):
         train.works([name], [224], batch=8, dtype=None, attentions=["xla"])
 
 
-def test_the_work_is_a_run_of_the_model_with_its_layers_unrolled():
+def test_the_work_is_a_run_of_the_model():
     (work,) = train.works(["ViT-S/16"], [224], batch=8, dtype=None, attentions=["xla"])
     assert (work.patch, work.width, work.depth, work.mlp_dim, work.heads) == (16, 384, 12, 1536, 6)
     cfg = train_worker.config_from_work(dataclasses.asdict(work))
-    assert cfg.model.unroll == 12
-    assert cfg.model.attention == "xla"
+    assert cfg.model.unroll is None  # as a run decides
+    assert (cfg.model.attention, cfg.model.remat) == ("xla", "none")
     assert cfg.train.batch_size == 8
     assert cfg.data.image_size == (224, 224)
+    (saving,) = train.works(
+        ["ViT-S/16"], [224], batch=8, dtype=None, attentions=["xla"], remat="dots"
+    )
+    assert saving.name == f"{work.name}, remat dots"
+    assert train_worker.config_from_work(dataclasses.asdict(saving)).model.remat == "dots"
     learning = dataclasses.replace(work, objective="mae")
     assert learning.name == f"mae of {work.name}"
     assert train_worker.config_from_work(dataclasses.asdict(learning)).mae == config.Mae(name="mae")

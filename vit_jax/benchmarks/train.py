@@ -63,6 +63,7 @@ class StepWork:
       dtype: float32 or bfloat16.
       attention: our `model.attention`; peers have their own.
       objective: our `objective.name`: supervised, mae or dino.
+      remat: our `model.remat`.
     """
 
     model: str
@@ -77,14 +78,14 @@ class StepWork:
     batch: int | None
     objective: str = "supervised"
     classes: int = CLASSES
+    remat: str = "none"
 
     @property
     def name(self) -> str:
         """The start of a line about it."""
         what = "" if self.objective == "supervised" else f"{self.objective} of "
-        return (
-            f"{what}{self.model} at {self.size}, batch {self.batch}, {self.dtype}, {self.attention}"
-        )
+        kinds = self.attention if self.remat == "none" else f"{self.attention}, remat {self.remat}"
+        return f"{what}{self.model} at {self.size}, batch {self.batch}, {self.dtype}, {kinds}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,6 +165,7 @@ def works(
     dtype: str | None,
     attentions: Sequence[str],
     objective: str = "supervised",
+    remat: str = "none",
 ) -> list[StepWork]:
     """Every model at every size with every kind of attention.
 
@@ -197,6 +199,7 @@ def works(
                         attention=attention,
                         batch=batch,
                         objective=objective,
+                        remat=remat,
                     )
                 )
     return found

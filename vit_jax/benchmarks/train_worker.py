@@ -5,7 +5,6 @@ one, prints a line of JSON about that, and then answers every line on standard i
 of steps, with their seconds, seconds of CPU time and the most memory used so far.
 """
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -25,12 +24,11 @@ EXAMPLES = 1_281_167  # images of an epoch, for the learning rate's schedule
 
 
 def config_from_work(work: dict[str, Any]) -> config.Config:
-    """The config of a run that does the work, its layers unrolled."""
+    """The config of a run that does the work."""
+    options = {name: work[name] for name in ("dtype", "attention", "remat")}
     model = models.complete(
-        config.Model(variant=work["model"], num_classes=work["classes"], dtype=work["dtype"])
+        config.Model(variant=work["model"], num_classes=work["classes"], **options)
     )
-    depth = model.depth or 1
-    model = dataclasses.replace(model, attention=work["attention"], unroll=depth)
     objective, clipping = config.Objective(), {}
     if work["objective"] == "mae":
         objective = config.Mae(name="mae")
@@ -59,6 +57,8 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     batch = jax.device_put(batch, NamedSharding(trainer.mesh, sharding.BATCH))
 
     def take() -> Any:
+        if trainer.awaits_steps:  # as a run does
+            jax.block_until_ready(carried[0])
         carried[0], metrics = program(carried[0], batch, None)
         return metrics["loss"]
 

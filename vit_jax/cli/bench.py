@@ -107,6 +107,10 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
         "train", {"type": arguments.words, "metavar": "KIND,..."},
         "kinds of model.attention to try (default: explicit)",
     ),
+    "remat": (
+        "train", {"choices": ("full", "dots", "dots_no_batch", "attention")},
+        "kind of model.remat: activations to recompute, for less memory (default: none)",
+    ),
     "objective": (
         "train", {"choices": ("supervised", "mae", "dino")},
         "what a step learns (default: supervised)",
@@ -260,6 +264,7 @@ def _train(args: argparse.Namespace) -> None:
         dtype=args.dtype,
         attentions=args.attention or ("explicit",),
         objective=args.objective or "supervised",
+        remat=args.remat or "none",
     )
     rounds = args.rounds or train.ROUNDS
     train.check_peer(args.peer, works[0].objective)

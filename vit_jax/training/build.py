@@ -23,6 +23,8 @@ from vit_jax.training.step import Step
 from vit_jax.training.teacher import Teacher
 from vit_jax.weights import adapting
 
+LONG = 1e11  # FLOPs of a step that takes a second of a few cores
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trainer:
@@ -74,6 +76,16 @@ class Trainer:
         # Sharded from the start: a large model never exists on one device.
         places = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
         return jax.jit(self.create_state, out_shardings=places)()
+
+    @property
+    def awaits_steps(self) -> bool:
+        """Whether a step ends before the next is dispatched: a long one on the CPU.
+
+        Each step in a queue holds its temporary buffers (ViT-S/16, 16 images: 2 GB), and a CPU
+        gains nothing by a queue but the time between steps, which only short ones notice.
+        """
+        flops = (self.flops_per_image or 0.0) * self.cfg.train.batch_size
+        return self.mesh.devices.flat[0].platform == "cpu" and flops > LONG
 
     def check_memory(self) -> None:
         """Raises OutOfMemory if the state or a batch is larger than the memory it would be in.
