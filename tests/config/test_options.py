@@ -26,6 +26,7 @@ BAD = {  # argument after `vit_jax train digits`, and the line; nothing reads da
     "optimizer.lr=inf": "optimizer.lr=inf: must be finite",
     "optimizer.b2=1": "optimizer.b2=1: must be less than 1",
     "optimizer.weight_decay=-1": "optimizer.weight_decay=-1: must be at least 0",
+    "train.mixup=1e7": "train.mixup=1e+07: must be at most 1e+06",
     "data.channels=65": "data.channels=65: must be at most 64",
     "train.batch_size=12.5": "train.batch_size=12.5: must be a whole number",
     "train.batch_size=1000000000000001": "train.batch_size=1000000000000001: must be at most 1e+15,"

@@ -55,6 +55,12 @@ def begun(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup", "train.mixup"])
+def test_options_of_training_alone_are_refused(key):
+    with pytest.raises(config.ConfigError, match=f"^{key}=1: is read in training alone; leave it"):
+        vit_jax.load(TOKEN, {key: "1"})
+
+
 @pytest.mark.slow
 def test_a_run_begins_with_weights(begun):
     """Almost without learning, so that what it ends with is what it began with."""

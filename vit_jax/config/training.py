@@ -62,12 +62,16 @@ class Train:
     )
     label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
     mixup: float = option(
-        0.0, "Beta parameter of mixup, which blends pairs of images; 0: off.", at_least=0
+        0.0,
+        "Beta parameter of mixup, which blends pairs of images; 0: off.",
+        at_least=0,
+        at_most=1e6,
     )
     cutmix: float = option(
         0.0,
         "Beta parameter of CutMix; 0: off. With mixup also set, each step picks one of the two.",
         at_least=0,
+        at_most=1e6,
     )
     clip_norm: float | None = option(None, "Gradient norm to clip at; none: no clipping.", above=0)
     clip_by: str = option(
@@ -124,7 +128,10 @@ class Focal(Loss, components=("focal",)):
     """The argument of the focal loss (Lin et al. 2017) on softmax probabilities."""
 
     gamma: float = option(
-        2.0, "Exponent of the weight (1 - p), which plays down confident images.", at_least=0
+        2.0,
+        "Exponent of the weight (1 - p), which plays down confident images.",
+        at_least=0,
+        at_most=100,
     )
 
 
@@ -136,6 +143,7 @@ class LogitAdjusted(Loss, components=("logit_adjusted",)):
         1.0,
         "Factor on the log class frequencies that are added to the logits in training.",
         at_least=0,
+        at_most=100,
     )
 
 
@@ -163,7 +171,10 @@ class Huber(Regression, components=("huber",)):
     """Arguments of the Huber loss (Huber 1964)."""
 
     delta: float = option(
-        1.0, "Error, in standard deviations, beyond which the loss grows linearly.", above=0
+        1.0,
+        "Error, in standard deviations, beyond which the loss grows linearly.",
+        above=0,
+        at_most=1e6,
     )
 
 
@@ -238,6 +249,7 @@ class Distillation(Objective, components=("distillation",)):
         1.0,
         "Temperature that divides the logits of teacher and student.",
         above=0,
+        at_most=1e6,
         when={"objective.target": ("logits",)},
     )
 

@@ -45,6 +45,11 @@ HEAD_OPTIONS = ("head_layers", "head_hidden", "head_bottleneck", "prototypes", "
 WAITING = 8  # batches of images of several shapes that wait for others of theirs
 
 
+# Sections and options that a loaded model has no use for.
+TRAINING = ("optimizer", "schedule", "watchdog", "train.duration", "train.mixup", "train.cutmix",
+            "train.clip_norm", "train.clip_by")  # fmt: skip
+
+
 def load(
     reference: str | os.PathLike[str],
     overrides: Mapping[str, Any] | None = None,
@@ -74,6 +79,11 @@ def load(
         >>> model.config.model.width, model.classes[:2], model.step
         (16, ('0', '1'), 2)
     """
+    for key, value in (overrides or {}).items():
+        if key.partition(".")[0] in TRAINING or key in TRAINING:
+            raise config.ConfigError(
+                f"{key}={config.show(value)}: is read in training alone; leave it out"
+            )
     if is_run(reference):
         directory, number, record = find_checkpoint(storage.as_path(reference), step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged

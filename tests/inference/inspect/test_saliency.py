@@ -248,7 +248,15 @@ def check_curves(reference, found, view):
 
 def test_a_class_goes_by_name_then_by_index():
     classes = ("tench, Tinca tinca", "crane", "5", "Crane", "bat, club", "bat, animal")
-    for name, index in (("Tench", 0), ("tinca tinca", 0), ("Crane", 3), ("5", 2), ("4", 4)):
+    for name, index in (
+        ("Tench", 0),
+        ("tinca tinca", 0),
+        ("Crane", 3),
+        ("5", 2),
+        ("4", 4),
+        (5, 5),
+        (0, 0),
+    ):
         assert saliency.find_class(classes, name) == index
     for name, words in (
         ("CRANE", "is the name of outputs 1, 3; name one"),
@@ -259,6 +267,10 @@ def test_a_class_goes_by_name_then_by_index():
         ("\u0661", "no such class"),
         ("crana", "did you mean crane?"),
         ("", "no such class"),
+        (6, "no such class, of 0 to 5"),
+        (-1, "no such class"),
+        (True, "--class=True: must be the name or the index of a class"),
+        (0.5, "--class=0.5: must be the name or the index of a class"),
     ):
         with pytest.raises(config.ConfigError, match=words):
             saliency.find_class(classes, name)

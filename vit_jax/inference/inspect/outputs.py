@@ -58,7 +58,9 @@ class Subject:
     has_split: bool  # whether the config names images
     counts: Mapping[str, int]  # images for each kind of figure that needs some
     seed: int  # seed that draws images of the split
-    label: str | None = None  # name or index of the class to explain; None: the top prediction
+    label: str | int | None = (
+        None  # name or index of the class to explain; None: the top prediction
+    )
     steps: int = saliency.STEPS  # of integrated gradients
 
     @functools.cached_property
@@ -113,7 +115,7 @@ def inspect(
     seed: int = 0,
     output: pathlib.Path | None = None,
     formats: Sequence[str] = ("png",),
-    label: str | None = None,
+    label: str | int | None = None,
     steps: int = saliency.STEPS,
 ) -> Iterator[pathlib.Path]:
     """Yields the files of a kind of figure as they are written, or of `all` that can be drawn.

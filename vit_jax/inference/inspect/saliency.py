@@ -164,11 +164,19 @@ def _model(opened: loading.LoadedModel) -> models.Classifier:
     return measures.explicit_model(cfg) if attends(cfg.model) else opened.model
 
 
-def find_class(classes: tuple[str, ...], name: str) -> int:
+def find_class(classes: tuple[str, ...], name: str | int) -> int:
     """The output with a name, else with an index; raises ConfigError.
 
     Letters may be of either case, and one of several names between commas is enough.
     """
+    if isinstance(name, bool) or not isinstance(name, str | int):
+        raise config.ConfigError(f"--class={name!r}: must be the name or the index of a class")
+    if not isinstance(name, str):
+        if not 0 <= name < len(classes):
+            raise config.ConfigError(
+                f"--class={name}: the model has no such class, of 0 to {len(classes) - 1}"
+            )
+        return name
     wanted = name.casefold()
     for match in (
         [i for i, one in enumerate(classes) if one == name],
