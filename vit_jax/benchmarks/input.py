@@ -1,4 +1,4 @@
-"""Images from files, a tar and prepared data to batches in host memory, in turns with tf.data."""
+"""Images of files, a tar, Parquet and prepared data to batches in memory, in turns with tf.data."""
 
 import collections
 import contextlib
@@ -11,6 +11,9 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet
 
 from vit_jax import config, models
 from vit_jax.benchmarks import input_worker, sample_images, turns
@@ -28,6 +31,7 @@ PEERS = {PEER: "", "tf.data, our pixels": "INTEGER_ACCURATE"}  # its default is 
 WHOLE = "vit_jax, whole images"
 PREPARED = "vit_jax, prepared data"
 TAR = "vit_jax, tar"
+PARQUET = "vit_jax, parquet"
 MOST = 4096  # files that are read, and packed for that
 REFERENCE = pathlib.Path("big_vision", "pp", "archive", "autoaugment.py")
 BATCHES = 8  # of a turn, for each core
@@ -98,7 +102,7 @@ def measure(options: Input) -> Iterator[Compared]:
 
 
 def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Path:
-    """The data_dir of these files as `vit_jax prepare` packs them, with a tar of them beside it."""
+    """The data_dir of these files as `vit_jax prepare` packs them; a tar and a table beside it."""
     photos, data_dir = folder / "photos", folder / "data"
     for number in range(max(len(files), 2)):  # of both classes
         link = photos / ("even", "odd")[number % 2] / f"{number:06}.jpg"
@@ -106,6 +110,14 @@ def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Pat
         link.symlink_to(files[number % len(files)].absolute())
     with tarfile.open(data_dir.with_suffix(".tar"), "w", dereference=True) as archive:
         archive.add(photos, ".")
+    images = [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))]
+    labels = [path.parent.name for path in sorted(photos.rglob("*.jpg"))]
+    pyarrow.parquet.write_table(
+        pa.table({"image": images, "label": labels}),
+        data_dir.with_suffix(".parquet"),
+        row_group_size=100,
+        use_content_defined_chunking=True,  # with this size, as `datasets` writes them
+    )
     workers = len(os.sched_getaffinity(0))
     request = Request(data_dir=str(data_dir), sources=(str(photos),), holdout=0, workers=workers)
     collections.deque(pack.prepare(input_worker.PACKED, None, request), maxlen=0)
@@ -123,6 +135,7 @@ def _compare(
         for name, decoder, data in (
             (OURS, "parts", names),
             (TAR, "parts", packed.with_suffix(".tar")),
+            (PARQUET, "parts", packed.with_suffix(".parquet")),
             (PREPARED, "parts", packed),
             (WHOLE, "whole", names),
         ):

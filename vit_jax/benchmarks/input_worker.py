@@ -2,8 +2,8 @@
 
 Each line on standard input is a number of batches to load; the reply is one line of JSON: images,
 seconds, CPU seconds, and peak memory in bytes. The arguments are the cores to run on, threads, the
-decoder (parts, whole), a file with the image paths, a tar or a folder with prepared data, and those
-of RandAugment, as in 2,10, or none.
+decoder (parts, whole), a file with the image paths, a tar, a Parquet file or a folder with prepared
+data, and those of RandAugment, as in 2,10, or none.
 """
 
 import io
@@ -83,8 +83,9 @@ def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> No
     data = settings(int(threads), decoder, augment)
     if (path := pathlib.Path(names)).is_dir():
         source = open_source(config.Tfds(name=PACKED, root=names), "train")
-    elif path.suffix == ".tar":
-        source = open_source(config.Tar(source="tar", root=names, cache=str(path.parent)), "train")
+    elif path.suffix in (".tar", ".parquet"):
+        options = {"source": path.suffix[1:], "root": names, "cache": str(path.parent)}
+        source = open_source(config.build({"data": options}).data, "train")
     else:
         source = Files(os.fsdecode(path.read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
