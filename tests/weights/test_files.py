@@ -160,6 +160,13 @@ def test_files_of_another_kind(tmp_path, content, kind):
     assert opened(path) == f"is not a complete .{kind} file; download it again"
 
 
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "pth", "msgpack"])
+def test_what_git_leaves_of_a_large_file_is_named(tmp_path, kind):
+    path = tmp_path / f"file.{kind}"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
+    assert opened(path) == "is a pointer of Git LFS, not the file; run: git lfs pull"
+
+
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
 def test_files_that_cannot_be_read(tmp_path, kind, monkeypatch):
     path = tmp_path / f"none.{kind}"

@@ -43,6 +43,7 @@ UNREAD = {
     ".h5": "is Keras's HDF5, which is not supported",
     ".tar": "is an archive, which is not unpacked here",
 }
+POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
@@ -62,7 +63,11 @@ def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
         if not path.is_file():
             raise WeightsError("no such file")
         with _explained(f"is not a complete {kind} file"):
-            return FORMATS[kind](File(path))
+            file = File(path)
+            if file.read(len(POINTER)) == POINTER:  # a repository cloned without Git LFS
+                raise WeightsError("is a pointer of Git LFS, not the file; run: git lfs pull")
+            file.seek(0)
+            return FORMATS[kind](file)
 
 
 def is_weights(path: pathlib.Path) -> bool:
