@@ -4,15 +4,18 @@ python -m research.listing write million --data=TAR   crops of JPEG files; defau
 python -m research.listing measure million            adds to docs/records/listing.jsonl
 
 `write` makes distinct JPEG files of 96 x 96 pixels in a thousand class folders (4 GiB on ext4), CSV
-lists of the same files, and Parquet files of the same bytes. `measure` lists each by the command
-that users run, in a process of its own, and prints its time and peak memory.
+lists of the same files, and tars and Parquet files of the same bytes. `measure` lists each by the
+command that users run, in a process of its own, and prints its time and peak memory.
 """
 
 import argparse
+import io
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,10 +35,16 @@ RECORD = ROOT / "docs/records/listing.jsonl"
 SIDE = 96  # pixels
 CLASSES, FILES = 1000, 20  # Parquet files
 SPLITS = {"train": 0.95, "test": 0.05}
+PACKED = (
+    "vit_jax train image_folder --dry-run --config.data.cache=kept --config.data.source={} "
+    "--config.data.root={}"
+)
 COMMANDS = {
     "folder": "vit_jax train image_folder --dry-run --config.data.root=images",
     "csv": "vit_jax train image_csv --dry-run --config.data.root=images",
     "parquet": "vit_jax prepare listed --dry-run --from=tables",
+    "tar in place": PACKED.format("tar", "tars"),
+    "parquet in place": PACKED.format("parquet", "tables"),
 }
 
 
@@ -74,6 +83,8 @@ def write(root: pathlib.Path, jpegs: list[bytes], images: int) -> None:
         for number in range(CLASSES):
             (root / f"images/{split}/class{number:04}").mkdir(parents=True)
     (root / "tables").mkdir()
+    (root / "tars").mkdir()
+    tars = {split: tarfile.open(root / f"tars/{split}.tar", "w") for split in SPLITS}  # noqa: SIM115
     rows = dict[str, list[tuple[bytes, str]]](train=[], test=[])
     tables = dict.fromkeys(SPLITS, 0)
 
@@ -92,11 +103,15 @@ def write(root: pathlib.Path, jpegs: list[bytes], images: int) -> None:
         data = distinct(jpegs, number)
         (root / "images" / path).write_bytes(data)
         lists[split].write(f"{path},{name}\n")
+        member = tarfile.TarInfo(path.partition("/")[2])
+        member.size = len(data)
+        tars[split].addfile(member, io.BytesIO(data))
         rows[split].append((data, name))
         if len(rows[split]) == images // FILES:
             flush(split)
     for split, file in lists.items():
         file.close()
+        tars[split].close()
         if rows[split]:
             flush(split)
 
@@ -138,6 +153,7 @@ def main() -> int:
         write(options.folder, crops(options.data), options.images)
         return 0
     for kind, command in COMMANDS.items():
+        shutil.rmtree(options.folder / "kept", ignore_errors=True)
         line = {"kind": kind, "images": options.images, **measure(command, options.folder)}
         line |= {"load": round(os.getloadavg()[0], 2), "processor": provenance.processor()}
         print(line)
