@@ -1,5 +1,6 @@
 """How turns are taken, compared, shown and kept; no time is asserted."""
 
+import subprocess
 import sys
 
 import pytest
@@ -105,3 +106,13 @@ for line in sys.stdin:
 def test_a_worker_that_cannot_is_named_with_its_last_words(code, error, line):
     with worker(code) as one, pytest.raises(error, match=line):
         one.take(1)
+
+
+def test_a_program_is_measured_by_itself():
+    """Its CPU time, not that of this process."""
+    code = "import time\nwhile time.process_time() < 0.2: pass"
+    found = turns.run([sys.executable, "-c", code])
+    assert 0.2 <= found.cpu < 5
+    assert found.seconds > 0.1
+    with pytest.raises(subprocess.CalledProcessError):
+        turns.run([sys.executable, "-c", "raise SystemExit(3)"])

@@ -1,7 +1,6 @@
 """Benchmarks of attention implementations and of start-up time."""
 
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -48,13 +47,12 @@ def startup() -> turns.Compared:
             "vit_jax train digits, one step": first_step,
             "import vit_jax": ("-c", "import vit_jax"),
             "vit_jax --help": ("-m", "vit_jax", "--help"),
+            "vit_jax list": ("-m", "vit_jax", "list"),
             "import jax": ("-c", "import jax"),
             "python (bare)": ("-c", ""),
         }
         programs = {
-            name: lambda command=command: subprocess.run(
-                [*python, *command], check=True, capture_output=True
-            )
+            name: lambda command=command: turns.run([*python, *command])
             for name, command in commands.items()
         }
         results = turns.take(programs, rounds=1)
