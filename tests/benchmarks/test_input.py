@@ -144,7 +144,14 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
     compared = list(input.measure(options))
     for one in compared:
         names = [result.name for result in one.results]
-        assert names == [input.OURS, input.TAR, input.PARQUET, input.PREPARED, input.WHOLE, *input.PEERS]
+        assert names == [
+            input.OURS,
+            input.TAR,
+            input.PARQUET,
+            input.PREPARED,
+            input.WHOLE,
+            *input.PEERS,
+        ]
         assert all(one.rate(result) == pytest.approx(100) for result in one.results)
         assert turns.ratios(*one.results[:2]) == pytest.approx((1, 1, 1))
     assert "RandAugment 2,10" in input.title(options)[0]
