@@ -16,6 +16,7 @@ from research import corruption, fleet, home_repetitions
 from research import faults as fault_campaign
 from research import imbalance as imbalance_study
 from research import mixed_aspect as aspect_study
+from research import parity as weights_parity
 from vit_jax import config, models, preflight
 from vit_jax.config import catalog
 from vit_jax.preflight import batch, formatting, program, topologies
@@ -454,6 +455,11 @@ def deit():
         yield f" | {minutes // 60}:{minutes % 60:02} | {32 * hours:,.0f} |"
 
 
+def parity():
+    """Errors of each kind of weights, one row of the table each."""
+    return (weights_parity.row(line) for line in lines("parity"))
+
+
 QUOTED = {
     "README.md": (readme, peaks),
     "docs/cifar10.md": (cifar10,),
@@ -467,6 +473,7 @@ QUOTED = {
     "docs/gpu.md": (gpu,),
     "docs/how_it_works.md": (speed,),
     "docs/data.md": (speed, listing, mixed_aspect),
+    "docs/weights.md": (parity,),
 }
 
 
