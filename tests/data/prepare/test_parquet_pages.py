@@ -139,6 +139,43 @@ def test_many_threads_and_few_kept_pages_read_the_same(tmp_path, monkeypatch):
     assert read._size == sum(map(parquet_pages._weight, read._kept.values()))
 
 
+def test_the_latest_pages_are_kept(tmp_path, monkeypatch):
+    path = write(tmp_path / "train.parquet", table(rows=60), use_dictionary=False)
+    listing = parquet_pages.list_images([path], None, "k")
+    pages = {listing[at].offset: listing[at] for at in reversed(range(len(listing)))}
+    first, second, third = (pages[place] for place in sorted(pages)[:3])
+    unpacked = []
+    unpack = parquet_pages._unpack
+    monkeypatch.setattr(parquet_pages, "_unpack", lambda *a: unpacked.append(a) or unpack(*a))
+    read = parquet_pages.Reader()
+    kept = [
+        parquet_pages._weight(read.values(one.container, one.offset)) for one in (first, second)
+    ]
+
+    def reads(*wanted):
+        unpacked.clear()
+        for found in wanted:
+            read(found)
+        return len(unpacked)
+
+    assert reads(first, second) == 0
+    monkeypatch.setattr(parquet_pages, "KEPT", sum(kept))
+    assert (reads(third), reads(third, third), reads(first)) == (1, 0, 1)
+    monkeypatch.setattr(parquet_pages, "KEPT", 0)
+    assert (reads(second), reads(second), reads(first, second)) == (1, 0, 2)
+
+
+def test_what_a_page_costs_is_said_where_it_is_large(tmp_path, monkeypatch, caplog):
+    path = write(tmp_path / "train.parquet", table(rows=60), use_dictionary=False)
+    caplog.set_level("INFO")
+    parquet_pages.list_images([path], None, "data.root=x")
+    assert not caplog.messages
+    monkeypatch.setattr(parquet_pages, "LARGE", 1000)
+    pages = {found.offset for found in parquet_pages.list_images([path], None, "data.root=x")}
+    (line,) = caplog.messages
+    assert f"data.root=x: an image is read with the {60 // len(pages)} others of its page" in line
+
+
 def test_damage_is_an_image_that_cannot_be_used_and_change_an_error(tmp_path):
     path = write(tmp_path / "train.parquet", table(), compression="zstd", use_dictionary=False)
     listing = parquet_pages.list_images([path], None, "k")
@@ -152,6 +189,9 @@ def test_damage_is_an_image_that_cannot_be_used_and_change_an_error(tmp_path):
     assert read(listing[90])
     with pytest.raises(DataError, match="changed since it was listed, in "):
         read(listing[0]._replace(offset=listing[90].offset, size=999))
+    beyond = len(read.values(str(path), listing[90].offset).spans)
+    with pytest.raises(DataError, match="changed since it was listed, in "):
+        read(listing[90]._replace(size=beyond))
     for place in (0, len(whole) - 9, listing[90].offset + 7):
         with pytest.raises((DataError, BadImage)):
             read(listing[0]._replace(offset=place))
