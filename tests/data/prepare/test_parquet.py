@@ -191,7 +191,8 @@ def test_a_file_that_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeyp
 def test_a_damaged_header_of_a_page_is_an_error(header, problem):
     with pytest.raises(ValueError, match=problem):
         parquet_headers.parse_page((header), 0)
-    whole = b"\x15\x00\x15\x08\x15\x06\x2c\x15\x02\x11\x28\x03abc\x00\x00"
+    beside = b"\x28\x03abc" + b"\x17" + bytes(8)  # a text and a fraction, which are passed over
+    whole = b"\x15\x00\x15\x08\x15\x06\x2c\x15\x02\x11" + beside + b"\x00\x00"
     page = parquet_headers.parse_page((whole + header), 100)
     assert page[:4] == (100, 100 + len(whole), 103 + len(whole), 4)
     assert page[4:] == (parquet_headers.DATA, {1: 1, 2: 1})
