@@ -168,6 +168,13 @@ def test_a_file_that_unpacks_to_many_times_its_size_is_refused(tmp_path, monkeyp
     assert refusal(path) == "row group 0 has more than 1,048,576 bytes"
     monkeypatch.setattr(parquet_headers, "RATIO", 2**10)
     assert [len(row.data) for row in parquet.rows(path)] == [2**20]
+    images, form = pa.concat_arrays([images] * 3), {"data_page_size": 99, "write_batch_size": 1}
+    many = pa.table({"image": images, "y": [0] * 3})
+    pyarrow.parquet.write_table(many, path, use_dictionary=False, compression="zstd", **form)
+    monkeypatch.setattr(parquet_headers, "RATIO", 32)
+    for free in (2**20, 2**21):  # each page is small enough
+        monkeypatch.setattr(parquet_headers, "FREE", free + 2**10)
+        assert refusal(path) == f"row group 0 has more than {free + 2**10:,} bytes"
 
 
 @pytest.mark.parametrize(
