@@ -28,7 +28,7 @@ import numpy as np
 
 from research.findings import planning
 from vit_jax import config
-from vit_jax.runtime import locking, logs, provenance
+from vit_jax.runtime import locking, logs
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import DONE, Records
 from vit_jax.studies.study import Study
@@ -146,7 +146,7 @@ class ImbalanceStudy(Study):
         own = {"data.root": str(self.workdir / data), "data.train_split": split, "name": name}
         cfg = run_config.config_from_values(config.override({}, OPTIONS | own | options), {})
         shown = {k: v for k, v in (OPTIONS | options).items() if not k.startswith("checkpoint")}
-        facts = {"arm": name, "set": split, "options": shown, "cpu": provenance.processor()} | facts
+        facts = {"arm": name, "set": split, "options": shown} | facts
         directory = f"cells/{name.replace(' ', '-').replace(',', '')}"
         directory += f"/lr{cfg.optimizer.lr:g}-seed{cfg.seed}"
         return Cell(directory=directory, cfg=cfg, facts=facts)

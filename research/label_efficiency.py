@@ -38,7 +38,7 @@ from research.label_neighbors import read_list
 from vit_jax import config
 from vit_jax.inference import conversion
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.runtime import locking, logs, provenance
+from vit_jax.runtime import locking, logs
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import DONE, Record, Records
 from vit_jax.studies.study import Study
@@ -273,7 +273,6 @@ class LabelStudy(Study):
             "images": steps * cfg.train.batch_size,
             "options": {k: v for k, v in (OPTIONS | options).items() if "checkpoint" not in k},
             "origin": origin and origin.digest,
-            "cpu": provenance.processor(),
         }
         label = "".join(c if c.isalnum() else "-" for c in f"{arm}-{split}".lower())
         directory = f"cells/{label}/steps{steps}-lr{cfg.optimizer.lr:g}-seed{cfg.seed}"

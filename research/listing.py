@@ -155,7 +155,7 @@ def main() -> int:
     for kind, command in COMMANDS.items():
         shutil.rmtree(options.folder / "kept", ignore_errors=True)
         line = {"kind": kind, "images": options.images, **measure(command, options.folder)}
-        line |= {"load": round(os.getloadavg()[0], 2), "processor": provenance.processor()}
+        line["load"] = round(os.getloadavg()[0], 2)
         print(line)
         storage.append_line(RECORD, line | provenance.fields("cpu", {}))
     return 0

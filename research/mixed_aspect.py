@@ -22,7 +22,7 @@ import numpy as np
 from research.findings import planning
 from vit_jax import config
 from vit_jax.data import class_matching
-from vit_jax.runtime import locking, logs, provenance
+from vit_jax.runtime import locking, logs
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import DONE, Records
 from vit_jax.studies.study import Study
@@ -104,7 +104,7 @@ class AspectStudy(Study):
         named = {"data.root": str(self.workdir / "photos"), "name": f"{arm}{seed}"}
         cfg = run_config.config_from_values(config.override({}, options | named), {})
         flops = build.build(cfg, examples=1).flops_per_image
-        facts = {"arm": arm, "seed": seed, "options": options, "cpu": provenance.processor()}
+        facts = {"arm": arm, "seed": seed, "options": options}
         facts |= {"flops": flops and flops * cfg.train.batch_size}
         return Cell(directory=f"cells/{arm}-seed{seed}", cfg=cfg, facts=facts)
 

@@ -959,7 +959,7 @@ def main():
             )
             line = {"command": command, "reader": name, "inputs": args.inputs} | counts
             line |= {"seconds": seconds, "cpu_seconds": round(_cpu_seconds() - spent)}
-            line |= provenance.fields("cpu", {}) | {"processor": provenance.processor()}
+            line |= provenance.fields("cpu", {})
             with args.output.open("a") as stream:
                 stream.write(json.dumps(line) + "\n")
         for event, text, data in bad[:5]:

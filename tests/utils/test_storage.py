@@ -67,7 +67,7 @@ def test_a_path_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
 
 def test_a_record_names_code_date_and_machine():
     found = provenance.fields("abacus", {"jax": "1"})
-    assert found.keys() == {"commit", "date", "device", "cores", "versions"}
+    assert found.keys() == {"commit", "date", "device", "cores", "processor", "versions"}
     assert found["device"] == "abacus"
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["versions"] == {"jax": "1", "vit_jax": __version__}

@@ -23,6 +23,7 @@ def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": device,
         "cores": len(os.sched_getaffinity(0)),
+        "processor": processor(),
         "versions": {**versions, "vit_jax": __version__},
     }
 
