@@ -6,10 +6,13 @@ import pathlib
 import re
 import shlex
 import shutil
+import tarfile
 import zlib
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import documents
@@ -67,6 +70,15 @@ def world(tmp_path_factory):
         (folder / "measured" / f"{split}.csv").write_text(
             "\n".join(["image,age,weight", *rows]) + "\n"
         )
+    for name in ("SHARDS", "FOLDER"):
+        (folder / name).mkdir()
+    for split in ("train", "test"):
+        with tarfile.open(folder / "SHARDS" / f"{split}.tar", "w") as tar:
+            tar.add(folder / "photos" / split, ".")
+        images = [path.read_bytes() for path in (folder / "photos" / split).glob("*/*.jpg")]
+        rows = {"image": images, "label": [number % 2 for number in range(len(images))]}
+        path = folder / "FOLDER" / f"{split}-00000-of-00001.parquet"
+        pyarrow.parquet.write_table(pa.table(rows), path)
     for name in ("cat.jpg", "docs/pictures/cat.jpg", "a.png", "b.png"):
         picture(folder / name, rng)
     shutil.copy(WEIGHTS, folder / "weights.npz")
