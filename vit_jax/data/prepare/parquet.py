@@ -62,11 +62,8 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
         raise DataError(f"{path}: {NO_ARROW}")
     with opened(path, label) as (file, table, columns):
         names = (columns.image, columns.label)
-        named, number, size = (
-            row_names(path),
-            0,
-            batch_rows(parquet_headers.largest_column(table, file, path, names)),
-        )
+        size = batch_rows(parquet_headers.largest_column(table, file, path, names))
+        named, number = row_names(path), 0
         for batch in table.iter_batches(size, columns=[*names]):
             images, labels = batch.column(0), batch.column(1)
             for image, value in zip(images, labels, strict=True):
