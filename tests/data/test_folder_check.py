@@ -153,7 +153,7 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
     prediction.list_files([root])
     said = "1 images; not used: 1 .heic (a format that is not read; save as .png), 1 hidden"
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
-    with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.heic"):
+    with pytest.raises(config.ConfigError, match=r"holds no .*; it contains 1 \.heic"):
         folders.Loose(fill(tmp_path / "b", "2.heic"), (), "--images")
 
 

@@ -27,7 +27,7 @@ def test_files_or_examples_are_predicted(given):
 def test_a_folder_without_images_says_what_it_holds(tmp_path):
     (tmp_path / "notes.txt").touch()
     (tmp_path / "empty").mkdir()
-    for folder, held in ((tmp_path, "files; it holds 1 .txt .*"), (tmp_path / "empty", "files")):
+    for folder, held in ((tmp_path, "files; it contains 1 .txt .*"), (tmp_path / "empty", "files")):
         with pytest.raises(config.ConfigError, match=rf"holds no \.jpg, .* {held}$"):
             prediction.list_files([folder])
 

@@ -85,6 +85,12 @@ class Skipped:
             parts.append(f"{self.hidden:,} hidden")
         return ", ".join(parts)
 
+    def no_images(self, folder: str) -> str:
+        """The message for a folder in which all was skipped."""
+        held = self.describe()
+        held = held and f"; it contains {held}"
+        return f"{folder}: holds no {', '.join(SUFFIXES)} files{held}"
+
 
 def shown(path: str) -> str:
     """The end of a path for a message, with unprintable characters escaped."""
@@ -520,8 +526,7 @@ class Loose:
         self._paths = image_files(root, key, skipped=skipped)
         left_out = skipped.describe()
         if not self._paths:
-            held = left_out and f"; it holds {left_out}"
-            raise ConfigError(f"{named}: holds no {', '.join(SUFFIXES)} files{held}")
+            raise ConfigError(skipped.no_images(named))
         if left_out:
             log.info("%s: %d images; not used: %s", named, len(self._paths), left_out)
         names = sorted({pathlib.PurePosixPath(path).parent.name for path in self._paths})

@@ -85,10 +85,7 @@ def list_files(
             inside = sorted(path / one for one in folders.image_files(path, name, skipped=skipped))
             left_out = skipped.describe()
             if not inside:
-                held = left_out and f"; it holds {left_out}"
-                raise config.ConfigError(
-                    f"{name}: holds no {', '.join(folders.SUFFIXES)} files{held}"
-                )
+                raise config.ConfigError(skipped.no_images(name))
             if left_out:
                 logs.log.info("%s: %d images; not used: %s", name, len(inside), left_out)
             found += inside

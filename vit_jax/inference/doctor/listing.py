@@ -64,10 +64,7 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
     paths = folders.image_files(root, bucket.shown(root), skipped=skipped)
     unused = skipped.describe()
     if not paths:
-        others = unused and f"; it contains {unused}"
-        raise ConfigError(
-            f"{bucket.shown(root)}: holds no {', '.join(folders.SUFFIXES)} files{others}"
-        )
+        raise ConfigError(skipped.no_images(bucket.shown(root)))
     parts = [pathlib.PurePosixPath(path).parts for path in paths]
     tops = {one[0] for one in parts if len(one) > 1}
     known = {top for top in tops if splits.is_split(top)}
