@@ -58,9 +58,7 @@ class Subject:
     has_split: bool  # whether the config names images
     counts: Mapping[str, int]  # images for each kind of figure that needs some
     seed: int  # seed that draws images of the split
-    label: str | int | None = (
-        None  # name or index of the class to explain; None: the top prediction
-    )
+    label: str | int | None = None  # the class to explain; None: the top prediction
     steps: int = saliency.STEPS  # of integrated gradients
 
     @functools.cached_property
