@@ -40,7 +40,10 @@ ALEXNET = {
 
 
 def classification(logits: jax.Array, label: jax.Array, loss: config.Loss) -> dict[str, jax.Array]:
-    """`top1` and `top5` (B,) bool, and `loss` (B,) float32, of logits (B, K), labels (B,)."""
+    """`top1` and `top5` (B,) bool, and the unsmoothed `loss` (B,) float32.
+
+    Of logits (B, K) float32 and labels (B,) int32, by the loss that the model was trained with.
+    """
     chex.assert_shape(label, (logits.shape[0],))
     chex.assert_type([logits, label], [jnp.float32, jnp.int32])
     rank = losses.rank_of_label(logits, label)

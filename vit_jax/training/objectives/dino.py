@@ -269,7 +269,8 @@ class Dino(Objective):
         `patch_weight` (B, 2, M) adds up to 1 for each view that is masked, else to 0;
         `patch_mean` (B, K) is the teacher's mean logits of all patches of the large views.
 
-        `seen` and `answered` (B, 2, P, D) are patches of student and teacher; `masked` (B, 2, P).
+        `seen` and `answered` (B, 2, P, D) are patches of student and teacher; `masked` (B, 2, P)
+        bool says which ones the student did not see.
         """
         most, shape = self._most_masked, masked.shape[:2]
         count = jnp.sum(masked, axis=-1, keepdims=True)
