@@ -145,7 +145,7 @@ def run_steps(
                 log.flush()
                 preempt()
             if trainer.awaits_steps:
-                log.flush()
+                log.flush()  # reads the metrics of the step before, so that it has ended
             # Batch, augmentation and dropout are functions of (seed, step): a resumed run repeats
             # an unbroken one bit for bit. The call returns before the devices are done ...
             live, metrics = train_step(live, trainer.put(batch), teacher_params)
