@@ -110,10 +110,13 @@ def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Pat
         link.symlink_to(files[number % len(files)].absolute())
     with tarfile.open(data_dir.with_suffix(".tar"), "w", dereference=True) as archive:
         archive.add(photos, ".")
-    images = [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))]
-    labels = [path.parent.name for path in sorted(photos.rglob("*.jpg"))]
+    paths = sorted(photos.rglob("*.jpg"))
+    rows = {
+        "image": [path.read_bytes() for path in paths],
+        "label": [path.parent.name for path in paths],
+    }
     pyarrow.parquet.write_table(
-        pa.table({"image": images, "label": labels}),
+        pa.table(rows),
         data_dir.with_suffix(".parquet"),
         row_group_size=100,
         use_content_defined_chunking=True,  # with this size, as `datasets` writes them
