@@ -429,6 +429,18 @@ ROPE = {
     "attn_type": "eva",
 }
 ROPE_XY = ROPE | {"rope_grid_indexing": "xy", "attn_type": "rope"}
+CORE = Core(
+    title="Perception Encoder",
+    names=r"vit_pe_core_(?:tiny|small|base|large)_patch\d+_\d+",
+    looks_like=lambda arrays: False,
+    pixels=HALF,
+    epsilon=1e-5,
+    rotary=10000.0,
+    offset=1.0,
+    written="vit_pe_core_tiny_patch16_384",
+    expressed=lambda model: model.rotary_grid is not None and model.rotary_offset == 1,
+    fixed=ROPE_XY | {"rope_grid_offset": 1},
+)
 # In the order in which files that name no architecture are tried.
 FAMILIES = (
     Beit(
@@ -475,25 +487,11 @@ FAMILIES = (
         ),
         fixed=ROPE_XY | {"rope_grid_offset": 1},
     ),
-    Core(
-        title="Perception Encoder",
-        names=r"vit_pe_core_(?:tiny|small|base|large)_patch\d+_\d+",
-        looks_like=lambda arrays: False,
-        pixels=HALF,
-        epsilon=1e-5,
-        rotary=10000.0,
-        offset=1.0,
-        written="vit_pe_core_tiny_patch16_384",
-        expressed=lambda model: model.rotary_grid is not None and model.rotary_offset == 1,
-        fixed=ROPE_XY | {"rope_grid_offset": 1},
-    ),
-    Core(
-        title="Perception Encoder",
+    CORE,
+    dataclasses.replace(
+        CORE,
         names=r"vit_pe_core_gigantic_patch\d+_\d+",
-        looks_like=lambda arrays: False,
-        pixels=HALF,
-        epsilon=1e-5,
-        rotary=10000.0,
+        offset=0.0,
         written="vit_pe_core_gigantic_patch14_448",
         expressed=lambda model: model.rotary_grid is not None and model.pooling == "map",
         fixed=ROPE_XY,
