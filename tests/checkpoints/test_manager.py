@@ -15,7 +15,7 @@ from etils import epath
 from jax.sharding import SingleDeviceSharding
 
 import states
-from vit_jax.checkpoints import manager, reader, record
+from vit_jax.checkpoints import digests, manager, reader, record
 from vit_jax.utils import tree_utils
 
 FACTS = {"config": {"seed": 3, "rate": 1e-3, "sizes": [1, 2], "none": None}, "data": "abc"}
@@ -91,14 +91,21 @@ def test_the_state_may_be_donated_while_it_is_saved(make):
     assert saver.steps() == [1, 2, 3, 4]
 
 
-def test_a_step_counts_only_after_its_commit(make, monkeypatch):
+@pytest.mark.parametrize("last", [(digests.Digests, "read"), (record, "write_commit")])
+def test_a_step_counts_only_after_its_commit(make, monkeypatch, last):
+    """And training waits neither for the digests, which come after orbax's copies, nor for it."""
     saver = make()
     put(saver, 1)
-    reached, gate, write = threading.Event(), threading.Event(), record.write_commit
-    monkeypatch.setattr(
-        record, "write_commit", lambda *a: (reached.set(), gate.wait(30), write(*a))
-    )
+    reached, gate, rest = threading.Event(), threading.Event(), getattr(*last)
+    begun = []
+    for where, name in ((saver._checkpointer, "save"), (digests.Digests, "__init__")):
+        call = getattr(where, name)
+        monkeypatch.setattr(
+            where, name, lambda *a, call=call, **k: (begun.append(call.__name__), call(*a, **k))[1]
+        )
+    monkeypatch.setattr(*last, lambda *a: (reached.set(), gate.wait(30), rest(*a))[2])
     saver.save(2, states.state(2, states.mesh()), record={}, metrics=None)
+    assert begun == ["save", "__init__"]
     assert reached.wait(30)  # orbax says it is done
     saver.poll()
     assert saver.steps() == [1]

@@ -125,8 +125,6 @@ class Manager:
         # cause.
         facts = json.loads(json.dumps(record, allow_nan=False))
         leaves = tree_utils.flatten(state)
-        # They are read when orbax is done: training need not wait for a pass over the state.
-        sums = digests.Digests(leaves)
         known = {
             "step": step,
             "facts": facts,
@@ -138,8 +136,8 @@ class Manager:
         }
 
         def commit() -> records.Commit:
-            # A state that is not finite must not replace a sound one.
             found, bad = sums.read()
+            # A state that is not finite must not replace a sound one.
             if bad:
                 raise SaveFailed(f"{bad[0]}{messages.more(bad)} is not finite")
             return {**known, "leaves": found}
@@ -149,13 +147,19 @@ class Manager:
         if self.is_best(metrics):
             self._score = records.score(metrics, self._metric)
         try:
-            # The same state may be committed already: only its metrics were missing.
-            if collectives.broadcast_from_main(lambda: self._make_room(step, commit, size)):
-                return
+            if collectives.broadcast_from_main(lambda: self._is_committed(step)):
+                sums = digests.Digests(leaves)
+                # The same state may be committed already: only its metrics were missing.
+                if collectives.broadcast_from_main(lambda: self._is_same(step, commit)):
+                    return
+            collectives.broadcast_from_main(lambda: self._make_room(step, size))
             path = records.folder(self._directory, step) / records.STATE
             # Orbax rejects empty arrays; the commit record describes them completely.
             full = tree_utils.nest({name: leaf for name, leaf in leaves.items() if leaf.size})
             self._checkpointer.save(path, args=ocp.args.PyTreeSave(full))  # pyright: ignore
+            # After orbax's copies, which training waits for, and before it may donate the state;
+            # they are read when orbax is done.
+            sums = digests.Digests(leaves)
         except LeaseLost:
             raise
         except Exception as error:
@@ -253,24 +257,33 @@ class Manager:
         self._background.shutdown()
         self._checkpointer.close()
 
-    def _make_room(self, step: int, commit: Callable[[], records.Commit], size: int) -> bool:
-        """Makes room for a step's folder; returns whether a committed one already exists."""
+    def _is_committed(self, step: int) -> bool:
+        """Whether a step is committed, with a sound record; sets a damaged one aside."""
         self._check_lease()
         path = records.folder(self._directory, step)
-        if records.is_committed(path):
-            try:
-                old = records.read_commit(path)
-            except DamagedCheckpoint:
-                records.set_aside(path)
-            else:
-                new = commit()
-                if old["leaves"] == new["leaves"]:
-                    merged = old["metrics"] | new["metrics"]
-                    records.write_commit(path, {**new, "metrics": merged})
-                    return True
-                # A trajectory before a rollback also saved this step; keep it until this one
-                # commits.
-                records.move_checkpoint(path, path.with_name(f"{path.name}.old"))
+        if not records.is_committed(path):
+            return False
+        try:
+            records.read_commit(path)
+        except DamagedCheckpoint:
+            records.set_aside(path)
+            return False
+        return True
+
+    def _is_same(self, step: int, commit: Callable[[], records.Commit]) -> bool:
+        """Whether a committed step has this state, and then adds the metrics to its record."""
+        path = records.folder(self._directory, step)
+        old, new = records.read_commit(path), commit()
+        if old["leaves"] == new["leaves"]:
+            records.write_commit(path, {**new, "metrics": old["metrics"] | new["metrics"]})
+            return True
+        # A trajectory before a rollback also saved this step; keep it until this one commits.
+        records.move_checkpoint(path, path.with_name(f"{path.name}.old"))
+        return False
+
+    def _make_room(self, step: int, size: int) -> None:
+        """Makes a step's folder, in place of the remains of another, if `size` bytes fit."""
+        path = records.folder(self._directory, step)
         path.rmtree(missing_ok=True)
         if not storage.is_remote(path):
             free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
@@ -279,7 +292,6 @@ class Manager:
                     f"{messages.size_text(needed)} needed, {messages.size_text(free)} free"
                 )
         path.mkdir(parents=True)
-        return False
 
     def _finish(self, step: int, commit: Callable[[], records.Commit]) -> None:
         """Commits once orbax is done; runs in the background."""
