@@ -4,9 +4,11 @@
 and no record holds, it calls unrecorded. `tests/documents/test_records.py` checks both.
 """
 
+import dataclasses
 import functools
 import json
 import math
+import re
 import statistics
 
 import scipy.stats
@@ -232,9 +234,8 @@ def paper_findings():
 
 
 def table3():
-    from vit_jax.config import catalog
-
     known = list(batch.read_reports(FOLDER / "preflight-table3.jsonl").values())
+    known += [longer for one in known for longer in other_lengths(one)]
     printed = {one.name: catalog.about(one.name).core_days for one in known}
     yield from preflight.markdown(known, 0.4, printed)
     scaled = batch.read_reports(FOLDER / "preflight-scaling.jsonl").values()
@@ -242,8 +243,20 @@ def table3():
         label = row[0].split("-jft")[0].removeprefix("pretrain/").replace("_", "/")
         yield f"| {' | '.join([label, *row[1:9]])} |".replace("%", " %")
     for one in batch.read_reports(FOLDER / "preflight-1000.jsonl").values():
-        moved = f"{one.bytes_accessed:.2e}".replace("e+0", "e").replace("e+", "e")
-        yield f"| **split** | **{one.peak / 2**30:.2f}** | **{moved}** |"
+        name = one.name.removesuffix("-jft-7ep").removeprefix("pretrain/").replace("_", "/")
+        yield (
+            f"| {name} | {one.peak / 2**30:.2f} | {one.bytes_accessed / 1e9:.2f} "
+            f"| {1e3 * one.compiler_seconds:.1f} | {one.sent / 1e9:.2f} |"
+        )
+
+
+def other_lengths(report):
+    """Yields the reports of runs that are the same program for more or fewer epochs."""
+    stem, _, epochs = report.name.removesuffix("ep").rpartition("-")
+    for name in catalog.names():
+        if name != report.name and re.fullmatch(re.escape(stem) + r"-\d+ep", name):
+            steps = report.steps * int(name[len(stem) + 1 : -2]) // int(epochs)
+            yield dataclasses.replace(report, name=name, steps=steps)
 
 
 def unlabeled_programs():
