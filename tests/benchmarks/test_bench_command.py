@@ -10,8 +10,8 @@ from vit_jax import cli
     [
         (
             ["attention", "--rounds=3"],
-            "--rounds=3: is a flag of bench input, bench infer, bench train, bench checkpoint, "
-            "bench evaluate, bench dispatch only",
+            "--rounds=3: is a flag of bench startup, bench input, bench infer, bench train, "
+            "bench checkpoint, bench evaluate, bench dispatch only",
         ),
         (["infer", "--threads=2,3"], "--threads=2,3: is a flag of bench input only"),
         (["input", "--feed=ViT-B/32"], "--topology=SLICE go together"),
@@ -23,6 +23,9 @@ from vit_jax import cli
         (["input", "--randaugment=2,31"], "magnitude 31 is more than 30"),
         (["input", "--peer-path=/gone"], "--peer-path=/gone: is for --randaugment"),
         (["input", "--peer-path=/gone", "--randaugment=2,10"], "/gone: no checkout of big_vision"),
+        (["startup", "--peer-python=/no/python"], "--peer-python=/no/python: does not run"),
+        (["startup", "--peer-python=python3"], "python3 has no torch and no timm"),
+        (["startup", "--models=ViT-S/16"], "--models=ViT-S/16: is a flag of bench infer"),
         (["infer", "--models=ViT-Q/32"], "ViT-Q/32: no size Q"),
         (["infer", "--topology=v9-8"], "--topology=v9-8: no such slice"),
         (["infer", "--topology=cpu"], "--topology=cpu: name a TPU slice"),

@@ -1,6 +1,5 @@
 """How turns are taken, compared, shown and kept; no time is asserted."""
 
-import subprocess
 import sys
 
 import pytest
@@ -109,10 +108,15 @@ def test_a_worker_that_cannot_is_named_with_its_last_words(code, error, line):
 
 
 def test_a_program_is_measured_by_itself():
-    """Its CPU time, not that of this process."""
-    code = "import time\nwhile time.process_time() < 0.2: pass"
-    found = turns.run([sys.executable, "-c", code])
-    assert 0.2 <= found.cpu < 5
-    assert found.seconds > 0.1
-    with pytest.raises(subprocess.CalledProcessError):
+    """Its CPU time and memory, not those of this process, and what it said where it fails."""
+    code = "import time\nheld = b'1' * {}\nwhile time.process_time() < 0.2: pass"
+    for held in (1, 300_000_000):
+        found = turns.run([sys.executable, "-c", code.format(held)])
+        assert 0.2 <= found.cpu < 5
+        assert found.seconds > 0.1
+        assert found.peak is not None
+        assert 0 < found.peak - held < 60e6  # this process has more: it has imported jax
+    with pytest.raises(config.ConfigError, match=r"exit code 3: it says nothing"):
         turns.run([sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(config.ConfigError, match=r"exit code 1: no room"):
+        turns.run([sys.executable, "-c", "raise SystemExit('no room')"])

@@ -58,7 +58,7 @@ def test_every_argument_says_what_it_is_and_its_default(command):
 def test_flags_of_bench_say_which_measurements_have_them():
     texts = {action.dest: str(action.help) for action in cli.command_parser("bench")._actions}
     assert texts["threads"].startswith("input: loader threads")
-    assert texts["peer_python"].startswith("input, train: an interpreter")
+    assert texts["peer_python"].startswith("startup, input, train: an interpreter")
     assert texts["rounds"].startswith("turns of each")
     for name, (kinds, _, _) in bench.FLAGS.items():
         assert set(kinds.split()) <= set(bench.KINDS), name

@@ -1,8 +1,5 @@
-"""Benchmarks of attention implementations and of start-up time."""
+"""The implementations of attention, compared."""
 
-import pathlib
-import sys
-import tempfile
 from collections.abc import Callable
 
 import jax
@@ -33,27 +30,3 @@ def attention() -> turns.Compared:
     what = f"ViT-Ti/16, {size} px, batch {batch}, {dtype}"
     results = turns.take(passes, rounds=15)
     return turns.Compared(work=what, unit="images", amount=batch, results=results)
-
-
-def startup() -> turns.Compared:
-    """Import, --help and the first training step on digits, compared with a bare Python."""
-    python = [sys.executable]
-    with tempfile.TemporaryDirectory() as folder:
-        first_step = (
-            "-m", "vit_jax", "train", "digits", f"--workdir={pathlib.Path(folder) / 'run'}",
-            "--config.train.duration=1 steps", "--config.schedule.warmup=0 steps",
-        )  # fmt: skip
-        commands = {
-            "vit_jax train digits, one step": first_step,
-            "import vit_jax": ("-c", "import vit_jax"),
-            "vit_jax --help": ("-m", "vit_jax", "--help"),
-            "vit_jax list": ("-m", "vit_jax", "list"),
-            "import jax": ("-c", "import jax"),
-            "python (bare)": ("-c", ""),
-        }
-        programs = {
-            name: lambda command=command: turns.run([*python, *command])
-            for name, command in commands.items()
-        }
-        results = turns.take(programs, rounds=1)
-    return turns.Compared(work="start", unit="starts", amount=1, results=results)

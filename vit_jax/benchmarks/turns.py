@@ -4,8 +4,11 @@ import contextlib
 import dataclasses
 import json
 import os
+import pathlib
+import shlex
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +20,7 @@ from vit_jax.benchmarks import Table
 from vit_jax.runtime import provenance
 
 OURS = "vit_jax"
+HERE = pathlib.Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,16 +146,16 @@ class Worker:
 
 
 def run(command: Sequence[str]) -> Turn:
-    """Runs a program to its end, without its output; raises CalledProcessError if it fails."""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    # Not its peak memory, in which Linux counts that of this process too, from before the exec.
-    return Turn(seconds=seconds, cpu=used.ru_utime + used.ru_stime)
+    """Runs a program to its end, without its output; raises ConfigError if it fails."""
+    with tempfile.TemporaryFile() as errors:
+        measured = [sys.executable, "-I", "-S", str(HERE / "process_cost.py"), *command]
+        found = json.loads(subprocess.check_output(measured, stderr=errors))
+        if code := found.pop("code"):
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            last = said[-1] if said else "it says nothing"
+            raise config.ConfigError(f"bench: {shlex.join(command)}: exit code {code}: {last}")
+    return Turn(**found)
 
 
 def take(

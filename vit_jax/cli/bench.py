@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 HELP = "measure speed on this machine, as ratios to a named alternative"
 TAKES_CONFIG = False
 EPILOG = """\
-attention: the implementations of model.attention. startup: import, --help, and train to its first
-step.
+attention: the implementations of model.attention.
+startup: CPU seconds and peak memory of predict, evaluate, train, list and --help from start to
+end, beside the imports that they need and, with --peer-python, a script of timm's.
 input: images/s from JPEG files to batches, on one core and on all of them, compared with
 decoding whole images and, if TensorFlow is installed, with tf.data, in turns.
 infer: images/s and the largest batch over models and input sizes, as in figure 12 of the paper;
@@ -32,6 +33,7 @@ checkpoint: MB/s of saving and restoring a training state, in turns with orbax a
 evaluate: images/s of `vit_jax evaluate` and `embed`, in turns with the forward pass alone.
 dispatch: steps/s of a run of digits, its loop and hooks, in turns with its compiled step alone.
 
+  vit_jax bench startup --peer-python=PYTHON --output=speed.jsonl
   vit_jax bench input --data=FOLDER --peer-python=PYTHON --randaugment=2,10 --peer-path=CHECKOUT
   vit_jax bench infer --models=ViT-Ti/16,R50x1 --sizes=64,224 --output=speed
   vit_jax bench infer --models=ViT-B/16 --topology=v3-8
@@ -47,7 +49,7 @@ KINDS = (
     "attention", "startup", "input", "infer", "train", "checkpoint", "evaluate", "dispatch",
 )  # fmt: skip
 # Flags: the measurements that have one, how argparse takes it, and its meaning.
-EVERY = "input infer train checkpoint evaluate dispatch"
+EVERY = "startup input infer train checkpoint evaluate dispatch"
 FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "data": (
         "input evaluate", {"type": arguments.local_path, "metavar": "FOLDER|TAR"},
@@ -62,8 +64,9 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
         "turns of each; infer: passes of each (default: 5)",
     ),
     "peer-python": (
-        "input train", {"metavar": "PATH"},
-        "an interpreter that has TensorFlow, or the packages of --peer (default: this one)",
+        "startup input train", {"metavar": "PATH"},
+        "an interpreter that has TensorFlow, or the packages of --peer (default: this one); "
+        "startup: one that has timm (default: none)",
     ),
     "randaugment": (
         "input", {"metavar": "N,M"},
@@ -143,8 +146,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
             having = ", ".join(f"bench {kind}" for kind in kinds.split())
             raise config.ConfigError(f"--{name}={shown}: is a flag of {having} only")
     measurements: dict[str, Callable[[argparse.Namespace], None]] = {
-        "attention": _compute,
-        "startup": _compute,
+        "attention": _attention,
+        "startup": _startup,
         "input": _input,
         "infer": _compile_infer if args.topology else _infer,
         "train": _train,
@@ -156,11 +159,19 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     return 0
 
 
-def _compute(args: argparse.Namespace) -> None:
+def _attention(args: argparse.Namespace) -> None:
     from vit_jax.benchmarks import compute
 
-    measured = {"attention": compute.attention, "startup": compute.startup}[args.what]()
-    _show([], [measured])
+    _show([], [compute.attention()])
+
+
+def _startup(args: argparse.Namespace) -> None:
+    from vit_jax.benchmarks import startup
+
+    peer, rounds = args.peer_python, args.rounds or startup.ROUNDS
+    every = list(startup.measure(peer, rounds=rounds, say=_print_progress))
+    _record(args, every, {"model": startup.MODEL}, startup.versions(peer))
+    _show(startup.title(), every)
 
 
 def _input(args: argparse.Namespace) -> None:
