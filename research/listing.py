@@ -23,6 +23,7 @@ from typing import Any
 
 import cv2
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet
 
 from vit_jax.benchmarks import sample_images
@@ -45,6 +46,7 @@ COMMANDS = {
     "parquet": "vit_jax prepare listed --dry-run --from=tables",
     "tar in place": PACKED.format("tar", "tars"),
     "parquet in place": PACKED.format("parquet", "tables"),
+    "arrow in place": PACKED.format("arrow", "saved"),
 }
 
 
@@ -82,8 +84,8 @@ def write(root: pathlib.Path, jpegs: list[bytes], images: int) -> None:
     for split in SPLITS:
         for number in range(CLASSES):
             (root / f"images/{split}/class{number:04}").mkdir(parents=True)
-    (root / "tables").mkdir()
-    (root / "tars").mkdir()
+    for folder in ("tables", "saved", "tars"):
+        (root / folder).mkdir()
     tars = {split: tarfile.open(root / f"tars/{split}.tar", "w") for split in SPLITS}  # noqa: SIM115
     rows = dict[str, list[tuple[bytes, str]]](train=[], test=[])
     tables = dict.fromkeys(SPLITS, 0)
@@ -93,6 +95,9 @@ def write(root: pathlib.Path, jpegs: list[bytes], images: int) -> None:
         table = pa.table({"image": pa.array(data, pa.binary()), "label": pa.array(names)})
         path = root / f"tables/{split}-{tables[split]:05}.parquet"
         pyarrow.parquet.write_table(table, path, row_group_size=1000)
+        path = root / f"saved/{path.stem}.arrow"
+        with pa.OSFile(str(path), "wb") as out, pa.ipc.new_stream(out, table.schema) as writer:
+            writer.write_table(table, max_chunksize=1000)
         tables[split] += 1
         rows[split] = []
 

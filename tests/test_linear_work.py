@@ -22,6 +22,7 @@ import cv2
 import flax.serialization
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 import safetensors.numpy as safetensors_numpy
@@ -33,6 +34,7 @@ from vit_jax import config
 from vit_jax.data import bucket, csv_source, decoding, example_lists, image_headers, tiff
 from vit_jax.data.prepare import (
     archives,
+    arrow,
     assignment,
     image_listing,
     parquet,
@@ -284,6 +286,22 @@ def parquet_rows(count):
     return read
 
 
+def arrow_rows(count):
+    table = pa.table(
+        {"image": [b"\xff\xd8" + bytes(200)] * count, "label": ["a", "b"] * (count // 2)}
+    )
+    table = table.set_column(1, "label", table["label"].dictionary_encode())
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table, max_chunksize=64)
+
+    def read(folder):
+        (folder / "train.arrow").write_bytes(stream.getvalue())
+        assert sum(1 for _ in arrow.rows(folder / "train.arrow", None)) == count
+
+    return read
+
+
 def parquet_pages_of(count):
     """Images one by one, which share pages, and pages that share a row group."""
     images = [b"\xff\xd8" + b"%d" % number for number in range(count)]
@@ -366,6 +384,7 @@ READERS = {
     json_values: (2**9, 2**16),
     labeled_members: (2**6, 2**10),
     parquet_rows: (2**8, 2**13),
+    arrow_rows: (2**8, 2**13),
     parquet_pages_of: (2**9, 2**14),
     flax_arrays: (2**8, 2**13),
     adapted_layers: (2**7, 2**10),

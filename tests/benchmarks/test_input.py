@@ -148,6 +148,7 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
             input.OURS,
             input.TAR,
             input.PARQUET,
+            input.ARROW,
             input.PREPARED,
             input.WHOLE,
             *input.PEERS,
@@ -164,6 +165,7 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
         input.OURS,
         input.TAR,
         input.PARQUET,
+        input.ARROW,
         input.PREPARED,
         input.WHOLE,
     }

@@ -16,7 +16,6 @@ from image_folders import fill, folder
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, folders
-from vit_jax.data.prepare import parquet
 from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.data.sources import Source, open_source
 from vit_jax.evaluation import task_sets
@@ -292,7 +291,7 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
         (["t.parquet"], "train", {}, f"data.root=ROOT: t.parquet {PACKED.format('parquet')}"),
         (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {PACKED.format('tar')}"),
         (["data/0.arrow"], "train", {},
-         f"data.root=ROOT: 0.arrow is no folder of images; {parquet.NO_ARROW}"),
+         f"data.root=ROOT: 0.arrow {PACKED.format('arrow')}"),
         (["train/a/1.jpg", "train/x.jpg"], "train", {},
          f"data.root=ROOT: 1 class folder in ROOT/train; {TOO_FEW}"),
         ([*ONE, "test/a/1.jpg"], "val", {}, "data.eval_split=val: no such folder in "

@@ -176,7 +176,7 @@ def test_tars_are_listed_once_until_one_changes(both, monkeypatch, caplog):
         return opened(tars)
 
     first = again()
-    (kept,) = (tars.parent / "cache/tars").iterdir()
+    (kept,) = (tars.parent / "cache/listings").iterdir()
     assert (again().fingerprint(), len(scans)) == (first.fingerprint(), 1)
     for damage in (b"", b"PK\x03\x04", kept.read_bytes()[:200], b"\x93NUMPY\x01\x00"):
         kept.write_bytes(damage)
@@ -212,7 +212,7 @@ def test_a_tar_that_changes_under_a_run_is_an_error(both):
         ({"a.tar": ["c/1.txt"]}, {}, "has no image; images end in .jpg"),
         ({"a.tar": ["../c/1.jpg"]}, {}, "is a path outside of it"),
         ({"x.parquet": None}, {}, "has Parquet files; set data.source=parquet"),
-        ({"x.ARROW": None}, {}, r"x.ARROW: Arrow files are not read; .*to_parquet\("),
+        ({"x.ARROW": None}, {}, "has Arrow files; set data.source=arrow"),
         ({}, {}, "no such folder or file"),
     ],
 )  # fmt: skip
@@ -280,6 +280,35 @@ def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
     assert 2 <= len(alone) < 20
 
 
+def test_arrow_files_are_the_folder_of_their_images(tables, tmp_path):
+    """As datasets saves splits, each in a folder of its name."""
+    folder, root = tables
+    saved = tmp_path / "saved"
+    for path in (root / "data").iterdir():
+        split = path.stem.partition("-")[0]
+        found = pyarrow.parquet.read_table(path)
+        there = saved / split / f"{path.stem}.arrow"
+        there.parent.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(there), "wb") as file, pa.ipc.new_stream(file, found.schema) as writer:
+            writer.write_table(found, max_chunksize=7)
+    for split in ("train[:50%]", "test"):
+        expected, found = opened(folder, split, "folder"), opened(saved, split, "arrow")
+        assert found.classes == expected.classes == ("fig_dried", "pear")
+        np.testing.assert_array_equal(found.labels, expected.labels)
+    assert records(pickle.loads(pickle.dumps(found))) == records(expected)
+    assert found.name(3) == expected.name(3).replace(str(folder), str(saved))
+    assert len(found.start(0)) <= 32
+    data = options(saved, "arrow", eval_split="auto")
+    assert split_roles.resolved(data).eval_split == "test"
+    listed = tmp_path / "fix.csv"
+    listed.write_text("image\ntest/pear/test-00000-of-00002-00000003.jpg\n")
+    assert len(opened(saved, "test", "arrow", exclude=str(listed))) == 19
+    shutil.copytree(saved, tmp_path / "twice/a")
+    shutil.copytree(saved, tmp_path / "twice/b")
+    with pytest.raises(DataError, match="have the same name; set data.root to the folder of one"):
+        opened(tmp_path / "twice", "test", "arrow")
+
+
 def test_parquet_files_that_change_are_listed_anew(tables):
     _, root = tables
     first = opened(root, "test", "parquet")
@@ -298,7 +327,8 @@ def test_parquet_files_that_change_are_listed_anew(tables):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda root: (root / "a.arrow").write_bytes(b""), r"a.arrow: Arrow files are not read; "),
+        (lambda root: (root / "a.arrow").write_bytes(b""),
+         "has Arrow files; set data.root to a folder of one kind"),
         (lambda root: (root / "x.parquet").write_bytes(b"x"), "x.parquet: is damaged, or no Parq"),
         (lambda root: shutil.copytree(root / "data", root / "more"),
          "data/test-.*more/test-.* have the same name; set data.root to the folder of one"),

@@ -12,6 +12,7 @@ import zlib
 import cv2
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
@@ -70,15 +71,18 @@ def world(tmp_path_factory):
         (folder / "measured" / f"{split}.csv").write_text(
             "\n".join(["image,age,weight", *rows]) + "\n"
         )
-    for name in ("SHARDS", "FOLDER"):
+    for name in ("SHARDS", "FOLDER", "SAVED"):
         (folder / name).mkdir()
     for split in ("train", "test"):
         with tarfile.open(folder / "SHARDS" / f"{split}.tar", "w") as tar:
             tar.add(folder / "photos" / split, ".")
         images = [path.read_bytes() for path in (folder / "photos" / split).glob("*/*.jpg")]
-        rows = {"image": images, "label": [number % 2 for number in range(len(images))]}
-        path = folder / "FOLDER" / f"{split}-00000-of-00001.parquet"
-        pyarrow.parquet.write_table(pa.table(rows), path)
+        rows = pa.table({"image": images, "label": [number % 2 for number in range(len(images))]})
+        pyarrow.parquet.write_table(rows, folder / "FOLDER" / f"{split}-00000-of-00001.parquet")
+        saved = folder / "SAVED" / split / "data-00000-of-00001.arrow"
+        saved.parent.mkdir()
+        with pa.OSFile(str(saved), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
+            writer.write_table(rows)
     for name in ("cat.jpg", "docs/pictures/cat.jpg", "a.png", "b.png"):
         picture(folder / name, rng)
     shutil.copy(WEIGHTS, folder / "weights.npz")

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import gzip
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -530,6 +531,35 @@ def parquet_files():
     return [file.getvalue().to_pybytes() for file in files], read
 
 
+def arrow_files():
+    """Arrow files of images and labels, as the library datasets saves them."""
+    import pyarrow as pa
+    import pyarrow.ipc
+
+    from vit_jax.data.prepare import arrow
+
+    images = [{"bytes": b"\xff\xd8x", "path": "a.jpg"}, None, {"bytes": None, "path": "b"}] * 3
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    columns = {"image": pa.array(images, kind), "values": pa.array([[1.0], []] * 4 + [None])}
+    labels = (pa.array([*range(9)]), pa.array([*"abcabcabc"]).dictionary_encode())
+    files = []
+    for number, compression in itertools.product(range(4), (None, "zstd")):
+        one = pa.table({**columns, "label": labels[number % 2]})
+        new, stream = (pa.ipc.new_stream, pa.ipc.new_file)[number // 2], pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with new(stream, one.schema, options=options) as writer:
+            writer.write_table(one, max_chunksize=4)
+        files.append(stream.getvalue().to_pybytes())
+
+    def read(data, folder):
+        path = folder / "train.arrow"
+        path.write_bytes(data)
+        for found in arrow.rows(path, None):
+            assert len(data[found.offset :][: found.size]) == found.size
+
+    return files, read
+
+
 def feature_tables():
     """The tables of features that `search` reads."""
     import pyarrow as pa
@@ -797,7 +827,7 @@ READERS = {
     one.__name__: one
     for one in (images, deep_images, weights, torch_weights, flax_weights, orbax_weights, archives,
                 metadata, records, array_records, lists, csv_files, pickles, matlab, official,
-                masks, listings, parquet_files, feature_tables, adapters, projections,
+                masks, listings, parquet_files, arrow_files, feature_tables, adapters, projections,
                 native_weights, bucket_listings, fix_lists, webdatasets, beside_weights, run_files,
                 checkpoints)
 }  # fmt: skip

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet
 
 from vit_jax import config, models
@@ -32,6 +33,7 @@ WHOLE = "vit_jax, whole images"
 PREPARED = "vit_jax, prepared data"
 TAR = "vit_jax, tar"
 PARQUET = "vit_jax, parquet"
+ARROW = "vit_jax, arrow"
 MOST = 4096  # files that are read, and packed for that
 REFERENCE = pathlib.Path("big_vision", "pp", "archive", "autoaugment.py")
 BATCHES = 8  # of a turn, for each core
@@ -102,7 +104,7 @@ def measure(options: Input) -> Iterator[Compared]:
 
 
 def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Path:
-    """The data_dir of these files as `vit_jax prepare` packs them; a tar and a table beside it."""
+    """The data_dir of these files as `vit_jax prepare` packs them; a tar and tables beside it."""
     photos, data_dir = folder / "photos", folder / "data"
     for number in range(max(len(files), 2)):  # of both classes
         link = photos / ("even", "odd")[number % 2] / f"{number:06}.jpg"
@@ -111,12 +113,19 @@ def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Pat
     with tarfile.open(data_dir.with_suffix(".tar"), "w", dereference=True) as archive:
         archive.add(photos, ".")
     paths = sorted(photos.rglob("*.jpg"))
-    rows = {
-        "image": [path.read_bytes() for path in paths],
-        "label": [path.parent.name for path in paths],
-    }
+    rows = pa.table(
+        {
+            "image": [path.read_bytes() for path in paths],
+            "label": [path.parent.name for path in paths],
+        }
+    )
+    with (
+        pa.OSFile(str(data_dir.with_suffix(".arrow")), "wb") as file,
+        pa.ipc.new_stream(file, rows.schema) as writer,
+    ):
+        writer.write_table(rows)
     pyarrow.parquet.write_table(
-        pa.table(rows),
+        rows,
         data_dir.with_suffix(".parquet"),
         row_group_size=100,
         use_content_defined_chunking=True,  # with this size, as `datasets` writes them
@@ -139,6 +148,7 @@ def _compare(
             (OURS, "parts", names),
             (TAR, "parts", packed.with_suffix(".tar")),
             (PARQUET, "parts", packed.with_suffix(".parquet")),
+            (ARROW, "parts", packed.with_suffix(".arrow")),
             (PREPARED, "parts", packed),
             (WHOLE, "whole", names),
         ):

@@ -83,7 +83,7 @@ def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> No
     data = settings(int(threads), decoder, augment)
     if (path := pathlib.Path(names)).is_dir():
         source = open_source(config.Tfds(name=PACKED, root=names), "train")
-    elif path.suffix in (".tar", ".parquet"):
+    elif path.suffix in (".tar", ".parquet", ".arrow"):
         options = {"source": path.suffix[1:], "root": names, "cache": str(path.parent)}
         source = open_source(config.build({"data": options}).data, "train")
     else:

@@ -14,6 +14,7 @@ from vit_jax.config import options as _options
 from vit_jax.config.components import KINDS as KINDS
 from vit_jax.config.components import suggest as suggest
 from vit_jax.config.data import FILES as FILES
+from vit_jax.config.data import PACKED as PACKED
 from vit_jax.config.data import Data as Data
 from vit_jax.config.data import Files as Files
 from vit_jax.config.data import Parquet as Parquet

@@ -93,7 +93,7 @@ class Data(
 
     source: str = option(
         "digits",
-        "Where images are: embedded digits, a folder, CSV lists, tars, Parquet files, a TFDS "
+        "Where images are: embedded digits, a folder, CSV lists, tars, Parquet or Arrow files, a TFDS "
         "dataset, or random pixels.",
         kind="source",
     )
@@ -329,7 +329,8 @@ class Files(Data):
 
 
 # Sources of image files and archives, which have a root and may have a validation split.
-FILES = ("folder", "csv", "tar", "parquet")
+PACKED = ("tar", "parquet", "arrow")  # sources of many images in a file
+FILES = ("folder", "csv", *PACKED)
 HOLDOUT = "Share of each class of unsplit data kept for evaluation; 0: root has splits."
 
 
@@ -371,8 +372,8 @@ class Tar(Listed, components=("tar",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Parquet(Listed, components=("parquet",)):
-    """Arguments of Parquet files that are read where they are."""
+class Parquet(Listed, components=("parquet", "arrow")):
+    """Arguments of Parquet and Arrow files that are read where they are."""
 
     holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
     labels: str | None = option(None, "Column of labels; none: the only one there is.")

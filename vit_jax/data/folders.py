@@ -376,15 +376,13 @@ def _nothing(folder: Path, skipped: Skipped) -> str:
 
 def _refuse_packed(root: Path) -> None:
     """Raises DataError for a folder of tables or archives, in it or one below."""
-    from vit_jax.data.prepare.parquet import NO_ARROW  # imports pyarrow
-
     for folder in (root, *(root / name for name in _folders(root))):
         for entry in _scan(folder):
             if entry.name.lower().endswith((".parquet", ".arrow", ".tar")):
                 kind = pathlib.PurePath(entry.name).suffix.lower()[1:]
-                remedy = NO_ARROW if kind == "arrow" else f"data.source={kind} reads it"
                 raise DataError(
-                    f"data.root={root}: {shown(entry.name)} is no folder of images; {remedy}"
+                    f"data.root={root}: {shown(entry.name)} is no folder of images; "
+                    f"data.source={kind} reads it"
                 )
 
 

@@ -65,7 +65,7 @@ def open_source(
             return Folder(data, split, key, labels=labels, exclude=excluded)
         if data.source == "csv":
             return CsvImages(data, split, key, labels=labels, exclude=excluded)
-        if data.source == "tar":
+        if data.source in ("tar", "arrow"):
             return Tars(data, split, key, excluded)
         if data.source == "parquet":
             return Tables(data, split, key, excluded)
@@ -201,7 +201,7 @@ def read_excluded(data: config.Data) -> frozenset[str]:
     except DataError as error:
         raise DataError(f"data.exclude={error}") from None
     paths = frozenset(str(pathlib.PurePosixPath(row.image)) for row in rows)
-    if data.source in ("tar", "parquet"):
+    if data.source in config.PACKED:
         missing = sorted(paths.difference(list_paths(data)))
     else:
         missing = sorted(path for path in paths if not os.path.lexists(root / path))

@@ -165,7 +165,7 @@ def _there(data: config.Data) -> tuple[str, ...]:
             from vit_jax.data import folders
 
             return folders.list_splits(data)
-        if data.source in ("tar", "parquet"):
+        if data.source in config.PACKED:
             from vit_jax.data import tar_source
 
             return tar_source.list_splits(data)

@@ -1,4 +1,4 @@
-"""Images in tars and Parquet files as sources, read where they are."""
+"""Images in tars, Parquet files and Arrow files as sources, read where they are."""
 
 import functools
 import pathlib
@@ -24,10 +24,10 @@ Path = pathlib.Path
 class Tars:
     """Images of the tars, and of the image folders beside them, below `data.root`, or of one tar.
 
-    A tar is a webdataset's shard, or holds class folders. Paths, classes and splits are those that
-    `vit_jax prepare --from=ROOT` makes of them. The order is that of `folders.Folder`, so tars of
-    an image folder are trained on as the folder itself, and images of `exclude`, paths below root,
-    are left out last as there.
+    A tar is a webdataset's shard, or holds class folders; the images of Arrow files are their rows.
+    Paths, classes and splits are those that `vit_jax prepare --from=ROOT` makes of them. The order
+    is that of `folders.Folder`, so tars of an image folder are trained on as the folder itself, and
+    images of `exclude`, paths below root, are left out last as there.
 
     Attributes:
       labels: the labels of all examples (N,), int32.
@@ -150,20 +150,24 @@ def _arranged_once(
     root: Path, holdout: float, cache: str | None, kind: str, labels: str | None
 ) -> tuple[image_listing.Listing, assignment.Assignment]:
     """Their listing is kept in the folder `cache`, one for each root, until a file changes."""
-    named, tables = f"data.root={root}", kind == "parquet"
+    named = f"data.root={root}"
     if not root.exists():
         raise DataError(f"{named}: no such folder or file")
     files = [root] if root.is_file() else [root / path for path, _ in folders.walk(root, named)]
-    for path in files:
-        suffix = path.suffix.lower()
-        if suffix == parquet.ARROW:
-            raise DataError(f"{named}: {folders.shown(path.name)}: {parquet.NO_ARROW}")
-        if suffix == parquet.PARQUET and not tables:
-            raise DataError(f"{named}: has Parquet files; set data.source=parquet")
-    if tables:
-        files = [path for path in files if path.suffix.lower() == parquet.PARQUET]
+    tables = {
+        one: [path for path in files if parquet.table_kind(path.name) == one]
+        for one in parquet.KINDS
+    }
+    for other in parquet.KINDS:
+        if other != kind and tables[other]:
+            option = (
+                "data.root to a folder of one kind" if tables.get(kind) else f"data.source={other}"
+            )
+            raise DataError(f"{named}: has {other.capitalize()} files; set {option}")
+    if kind in parquet.KINDS:
+        files = tables[kind]
         if not files:
-            raise DataError(f"{named}: has no file that ends in {parquet.PARQUET}")
+            raise DataError(f"{named}: has no file that ends in .{kind}")
     facts = [f"{FORMAT} {kind} {labels}"]
     with storage.errors_as(DataError, named):
         for path in files:
@@ -171,10 +175,11 @@ def _arranged_once(
             facts.append(f"{path.relative_to(root)} {status.st_size} {status.st_mtime_ns}")
     # The arrangement is made anew: it takes little beside reading tars, and depends on options.
     version, place = _digest("\n".join(facts)), _digest(str(root.absolute()))
-    kept = Path(cache or "~/.cache/vit_jax").expanduser() / "tars" / f"{place}.npz"
+    kept = Path(cache or "~/.cache/vit_jax").expanduser() / "listings" / f"{place}.npz"
     if (listing := image_listing.Listing.load(kept, version)) is None:
-        if tables:
-            listing = parquet_pages.list_images([one.absolute() for one in files], labels, named)
+        if kind in parquet.KINDS:
+            list_images = image_listing.scan_arrow if kind == "arrow" else parquet_pages.list_images
+            listing = list_images([one.absolute() for one in files], labels, named)
         else:
             listing = image_listing.scan([root.absolute()], key="data.root")
         try:

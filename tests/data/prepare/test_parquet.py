@@ -1,17 +1,20 @@
-"""Parquet and webdataset files: labels by name, splits by file, damage in one line."""
+"""Parquet, Arrow and webdataset files: labels by name, splits by file, damage in one line."""
 
 import contextlib
 import io
+import itertools
 import json
 import pathlib
+import struct
 import tarfile
 
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
 from vit_jax import config
-from vit_jax.data.prepare import archives, image_listing, parquet, parquet_headers
+from vit_jax.data.prepare import archives, arrow, image_listing, parquet, parquet_headers
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
@@ -81,10 +84,98 @@ def test_rows_become_files_of_their_split_and_class(tmp_path):
     assert len(listing.ignored) == 2  # without a label
 
 
-def test_arrow_files_are_refused_with_the_remedy(tmp_path):
-    for name in ("train.arrow", "train.ARROW"):
-        (tmp_path / name).write_bytes(b"ARROW1")
-        assert "to_parquet" in refusal(tmp_path / name)
+def arrow_data(found, new=pa.ipc.new_stream, rows=2, **options):
+    stream = pa.BufferOutputStream()
+    with new(stream, found.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(found, max_chunksize=rows)
+    return stream.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_rows_of_arrow_files_are_those_of_parquet_files_where_they_lie(tmp_path, new):
+    folder, name = tmp_path / "saved/validation", "data-00000-of-00001"  # as datasets saves
+    folder.mkdir(parents=True)
+    found = hugging_face()
+    packed = written(folder, found, f"{name}.parquet")
+    expected = contents(tmp_path / "saved", copy=tmp_path / "copy")
+    packed.unlink()
+    (folder / f"{name}.arrow").write_bytes(arrow_data(found, new))
+    (folder / "cache-1f.arrow").write_bytes(arrow_data(found))  # of a computation
+    (folder / "state.json").write_text("{}")
+    assert contents(tmp_path / "saved", copy=tmp_path / "nothing") == expected
+    assert len(expected) == 3
+    assert not (tmp_path / "nothing").stat().st_size
+    listing = image_listing.scan([tmp_path / "saved"])
+    assert listing.containers == (str(folder / f"{name}.arrow"),)
+    assert len(listing.ignored) == 4  # two without a label, and two other files
+
+
+BYTES = [JPEG, None, b"", PNG, None, b"other", JPEG]
+WIDE = pa.struct({"path": pa.string(), "bytes": pa.large_binary()})
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        (pa.array(BYTES), pa.array(["a", "b", "a", None, "c", "b", " /"])),
+        (pa.array(BYTES, pa.large_binary()), pa.array([*range(5), -1, None])),
+        (pa.array([one if one is None else {"bytes": one} for one in BYTES], WIDE),
+         pa.array(list("abacaba")).dictionary_encode()),
+        (pa.array([{"path": "x"}, None] * 3 + [None], IMAGE), pa.array(range(7))),
+        (pa.array([], IMAGE), pa.array([], pa.int64())),
+        (pa.StructArray.from_arrays([pa.array([JPEG] * 3)], ["bytes"],
+                                    mask=pa.array([False, True, False])), pa.array(range(3))),
+    ],
+    ids=["bytes", "large", "wide", "none", "empty", "masked"],
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_so_are_those_of_other_forms(tmp_path, monkeypatch, images, labels, rows):
+    monkeypatch.setattr(parquet, "ROWS", 2)
+    others = {"no": pa.array([[1.5]] * len(images)), "path": pa.array([1.5] * len(images))}
+    found = pa.table({**others, "image": images, "label": labels})
+    (tmp_path / "x.arrow").write_bytes(arrow_data(found, rows=rows))
+    path = written(tmp_path, found, "x.parquet")
+    listed = list(arrow.rows(tmp_path / "x.arrow", None))
+    expected = [(row.path, row.data) for row in parquet.rows(path)]
+    whole = (tmp_path / "x.arrow").read_bytes()
+    assert [(one.path, whole[one.offset :][: one.size]) for one in listed] == expected
+    assert {one.container for one in listed} <= {str(tmp_path / "x.arrow")}
+
+
+def test_a_column_of_labels_of_an_arrow_file_can_be_named(tmp_path):
+    images, path = pa.array([{"bytes": JPEG}] * 2, IMAGE), tmp_path / "x.arrow"
+    path.write_bytes(arrow_data(pa.table({"image": images, "fine": [1, 2], "coarse": [3, None]})))
+    assert refusal(path).endswith("fine, coarse; name one: --label=COLUMN")
+    with pytest.raises(DataError, match="name one: data.labels=COLUMN$"):
+        image_listing.scan_arrow([path], None, "data.root")
+    assert [*contents(path, label="coarse")] == ["3/x-00000000.jpg"]
+    assert len(image_listing.scan_arrow([path], "coarse", "x")) == 1
+    assert image_listing.scan_arrow([path], "fine", "x").path(1) == "2/x-00000001.jpg"
+
+
+def test_what_is_no_arrow_file_of_images_is_one_line(tmp_path):
+    path, found = tmp_path / "train.arrow", hugging_face()
+    whole = arrow_data(found)
+    ends = [struct.pack("<3i", 0, *two) for two in ((6, 12), (2**30, 12), (-6, 12), (6, 2**30))]
+    assert whole.count(ends[0]) == 1
+    wrong = [whole.replace(ends[0], one) for one in ends[1:]]
+    for data in (b"", b"ARROW1", whole[:-300], whole[:50], bytes(99), b"\xff" * 99, *wrong):
+        path.write_bytes(data)
+        assert refusal(path).startswith("is damaged, or no Arrow file: ")
+    kinds = pa.array(["a" * 99] * 5).dictionary_encode()
+    packed = pa.table({"image": pa.nulls(5, IMAGE), "label": kinds})
+    for one, new in itertools.product((found, packed), (pa.ipc.new_stream, pa.ipc.new_file)):
+        path.write_bytes(arrow_data(one, new, compression="zstd"))
+        assert refusal(path) == "is compressed; write it again without compression"
+    plain, zipped = (
+        list(pa.ipc.MessageReader.open_stream(arrow_data(packed, compression=codec)))
+        for codec in (None, "zstd")
+    )
+    both = [plain[0], zipped[1], *plain[2:]]  # the dictionary alone is compressed
+    path.write_bytes(b"".join(one.serialize().to_pybytes() for one in both))
+    assert refusal(path) == "is compressed; write it again without compression"
+    path.write_bytes(arrow_data(pa.table({"indices": [1, 2]})))  # of a shuffle
+    assert refusal(path) == "no column of images; it has indices"
 
 
 def test_what_is_damaged_or_too_large_is_named(tmp_path, monkeypatch):
@@ -248,7 +339,7 @@ def test_columns_are_named_where_several_could_be_meant(tmp_path):
     text = written(tmp_path, table({"img": texts, "y": [0]}), "t.parquet")
     assert refusal(text) == "no column of images; it has img, y"
     (tmp_path / "a").mkdir()
-    with pytest.raises(DataError, match="^--label=fine: is for Parquet files, and none"):
+    with pytest.raises(DataError, match="^--label=fine: is for Parquet and Arrow files, and none"):
         image_listing.scan([tmp_path / "a"], label="fine")
 
 
@@ -277,6 +368,15 @@ def test_a_description_of_another_form_says_nothing(tmp_path, said):
     plain = table({"img": pa.array([JPEG]), "y": [0]})
     path = written(tmp_path, plain.replace_schema_metadata({"huggingface": said}), "x.parquet")
     assert [row.path for row in parquet.rows(path)] == ["0/x-00000000.jpg"]
+
+
+def test_a_class_has_a_name_that_a_folder_can_have(tmp_path):
+    images = pa.array([{"bytes": JPEG, "path": None}] * 2, IMAGE)
+    longest = "é" * 127
+    path = written(tmp_path, table({"image": images, "label": [longest, longest]}))
+    assert len(image_listing.scan([path])) == 2
+    path = written(tmp_path, table({"image": images, "label": [longest, f"{longest}é"]}))
+    assert refusal(path) == "label has a name of 256 bytes; at most 255 are allowed"
 
 
 def test_names_of_classes_are_those_of_folders():

@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from vit_jax.data.folders import SUFFIXES
-from vit_jax.data.prepare import archives, parquet
+from vit_jax.data.prepare import archives, arrow, parquet
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
@@ -161,7 +161,24 @@ def scan(
             for found in _files(source, table, key, several=len(sources) > 1):
                 listing.add(found)
     if label is not None and not table.read:
-        raise DataError(f"--label={label}: is for Parquet files, and none is there")
+        raise DataError(f"--label={label}: is for Parquet and Arrow files, and none is there")
+    listing.close()
+    return listing
+
+
+def scan_arrow(paths: Iterable[Path], label: str | None, key: str) -> Listing:
+    """The images of Arrow files in order; raises DataError.
+
+    Args:
+      paths: the files.
+      label: the column of labels; None: the only one.
+      key: what named the files, for messages.
+    """
+    listing = Listing()
+    for path in parquet.distinct(paths, key):
+        for found in arrow.rows(path, label, "data.labels"):
+            if found.size:
+                listing.add(found, any_name=True)
     listing.close()
     return listing
 
@@ -170,14 +187,14 @@ def _files(source: Path, table: "_Table", key: str, *, several: bool) -> Iterato
     if source.is_dir():
         for found in archives.list_folder(source, key):
             path, name = source / found.path, found.path.lower()
-            if name.endswith((parquet.PARQUET, parquet.ARROW)):
+            if parquet.table_kind(path.name):
                 yield from table.files(path)
             elif name.endswith(".tar"):
                 stem = archives.stem(found.path)
                 yield from _labeled(archives.list_files(path, f"{stem}/"), path, f"{stem}/")
             else:
                 yield found
-    elif source.name.lower().endswith((parquet.PARQUET, parquet.ARROW)):
+    elif parquet.table_kind(source.name):
         yield from table.files(source)
     elif not source.is_file() or archives.is_zip(source):
         yield from archives.list_files(source)
@@ -198,6 +215,9 @@ class _Table:
     def files(self, path: Path) -> Iterator[FileEntry]:
         """Yields the images of a table; raises DataError."""
         self.read = True
+        if parquet.table_kind(path.name) == "arrow":  # which holds images as they are
+            yield from arrow.rows(path, self._label)
+            return
         for name, data in parquet.rows(path, self._label):
             if self._file is not None:
                 self._file.write(data)

@@ -4,7 +4,7 @@ import contextlib
 import json
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,11 +17,8 @@ from vit_jax.utils.storage import reason
 
 Path = pathlib.Path
 
-PARQUET, ARROW = ".parquet", ".arrow"
-NO_ARROW = (
-    "Arrow files are not read; with the library `datasets`: "
-    'load_from_disk(FOLDER)["train"].to_parquet("train.parquet")'
-)
+KINDS = ("parquet", "arrow")  # of files with rows of images, by what their names end in
+CACHE = "cache-"  # the start of the names of files that `datasets` keeps beside saved ones
 ROWS = 64  # in memory at a time
 MEMORY = 2**30  # bytes of these, if their values are no larger than a column
 STARTS = {
@@ -33,6 +30,8 @@ STARTS = {
     b"II*\0": ".tif",
     b"MM\0*": ".tif",
 }
+LONGEST = 255  # bytes of the name of a class, which is a folder's
+START = 4  # bytes of an image that say its suffix
 
 
 class ParquetRow(NamedTuple):
@@ -58,8 +57,6 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
 
     Raises DataError for a damaged file, and for one without columns of images and labels.
     """
-    if path.suffix.lower() == ARROW:  # damage can end the process: 18 of 2,000 files did
-        raise DataError(f"{path}: {NO_ARROW}")
     with opened(path, label) as (file, table, columns):
         names = (columns.image, columns.label)
         size = batch_rows(parquet_headers.largest_column(table, file, path, names))
@@ -73,8 +70,7 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
                 if kind is None or not data:
                     yield ParquetRow(named(number), b"")
                 else:
-                    suffix = next((s for start, s in STARTS.items() if data.startswith(start)), "")
-                    yield ParquetRow(f"{named(number, kind)}{suffix}", data)
+                    yield ParquetRow(f"{named(number, kind)}{image_suffix(data)}", data)
                 number += 1
 
 
@@ -161,6 +157,11 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+def image_suffix(data: bytes) -> str:
+    """The suffix of an image by its first bytes; empty for another file."""
+    return next((suffix for start, suffix in STARTS.items() if data.startswith(start)), "")
+
+
 def class_name(value: object, columns: Columns, path: str) -> str | None:
     """The class folder for a label; None if the label is missing (-1 in test splits)."""
     if value is None or value == -1:
@@ -171,7 +172,12 @@ def class_name(value: object, columns: Columns, path: str) -> str | None:
                 f"{path}: {columns.label} {value}: the file names {len(columns.names)} classes"
             )
         value = columns.names[value]
-    return folder_name(str(value))
+    name = folder_name(str(value))
+    if name is not None and (size := len(name.encode())) > LONGEST:
+        raise DataError(
+            f"{path}: {columns.label} has a name of {size:,} bytes; at most {LONGEST} are allowed"
+        )
+    return name
 
 
 def folder_name(name: str) -> str | None:
@@ -187,6 +193,30 @@ def row_names(path: Path) -> Callable[..., str]:
         return "/".join(filter(None, (split, kind, f"{stem}-{number:08d}")))
 
     return name
+
+
+def table_kind(name: str) -> str | None:
+    """The one of KINDS that a file is by its name, or None."""
+    kind = Path(name.lower()).suffix[1:]
+    if kind not in KINDS or (kind == "arrow" and name.startswith(CACHE)):
+        return None
+    return kind
+
+
+def distinct(paths: Iterable[Path], key: str) -> Iterator[Path]:
+    """Yields files whose rows have different names; raises DataError otherwise.
+
+    Args:
+      paths: the files.
+      key: what named them, for messages.
+    """
+    files = dict[str, Path]()
+    for path in paths:
+        if (other := files.setdefault(row_names(path)(0), path)) is not path:
+            raise DataError(
+                f"{key}: {other} and {path} have the same name; set data.root to the folder of one"
+            )
+        yield path
 
 
 def split_name(path: Path) -> str | None:

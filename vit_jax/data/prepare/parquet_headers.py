@@ -103,7 +103,7 @@ def pages(
     wanted = [n for n, p in enumerate(leaves(table)) if p.partition(".")[0] in names]
     for at, group in enumerate(row_groups(table, file)):
         total = 0
-        for number in wanted:
+        for number in wanted if group.rows else ():  # Arrow says wrong places of no rows
             place, end, _, _ = group.columns[number]
             read += end - place
             if not 0 <= place <= end <= length or read > length:

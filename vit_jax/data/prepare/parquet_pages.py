@@ -82,13 +82,8 @@ def list_images(paths: Iterable[Path], label: str | None, key: str) -> Listing:
     The offset of each is that of its page in its file, and its size is its number in the page, as
     `Reader` takes them.
     """
-    listing, files, last, count, size = Listing(), dict[str, Path](), ("", 0), 0, 0
-    for path in paths:
-        name = parquet.row_names(path)(0)
-        if (other := files.setdefault(name, path)) is not path:
-            raise DataError(
-                f"{key}: {other} and {path} have the same name; set data.root to the folder of one"
-            )
+    listing, last, count, size = Listing(), ("", 0), 0, 0
+    for path in parquet.distinct(paths, key):
         size += path.stat().st_size
         for found in _images(path, label):
             listing.add(found, any_name=True)

@@ -1,0 +1,125 @@
+"""Images and labels in Arrow files, as the library `datasets` saves datasets.
+
+Such a file holds the encoded bytes of an image as they are, so that reading one takes its place
+alone.
+"""
+
+import contextlib
+import pathlib
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from vit_jax.data.prepare import parquet
+from vit_jax.data.prepare.archives import FileEntry
+from vit_jax.data.source import DataError
+from vit_jax.utils.storage import reason
+
+Path = pathlib.Path
+
+FILE = b"ARROW1\0\0"  # the start of a file with random access: a stream and a list follow
+# Fields in tables of Message.fbs, by number.
+HEADER, DATA, COMPRESSION = 2, 1, 3
+
+
+def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[FileEntry]:
+    """Yields the rows of a file in order, named as by `parquet.rows`.
+
+    A row without a label, or without bytes, has no suffix and the size 0.
+
+    Args:
+      path: the file.
+      label: the column of labels where several could be meant.
+      option: what names that column, for messages.
+
+    Raises DataError for a damaged or a compressed file, and for one without columns of images and
+    labels.
+    """
+    named, number = parquet.row_names(path), 0
+    try:
+        with pa.memory_map(str(path)) as file:
+            whole = file.read_buffer()
+            for batch in _batches(whole, path):
+                columns = parquet.find_columns(batch.schema, str(path), label, option)
+                batch.validate(full=True)  # before any value is read, which can end the process
+                places, sizes = _places(batch.column(columns.image), whole)
+                labels = batch.column(columns.label)
+                step = parquet.batch_rows(labels.nbytes)
+                values = (
+                    value
+                    for at in range(0, len(labels), step)
+                    for value in labels.slice(at, step).to_pylist()
+                )
+                for value, place, size in zip(values, places, sizes, strict=True):
+                    kind = parquet.class_name(value, columns, str(path))
+                    if kind is None or not size:
+                        yield FileEntry(named(number), str(path), 0, 0)
+                    else:
+                        start = whole[place : place + min(size, parquet.START)].to_pybytes()
+                        name = f"{named(number, kind)}{parquet.image_suffix(start)}"
+                        yield FileEntry(name, str(path), place, size)
+                    number += 1
+    except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
+        raise DataError(f"{path}: is damaged, or no Arrow file: {reason(error)}") from None
+
+
+def _batches(whole: pa.Buffer, path: Path) -> Iterator[pa.RecordBatch]:
+    """Raises DataError before anything is unpacked: a small file may hold terabytes of zeros."""
+    if whole[: len(FILE)].to_pybytes() == FILE:
+        whole = whole[len(FILE) :]
+    with contextlib.suppress(StopIteration):
+        messages = pa.ipc.MessageReader.open_stream(whole)
+        while True:
+            if _is_compressed(messages.read_next_message()):
+                raise DataError(f"{path}: is compressed; write it again without compression")
+    with pa.ipc.open_stream(whole) as stream:
+        yield from stream
+
+
+def _is_compressed(message: pa.ipc.Message) -> bool:
+    if message.type not in ("record batch", "dictionary"):
+        return False
+    data = memoryview(message.metadata)
+
+    def field(table: int, number: int) -> int | None:
+        """Where a field of a FlatBuffers table is, if it is there."""
+        fields = table - struct.unpack_from("<i", data, table)[0]
+        if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
+            return None
+        return (
+            table + place
+            if (place := struct.unpack_from("<H", data, fields + 4 + 2 * number)[0])
+            else None
+        )
+
+    def follow(place: int | None) -> int:
+        if place is None:
+            raise ValueError("a batch has no header")
+        return place + struct.unpack_from("<I", data, place)[0]
+
+    header = follow(field(follow(0), HEADER))
+    if message.type == "dictionary":
+        header = follow(field(header, DATA))
+    return field(header, COMPRESSION) is not None
+
+
+def _places(column: pa.Array, whole: pa.Buffer) -> tuple[list[int], list[int]]:
+    """Where in the file the image of each row starts, and its size; 0: there is none."""
+    there = np.ones(len(column), bool)
+    while True:
+        there &= column.is_valid().to_numpy(zero_copy_only=False)
+        if not pa.types.is_struct(column.type):
+            break
+        column = column.field("bytes")
+    if not there.any():
+        return [0] * len(column), [0] * len(column)
+    _, offsets, data = column.buffers()
+    kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
+    ends = np.frombuffer(offsets, kind)[column.offset :][: len(column) + 1].astype(np.int64)
+    start = data.address - whole.address if data else 0
+    if not 0 <= start <= whole.size - (data.size if data else 0):
+        raise ValueError("its numbers have another byte order")  # so that pyarrow has copied them
+    return (ends[:-1] + start).tolist(), np.where(there, np.diff(ends), 0).tolist()
