@@ -93,8 +93,8 @@ class Data(
 
     source: str = option(
         "digits",
-        "Where images are: embedded digits, a folder, CSV lists, tars, Parquet or Arrow files, a TFDS "
-        "dataset, or random pixels.",
+        "Where images are: embedded digits, a folder, CSV lists, tars, Parquet or Arrow files, a "
+        "TFDS dataset, or random pixels.",
         kind="source",
     )
     examples: str | None = option(
