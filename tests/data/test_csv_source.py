@@ -310,6 +310,13 @@ def test_excluded_images_are_in_no_part(tmp_path):
     assert source.fingerprint() != opened(root).fingerprint()
     parts = [opened(root, part, **given) for part in ("train[:50%]", "train[50%:]")]
     assert sum(map(len, parts)) == 2
+    (root / "val.csv").write_text("image,class\na.png,cat\nc.png,dog\n")
+    (root / "fix.csv").write_text("image,split\na.png,train\nc.png, train;val\nb.png,\n")
+    assert [len(opened(root, split, **given)) for split in ("train", "validation")] == [2, 1]
+    (root / "fix.csv").write_text("image,split\na.png,trian\n")
+    line = "fix.csv: split trian: no such list in data.root=.*; did you mean train?"
+    with pytest.raises(DataError, match=line):
+        opened(root, **given)
 
 
 AGES = "image,name,age,weight\na.png,x,31.5,-2e1\nsub/b.png,y,0,70\nc.png,,+8.,.5\n"

@@ -6,7 +6,8 @@ import io
 import logging
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ class CsvImages:
 
     Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
     of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest. Images of
-    `exclude`, paths below root, are left out last.
+    `exclude`, paths below root with the lists to leave them out of (none: all), are left out last.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CsvImages:
         key: str,
         *,
         labels: bool = True,
-        exclude: Collection[str] = (),
+        exclude: Mapping[str, Collection[str]] = types.MappingProxyType({}),
     ) -> None:
         """Raises DataError for files that are missing or malformed, in one line."""
         self._root, self._multilabel = local_root(data), data.multilabel
@@ -95,9 +96,9 @@ class CsvImages:
         if requested.low or requested.high:
             part = requested.select(len(rows), key)
             rows = sorted(sorted(rows, key=lambda row: hash64(row.image))[part.start : part.stop])
-        if exclude:
+        if gone := {image for image, only in exclude.items() if not only or path.stem in only}:
             spelled = [_spelled(row.image) for row in rows]
-            rows = [rows[at] for at in remaining(spelled, exclude, data, f"{key}={split}")]
+            rows = [rows[at] for at in remaining(spelled, gone, data, f"{key}={split}")]
         if labels and data.multilabel and len(header) == 2:
             _warn_of_other_separators(path, rows)
         places = {name: place for place, name in enumerate(self.classes)}
@@ -221,6 +222,19 @@ def read_table(
     return header, rows
 
 
+def read_paths(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
+    """The images of a list, each with the names in its column `split`; raises DataError."""
+    header, rows = read_table(path, labels=False, empty=True)
+    at = header.index("split") if "split" in header[1:] else None
+    _, lines = _read_lines(path, labels=False, columns=())
+    named = [() if at is None else _separate(cells[at]) for _, cells in lines]
+    return {_spelled(row.image): names for row, names in zip(rows, named, strict=True)}
+
+
+def _separate(cell: str) -> tuple[str, ...]:
+    return tuple(name for part in cell.split(SEPARATOR) if (name := part.strip()))
+
+
 def read_classes(path: pathlib.Path) -> tuple[str, ...]:
     """The classes of a list, sorted, or in the order of its columns; raises DataError."""
     header, lines = _read_lines(path, labels=True, columns=())
@@ -334,7 +348,7 @@ def _image(where: str, image: str) -> str:
 def _names(where: str, cells: tuple[str, ...], header: list[str]) -> tuple[str, ...]:
     """The classes of a line, from its cells but the first."""
     if len(header) == 2:
-        names = tuple(name for part in cells[0].split(SEPARATOR) if (name := part.strip()))
+        names = _separate(cells[0])
         if cells[0].lower().endswith(SUFFIXES):
             raise DataError(f"{where}: class {shown(cells[0])}: the first column is the image")
         for name in names:

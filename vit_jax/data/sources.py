@@ -10,8 +10,8 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.config import ConfigError, checks, components
-from vit_jax.data import class_matching, decoding, folder_check, split_roles
-from vit_jax.data.csv_source import CsvImages, read_table
+from vit_jax.data import class_matching, csv_source, decoding, folder_check, split_roles
+from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import Folder, local_root, shown
 from vit_jax.data.source import DataError, Record, Selection, Source, read_labels
@@ -187,22 +187,29 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     return Tfds(data, split, task.name)
 
 
-def read_excluded(data: config.Data) -> frozenset[str]:
+def read_excluded(data: config.Data) -> dict[str, tuple[str, ...]]:
     """The paths below root of `data.exclude`: the first column of a CSV file with a header.
 
-    Raises DataError for another file, or one of which no path is there.
+    An image of several lists may be left out of some alone: each path has the names of these
+    splits, none for all. Raises DataError for another file, or one of which no path is there.
     """
     if data.exclude is None:
-        return frozenset()
+        return {}
     key, root = f"data.exclude={data.exclude}", local_root(data)
     path = storage.given_path("data.exclude", data.exclude, remote=False)
     try:
-        _, rows = read_table(path, labels=False, empty=True)
+        paths = csv_source.read_paths(path)
     except DataError as error:
         raise DataError(f"data.exclude={error}") from None
-    paths = frozenset(str(pathlib.PurePosixPath(row.image)) for row in rows)
+    lists = list(csv_source.list_splits(str(root))) if data.source == "csv" else []
+    for split in {split for only in paths.values() for split in only if lists}:
+        if split not in lists:
+            raise DataError(
+                f"{key}: split {shown(split)}: no such list in data.root={data.root}"
+                f"{config.suggest(split, lists)}"
+            )
     if data.source in config.PACKED:
-        missing = sorted(paths.difference(list_paths(data)))
+        missing = sorted(paths.keys() - set(list_paths(data)))
     else:
         missing = sorted(path for path in paths if not os.path.lexists(root / path))
     if missing and len(missing) == len(paths):

@@ -9,7 +9,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.data.prepare import dedup
-from vit_jax.data.sources import read_excluded
+from vit_jax.data.sources import open_source, read_excluded
 from vit_jax.inference.doctor import examination, page
 from vit_jax.inference.doctor.listing import list_images
 from vit_jax.inference.doctor.reading import Images
@@ -62,6 +62,27 @@ def test_the_largest_copy_of_the_last_split_stays(tmp_path):
     assert found.left_out["val/a/4.png"] == "leak: near duplicate of test/a/3.png"
     assert page.leaks(found) == {"val": (1, 2), "test": (1, 1)}
     assert "1 of 2 images of val (50%) are in another split too" in "\n".join(page.summarize(found))
+
+
+def test_a_file_of_several_lists_stays_in_the_last(tmp_path):
+    rows = {"train": "a.png,x\nb.png,x\nc.png,y\n", "val": "a.png,x\nd.png,y\n"}
+    rows["test"] = "a.png,x\nb.png,y\n"
+    for name, text in rows.items():
+        (tmp_path / f"{name}.csv").write_text(f"image,class\n{text}")
+    found = examine(tmp_path, {"a.png": 1, "b.png": 2, "c.png": 3, "d.png": 4})
+    assert write_fix_list(tmp_path / "fix.csv", found) == 2
+    lines = (tmp_path / "fix.csv").read_text().splitlines()
+    assert lines[0] == "image,reason,split"
+    assert lines[1].endswith(",train;val")  # the test split keeps it
+    assert lines[2].startswith("b.png,conflict: ")
+    assert lines[2].endswith(",")  # in no list
+    data = config.Data(source="csv", root=str(tmp_path), exclude=str(tmp_path / "fix.csv"))
+    names = {
+        split: [pathlib.Path(source.name(at)).name for at in range(len(source))]
+        for split in rows
+        for source in [open_source(data, split)]
+    }
+    assert names == {"train": ["c.png"], "val": ["d.png"], "test": ["a.png"]}
 
 
 def test_copies_in_several_classes_are_all_left_out(tmp_path):
@@ -150,7 +171,7 @@ def test_a_list_has_only_names_that_can_be_read_back(tmp_path, caplog):
     assert "a list cannot have" in caplog.text
     data = config.Data(source="folder", root=str(root), holdout=0.5, exclude=f"{tmp_path}/fix.csv")
     listed = set(found.left_out) - {"b\\c.png", " d.png"}
-    assert read_excluded(data) == listed
+    assert read_excluded(data).keys() == listed
 
 
 def test_names_are_shown_as_text(tmp_path):
@@ -185,6 +206,30 @@ def test_imbalance_is_said_from_three_to_one(tmp_path, labels, line):
         "data.sampling=balanced" in one for one in page.summarize(examine(tmp_path, pictures))
     )
     assert said == line
+
+
+def test_imbalance_is_that_of_the_images_trained_on(tmp_path):
+    def said(root, train, val):
+        pictures = {
+            f"{split}/{c}/{i}.png": 1000 * (split == "val") + 100 * ord(c) + i
+            for split, counts in {"train": train, "val": val}.items()
+            for c, count in counts.items()
+            for i in range(count)
+        }
+        lines = page.summarize(examine(tmp_path / root, pictures))
+        return [line for line in lines if " images in train, " in line]
+
+    (line,) = said("long", {"a": 6, "b": 2}, {"a": 3, "b": 3})
+    assert line.startswith("a has 6 images in train, b 2: try data.sampling=balanced")
+    assert said("even", {"a": 5, "b": 2}, {"a": 5, "b": 1}) == []
+    # No sampling brings a class that is missing.
+    assert said("none", {"a": 2}, {"a": 3, "b": 3}) == ["a has 2 images in train, b 0"]
+
+
+def test_imbalance_of_images_with_several_classes_has_no_remedy(tmp_path):
+    (tmp_path / "train.csv").write_text("image,c\na.png,x;y\nb.png,x\nc.png,x\nd.png,x\n")
+    found = examine(tmp_path, {f"{name}.png": ord(name) for name in "abcd"})
+    assert "data.sampling" not in "\n".join(page.summarize(found))
 
 
 def draw_labels(count=40, classes=3):

@@ -123,7 +123,7 @@ def test_a_list_leaves_out_what_it_cannot_have(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(run.logs.log, "warning", lambda text, *values: said.append(text % values))
     left_out = {"a.png": "copy", " b.png": "copy", "c\\d.png": "leak"}
-    found = types.SimpleNamespace(left_out=left_out)
+    found = types.SimpleNamespace(left_out=left_out, kept_elsewhere={})
     assert run.write_fix_list(tmp_path / "fix.csv", found) == 1
     assert (tmp_path / "fix.csv").read_text() == "image,reason\na.png,copy\n"
     assert len(said) == 1

@@ -83,6 +83,18 @@ class Examination:
                 reasons.setdefault(finding.image, []).append(f"{kind}: {finding.reason}")
         return {path: "; ".join(reasons[path]) for path in sorted(reasons)}
 
+    @property
+    def kept_elsewhere(self) -> dict[str, list[str]]:
+        """The images of the fix list that another list keeps, with the splits they leave."""
+        listing = self.listing
+        out = {at for kind in self.leave_out for at, _ in self.findings[kind]}
+        kept = {path for at, path in enumerate(listing.paths) if at not in out}
+        found: dict[str, list[str]] = {}
+        for at in sorted(out, key=lambda at: listing.split[at]):
+            if listing.paths[at] in kept:
+                found.setdefault(listing.paths[at], []).append(listing.splits[listing.split[at]])
+        return found
+
 
 def examine(
     listing: Listing,

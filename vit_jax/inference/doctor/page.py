@@ -44,12 +44,17 @@ def summarize(found: e.Examination) -> list[str]:
         )
     if conflicts := len(found.findings["conflict"]):
         lines.append(f"{conflicts:,} images have copies in another class: no model can be right")
-    counts = np.bincount(listing.label[listing.label >= 0], minlength=len(listing.classes))
-    if len(counts) > 1 and counts.max() >= IMBALANCED * counts.min():
+    if listing.several:
+        return [*lines, *found.notes]  # neither sampling nor weights are for them
+    # Those of the first split, which is trained on: the others are often balanced.
+    trained = listing.label[(listing.split == 0) & (listing.label >= 0)]
+    counts = np.bincount(trained, minlength=len(listing.classes))
+    where = f" in {listing.splits[0]}" if len(listing.splits) > 1 else ""
+    if len(counts) > 1 and counts.max() >= max(IMBALANCED * counts.min(), 1):
         most, least = (listing.classes[at] for at in (counts.argmax(), counts.argmin()))
         lines.append(
-            f"{most} has {counts.max():,} images, {least} {counts.min():,}: try "
-            "data.sampling=balanced or train.class_weights=balanced"
+            f"{most} has {counts.max():,} images{where}, {least} {counts.min():,}"
+            + (": try data.sampling=balanced or train.class_weights=balanced" * bool(counts.all()))
         )
     return [*lines, *found.notes]
 

@@ -76,17 +76,22 @@ def doctor(
 
 
 def write_fix_list(path: pathlib.Path, found: examination.Examination) -> int:
-    """Writes `image,reason` rows for `data.exclude`, and returns how many; raises ConfigError."""
+    """Writes `image,reason` rows for `data.exclude`, and returns how many; raises ConfigError.
+
+    A third column names splits where an image is in several lists and stays in one of them.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "reason"))
+    kept = found.kept_elsewhere
+    writer.writerow(("image", "reason", *["split"] * bool(kept)))
     rows = {name: reason for name, reason in found.left_out.items() if _fits(name)}
     if unfit := [name for name in found.left_out if not _fits(name)]:
         logs.log.warning(
             "--fix-list=%s: a list cannot have %s%s: rename it",
             path, messages.printable(unfit[0]), messages.more(unfit),
         )  # fmt: skip
-    writer.writerows(rows.items())
+    for row in rows.items():
+        writer.writerow((*row, *[";".join(kept.get(row[0], ()))] * bool(kept)))
     with storage.writing("--fix-list", path):
         storage.write_atomically(path, text.getvalue())
     return len(rows)
