@@ -225,6 +225,19 @@ def test_intervals_are_of_draws_alone_and_the_value_of_the_split():
     assert found["auroc/low"] == found["auroc/high"] == 1
 
 
+def test_intervals_of_means_over_images():
+    right, loss = np.arange(20) % 3 == 0, np.linspace(0, 2, 20, dtype=np.float32)
+    given = metrics.Outputs(np.eye(2, dtype=np.float32)[right * 1], right * 1, right)
+    found = metrics.measure(given, ("intervals",), seed=4, each={"top1": right, "loss": loss})
+    drawn = np.random.default_rng(4).integers(0, 20, (1000, 20))
+    for name, values in (("top1", right), ("loss", loss.astype(np.float64))):
+        bounds = np.percentile(values[drawn].mean(axis=1), (2.5, 97.5))
+        assert [found[f"{name}/low"], found[f"{name}/high"]] == pytest.approx(bounds, rel=1e-12)
+    loss[3] = np.inf  # no draw is finite because it happens to lack this image
+    found = metrics.measure(given, ("intervals",), each={"loss": loss})
+    assert np.isnan([found["loss/low"], found["loss/high"]]).all()
+
+
 def test_every_positive_label_is_one(reference):
     logits, labels, index = outputs(reference["several"])
     half = metrics.Outputs(logits, labels / 2, index)
@@ -262,7 +275,11 @@ def test_the_same_for_all_batches_and_devices(options):
     ("sections", "message"),
     [
         ({"evaluation": {"metrics": ("f2",)}}, "evaluation.metrics=f2: .*f1"),
-        ({"evaluation": {"metrics": ("intervals",)}}, "needs a metric; set f1,intervals"),
+        (
+            {"evaluation": {"metrics": ("intervals",)}, "loss": {"name": "sigmoid"},
+             "data": {"source": "csv", "root": "x", "multilabel": True}},
+            "needs a metric; set f1,intervals",
+        ),
         ({"checkpoint": {"best": "auroc"}}, "best=auroc: is not measured; set .*metrics=auroc"),
         (
             {"evaluation": {"metrics": ("ordinal",)}},
@@ -309,6 +326,7 @@ def test_a_run_with_metrics_from_training_to_predictions(tmp_path, caplog, capsy
     measured = [line for line in lines if "validation/f1" in line]
     assert len(measured) == 3
     assert measured[0]["validation/f1/low"] < measured[0]["validation/f1"]
+    assert measured[0]["validation/top1/low"] < measured[0]["validation/top1"]
     assert "test/auroc" in outcome.results
     assert "test/temperature" not in outcome.results
     model = vit_jax.load(tmp_path / "run")
@@ -323,6 +341,12 @@ def test_a_run_with_metrics_from_training_to_predictions(tmp_path, caplog, capsy
     assert cli.main([*command, "--config.data.eval_split=test[:50]", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["test/ece_scaled"] != found["test/ece"]
+    # The best checkpoint is chosen: the metric that chose it need not be measured again.
+    few = {"evaluation.metrics": "intervals", "data.eval_split": "test[:50]"}
+    again = vit_jax.evaluate(tmp_path / "run", few)
+    assert again["test/top1"] == found["test/top1"]
+    assert again["test/top1/low"] < again["test/top1"] < again["test/top1/high"]
+    assert "test/f1" not in again
     rows = (tmp_path / "tables/images.csv").read_text().splitlines()
     assert rows[0] == "image,truth,prediction,truth_probability,prediction_probability"
     assert len(rows) == 51

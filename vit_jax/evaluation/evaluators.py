@@ -336,8 +336,9 @@ def whole_classification(
             temperature=temperature,
             fit=fit,
             ranks=ranks,
+            each=each,
         )
-        return means | further | results
+        return further | means | results
 
     return Whole(measure, model, cfg, split)
 

@@ -5,6 +5,7 @@ split itself; the other rows are draws with replacement, which the intervals com
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ def measure(
     temperature: float | None = None,
     fit: bool = False,
     ranks: Array | None = None,
+    each: Mapping[str, Array] = MappingProxyType({}),
 ) -> dict[str, float]:
     """The metrics of `config.METRICS` of these groups, by name; none of no images.
 
@@ -49,6 +51,7 @@ def measure(
       temperature: what logits are divided by for `ece_scaled`.
       fit: whether to fit the temperature on these images, in place of a given one.
       ranks: (K,) of the classes in their order, which `ordinal` needs.
+      each: (N,) values of single images, by the names of their means.
     """
     logits, labels, _ = outputs
     count = len(logits)
@@ -57,6 +60,9 @@ def measure(
     weights = _weights(count, seed, intervals="intervals" in groups)
     truth = labels > 0 if labels.ndim == 2 else labels
     found: dict[str, Array] = {}
+    for name, values in each.items():
+        finite = np.isfinite(values).all()
+        found[name] = weights @ np.float64(values if finite else values * np.nan) / count
     if "f1" in groups:
         found |= f1(truth, predicted(logits, several=truth.ndim == 2), logits.shape[1], weights)
     if "auroc" in groups:
