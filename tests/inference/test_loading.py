@@ -55,7 +55,9 @@ def begun(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup", "train.mixup"])
+@pytest.mark.parametrize(
+    "key", ["optimizer.lr", "schedule.warmup", "checkpoint.keep", "train.mixup"]
+)
 def test_options_of_training_alone_are_refused(key):
     with pytest.raises(config.ConfigError, match=f"^{key}=1: is read in training alone; leave it"):
         vit_jax.load(TOKEN, {key: "1"})

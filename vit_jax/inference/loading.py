@@ -46,8 +46,8 @@ WAITING = 8  # batches of images of several shapes that wait for others of their
 
 
 # Sections and options that a loaded model has no use for.
-TRAINING = ("optimizer", "schedule", "watchdog", "train.duration", "train.mixup", "train.cutmix",
-            "train.clip_norm", "train.clip_by")  # fmt: skip
+TRAINING = ("optimizer", "schedule", "checkpoint", "watchdog", "train.duration", "train.mixup",
+            "train.cutmix", "train.clip_norm", "train.clip_by")  # fmt: skip
 
 
 def load(
@@ -88,7 +88,12 @@ def load(
         directory, number, record = find_checkpoint(storage.as_path(reference), step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
-        cfg = run_config.config_from_values(record["config"], overrides or {})
+        values = record["config"]
+        if overrides:  # what chose the best checkpoint need not be measured once more
+            values = config.override(
+                values, {"checkpoint.best": "auto", "checkpoint.patience": None}
+            )
+        cfg = run_config.config_from_values(values, overrides or {})
         params, temperature = load_params(directory, number, cfg), _temperature(record)
         scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
         logs.log.info("%s: %s%s", reference, record["selection"], scaled)
