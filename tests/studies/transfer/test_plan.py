@@ -210,6 +210,12 @@ def test_a_random_search_draws_some_by_seed():
         ({"seed": ("1", "2")}, "seed=1,2: differs between cells; set --seeds"),
         ({"train.duration": ("5 steps",)}, "train.duration=12 steps is set too"),
         ({"train.mixup": ("0", "0")}, "--try=train.mixup=0,0: needs values, each once"),
+        (
+            {"data.eval_split": ("train", "test")},
+            "--try=data.eval_split=train,test: all are compared on the same images, in the same "
+            "way; set --config.data.eval_split for all",
+        ),
+        ({"evaluation.metrics": ("f1", "auroc")}, "set --config.evaluation.metrics for all"),
         ({"train.mixup": ("-1",)}, "train.mixup=-1"),
         ({"seed2": (), "train.mixup": ("0",)}, "needs values"),
         ({k: tuple(map(str, range(40))) for k in ("a", "b")}, "1,600 combinations; at most 1,000"),

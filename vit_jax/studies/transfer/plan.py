@@ -15,6 +15,11 @@ from vit_jax.training import run_config
 
 SELECTED_BY = "top1"
 MOST = 1000  # combinations of a search
+# Sections and options that are the same for all that a search compares: which images are measured,
+# and how.
+COMPARED = ("evaluation", "checkpoint", "logging", "watchdog", "data.source", "data.name",
+            "data.root", "data.exclude", "data.classes", "data.multilabel", "data.labels",
+            "data.train_split", "data.eval_split", "data.test_split", "data.holdout")  # fmt: skip
 HELD_OUT = 10  # percent, unless the config sets a split
 CHOOSE, FINAL = "choose", "final"  # stages
 
@@ -197,6 +202,11 @@ def _combinations(
     """Every combination of the values of options; raises ConfigError."""
     for key, values in search.items():
         shown = f"--try={key}={','.join(values)}"
+        if key in COMPARED or key.partition(".")[0] in COMPARED:
+            raise ConfigError(
+                f"{shown}: all are compared on the same images, in the same way; set "
+                f"--config.{key} for all"
+            )
         if key in overrides:
             raise ConfigError(f"{shown}: {key}={overrides[key]} is set too; keep one of them")
         if not values or len(set(values)) < len(values):
