@@ -356,6 +356,10 @@ def test_a_run_with_metrics_from_training_to_predictions(tmp_path, caplog, capsy
     assert sum(int(row.split(",")[1 + k]) for k, row in enumerate(matrix)) == right
     assert cli.main([*command, "--json"]) == 2
     assert "exists already" in capsys.readouterr().err
+    command[-1] += "2"
+    assert cli.main(command) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == f"{tmp_path}/tables2: classes.csv, confusion.csv, images.csv"
     vit_jax.convert(tmp_path / "run", "orbax", tmp_path / "copy")
     assert vit_jax.load(tmp_path / "copy").temperature == model.temperature
 

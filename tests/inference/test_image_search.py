@@ -139,7 +139,7 @@ def test_a_table_that_declares_more_than_it_holds(tmp_path):
         search.read_index(path)
 
 
-def test_pictures_are_below_the_folder_that_was_named(tmp_path):
+def test_pictures_are_below_the_folder_that_was_named(tmp_path, caplog):
     (tmp_path / "photos").mkdir()
     for name in ("photos/a.png", "secret.png"):
         cv2.imwrite(str(tmp_path / name), np.zeros((4, 4, 3), np.uint8))
@@ -156,6 +156,15 @@ def test_pictures_are_below_the_folder_that_was_named(tmp_path):
     gallery, *unshown = section.blocks
     assert [one.caption for one in gallery.samples] == ["The query", "a.png, 1.000"]
     assert len(unshown) == 2
+    assert not caplog.messages
+    search.create_document(
+        loaded, tmp_path / "photos/a.png", tmp_path, [search.SimilarImage("a.png", 1.0)]
+    )
+    (said,) = caplog.messages
+    assert said == (
+        f"{tmp_path}: has none of the images found, such as a.png; --images is the folder that was "
+        "embedded"
+    )
 
 
 @pytest.mark.slow
@@ -178,6 +187,9 @@ def test_a_folder_and_its_table_give_the_same(tmp_path, capsys):
         embed = ["embed", f"--checkpoint={FIXTURE}", f"{photos}", f"--output={table}"]
         assert cli.main(embed) == 0
         capsys.readouterr()
+        page = [f"--images={photos}", f"--output={tmp_path}/again.html"]
+        assert cli.main(["search", *given, f"--index={table}", *page]) == 0
+        assert f"{tmp_path}/again.html: a page with pictures" in capsys.readouterr().out
         assert cli.main(["search", *given, f"--index={table}", "--json"]) == 0
         again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [one["image"] for one in again] == [one["image"] for one in found]

@@ -38,4 +38,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         return 0
     rows = [(key, tables.metric(key, value)) for key, value in results.items()]
     tables.table(("metric", "value"), rows)
+    if args.output:
+        print(f"{args.output}: {', '.join(sorted(path.name for path in args.output.iterdir()))}")
     return 0

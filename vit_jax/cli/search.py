@@ -64,4 +64,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
             print(json.dumps(one._asdict()))
         return 0
     tables.table(("image", "similarity"), [(one.image, f"{one.similarity:.4f}") for one in found])
+    if args.output:
+        print(f"{args.output}: a page with pictures")
     return 0

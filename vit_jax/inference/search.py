@@ -18,7 +18,8 @@ from vit_jax.data.prepare import parquet_headers
 from vit_jax.inference import embedding, loading
 from vit_jax.pages import html
 from vit_jax.pages.document import Document, Gallery, PageSection, Paragraph, Picture
-from vit_jax.utils import limits, storage
+from vit_jax.runtime import logs
+from vit_jax.utils import limits, messages, storage
 from vit_jax.weights import WeightsError, readers
 
 ROWS = 2**16  # of a table that are compared at a time
@@ -243,6 +244,12 @@ def create_document(
             blocks.append(Paragraph(text=f"{caption}: no picture ({reason})", note=True))
             continue
         pictures.append(Picture(png=png, path=bucket.shown(place), caption=caption))
+    if found and len(pictures) == 1:
+        logs.log.warning(
+            "%s: has none of the images found, such as %s; --images is the folder that was "
+            "embedded",
+            bucket.shown(folder), messages.printable(found[0].image),
+        )  # fmt: skip
     section = PageSection(title="Most alike", blocks=blocks)
     lead = f"The images most like {query.name}, by the cosine of features of {opened.config.name}."
     return Document(title=f"Search: {query.name}", lead=lead, sections=[section])
