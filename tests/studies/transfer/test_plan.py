@@ -202,6 +202,18 @@ def test_a_random_search_draws_some_by_seed():
     assert {one.setup for one in search(draws=99).candidates} == every
 
 
+def test_values_of_a_search_are_such_or_texts():
+    given = {"train.mixup": (0.0, 0.12345678), "data.image_size": ((8, 8),), "data.flip": [True]}
+    texts = {
+        "train.mixup": ("0", "0.12345678"),
+        "data.image_size": ("8x8",),
+        "data.flip": ("true",),
+    }
+    found = [[one.cfg for one in search(search=tried).candidates] for tried in (given, texts)]
+    assert found[0] == found[1]
+    assert found[0][-1].train.mixup == 0.12345678
+
+
 @pytest.mark.parametrize(
     ("tried", "message"),
     [
@@ -217,6 +229,9 @@ def test_a_random_search_draws_some_by_seed():
         ),
         ({"evaluation.metrics": ("f1", "auroc")}, "set --config.evaluation.metrics for all"),
         ({"train.mixup": ("-1",)}, "train.mixup=-1"),
+        ({"train.mixup": "0,0.2"}, "--try=train.mixup=0,0.2: must be a list of values"),
+        ({"train.mixup": 0.2}, "--try=train.mixup=0.2: must be a list of values"),
+        ({"train.mixup": (0, "0")}, "--try=train.mixup=0,0: needs values, each once"),
         ({"seed2": (), "train.mixup": ("0",)}, "needs values"),
         ({k: tuple(map(str, range(40))) for k in ("a", "b")}, "1,600 combinations; at most 1,000"),
     ],

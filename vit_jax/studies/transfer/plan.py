@@ -115,7 +115,7 @@ def create_plan(
     overrides: Mapping[str, str],
     *,
     rates: Sequence[float] = (),
-    search: Mapping[str, Sequence[str]] | None = None,
+    search: Mapping[str, Sequence[Any]] | None = None,
     draws: int | None = None,
     choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (),
@@ -127,7 +127,8 @@ def create_plan(
       reference: the config's name.
       overrides: options of every cell, by dotted name, as on the command line.
       rates: learning rates to try; (): those of the config.
-      search: further options to choose among, and their values: every combination is tried.
+      search: further options to choose among, and their values, as such or as texts of the command
+        line: every combination is tried.
       draws: how many combinations to try instead, drawn by the config's seed.
       choose_seeds: seeds to try each with; (): those of the config's protocol, else its seed.
       seeds: seeds of the final runs; (): those of the config's protocol.
@@ -165,6 +166,7 @@ def create_plan(
     else:
         splits = _cut(base.data.train_split)
     if search:
+        search = {key: _texts(key, given) for key, given in search.items()}
         _check_overrides(values["name"], {key: ",".join(v) for key, v in search.items()}, protocol)
         tried = [
             (" ".join(f"{key}={value}" for key, value in options.items()), _at_rate(cfg, lr))
@@ -194,6 +196,14 @@ def create_plan(
         choose_seeds=tuple(choose_seeds) or protocol.choose_seeds or (base.seed,),
         seeds=tuple(seeds) or protocol.seeds,
     )
+
+
+def _texts(key: str, values: Sequence[Any]) -> tuple[str, ...]:
+    """Values to try, as on the command line; raises ConfigError for one alone."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ConfigError(f"--try={key}={config.show(values)}: must be a list of values")
+    # repr: `show` rounds to six digits.
+    return tuple(repr(one) if isinstance(one, float) else config.show(one) for one in values)
 
 
 def _combinations(

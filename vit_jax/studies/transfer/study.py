@@ -41,7 +41,7 @@ def transfer(
     overrides: Mapping[str, Any] | None = None,
     *,
     rates: Sequence[float] = (),
-    search: Mapping[str, Sequence[str]] | None = None,
+    search: Mapping[str, Sequence[Any]] | None = None,
     draws: int | None = None,
     choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (),
