@@ -26,62 +26,47 @@ Each finding has seeds, 95 % intervals and a verdict. Cells that are recorded ar
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "--only",
-        metavar="NAME,...",
-        help="findings, by name or pattern (default: all): attention-distance, rows-and-columns, "
+    parser.add(
+        "--only NAME,...",
+        "findings, by name or pattern (default: all): attention-distance, rows-and-columns, "
         "positions, pooling, little-data, regularization, shape, masked, hybrids, compute, adam",
     )
-    parser.add_argument(
-        "--scale",
+    parser.add(
+        "--scale cpu|gpu",
+        "cpu: two cores, some 12 hours in all; gpu: one GPU, at most a day",
         default="cpu",
-        metavar="cpu|gpu",
-        help="cpu: two cores, some 12 hours in all; gpu: one GPU, at most a day (default: cpu)",
     )
-    parser.add_argument(
-        "--copies",
+    parser.add(
+        "--copies NAME",
+        "train on re-encoded copies, the datasets cifar10_NAME and cifar100_NAME",
         default="",
-        metavar="NAME",
-        help="train on re-encoded copies, the datasets cifar10_NAME and cifar100_NAME",
     )
-    parser.add_argument(
-        "--workdir",
+    parser.add(
+        "--workdir DIR",
+        "the folder of all runs (default: runs/findings/SCALE)",
         type=arguments.local_output_path,
-        metavar="DIR",
-        help="the folder of all runs (default: runs/findings/SCALE)",
     )
-    parser.add_argument(
-        "--records",
+    parser.add(
+        "--records FILE.jsonl",
+        "where each cell adds a line (default: findings.jsonl in --workdir)",
         type=arguments.local_output_path,
-        metavar="FILE.jsonl",
-        help="where each cell adds a line (default: findings.jsonl in --workdir)",
     )
-    parser.add_argument(
-        "--parallel",
-        type=arguments.positive,
-        default=1,
-        metavar="N",
-        help="cells at a time (default: 1)",
-    )
-    parser.add_argument(
-        "--verify",
-        type=arguments.positive,
-        metavar="N",
-        help="repeat N recorded cells drawn at random; exit code 70 if one is not within what "
+    parser.add("--parallel N", "cells at a time", type=arguments.positive, default=1)
+    parser.add(
+        "--verify N",
+        "repeat N recorded cells drawn at random; exit code 70 if one is not within what "
         "the seeds allow",
+        type=arguments.positive,
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="run nothing: print every cell with its state"
-    )
-    parser.add_argument(
-        "--output",
+    parser.add("--dry-run", "run nothing: print every cell with its state")
+    parser.add(
+        "--output FILE.md",
+        "also write Markdown with pictures, and HTML next to it",
         type=arguments.local_output_path,
-        metavar="FILE.md",
-        help="also write Markdown with pictures, and HTML next to it",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add("--json", "print one JSON object")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -6,18 +6,16 @@ Each command is a module of this package with `HELP`, `EPILOG`, `TAKES_CONFIG`,
 """
 
 import argparse
-import difflib
 import errno
 import importlib
 import io
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import NoReturn
 
 from vit_jax import __version__, config
+from vit_jax.cli.arguments import Parser
 from vit_jax.config import components
 from vit_jax.runtime import backend, signals
 from vit_jax.utils import messages
@@ -50,19 +48,6 @@ FAILED = 70  # worth a retry, once there is room on the disk
 OUT_OF_MEMORY = 78  # would fail again
 # Errors of a path that the user gave and nothing has checked yet.
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS)
-
-# Names of options in timm, big_vision or transformers.
-ELSEWHERE = {
-    "data": "data.root",
-    "data_dir": "data.root",
-    "epochs": "train.duration",
-    "img_size": "data.image_size",
-    "model": "model.variant",
-    "opt": "optimizer.name",
-    "pretrained": "init_from",
-    "initial_checkpoint": "init_from",
-    "sched": "schedule.name",
-}
 
 DESCRIPTION = """\
 Train Vision Transformers in JAX, by config name.
@@ -182,59 +167,6 @@ def _stopped() -> int:
     line, code = signals.last_line(), signals.stopped()
     messages.print_error(line)
     return code
-
-
-CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")  # argparse's own words
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line with the nearest valid flag."""
-
-    def __init__(
-        self, *, prog: str, description: str, epilog: str, usage: str | None = None
-    ) -> None:
-        super().__init__(
-            prog=prog,
-            usage=usage,
-            description=description,
-            epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        """Prints the mistake and exits with code 2; of a choice, with the nearest one."""
-        if found := CHOICE.search(message):
-            near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
-            message += f"; did you mean {near[0]}?" if near else ""
-        messages.print_line(f"{self.prog}: {message}; see {self.prog} --help")
-        self.exit(2)
-
-    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parses every argument; an unknown flag ends with the nearest one."""
-        args, rest = self.parse_known_intermixed_args(arguments)
-        if rest:
-            self.error(f"{rest[0]}: no such argument{self._nearest(rest[0])}")
-        return args
-
-    def _nearest(self, argument: str) -> str:
-        flag, equals, value = argument.partition("=")
-        known = list(self._option_string_actions)
-        if not flag.startswith("--"):
-            folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
-            return f"; did you mean --config.data.root={argument}?" if folder else ""
-        leaf = flag.removeprefix("--").replace("-", "_")
-        options = [key for key, _, _ in config.declared()]
-        named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
-        close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
-        if leaf in ELSEWHERE and flag not in close and "--workdir" in known:
-            value = f"'{value} epochs'" if leaf == "epochs" and value else value
-            return f"; did you mean --config.{ELSEWHERE[leaf]}{equals}{value}?"
-        if close:
-            return f"; did you mean {close[0]}?"
-        if named:
-            return f"; did you mean --config.{named[0]}{equals}{value}?"
-        return ""
 
 
 def command_parser(name: str) -> Parser:

@@ -1,11 +1,14 @@
-"""Argument types for argparse, and the arguments that several commands share."""
+"""The argument parser, types of arguments, and the arguments that several commands share."""
 
 import argparse
+import difflib
 import fnmatch
 import math
+import os
 import pathlib
+import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from vit_jax import config
 from vit_jax.config import catalog
@@ -19,38 +22,109 @@ CHECKPOINT = (
 
 Number = TypeVar("Number", int, float)
 
+# Names of options in timm, big_vision or transformers.
+ELSEWHERE = {
+    "data": "data.root",
+    "data_dir": "data.root",
+    "epochs": "train.duration",
+    "img_size": "data.image_size",
+    "model": "model.variant",
+    "opt": "optimizer.name",
+    "pretrained": "init_from",
+    "initial_checkpoint": "init_from",
+    "sched": "schedule.name",
+}
 
-def add_config(parser: argparse.ArgumentParser) -> None:
+CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")  # argparse's own words
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line with the nearest valid flag."""
+
+    def __init__(
+        self, *, prog: str, description: str, epilog: str, usage: str | None = None
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def add(self, words: str, text: str, **settings: Any) -> None:
+        """Adds an argument, named as --help shows it: `--top N`, or `images FOLDER` without a flag.
+
+        A flag without a placeholder or choices is a switch. The help ends with the default, unless
+        `text` has words for it.
+        """
+        name, _, placeholder = words.partition(" ")
+        if placeholder:
+            settings["metavar"] = placeholder
+        elif "choices" not in settings:
+            settings["action"] = "store_true"
+        default = settings.get("default")
+        if default not in (None, "", (), []) and "(default" not in text:
+            shown = ",".join(default) if isinstance(default, tuple) else default
+            text += f" (default: {shown})"
+        self.add_argument(name, help=text, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the mistake and exits with code 2; of a choice, with the nearest one."""
+        if found := CHOICE.search(message):
+            near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
+            message += f"; did you mean {near[0]}?" if near else ""
+        messages.print_line(f"{self.prog}: {message}; see {self.prog} --help")
+        self.exit(2)
+
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parses every argument; an unknown flag ends with the nearest one."""
+        args, rest = self.parse_known_intermixed_args(arguments)
+        if rest:
+            self.error(f"{rest[0]}: no such argument{self._nearest(rest[0])}")
+        return args
+
+    def _nearest(self, argument: str) -> str:
+        flag, equals, value = argument.partition("=")
+        known = list(self._option_string_actions)
+        if not flag.startswith("--"):
+            folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
+            return f"; did you mean --config.data.root={argument}?" if folder else ""
+        leaf = flag.removeprefix("--").replace("-", "_")
+        options = [key for key, _, _ in config.declared()]
+        named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
+        close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
+        if leaf in ELSEWHERE and flag not in close and "--workdir" in known:
+            value = f"'{value} epochs'" if leaf == "epochs" and value else value
+            return f"; did you mean --config.{ELSEWHERE[leaf]}{equals}{value}?"
+        if close:
+            return f"; did you mean {close[0]}?"
+        if named:
+            return f"; did you mean --config.{named[0]}{equals}{value}?"
+        return ""
+
+
+def add_config(parser: Parser) -> None:
     """Adds NAME and --config, which name a config."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="config name; see `vit_jax list`")
-    parser.add_argument(
-        "--config", metavar="FILE.py:NAME", help="config name, or a config in a file of yours"
-    )
+    parser.add("name NAME", "config name; see `vit_jax list`", nargs="?")
+    parser.add("--config FILE.py:NAME", "config name, or a config in a file of yours")
 
 
-def add_checkpoint(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+def add_checkpoint(parser: Parser, default: str | None = None) -> None:
     """Adds --checkpoint, which is required without a default, and --step."""
-    parser.add_argument(
-        "--checkpoint",
-        default=default,
-        required=default is None,
-        metavar="RUN_OR_FILE",
-        help=CHECKPOINT + (f" (default: {default})" if default else ""),
-    )
-    parser.add_argument(
-        "--step",
-        type=step,
-        metavar="N|best|newest",
-        help="which checkpoint of a run (default: the best where a validation split chose one, "
+    parser.add("--checkpoint RUN_OR_FILE", CHECKPOINT, default=default, required=default is None)
+    parser.add(
+        "--step N|best|newest",
+        "which checkpoint of a run (default: the best where a validation split chose one, "
         "else the newest)",
+        type=step,
     )
 
 
-def add_seed(parser: argparse.ArgumentParser) -> None:
+def add_seed(parser: Parser) -> None:
     """Adds --seed, which draws the images to show."""
-    parser.add_argument(
-        "--seed", type=seed, default=0, metavar="N", help="seed that draws the images (default: 0)"
-    )
+    parser.add("--seed N", "seed that draws the images", type=seed, default=0)
 
 
 def reference(name: str | None, file: str | None) -> str | None:

@@ -16,21 +16,19 @@ that began with the same weights; measure it on validation images before you tru
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("checkpoints", nargs="+", metavar="RUN_OR_FILE", help=arguments.CHECKPOINT)
-    parser.add_argument(
-        "--last",
+    parser.add("checkpoints RUN_OR_FILE", arguments.CHECKPOINT, nargs="+")
+    parser.add(
+        "--last N",
+        "of one run: its N newest checkpoints (checkpoint.keep says how many there are)",
         type=arguments.positive,
-        metavar="N",
-        help="of one run: its N newest checkpoints (checkpoint.keep says how many there are)",
     )
-    parser.add_argument(
-        "--output",
+    parser.add(
+        "--output DIR",
+        "run directory to write, for every command here",
         type=arguments.local_output_path,
         required=True,
-        metavar="DIR",
-        help="run directory to write, for every command here",
     )
 
 

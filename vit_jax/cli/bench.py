@@ -129,9 +129,9 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("what", choices=KINDS, help="what to measure; see below")
+    parser.add("what", "what to measure; see below", choices=KINDS)
     for name, (kinds, settings, meaning) in FLAGS.items():
         scope = "" if kinds == EVERY else f"{kinds.replace(' ', ', ')}: "
         parser.add_argument(f"--{name}", **settings, help=scope + meaning)

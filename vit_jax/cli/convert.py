@@ -19,27 +19,21 @@ and flax get a model card, README.md, for `vit_jax push`.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument("--to", required=True, choices=KINDS, help="format to write")
-    parser.add_argument(
+    parser.add("--to", "format to write", required=True, choices=KINDS)
+    parser.add(
         "--dtype",
+        "type of the arrays; half precision rounds and halves the file",
         choices=DTYPES,
         default=DTYPES[0],
-        help="type of the arrays; half precision rounds and halves the file (default: float32)",
     )
-    parser.add_argument(
-        "--license",
-        metavar="ID",
-        help="license of the weights, for the folder's model card, such as apache-2.0",
+    parser.add(
+        "--license ID", "license of the weights, for the folder's model card, such as apache-2.0"
     )
-    parser.add_argument(
-        "--output",
-        type=arguments.local_output_path,
-        required=True,
-        metavar="PATH",
-        help="file or folder to write",
+    parser.add(
+        "--output PATH", "file or folder to write", type=arguments.local_output_path, required=True
     )
 
 

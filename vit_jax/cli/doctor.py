@@ -20,50 +20,41 @@ kinds of findings:
 {"".join(f"  {kind:10}{meaning}{chr(10)}" for kind, meaning in KINDS.items())}"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "folder",
-        metavar="DIR",
-        help="lists, or folders of images, also in a bucket: s3://, gs://, hf://",
-    )
+    parser.add("folder DIR", "lists, or folders of images, also in a bucket: s3://, gs://, hf://")
     arguments.add_checkpoint(parser, default=CHECKPOINT)
-    parser.add_argument(
-        "--output",
+    parser.add(
+        "--output FILE.html",
+        "page with pictures to write",
         type=arguments.local_output_path,
         default="doctor.html",
-        metavar="FILE.html",
-        help="page with pictures to write (default: doctor.html)",
     )
-    parser.add_argument(
-        "--fix-list",
+    parser.add(
+        "--fix-list FILE.csv",
+        "write the list of images to leave out, for data.exclude",
         type=arguments.local_output_path,
-        metavar="FILE.csv",
-        help="write the list of images to leave out, for data.exclude",
     )
-    parser.add_argument(
-        "--leave-out",
+    parser.add(
+        "--leave-out KIND,...",
+        "kinds of findings in that list",
         type=arguments.words,
         default=LEFT_OUT,
-        metavar="KIND,...",
-        help=f"kinds of findings in that list (default: {','.join(LEFT_OUT)})",
     )
-    parser.add_argument(
-        "--holdout",
+    parser.add(
+        "--holdout SHARE",
+        "the data.holdout you will train with, for a folder without splits",
         type=arguments.holdout,
         default=0.1,
-        metavar="SHARE",
-        help="the data.holdout you will train with, for a folder without splits (default: 0.1)",
     )
-    parser.add_argument("--no-labels", action="store_true", help="folder names are not classes")
-    parser.add_argument(
-        "--cosine",
+    parser.add("--no-labels", "folder names are not classes")
+    parser.add(
+        "--cosine C",
+        "lowest cosine of features for near duplicates",
         type=arguments.fraction,
         default=0.8,
-        metavar="C",
-        help="lowest cosine of features for near duplicates (default: 0.8)",
     )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
+    parser.add("--json", "print one line of JSON per finding")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

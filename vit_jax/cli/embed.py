@@ -19,34 +19,31 @@ error or, within data.max_bad_examples, a row of NaN.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "images",
-        nargs="?",
-        metavar="FOLDER",
-        help="image files at any depth, also in a bucket (default: data.eval_split of the config's "
+    parser.add(
+        "images FOLDER",
+        "image files at any depth, also in a bucket (default: data.eval_split of the config's "
         "dataset)",
+        nargs="?",
     )
-    parser.add_argument(
-        "--output",
+    parser.add(
+        "--output FILE.npz|.parquet",
+        "file to write",
         type=arguments.local_output_path,
         required=True,
-        metavar="FILE.npz|.parquet",
-        help="file to write",
     )
-    parser.add_argument(
+    parser.add(
         "--features",
+        "pre_logits: the head's input (default); tokens: all of them, the class token first",
         choices=("pre_logits", "tokens"),
         default="pre_logits",
-        help="pre_logits: the head's input (default); tokens: all of them, the class token first",
     )
-    parser.add_argument(
-        "--batch-size",
+    parser.add(
+        "--batch-size N",
+        "images at a time, over all devices (default: 32 per device)",
         type=arguments.positive,
-        metavar="N",
-        help="images at a time, over all devices (default: 32 per device)",
     )
 
 

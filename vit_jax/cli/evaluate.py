@@ -14,15 +14,14 @@ error.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument(
-        "--output",
+    parser.add("--json", "print one line of JSON")
+    parser.add(
+        "--output FOLDER",
+        "also write images.csv (truth, prediction), classes.csv and confusion.csv",
         type=arguments.local_output_path,
-        metavar="FOLDER",
-        help="also write images.csv (truth, prediction), classes.csv and confusion.csv",
     )
 
 

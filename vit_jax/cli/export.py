@@ -20,40 +20,26 @@ compared it with the checkpoint; it needs jax2onnx and onnxruntime.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "--to", required=True, choices=("stablehlo", "onnx"), help="format to write"
+    parser.add("--to", "format to write", required=True, choices=("stablehlo", "onnx"))
+    parser.add("--output FILE", "file to write", type=arguments.local_output_path, required=True)
+    parser.add(
+        "--platforms P,...", "platforms to run on, of cpu, cuda, rocm, tpu", default="cpu,cuda,tpu"
     )
-    parser.add_argument(
-        "--output",
-        type=arguments.local_output_path,
-        required=True,
-        metavar="FILE",
-        help="file to write",
-    )
-    parser.add_argument(
-        "--platforms",
-        default="cpu,cuda,tpu",
-        metavar="P,...",
-        help="platforms to run on, of cpu, cuda, rocm, tpu (default: cpu,cuda,tpu)",
-    )
-    parser.add_argument(
-        "--batch", type=int, metavar="N", help="images at a time (default: any number)"
-    )
-    parser.add_argument(
+    parser.add("--batch N", "images at a time (default: any number)", type=int)
+    parser.add(
         "--any-size",
-        action="store_true",
-        help="take images of any size and resize them inside, as evaluation does; each new size "
+        "take images of any size and resize them inside, as evaluation does; each new size "
         "compiles again",
     )
-    parser.add_argument(
+    parser.add(
         "--dtype",
+        "compute type (default: float32, in full precision on every platform); bfloat16 is "
+        "faster on TPU and GPU, and halves the file of a Vision Transformer",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="compute type (default: float32, in full precision on every platform); bfloat16 is "
-        "faster on TPU and GPU, and halves the file of a Vision Transformer",
     )
 
 

@@ -35,55 +35,47 @@ run directory.
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("what", choices=KINDS, metavar="WHAT", help="see below")
+    parser.add("what WHAT", "see below", choices=KINDS)
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "images",
+    parser.add(
+        "images FILE_OR_FOLDER",
+        "images to show, also in a bucket (default: the evaluation split of a run)",
         nargs="*",
-        metavar="FILE_OR_FOLDER",
-        help="images to show, also in a bucket (default: the evaluation split of a run)",
     )
-    parser.add_argument(
-        "--count",
-        type=arguments.positive,
-        metavar="N",
-        help="images at most, drawn by --seed (default: 128 for attention-distance, 32 for "
+    parser.add(
+        "--count N",
+        "images at most, drawn by --seed (default: 128 for attention-distance, 32 for "
         "rollout, 18 for reconstruct, 16 for features, 8 for view, 4 for attention, 4 for "
         "saliency, 2 for matches)",
+        type=arguments.positive,
     )
     arguments.add_seed(parser)
-    parser.add_argument(
-        "--class",
+    parser.add(
+        "--class NAME",
+        "saliency: a class by name or index (default: the top prediction of each image)",
         dest="label",
-        metavar="NAME",
-        help="saliency: a class by name or index (default: the top prediction of each image)",
     )
-    parser.add_argument(
-        "--steps",
+    parser.add(
+        "--steps N",
+        "saliency: steps of integrated gradients (default: 32)",
         type=arguments.positive,
-        metavar="N",
-        help="saliency: steps of integrated gradients (default: 32)",
     )
-    parser.add_argument(
-        "--output",
-        type=arguments.output_path,
-        metavar="DIR|FILE.html",
-        help="folder to write to (default: inspect in the run directory, else inspect/CHECKPOINT); "
+    parser.add(
+        "--output DIR|FILE.html",
+        "folder to write to (default: inspect in the run directory, else inspect/CHECKPOINT); "
         "view: FILE.html (default: view.html)",
+        type=arguments.output_path,
     )
-    parser.add_argument(
-        "--format", choices=("png", "svg", "both"), default="png", help="of figures (default: png)"
-    )
-    parser.add_argument(
-        "--serve",
+    parser.add("--format", "of figures", choices=("png", "svg", "both"), default="png")
+    parser.add(
+        "--serve PORT",
+        "view: serve the page on 127.0.0.1 instead, where it also takes your images "
+        "(default port: any free one)",
         nargs="?",
         const=0,
         type=arguments.port,
-        metavar="PORT",
-        help="view: serve the page on 127.0.0.1 instead, where it also takes your images "
-        "(default port: any free one)",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vit_jax import config
-from vit_jax.cli import tables
+from vit_jax.cli import arguments, tables
 
 if TYPE_CHECKING:
     from vit_jax.pages.listing import TitledTable
@@ -24,27 +24,20 @@ that is not.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "--table", metavar="T", help="only this table or figure: table3, figure8 (D.2), augreg, ..."
-    )
-    parser.add_argument("--model", metavar="PATTERN", help="only these models: 'ViT-L*'")
-    parser.add_argument(
-        "--weights", action="store_true", help="published checkpoints instead of configs"
-    )
-    parser.add_argument("--tasks", action="store_true", help="datasets instead of configs")
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="with --tasks: where datasets are (default: TFDS's)"
-    )
-    parser.add_argument(
-        "--augreg-index",
+    parser.add("--table T", "only this table or figure: table3, figure8 (D.2), augreg, ...")
+    parser.add("--model PATTERN", "only these models: 'ViT-L*'")
+    parser.add("--weights", "published checkpoints instead of configs")
+    parser.add("--tasks", "datasets instead of configs")
+    parser.add("--data-dir DIR", "with --tasks: where datasets are (default: TFDS's)")
+    parser.add(
+        "--augreg-index PATH_OR_URL",
+        "index.csv of How to train your ViT; lists its best checkpoints (default: downloaded)",
         nargs="?",
         const="gs://vit_models/augreg/index.csv",
-        metavar="PATH_OR_URL",
-        help="index.csv of How to train your ViT; lists its best checkpoints (default: downloaded)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add("--json", "print one JSON object")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

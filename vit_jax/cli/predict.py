@@ -18,26 +18,21 @@ numeric targets (data.targets) predicts them in the units it was trained on.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "images",
+    parser.add(
+        "images IMAGE_OR_FOLDER",
+        "image files, or folders of them, also in a bucket: s3://, gs://, hf://",
         nargs="*",
-        metavar="IMAGE_OR_FOLDER",
-        help="image files, or folders of them, also in a bucket: s3://, gs://, hf://",
     )
-    parser.add_argument(
-        "--examples",
+    parser.add(
+        "--examples N",
+        "instead of files: N examples of the evaluation split, drawn by --seed",
         type=arguments.positive,
-        default=0,
-        metavar="N",
-        help="instead of files: N examples of the evaluation split, drawn by --seed",
     )
     arguments.add_seed(parser)
-    parser.add_argument(
-        "--top", type=arguments.positive, metavar="K", help="classes per image (default: 3)"
-    )
+    parser.add("--top K", "classes per image (default: 3)", type=arguments.positive)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one line of JSON per image")
     form.add_argument(
@@ -62,7 +57,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         overrides,
         step=args.step,
         top=args.top,
-        examples=args.examples,
+        examples=args.examples or 0,
         seed=args.seed,
     )
     unreadable, rows, headed = 0, [], False

@@ -19,57 +19,43 @@ with --price, cost.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="config names; see `vit_jax list`")
-    parser.add_argument("--table", metavar="T", help="instead of names: those of a paper table")
-    parser.add_argument(
-        "--topology",
+    parser.add("names NAME", "config names; see `vit_jax list`", nargs="*")
+    parser.add("--table T", "instead of names: those of a paper table")
+    parser.add(
+        "--topology SLICE,...",
+        "v3:8x8 in chips, v3-128 by Google's name; v2 to v6e, tpu7x:2x2x1; cpu, gpu",
         required=True,
-        metavar="SLICE,...",
-        help="v3:8x8 in chips, v3-128 by Google's name; v2 to v6e, tpu7x:2x2x1; cpu, gpu",
     )
-    parser.add_argument(
-        "--fit",
-        action="store_true",
-        help="search accumulation x rematerialization x fsdp for the fastest that fits",
-    )
-    parser.add_argument(
+    parser.add("--fit", "search accumulation x rematerialization x fsdp for the fastest that fits")
+    parser.add(
         "--loops",
-        action="store_true",
-        help="with --fit: only programs that loop over layers; they compile several times faster",
+        "with --fit: only programs that loop over layers; they compile several times faster",
     )
-    parser.add_argument(
-        "--scaling",
-        action="store_true",
-        help="print the bytes that devices send in a step, and the scaling efficiency",
+    parser.add(
+        "--scaling", "print the bytes that devices send in a step, and the scaling efficiency"
     )
-    parser.add_argument(
-        "--mfu",
-        type=arguments.fraction,
-        metavar="SHARE",
-        help="share of peak FLOP/s to estimate days with (default: that of public runs of the "
+    parser.add(
+        "--mfu SHARE",
+        "share of peak FLOP/s to estimate days with (default: that of public runs of the "
         "nearest width)",
+        type=arguments.fraction,
     )
-    parser.add_argument(
-        "--price",
+    parser.add(
+        "--price AMOUNT",
+        "price of a chip per hour, in any currency, to print the cost of the whole run",
         type=arguments.amount,
-        metavar="AMOUNT",
-        help="price of a chip per hour, in any currency, to print the cost of the whole run",
     )
-    parser.add_argument(
-        "--examples",
-        type=arguments.positive,
-        metavar="N",
-        help="images of an epoch, if the config does not say",
+    parser.add(
+        "--examples N", "images of an epoch, if the config does not say", type=arguments.positive
     )
-    parser.add_argument(
-        "--output",
+    parser.add(
+        "--output FILE.jsonl",
+        "keep every result in a file; results in it are not compiled again",
         type=arguments.local_output_path,
-        metavar="FILE.jsonl",
-        help="keep every result in a file; results in it are not compiled again",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per result")
+    parser.add("--json", "print one JSON object per result")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -29,89 +29,64 @@ The same command continues where it was stopped.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "tasks",
+    parser.add(
+        "tasks TASK",
+        "tasks, see `vit_jax list --tasks`; 'vtab/*'; a TFDS dataset; a new name for yours",
         nargs="+",
-        metavar="TASK",
-        help="tasks, see `vit_jax list --tasks`; 'vtab/*'; a TFDS dataset; a new name for yours",
     )
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="folder of all datasets (default: TFDS's data_dir)"
-    )
-    parser.add_argument(
-        "--from",
+    parser.add("--data-dir DIR", "folder of all datasets (default: TFDS's data_dir)")
+    parser.add(
+        "--from FOLDER|TAR|ZIP|PARQUET|s3://...",
+        "files to prepare it from, also in a bucket: s3://, gs://, hf:// (default: download them)",
         dest="sources",
         nargs="+",
         action="extend",
         default=[],
-        metavar="FOLDER|TAR|ZIP|PARQUET|s3://...",
-        help="files to prepare it from, also in a bucket: s3://, gs://, hf:// (default: download "
-        "them)",
     )
-    parser.add_argument(
-        "--cache",
-        metavar="DIR",
-        help="folder for copies of buckets, which are removed once they are packed (default: "
+    parser.add(
+        "--cache DIR",
+        "folder for copies of buckets, which are removed once they are packed (default: "
         ".buckets in --data-dir)",
     )
-    parser.add_argument(
-        "--cache-size",
+    parser.add(
+        "--cache-size GB",
+        "limit on all copies of buckets together (default: 100)",
         type=arguments.amount,
-        metavar="GB",
-        help="limit on all copies of buckets together (default: 100)",
     )
-    parser.add_argument(
-        "--verify", action="store_true", help="read every record again and name the bad ones"
-    )
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help="pack a dataset of known size even if images are missing",
-    )
-    parser.add_argument(
-        "--label",
-        metavar="COLUMN",
-        help="column of labels of your Parquet files (default: the only one)",
-    )
-    parser.add_argument(
-        "--holdout",
-        type=arguments.holdout,
-        metavar="FRACTION",
-        help="fraction of each class of your images to hold out as a validation split, if there is "
+    parser.add("--verify", "read every record again and name the bad ones")
+    parser.add("--partial", "pack a dataset of known size even if images are missing")
+    parser.add("--label COLUMN", "column of labels of your Parquet files (default: the only one)")
+    parser.add(
+        "--holdout FRACTION",
+        "fraction of each class of your images to hold out as a validation split, if there is "
         "none (default: 0.1; 0: none)",
+        type=arguments.holdout,
     )
-    parser.add_argument(
-        "--max-side",
+    parser.add(
+        "--max-side N",
+        "shrink images whose longer side exceeds N, as JPEG of quality 95",
         type=arguments.positive,
-        metavar="N",
-        help="shrink images whose longer side exceeds N, as JPEG of quality 95",
     )
-    parser.add_argument(
-        "--dedup-against",
+    parser.add(
+        "--dedup-against TASK,...",
+        "leave out exact and near duplicates of these tasks' test images",
         nargs="+",
         action="extend",
         default=[],
-        metavar="TASK,...",
-        help="leave out exact and near duplicates of these tasks' test images",
     )
-    parser.add_argument(
-        "--dedup-distance",
+    parser.add(
+        "--dedup-distance N",
+        "largest Hamming distance of a near duplicate's 64-bit hash, 0 to 16",
         type=int,
         choices=range(17),
         default=8,
-        metavar="N",
-        help="largest Hamming distance of a near duplicate's 64-bit hash, 0 to 16 (default: 8)",
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="write nothing: print what would be read, downloaded and written, and its size",
+    parser.add(
+        "--dry-run", "write nothing: print what would be read, downloaded and written, and its size"
     )
-    parser.add_argument(
-        "--workers", type=arguments.positive, metavar="N", help="processes (default: one per core)"
-    )
+    parser.add("--workers N", "processes (default: one per core)", type=arguments.positive)
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -2,6 +2,8 @@
 
 import argparse
 
+from vit_jax.cli import arguments
+
 HELP = "upload a folder of weights to the Hugging Face Hub"
 TAKES_CONFIG = False
 EPILOG = """\
@@ -14,11 +16,11 @@ repository is private unless --public is given.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("folder", metavar="FOLDER", help="folder that `vit_jax convert` wrote")
-    parser.add_argument("repository", metavar="USER/NAME", help="on the Hub; created if it is new")
-    parser.add_argument("--public", action="store_true", help="make a new repository public")
+    parser.add("folder FOLDER", "folder that `vit_jax convert` wrote")
+    parser.add("repository USER/NAME", "on the Hub; created if it is new")
+    parser.add("--public", "make a new repository public")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -12,32 +12,24 @@ first. An unfinished run is shown up to its last step.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "workdirs",
-        nargs="+",
-        type=arguments.path,
-        metavar="WORKDIR",
-        help="directories of runs, or of transfers",
+    parser.add(
+        "workdirs WORKDIR", "directories of runs, or of transfers", nargs="+", type=arguments.path
     )
-    parser.add_argument(
-        "--output",
+    parser.add(
+        "--output FILE.html|DIR",
+        "file to write (default: report.html and report.md in the first WORKDIR)",
         type=arguments.output_path,
-        metavar="FILE.html|DIR",
-        help="file to write (default: report.html and report.md in the first WORKDIR)",
     )
-    parser.add_argument(
-        "--images",
+    parser.add(
+        "--images N",
+        "images of the evaluation split to classify with each model, at most",
         type=arguments.positive,
         default=512,
-        metavar="N",
-        help="images of the evaluation split to classify with each model, at most (default: 512)",
     )
     arguments.add_seed(parser)
-    parser.add_argument(
-        "--no-predictions", action="store_true", help="load no model: quick, needs no jax"
-    )
+    parser.add("--no-predictions", "load no model: quick, needs no jax")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -22,35 +22,24 @@ in a checkout.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "table",
-        metavar="TABLE",
-        help="table2, table4 to table9, figure2 to figure5, figure8 (D.2), figure9 (D.3), "
+    parser.add(
+        "table TABLE",
+        "table2, table4 to table9, figure2 to figure5, figure8 (D.2), figure9 (D.3), "
         "figure13 (D.6), masked, home",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="run nothing: print the plan with each run's state"
+    parser.add("--dry-run", "run nothing: print the plan with each run's state")
+    parser.add(
+        "--workdir DIR", "the folder of all runs (default: runs)", type=arguments.local_output_path
     )
-    parser.add_argument(
-        "--workdir",
+    parser.add("--smoke", "run tiny copies of all runs on random pixels, in runs/smoke")
+    parser.add(
+        "--output FILE.md",
+        "also write Markdown, and HTML next to it, with the plot of a figure",
         type=arguments.local_output_path,
-        metavar="DIR",
-        help="the folder of all runs (default: runs)",
     )
-    parser.add_argument(
-        "--smoke",
-        action="store_true",
-        help="run tiny copies of all runs on random pixels, in runs/smoke",
-    )
-    parser.add_argument(
-        "--output",
-        type=arguments.local_output_path,
-        metavar="FILE.md",
-        help="also write Markdown, and HTML next to it, with the plot of a figure",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add("--json", "print one JSON object")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -16,31 +16,21 @@ its features once:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "--index",
+    parser.add(
+        "--index FILE_OR_FOLDER",
+        "table of features from `vit_jax embed`, or a folder of images, also in a bucket",
         required=True,
-        metavar="FILE_OR_FOLDER",
-        help="table of features from `vit_jax embed`, or a folder of images, also in a bucket",
     )
-    parser.add_argument("--query", required=True, metavar="IMAGE", help="image file")
-    parser.add_argument(
-        "--top", type=arguments.positive, default=9, metavar="N", help="images (default: 9)"
+    parser.add("--query IMAGE", "image file", required=True)
+    parser.add("--top N", "images", type=arguments.positive, default=9)
+    parser.add("--images FOLDER", "with --output and a table: the folder that was embedded")
+    parser.add(
+        "--output FILE.html", "page with pictures to write", type=arguments.local_output_path
     )
-    parser.add_argument(
-        "--images",
-        metavar="FOLDER",
-        help="with --output and a table: the folder that was embedded",
-    )
-    parser.add_argument(
-        "--output",
-        type=arguments.local_output_path,
-        metavar="FILE.html",
-        help="page with pictures to write",
-    )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON per image")
+    parser.add("--json", "print one line of JSON per image")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -20,26 +20,16 @@ annotations). A mask is a PNG with the number of a class for every pixel, 255 wh
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "--data",
-        required=True,
-        metavar="DIR",
-        help="images and masks, also in a bucket",
-    )
-    parser.add_argument(
-        "--train", default="train", metavar="SPLIT", help="split to learn from (default: train)"
-    )
-    parser.add_argument(
-        "--test", default="val", metavar="SPLIT", help="split to measure on (default: val)"
-    )
-    parser.add_argument(
-        "--output",
+    parser.add("--data DIR", "images and masks, also in a bucket", required=True)
+    parser.add("--train SPLIT", "split to learn from", default="train")
+    parser.add("--test SPLIT", "split to measure on", default="val")
+    parser.add(
+        "--output DIR",
+        "folder for segmentation.json and segmentation.png (default: none)",
         type=arguments.local_output_path,
-        metavar="DIR",
-        help="folder for segmentation.json and segmentation.png (default: none)",
     )
 
 

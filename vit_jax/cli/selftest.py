@@ -17,25 +17,11 @@ hosts, and checks that they compile the same program.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "--hours",
-        type=arguments.amount,
-        metavar="N",
-        default=0.0,
-        help="duration (default: two rounds)",
-    )
-    parser.add_argument(
-        "--model", metavar="MODEL", default="ViT-Ti/16", help="by name (default: ViT-Ti/16)"
-    )
-    parser.add_argument(
-        "--batch",
-        type=arguments.positive,
-        metavar="N",
-        default=8,
-        help="images per device and step (default: 8)",
-    )
+    parser.add("--hours N", "duration (default: two rounds)", type=arguments.amount, default=0.0)
+    parser.add("--model MODEL", "by name", default="ViT-Ti/16")
+    parser.add("--batch N", "images per device and step", type=arguments.positive, default=8)
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -19,7 +19,7 @@ A config of your own begins as a copy:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_config(parser)
     form = parser.add_mutually_exclusive_group()

@@ -14,37 +14,30 @@ checkpoint, bit for bit. SIGTERM, Ctrl-C or a closed terminal saves first (exit 
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_config(parser)
-    parser.add_argument(
-        "--workdir",
+    parser.add(
+        "--workdir DIR|gs://...",
+        "run directory (default: runs/NAME); without a NAME, the run to resume",
         type=arguments.output_path,
-        metavar="DIR|gs://...",
-        help="run directory (default: runs/NAME); without a NAME, the run to resume",
     )
-    parser.add_argument(
-        "--smoke",
-        action="store_true",
-        help="two steps of a tiny copy on random pixels, from scratch in runs/smoke/NAME",
+    parser.add(
+        "--smoke", "two steps of a tiny copy on random pixels, from scratch in runs/smoke/NAME"
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="train nothing: check the config and the data, and print what would run",
+    parser.add(
+        "--dry-run", "train nothing: check the config and the data, and print what would run"
     )
-    parser.add_argument(
-        "--profile",
+    parser.add(
+        "--profile FIRST:LAST",
+        "write a profiler trace of these steps to DIR/profile (TensorBoard, Perfetto)",
         type=arguments.profile,
-        metavar="FIRST:LAST",
-        help="write a profiler trace of these steps to DIR/profile (TensorBoard, Perfetto)",
     )
-    parser.add_argument(
-        "--accept",
+    parser.add(
+        "--accept PART[,PART]",
+        "resume although the run's config, data, plugins or teacher changed; it is recorded",
         type=arguments.words,
         default=(),
-        metavar="PART[,PART]",
-        help="resume although the run's config, data, plugins or teacher changed; it is recorded",
     )
 
 

@@ -28,71 +28,59 @@ DIR/transfer.json and its page transfer.html (and .md) hold the results.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="config names or patterns; see `vit_jax list`"
-    )
-    parser.add_argument(
-        "--workdir",
+    parser.add("names NAME", "config names or patterns; see `vit_jax list`", nargs="+")
+    parser.add(
+        "--workdir DIR",
+        "where the cells' run directories are (default: runs/NAME; of several, DIR/NAME)",
         type=arguments.local_output_path,
-        metavar="DIR",
-        help="where the cells' run directories are (default: runs/NAME; of several, DIR/NAME)",
     )
-    parser.add_argument(
-        "--rates",
+    parser.add(
+        "--rates LR,...",
+        "learning rates to choose among (default: the config's)",
         type=arguments.learning_rates,
         default=(),
-        metavar="LR,...",
-        help="learning rates to choose among (default: the config's)",
     )
-    parser.add_argument(
-        "--try",
+    parser.add(
+        "--try OPTION=VALUE,...",
+        "values of another option to choose among, with every rate; of several, every "
+        "combination. Semicolons separate values that have commas",
         dest="search",
         action="append",
         type=_tried,
         default=[],
-        metavar="OPTION=VALUE,...",
-        help="values of another option to choose among, with every rate; of several, every "
-        "combination. Semicolons separate values that have commas",
     )
-    parser.add_argument(
-        "--draws",
+    parser.add(
+        "--draws N",
+        "try N of the combinations, drawn by the config's seed (default: all)",
         type=arguments.positive,
-        metavar="N",
-        help="try N of the combinations, drawn by the config's seed (default: all)",
     )
-    parser.add_argument(
-        "--seeds",
+    parser.add(
+        "--seeds N,...",
+        "seeds of the final runs (default: the config's, mostly 0,1,2)",
         type=arguments.seeds,
         default=(),
-        metavar="N,...",
-        help="seeds of the final runs (default: the config's, mostly 0,1,2)",
     )
-    parser.add_argument(
-        "--choose-seeds",
-        type=arguments.seeds,
-        default=(),
-        metavar="N,...",
-        help="seeds to try each learning rate with (default: the config's, which for the paper's "
+    parser.add(
+        "--choose-seeds N,...",
+        "seeds to try each learning rate with (default: the config's, which for the paper's "
         "rows is one run per rate, as in the paper)",
+        type=arguments.seeds,
+        default=(),
     )
-    parser.add_argument(
-        "--parallel",
+    parser.add(
+        "--parallel N",
+        "cells at a time, each on its share of the devices (default: 1, on all of them)",
         type=arguments.positive,
         default=1,
-        metavar="N",
-        help="cells at a time, each on its share of the devices (default: 1, on all of them)",
     )
-    parser.add_argument(
+    parser.add(
         "--smoke",
-        action="store_true",
-        help="the whole protocol on tiny copies and random pixels, from scratch in runs/smoke/NAME",
+        "the whole protocol on tiny copies and random pixels, from scratch in runs/smoke/NAME",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="run nothing: print the cells and their state"
-    )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON per config")
+    parser.add("--dry-run", "run nothing: print the cells and their state")
+    parser.add("--json", "print one line of JSON per config")
 
 
 def _tried(text: str) -> tuple[str, tuple[str, ...]]:
