@@ -49,9 +49,13 @@ Path = pathlib.Path
 def test_every_argument_says_what_it_is_and_its_default(command):
     for action in cli.command_parser(command)._actions[1:]:
         assert action.help, action.dest
-        told = re.search(r"\(default: ([^ ]+)\)", action.help)
-        if told and action.default is not None:
-            value = action.default
+        value = action.default
+        if value in (None, "", (), []) or value is False:
+            assert f"(default: {value})" not in action.help
+            continue
+        told = re.search(r"\(default(?:: ([^ ]+)\))?", action.help)
+        assert told
+        if told[1] is not None:
             assert told[1] == (",".join(value) if isinstance(value, tuple) else str(value))
 
 

@@ -39,7 +39,7 @@ class World:
         gcloud.write_text(f"#!{sys.executable} -SE\n" + (STANDINS / "gcloud.py").read_text())
         gcloud.chmod(0o755)
         (self.cloud / "endpoints").write_text("w0:1:10.0.0.2,w1:2:10.0.0.3")
-        self.answer("memory per device    fits: 1.00 GiB of 16.00 GiB  ", 0)
+        self.answer("memory per device    fits: 1 GiB of 16 GiB  ", 0)
         scenario = {"hosts": 2, "lives": [{"runs": ["run"]}]} | scenario
         self.scenario = scenario
         (self.cloud / "scenario.json").write_text(json.dumps(scenario))

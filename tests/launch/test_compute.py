@@ -355,7 +355,7 @@ def test_preemptions_and_an_end(world):
     restart = "restart {} of 10 in 0 s"
     assert [line for line in supervisor_lines(printed) if "worker" not in line] == [
         "compiling digits for v6e-8; minutes for large models, --force skips it",
-        "preflight: fits: 1.00 GiB of 16.00 GiB",
+        "preflight: fits: 1 GiB of 16 GiB",
         "slice s: absent",
         "slice s: queued (2 of 2 VMs: CREATING, topology ACTIVE)",
         "slice s: queued (2 of 2 VMs: CREATING PROVISIONING, topology ACTIVE)",

@@ -43,7 +43,7 @@ def test_three_preemptions_and_an_end(world):
     gone = "slice s is gone (lost, SUSPENDED)"
     expected = [
         "compiling digits for v5e-8; minutes for large models, --force skips it",
-        "preflight: fits: 1.00 GiB of 16.00 GiB",
+        "preflight: fits: 1 GiB of 16 GiB",
         "slice s: absent",
         "slice s: queued (WAITING_FOR_RESOURCES)",
         "slice s: queued (PROVISIONING)",

@@ -368,9 +368,9 @@ def test_a_slice_that_is_not_set_up_says_so(world):
 
 def test_preflight_decides(world):
     here = ready(world)
-    here.answer("memory per device    exceeds by 2.00 GiB: 18.00 GiB of 16.00 GiB", 78)
+    here.answer("memory per device    does not fit: 18 GiB, 2 GiB too much", 78)
     printed = here.tpu("run", *RUN, "big", code=78)
-    assert "tpu.sh: preflight: exceeds by 2.00 GiB: 18.00 GiB of 16.00 GiB; vit_jax pref" in printed
+    assert "tpu.sh: preflight: does not fit: 18 GiB, 2 GiB too much; vit_jax pref" in printed
     needs = "--topology=v5e-8: needs the TPU compiler; pip install 'vit_jax[tpu]'"
     here.answer(f"vit_jax: {needs}", 2)
     printed = here.tpu("run", *RUN, "big", code=2)

@@ -98,11 +98,11 @@ def test_a_report_says_what_binds_and_what_does_not_fit():
     )
     assert said()["roofline"].startswith("at least 200.0 ms, by memory (")
     key = "memory per device"
-    assert said()[key] == "fits: 1.00 GiB of 16.00 GiB"
+    assert said()[key] == "fits: 1 GiB of 16 GiB"
     large = said(fits=False, peak=17 * 2**30)
-    assert large[key] == "does not fit: 17.00 GiB, 1.00 GiB too much"
+    assert large[key] == "does not fit: 17 GiB, 1 GiB too much"
     none = said(fits=False, peak=None, exceeds="Ran out of memory")
-    assert none[key] == "does not fit of 16.00 GiB: Ran out of memory"
+    assert none[key] == "does not fit of 16 GiB: Ran out of memory"
 
 
 def test_a_chip_of_unknown_links_has_a_row_of_the_same_columns():

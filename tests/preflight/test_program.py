@@ -8,6 +8,7 @@ from preflight_reports import create_report, tiny
 from vit_jax import config, models, preflight
 from vit_jax.preflight import collectives, program
 from vit_jax.training.build import build
+from vit_jax.utils.messages import memory_text
 
 # Two layers in a loop that turns three times, and one collective outside of it.
 HLO = """\
@@ -214,7 +215,7 @@ def test_what_does_not_fit_says_by_how_much(here):
     assert report.peak is not None
     text = dict(preflight.lines(report, 0.4))["memory per device"]
     assert text.startswith("does not fit: ")
-    assert f"{(report.peak - 20_000) / 2**20:.2f} MiB too much" in text
+    assert f"{memory_text(report.peak - 20_000)} too much" in text
 
 
 @pytest.mark.slow

@@ -292,6 +292,16 @@ def test_sizes(number, text):
     assert messages.size_text(number) == text
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(None, "not known"), (0, "0 B"), (999, "999 B"), (1000, "0.977 KiB"),
+     (1023 * 2**20, "0.999 GiB"), (2.75 * 2**30, "2.75 GiB"),
+     (16 * 2**30, "16 GiB"), (10**18, "888 PiB")],
+)  # fmt: skip
+def test_sizes_of_memory(number, text):
+    assert messages.memory_text(number) == text
+
+
 def test_a_line_is_printed_in_the_encoding_of_the_terminal(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding="ascii"))

@@ -239,11 +239,11 @@ def test_a_body_shorter_than_stated(get, server, tmp_path):
 
 
 def test_sizes_that_cannot_be(get, server, tmp_path):
-    for size, shown in ((33 * 2**30, 33), ("9" * 5000, 931322575)):
+    for size, shown in ((33 * 2**30, "33 GiB"), ("9" * 5000, "888 PiB")):
         server.faults = [("claim", size)]
-        assert f"{shown} GiB; the limit is 32 GiB" in refusal(get)
+        assert f"{shown}; the limit is 32 GiB" in refusal(get)
     source = Download(name="one", urls=(f"{server.url}/a/b.npz",), mib=12.0)
-    assert "0.0 MiB instead of the published 12 MiB" in refusal(get, source)
+    assert "19.8 KiB instead of the published 12 MiB" in refusal(get, source)
     assert not list(tmp_path.rglob("b.npz*"))
     rounded = dataclasses.replace(source, mib=1.0)  # less than a MiB away from it
     assert get(rounded).read_bytes() == BODY

@@ -528,7 +528,7 @@ def test_an_index_of_shards_that_are_missing_or_too_large(tmp_path, monkeypatch)
         readers.open_shards(index)
     write(tmp_path / "c.safetensors", {"c": np.zeros(100)})
     monkeypatch.setattr(readers, "MAX_BYTES", 1500)
-    assert refusal(index, readers.open_shards) == ("unpacks to 1.562 KiB; the limit is 1.465 KiB")
+    assert refusal(index, readers.open_shards) == ("unpacks to 1.56 KiB; the limit is 1.46 KiB")
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,15 @@ def test_a_config_of_another_model_of_hugging_face_is_refused(tmp_path, fields, 
     assert message in refusal(tmp_path)
 
 
+def test_a_folder_of_hugging_face_without_its_patch_embedding_says_so(tmp_path):
+    described = foreign.record("backbones/hf_dinov3")
+    folder = foreign.write(tmp_path, described)
+    arrays = safetensors.load_file(folder / "model.safetensors")
+    name = "embeddings.patch_embeddings.weight"
+    write(folder / "model.safetensors", without(arrays, name))
+    assert refusal(folder) == f"model_type=dinov3_vit: there is no {name} in the file"
+
+
 def test_rotary_positions_of_transformers_5(tmp_path):
     described = foreign.record("backbones/hf_dinov3")
     config = described["files"]["config.json"]

@@ -40,11 +40,7 @@ def average(
     """
     output = storage.given_path("--output", output, remote=False)
     conversion.check_free(output)
-    for key, value in (overrides or {}).items():
-        if key.partition(".")[0] not in ("model", "data"):
-            raise config.ConfigError(
-                f"{key}={config.show(value)}: is not read; a mean takes options of model and data"
-            )
+    loading.check_overrides(overrides or {})
     members = [(reference, None) for reference in references]
     if last is not None:
         members = _newest(references, last)

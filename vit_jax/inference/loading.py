@@ -45,9 +45,9 @@ HEAD_OPTIONS = ("head_layers", "head_hidden", "head_bottleneck", "prototypes", "
 WAITING = 8  # batches of images of several shapes that wait for others of theirs
 
 
-# Sections and options that a loaded model has no use for.
-TRAINING = ("optimizer", "schedule", "checkpoint", "watchdog", "train.duration", "train.mixup",
-            "train.cutmix", "train.clip_norm", "train.clip_by")  # fmt: skip
+# Sections and options that a loaded model reads; the others act in training alone.
+READ = ("name", "seed", "init_from", "model", "data", "loss", "objective", "lora", "evaluation",
+        "mesh", "train.batch_size")  # fmt: skip
 
 
 def load(
@@ -79,11 +79,7 @@ def load(
         >>> model.config.model.width, model.classes[:2], model.step
         (16, ('0', '1'), 2)
     """
-    for key, value in (overrides or {}).items():
-        if key.partition(".")[0] in TRAINING or key in TRAINING:
-            raise config.ConfigError(
-                f"{key}={config.show(value)}: is read in training alone; leave it out"
-            )
+    check_overrides(overrides or {})
     if is_run(reference):
         directory, number, record = find_checkpoint(storage.as_path(reference), step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
@@ -126,6 +122,15 @@ def load(
         fresh=found.spec.fresh,
         projection=found.projection,
     )
+
+
+def check_overrides(overrides: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an option that a loaded model does not read."""
+    for key, value in overrides.items():
+        if key not in READ and key.partition(".")[0] not in READ:
+            raise config.ConfigError(
+                f"{key}={config.show(value)}: is read in training alone; leave it out"
+            )
 
 
 def describe_checkpoint(reference: str, wanted: config.Config | None = None) -> weights.ModelSpec:

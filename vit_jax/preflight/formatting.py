@@ -7,6 +7,7 @@ from vit_jax.pages import markdown as tables
 from vit_jax.preflight.collectives import Transfer
 from vit_jax.preflight.program import Report
 from vit_jax.preflight.topologies import CHIPS, GIB, count_chips, parse_topology
+from vit_jax.utils.messages import memory_text
 
 # 224-pixel crops of ImageNet's JPEGs that one core loads in a second, with RandAugment
 # (docs/records/input.jsonl).
@@ -22,17 +23,12 @@ def lines(
     report: Report, mfu: float | None = None, price: float | None = None
 ) -> list[tuple[str, str]]:
     """The report as labeled lines for people; with a price per chip and hour, the cost."""
-
-    def gib(value: float | None) -> str:
-        if value is None:
-            return "not known"
-        return f"{value / GIB:.2f} GiB" if value >= GIB / 100 else f"{value / 2**20:.2f} MiB"
-
-    memory = "" if report.memory is None else f" of {gib(report.memory)}"
+    memory = "" if report.memory is None else f" of {memory_text(report.memory)}"
     if report.fits:
-        verdict = f"fits: {gib(report.peak)}{memory}"
+        verdict = f"fits: {memory_text(report.peak)}{memory}"
     elif report.peak is not None and report.memory is not None:
-        verdict = f"does not fit: {gib(report.peak)}, {gib(report.peak - report.memory)} too much"
+        excess = memory_text(report.peak - report.memory)
+        verdict = f"does not fit: {memory_text(report.peak)}, {excess} too much"
     else:
         verdict = f"does not fit{memory}: {report.exceeds}"
     counted = "not counted" if report.model_flops is None else f"{report.model_flops:.3e}"
@@ -45,9 +41,9 @@ def lines(
         ("settings", f"remat {report.settings.remat}, unroll {report.settings.unroll}, "
          f"fsdp {report.settings.fsdp}"),
         ("memory per device", verdict),
-        ("  parameters", gib(report.params)),
-        ("  optimizer state", gib(report.optimizer)),
-        ("  activations and the rest", gib(report.activations)),
+        ("  parameters", memory_text(report.params)),
+        ("  optimizer state", memory_text(report.optimizer)),
+        ("  activations and the rest", memory_text(report.activations)),
         ("FLOPs per step and device", flops),
     ]  # fmt: skip
     for kind, one in report.collectives.items():

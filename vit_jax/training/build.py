@@ -21,6 +21,7 @@ from vit_jax.training.durations import Durations
 from vit_jax.training.losses import ClassCounts
 from vit_jax.training.step import Step
 from vit_jax.training.teacher import Teacher
+from vit_jax.utils.messages import memory_text
 from vit_jax.weights import adapting
 
 LONG = 1e11  # FLOPs of a step that takes a second of a few cores
@@ -98,8 +99,8 @@ class Trainer:
             state_bytes *= len(local)
         if limit is not None and state_bytes > limit:
             raise device.OutOfMemory(
-                f"the training state takes {_gib(state_bytes)} of a {local[0].platform} that has "
-                f"{_gib(limit)}; set mesh.fsdp, or choose a smaller model"
+                f"the training state takes {memory_text(state_bytes)} of a {local[0].platform} "
+                f"that has {memory_text(limit)}; set mesh.fsdp, or choose a smaller model"
             )
         rows = len(self._rows) / self.cfg.train.batch_size  # of this host
         batch = rows * sum(
@@ -107,8 +108,9 @@ class Trainer:
         )
         if batch > device.machine_memory():
             raise device.OutOfMemory(
-                f"train.batch_size={self.cfg.train.batch_size}: a batch takes {_gib(batch)} of a "
-                f"host that has {_gib(device.machine_memory())}; lower it"
+                f"train.batch_size={self.cfg.train.batch_size}: a batch takes "
+                f"{memory_text(batch)} of a host that has "
+                f"{memory_text(device.machine_memory())}; lower it"
             )
 
     @property
@@ -174,10 +176,6 @@ class Trainer:
         """Moves this host's rows of a batch to the devices: views and labels, global arrays."""
         inputs = {name: batch[name] for name in self.batch_shapes}
         return sharding.put_batch(inputs, self.mesh, self.cfg.train.batch_size, self._rows)
-
-
-def _gib(count: float) -> str:
-    return f"{count / 2**30:,.1f} GiB"
 
 
 def build(

@@ -82,6 +82,16 @@ def size_text(number: int) -> str:
     return f"{number / 1e3:,.1f} kB"
 
 
+def memory_text(number: float | None) -> str:
+    """A number of bytes in binary units, such as `2.75 GiB`; `not known` for None."""
+    if number is None:
+        return "not known"
+    for unit, bits in zip("EPTGMK", range(60, 0, -10), strict=True):
+        if number >= 999.5 * 2 ** (bits - 10):  # from here on, three digits need the larger unit
+            return f"{number / 2**bits:.3g} {unit}iB"
+    return f"{number:.3g} B"
+
+
 def more(found: Sequence[object]) -> str:
     """` (and N more)` for a message that names only the first; empty for none."""
     return f" (and {len(found) - 1} more)" if len(found) > 1 else ""

@@ -32,6 +32,7 @@ from typing import IO, Any
 from vit_jax import __version__
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import storage
+from vit_jax.utils.messages import memory_text
 from vit_jax.weights import readers
 from vit_jax.weights.arrays import WeightsError
 
@@ -340,11 +341,11 @@ def _check_size(one: _CachedFile, total: int | None, start: int) -> None:
     shown, free = one.shown, shutil.disk_usage(one.path.parent).free
     if total > readers.MAX_BYTES:
         raise WeightsError(
-            f"{shown}: {total / 2**30:.0f} GiB; the limit is {readers.MAX_BYTES // 2**30} GiB"
+            f"{shown}: {memory_text(total)}; the limit is {memory_text(readers.MAX_BYTES)}"
         )
     if one.mib is not None and abs(total / 2**20 - one.mib) > SIZE_TOLERANCE * one.mib + 1:
         raise WeightsError(
-            f"{shown}: {total / 2**20:.1f} MiB instead of the published {one.mib:g} MiB; {BY_HAND}"
+            f"{shown}: {memory_text(total)} instead of the published {one.mib:g} MiB; {BY_HAND}"
         )
     if total - start > free:
         raise WeightsError(

@@ -399,6 +399,8 @@ def find_family(arrays: Arrays, files: Files) -> Found:
             found.append(Found(below, family, arrays, prefix, reasons))
     if not found:
         _check_forms(arrays.specs)
+        if kind := json_fields.text(files.get("config.json", {}), "model_type", ""):
+            raise huggingface.unrecognized(kind)
         names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
         projects = ", ".join(dict.fromkeys(family.project for family in FAMILIES))
         raise WeightsError(

@@ -25,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.utils import limits, npy, pickles, storage
+from vit_jax.utils.messages import memory_text
 from vit_jax.weights import flax_files, orbax_files, torch_files
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 
@@ -133,7 +134,7 @@ class File(io.FileIO):
         whole = size is None or size < 0 or size > MAX_TABLE
         data = super().read(MAX_TABLE + 1 if whole else size) or b""
         if len(data) > MAX_TABLE:
-            raise WeightsError(f"contains a table larger than {_amount(MAX_TABLE)}")
+            raise WeightsError(f"contains a table larger than {memory_text(MAX_TABLE)}")
         return data
 
     @property
@@ -176,17 +177,9 @@ def _fill(source: IO[bytes], spec: ArraySpec) -> np.ndarray:
     return data.view(spec.dtype).reshape(spec.shape)
 
 
-def _amount(size: int) -> str:
-    """Formats a number of bytes."""
-    unit, name = next(
-        (u, n) for u, n in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")) if size >= u
-    )
-    return f"{size / unit:.4g} {name}"
-
-
 def _check_size(size: int) -> None:
     if size > MAX_BYTES:
-        raise WeightsError(f"unpacks to {_amount(size)}; the limit is {_amount(MAX_BYTES)}")
+        raise WeightsError(f"unpacks to {memory_text(size)}; the limit is {memory_text(MAX_BYTES)}")
 
 
 def check_ratio(size: int, packed: int) -> None:
@@ -194,8 +187,8 @@ def check_ratio(size: int, packed: int) -> None:
     most = max(FREE_BYTES, MAX_RATIO * packed)
     if size > most:
         raise WeightsError(
-            f"unpacks to {_amount(size)}, {size / packed:.0f} times its size, unlike any weights; "
-            f"the limit is {_amount(most)}"
+            f"unpacks to {memory_text(size)}, {size / packed:.0f} times its size, unlike any "
+            f"weights; the limit is {memory_text(most)}"
         )
 
 

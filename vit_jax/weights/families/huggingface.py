@@ -243,13 +243,18 @@ class UnknownHuggingFace(HuggingFace):
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         _config_json(hints.files)
-        kind = _model_type(arrays, hints.files)
-        if named := next((one for one in _known() if kind in one.types), None):
-            raise WeightsError(f"model_type={kind}: there is no {named.anchors[0]} in the file")
-        known = ", ".join(kind for one in _known() for kind in one.types)
-        raise WeightsError(
-            f"model_type={kind}: of the Hugging Face models, only {known} are supported"
-        )
+        raise unrecognized(_model_type(arrays, hints.files))
+
+
+def unrecognized(model_type: str) -> WeightsError:
+    """Why no family recognizes a folder whose config.json has this `model_type`."""
+    if named := next((one for one in _known() if model_type in one.types), None):
+        missing = named.anchors[0]
+        return WeightsError(f"model_type={model_type}: there is no {missing} in the file")
+    known = ", ".join(kind for one in _known() for kind in one.types)
+    return WeightsError(
+        f"model_type={model_type}: of the Hugging Face models, only {known} are supported"
+    )
 
 
 def _known() -> list[HuggingFace]:
