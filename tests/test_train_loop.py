@@ -325,7 +325,7 @@ def test_weights_that_learn_on_are_measured_first_and_a_worse_state_is_called_so
     assert saves(made) == [(0, 0.6), (12, 0.7)]
     (line,) = [one.getMessage() for one in caplog.records if "worse" in one.getMessage()]
     assert line == (
-        "step 6: test/top1 0.5000 is worse than the 0.6000 of the weights that this run began with"
+        "step 6: test/top1 0.5000 is worse than the 0.6000 of the weights this run started from"
     )
     shown = [made.progress.updates[step][0][-1] for step in (1, 6, 7)]
     assert shown == [f"test {now}, at first 0.600" for now in ("0.600", "0.600", "0.500")]

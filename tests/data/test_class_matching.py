@@ -142,8 +142,8 @@ def test_labels_become_outputs_of_the_head():
 @pytest.mark.parametrize(
     ("now", "reason"),
     [
-        (("cat", "emu"), r"not those this run began with: gone: dog; new: emu; restore them"),
-        (("dog", "cat"), "began with: another order: cat, dog before, dog, cat now; restore"),
+        (("cat", "emu"), r"not those this run started with: gone: dog; new: emu; restore them"),
+        (("dog", "cat"), "started with: another order: cat, dog before, dog, cat now; restore"),
     ],
 )
 def test_a_run_does_not_go_on_with_other_classes(now, reason):

@@ -91,7 +91,7 @@ def said(caplog):
 def test_what_became_of_the_weights_is_said(tmp_path, said):
     begin(tmp_path / "run", **{"train.duration": "2"})
     lines = said()
-    first = lines.index(f"begins with {TOKEN}")
+    first = lines.index(f"starts from {TOKEN}")
     assert lines[first + 1 : first + 5] == [
         "  used: 42 arrays",
         "  dropped: head/bias, head/kernel, pre_logits/bias, pre_logits/kernel "

@@ -225,7 +225,7 @@ def test_a_new_run_begins_with_the_weights_it_names(monkeypatch):
     start = resume.begin(trainer, ("0",), {}, session)
     assert start.state == ("new", {"params": 1}, "all", "own")
     assert (start.step, start.restored) == (0, False)
-    assert said == ["begins with there.npz", "  a note"]
+    assert said == ["starts from there.npz", "  a note"]
 
 
 @pytest.mark.usefixtures("one_device")
@@ -233,7 +233,7 @@ def test_other_data_is_refused(finished, tmp_path, monkeypatch):
     from vit_jax.data import sources
 
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
-    with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
+    with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run started"):
         train_loop.train(directory.reconcile(finished, None, {}), finished)
 
 

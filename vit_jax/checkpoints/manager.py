@@ -191,7 +191,7 @@ class Manager:
         return records.steps(self._directory)
 
     def best_step(self) -> int | None:
-        """The best committed step, as `record.best` has it."""
+        """The best committed step, by `record.best`."""
         return records.best(records.readable(self._directory), self._metric)
 
     def is_best(self, metrics: Mapping[str, float] | None) -> bool:
@@ -303,7 +303,7 @@ class Manager:
                 self._check_lease()
                 records.write_commit(path, record)
         except LeaseLost:
-            raise  # nothing here is this process's to tidy
+            raise  # another process owns the directory: leave it as it is
         except Exception as error:
             if jax.process_index() == 0:
                 # Without a record the folder is an unfinished save, which `tidy` may remove.

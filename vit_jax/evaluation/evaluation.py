@@ -87,7 +87,7 @@ class Evaluation:
 
     @property
     def brief(self) -> list[str]:
-        """Evaluators whose main results alone are shown: all but that of the evaluation split.
+        """Evaluators that show only their main results: all but that of the evaluation split.
 
         Those that the config names in `evaluation.evaluators` are shown whole.
         """

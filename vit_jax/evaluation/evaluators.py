@@ -93,7 +93,7 @@ def _sums(
         (shape,) = {value.shape for value in values.values()}
         counted = jnp.broadcast_to(counted.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         sums = {
-            # A select: the NaN of a row that does not count would stay NaN times 0.
+            # A select, not a product with the mask: NaN times 0 is NaN.
             name: jnp.sum(jnp.where(counted, value, jnp.zeros_like(value)))
             for name, value in values.items()
         }
@@ -258,8 +258,8 @@ def label_sets(
 ) -> Evaluator:
     """`map`, `top1`, `loss`, `count` and `evaluation.metrics` of images with several classes.
 
-    `annotated` are the outputs whose classes the images are labeled with; None: all. The others
-    are left out, as nobody knows which images have one of their classes. `keep` gets the outputs.
+    `annotated` are the outputs whose classes the images are labeled with; None: all. The others are
+    left out, as it is unknown which images show their classes. `keep` gets the outputs.
     """
 
     def measure(found: Outputs) -> dict[str, float]:

@@ -78,7 +78,7 @@ class Extractor:
         self, params: models.Params, split: SplitRunner, *, stop: Callable[[], bool]
     ) -> Features | None:
         """The features of a split in its order; None if `stop()` turned true."""
-        if params is not self._params:  # after a call that was stopped, other features are left
+        if params is not self._params:  # a stopped call leaves features of older parameters
             self._params, self._kept = params, {}
         features, calls = self._kept.pop(split, (None, 0))
         if features is None:

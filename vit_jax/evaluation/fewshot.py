@@ -7,7 +7,7 @@ too), l2 is 2^10, and accuracy is the mean over 3 draws.
 
 The squares are solved in this process in float64: at l2 = 2^-10 the matrix has a condition number
 beyond float32's digits. Several l2 share the matrix of products of the features, and each is then
-solved by itself: an eigendecomposition for all of them takes longer, for five too. No N x K array
+solved by itself: one eigendecomposition for all of them takes longer, even for five. No N x K array
 exists where it would be larger than the features: the product of features and targets is one of
 sums over each class, and test images are scored a batch at a time. On the host that takes
 N x D x 4 bytes for the features and about 3 (D + K) x D x 8 for the solution, on the devices

@@ -1,6 +1,6 @@
 """Pure measures: functions of outputs and labels; `evaluators` runs them over a split.
 
-Letters as in `models.layers`. Values are of single images: who averages them knows which count.
+Letters as in `models.layers`. Values are per image; the caller averages those that count.
 """
 
 from collections.abc import Mapping

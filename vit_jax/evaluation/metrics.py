@@ -347,7 +347,7 @@ def fit_temperature(logits: Array, truth: Array) -> float | None:
     """The temperature that minimizes the cross-entropy of softmax(logits / temperature), or None.
 
     The derivative by the inverse is monotonic, so its zero is unique. There is none within the
-    bounds without a mistake, where the loss falls towards 0, and with little but mistakes.
+    bounds if all predictions are right, where the loss falls towards 0, or nearly all are wrong.
     """
     values = logits.astype(np.float64)
     if not np.isfinite(values).all():

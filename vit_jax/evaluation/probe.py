@@ -4,8 +4,8 @@ The paper gives no recipe; this one is ours. Features are standardized by the tr
 mean cross-entropy plus l2 / 2 times the squared weights, not the biases, is minimized by L-BFGS on
 all images at once; for each l2 of STRENGTHS in turn, from the solution of the one before, on four
 fifths of the images of every class. The l2 that is best on the other fifth is that of the final
-head, trained on all of them and measured on test images once. Nothing is random but the fifth, and
-that is of a fixed permutation.
+head, trained on all of them and measured on test images once. Only the choice of the fifth is
+random, by a fixed seed.
 
 Features are sharded over the devices, N x D x 4 bytes; scores exist for BLOCK images at a time.
 """
@@ -26,7 +26,7 @@ from vit_jax.evaluation.fewshot import Linear
 from vit_jax.training import sharding
 
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-STEPS, TOLERANCE = 100, 1e-5  # for one l2: at most, and the gradient norm that ends them
+STEPS, TOLERANCE = 100, 1e-5  # L-BFGS steps for one l2, at most; the gradient norm to stop at
 BLOCK = 1024  # images at a time: scores of all would take N x K x 4 bytes
 PARTS = 5  # one of which is held out
 
@@ -47,7 +47,7 @@ def measure(
 def learn(
     x: np.ndarray, y: np.ndarray, classes: int, mesh: Mesh, *, stop: Callable[[], bool]
 ) -> tuple[Linear, float] | None:
-    """The head for features (N, D) and labels (N,), and its l2; None if `stop()` was."""
+    """The head for features (N, D) and labels (N,), and its l2; None if `stop()` turned true."""
     mean, scale = fewshot.moments(x)
     values = _blocks(((x - mean) / scale).astype(np.float32), mesh, fill=0)
     held_out = fifths(y) == PARTS - 1

@@ -78,7 +78,7 @@ def open_sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]
         opened = _available(
             KEY, entry, selected, root, lambda task: sources.open_task(task, task.test, root)
         )
-        where = f"{KEY}={entry}"  # not of each task: what is assumed is said once
+        where = f"{KEY}={entry}"  # for the entry, not each task: an assumption is logged once
         for task, source in opened:
             own = task.dataset is OBJECTNET
             found[task.name] = (

@@ -39,7 +39,7 @@ def convert(
     Args:
       reference: a checkpoint, as in `load`.
       kind: `google`, `timm`, `hf`, `flax`, `orbax` for a checkpoint of this project, or `adapter`:
-        what has trained of a run that froze the rest of `init_from`, to be loaded beside that;
+        the trained parameters of a run that froze the rest of `init_from`, to be loaded with it;
         `peft` is such a folder for PEFT, of a run with LoRA.
       output: the file or folder to write, which must not exist.
       overrides: options, as in `load`.

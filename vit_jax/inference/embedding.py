@@ -74,7 +74,7 @@ def embed(
         (5, 16)
     """
     device.keep_freed_memory()
-    # What can be known to be wrong before a checkpoint is opened.
+    # Mistakes that show before a checkpoint is opened.
     output = storage.given_path("--output", output, remote=False)
     if output.suffix.lower() not in SUFFIXES:
         raise config.ConfigError(f"--output={output}: must end in {' or '.join(SUFFIXES)}")
@@ -107,7 +107,7 @@ def write_features(
     several processes, each computes its share, and the first one writes.
     """
     cfg = opened.config
-    if images is not None and cfg.data.targets:  # of which nobody knows a number
+    if images is not None and cfg.data.targets:  # whose numbers are not known
         cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, targets=()))
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
     source = _source(opened, images, key)
@@ -198,7 +198,7 @@ def _source(
     data = opened.config.data
     if images is not None:
         return folders.Loose(pathlib.Path(images), opened.classes, key)
-    # Without labels as in training, so that folders of mere images can be embedded.
+    # Without labels, as in training, so that folders without classes can be embedded.
     needed = opened.config.needs_labels
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
 
@@ -239,7 +239,7 @@ def create_file(
       path: of the file.
       count: how many images it will have.
       shape: of the features of one.
-      facts: what they are of; `classes` are those that labels count.
+      facts: where they come from; `classes` are the names that labels index.
     """
 
     def errors() -> contextlib.AbstractContextManager[None]:
@@ -266,7 +266,7 @@ def create_file(
 
 
 class _Npz:
-    """Arrays `features`, `names`, `labels`, and `classes` that labels count; for `numpy.load`.
+    """Arrays `features`, `names`, `labels`, and `classes` that labels index; for `numpy.load`.
 
     `weights` is the digest of the parameters.
 

@@ -34,11 +34,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluates a checkpoint on its evaluation split, or on the one overridden.
 
-    Metrics are called after that split, such as `test/top1`, and `test/split` is the expression,
-    such as `test[:100]`. Those of `evaluation.tasks` are called `TASK/top1` and so on, of
-    `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
-    `overrides` must name some, or such datasets, which are then all that is evaluated. So they are,
-    with a warning, of a head that does not know the data's classes.
+    Metrics are named after that split, such as `test/top1`, and `test/split` is the expression,
+    such as `test[:100]`. Those of `evaluation.tasks` are named `TASK/top1` and so on, those of
+    `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects name no images: `overrides`
+    must name some, or such datasets, which are then evaluated alone. They are also evaluated alone,
+    with a warning, if the head does not know the data's classes.
 
     `output` is a folder to write `write_tables` into, which must not exist.
     """

@@ -42,7 +42,7 @@ BATCH = 32  # images at a time in `predict`; a power of two
 # Options of DINO on which the parameters of its head depend.
 HEAD_OPTIONS = ("head_layers", "head_hidden", "head_bottleneck", "prototypes", "norm_last_layer",
                 "patch_head")  # fmt: skip
-WAITING = 8  # batches of images of several shapes that wait for others of theirs
+WAITING = 8  # batches of images that wait for others of their shape
 
 
 # Sections and options that a loaded model reads; the others act in training alone.
@@ -170,7 +170,7 @@ def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, st
     if not str(reference).startswith("https://"):
         storage.given_path("checkpoint", reference)
     if not storage.as_path(reference).exists() and "://" not in str(reference):
-        weights.find_published(str(reference))  # a mistyped name is the first thing to say
+        weights.find_published(str(reference))  # a mistyped name is reported first
     if not has_images(reference, overrides):
         path = storage.as_path(reference)
         if not storage.is_remote(path) and path.exists():
@@ -358,7 +358,7 @@ def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
             "write --to=orbax, or set lora.rank or optimizer.freeze for the next run"
         )
     if cfg.init_from is None:
-        raise config.ConfigError(f"{cfg.name}: began with random weights, so it has no base")
+        raise config.ConfigError(f"{cfg.name}: started from random weights, so it has no base")
     initial = initial_params(cfg, model, classes)
     fitted, every = tree_utils.flatten(initial.params), trainable.parameters(model, cfg)
     shapes = tree_utils.flatten(jax.eval_shape(selection.split, every))
@@ -391,7 +391,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> "LoadedMo
         params=jax.device_get(selection.evaluated(state)),
         classes=class_names(classes, cfg),
         kind="adapter",
-        notes=(f"begins with {cfg.init_from}",),
+        notes=(f"starts from {cfg.init_from}",),
         assumed=base.assumed,
     )
 
@@ -587,7 +587,7 @@ class LoadedModel:
     ) -> Iterator[Prediction]:
         """Yields a prediction for each (name, encoded or uint8 HWC image, true class or None)."""
         self.require_head()
-        # Views of several shapes wait for others of theirs.
+        # Where shapes differ, views wait for others of their shape.
         several = self.config.data.aspect == "native" and self._sequence is None
         most = BATCH * (WAITING if several else 1)
         images = iter(images)

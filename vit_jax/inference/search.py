@@ -25,7 +25,7 @@ from vit_jax.weights import WeightsError, readers
 ROWS = 2**16  # of a table that are compared at a time
 SIDE = 192  # of a picture on the page
 NAMES = pa.dictionary(pa.int32(), pa.string())
-SHRINK = 64  # times a table in Parquet may be smaller than what it holds
+SHRINK = 64  # how many times smaller than its values a table in Parquet may be
 
 
 class SimilarImage(NamedTuple):
@@ -116,7 +116,7 @@ def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str]:
 
     Raises ValueError for columns of other types or far too large.
     """
-    # Names as a dictionary: one that stands in it once may be that of every row.
+    # Names as a dictionary: stored once, a long name could be that of every row.
     mapped = pa.memory_map(str(path))
     with mapped, pyarrow.parquet.ParquetFile(mapped, read_dictionary=["name"]) as file:
         kinds = {field.name: field.type for field in file.schema_arrow}
@@ -236,7 +236,7 @@ def create_document(
         caption = "The query" if one is None else f"{one.image}, {one.similarity:.3f}"
         named = pathlib.PurePath("" if one is None else one.image)
         try:
-            if named.is_absolute() or ".." in named.parts:  # a table of others names any file
+            if named.is_absolute() or ".." in named.parts:  # a foreign table could name any file
                 raise decoding.BadImage(f"is not below {folder}")
             png = decoding.thumbnail(decoding.read_file(place), SIDE, opened.config.data)
         except (OSError, decoding.BadImage) as error:

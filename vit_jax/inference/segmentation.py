@@ -54,7 +54,7 @@ class Segmentation:
 
     @property
     def by_class(self) -> np.ndarray:
-        """The IoU of every class, NaN for one that is nowhere."""
+        """The IoU of every class, NaN for one that does not occur."""
         return intersection_over_union(self.pixels)
 
     def as_dict(self) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndar
 
 
 def intersection_over_union(pixels: np.ndarray) -> np.ndarray:
-    """IoU of every class, (K,), for a confusion matrix; NaN for one that is nowhere."""
+    """IoU of every class, (K,), for a confusion matrix; NaN for one that does not occur."""
     both = pixels.diagonal()
     either = pixels.sum(axis=0) + pixels.sum(axis=1) - both
     return np.where(either > 0, both / np.maximum(either, 1), np.nan)

@@ -44,7 +44,7 @@ SMOKE_UNITS, SMOKE_RESNET_WIDTH = (2, 1), 0.5
 
 @components.register("model", "vit")
 class ViTArchitecture(Architecture):
-    """ViT-B/16 and its kind."""
+    """Vision Transformers such as ViT-B/16, and hybrids."""
 
     maskable = True
     droppable: bool = True
@@ -202,7 +202,7 @@ class ViTArchitecture(Architecture):
 
 @components.register("model", "axial_vit")
 class AxialViTArchitecture(ViTArchitecture):
-    """AxialViT-B/16 and its kind."""
+    """Axial Vision Transformers such as AxialViT-B/16."""
 
     droppable = False  # it attends in lines
     weights = None
@@ -249,7 +249,7 @@ class AxialViTArchitecture(ViTArchitecture):
 
 @components.register("model", "resnet")
 class ResNetArchitecture(Architecture):
-    """R50x1 and its kind."""
+    """ResNets such as R50x1."""
 
     weights: str | None = "bit"
     unread = (

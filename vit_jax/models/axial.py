@@ -90,7 +90,7 @@ class MaskedAxialViT(MaskedViT, AxialViT):
 
 
 class LineAttention(nnx.Module):
-    """Attention within every line of a map that knows how far a query and a key are apart.
+    """Attention within every line of a map, with relative positions.
 
     The offset from key to query has three learned vectors, shared by all heads: one each to go with
     the query, with the key and with the value (Wang et al. 2020, "Axial-DeepLab").
@@ -167,9 +167,10 @@ class AxialResNet(ResNet):
 
     The paper says that rows and columns attend, with relative positions; eight heads, queries and
     keys half as wide as values, an epsilon of 1e-4 and the pooling follow the code that its authors
-    published later. Ours are: one projection for queries, keys and values, normalized once by
-    GroupNorm and never again before the unit's own norm; logits divided by the root of a query's
-    width; offsets that begin as normal(0.02); on an odd side the last mean is over what is there.
+    published later. Our own choices: one projection for queries, keys and values, normalized once
+    by GroupNorm and never again before the unit's own norm; logits divided by the root of a query's
+    width; offsets that begin as normal(0.02); on odd sides the last mean covers only positions
+    inside the map.
     """
 
     def middle(self, image_size: tuple[int, int]) -> Middle:

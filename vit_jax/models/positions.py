@@ -17,7 +17,7 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.models.variants import placed_tokens, prefix_tokens, required
 
-# DINOv2 asks torch for sides longer by this, against errors of rounding, and torch scales by them.
+# DINOv2 adds this to the sides it asks torch for, against rounding errors; torch scales by them.
 OFFSET = 0.1
 
 normal = nnx.initializers.normal(0.02, dtype=jnp.float32)  # as in BERT and Google's ViT code

@@ -41,7 +41,7 @@ UNITS = {  # bottleneck units per stage
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),  # Big Transfer
 }
-PATCHES = (8, 14, 16, 32)  # published ones, to suggest; any other patch is as good a name
+PATCHES = (8, 14, 16, 32)  # published ones, to suggest in errors; any other is valid too
 FORMS = "ViT-B/16, R50+ViT-B/32, R50x1, AxialViT-B/16 or AxialResNet50"
 
 _SIZE = r"([A-Za-z]+)[/_]([1-9][0-9]{0,3})"
@@ -109,7 +109,7 @@ def _nearest(name: str) -> str:
     typed = name.replace("_", "/")
 
     def likeness(other: str) -> float:
-        # b and B differ by case alone, so case counts, but for half.
+        # The sizes b and B differ by case alone, so case has half the weight.
         pairs = ((typed, other), (typed.lower(), other.lower()))
         return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs) / 2
 
@@ -252,8 +252,8 @@ def check_sequences(model: config.Model) -> None:
     ):
         if other != without:
             raise config.ConfigError(
-                f"model.{name}={config.show(other)}: has one grid for all images of a batch, "
-                "padded patches many; set data.aspect=fixed"
+                f"model.{name}={config.show(other)}: needs one grid for all images of a batch, and "
+                "padded patches have many; set data.aspect=fixed"
             )
 
 

@@ -181,7 +181,7 @@ def groups(entries: Sequence[ConfigEntry]) -> Iterator[TitledTable]:
 def options(cfg: config.Config, *, every: bool = False) -> list[tuple[str, str, str]]:
     """Key, value and meaning of the options that differ from the defaults, or of `every` one.
 
-    Among all, a star follows the keys of those that differ.
+    With `every`, a star follows the keys that differ.
     """
     rows, changed = [], config.changed(cfg)
     for key, field, _ in config.fields(cfg):

@@ -17,7 +17,7 @@ from vit_jax.runtime import logs, provenance
 from vit_jax.training.durations import Durations
 from vit_jax.utils import limits, storage
 
-PACKAGES = ("jax", "libtpu")  # whose compiler a report comes from
+PACKAGES = ("jax", "libtpu")  # whose versions identify the compiler of a report
 
 
 def measure_all(

@@ -21,7 +21,7 @@ PARTS = ("config", "data", "plugins", "teacher")
 
 
 def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
-    """Sets the options fixed by the weights a run begins with: GELU, epsilons, pixel scaling.
+    """Sets the options fixed by the weights a run starts from: GELU, epsilons, pixel scaling.
 
     What `overrides` set stays. Warns of what the weights leave open.
     """
@@ -42,7 +42,7 @@ def reconcile(
 ) -> config.Config:
     """The config to run in `workdir`: `cfg`, or the config of the run in it.
 
-    The newest commit record says what the run is, and config.json where it has none yet.
+    The config of the run is in its newest commit record, or before the first in config.json.
 
     Args:
       workdir: the run directory.
@@ -50,7 +50,7 @@ def reconcile(
       overrides: options by dotted name, which `cfg` has already.
       accept: with `config`, any option may change.
 
-    A run that ended before its first step, for a mistake in its options, may change all. One in
+    A run that failed before its first step, such as for a wrong option, may change all. One in
     progress may change the options that do not decide its result, and its length before
     the cooldown of a schedule that has one; anything else raises ConfigError, naming each
     difference.
@@ -90,7 +90,7 @@ def reconcile(
         raise config.ConfigError(line) from error
     new = config.as_recorded(new, old)
     if new.init_from is not None and new.init_from == old.init_from:
-        # From the record, not the weights: those may be gone since the run began with them.
+        # From the record, not the weights: those may be gone since the run started.
         spec = weights.ModelSpec(model=old.model, data=old.data)
         keep = new.init_head == "keep"
         found = weights.numerics(spec, keep_head=keep, channels=new.data.channels)

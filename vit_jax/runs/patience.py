@@ -13,7 +13,7 @@ LOWEST = 1e300  # JSON has no infinity, which stands for a loss that was not mea
 class Patience:
     """Counts evaluations since the best one, by `checkpoint.best`; every commit records it.
 
-    What is recorded decides alone, so that a resumed run stops where an unbroken one does.
+    Only the record decides, so that a resumed run stops where an uninterrupted one would.
     """
 
     def __init__(self, cfg: config.Config) -> None:
@@ -45,7 +45,7 @@ class Patience:
         return self.allowed is not None and self._waited >= self.allowed
 
     def observe(self, step: int, results: Mapping[str, float]) -> None:
-        """Takes the results of an evaluation; those of a step count once."""
+        """Counts the results of an evaluation, once for each step."""
         if self.allowed is None or step <= self._step:
             return
         score = records.score(results, self.metric)

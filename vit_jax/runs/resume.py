@@ -97,8 +97,8 @@ def restore(
     # No --accept for this: a row of the head would stand for another class.
     if changed:
         raise config.ConfigError(
-            f"data.train_split: the classes are not those this run began with: {changed}; restore "
-            "them, or choose another --workdir"
+            f"data.train_split: the classes are not those this run started with: {changed}; "
+            "restore them, or choose another --workdir"
         )
     changes = list(record.get("changes", ()))
     for part, line in _differences(record, facts):
@@ -108,7 +108,7 @@ def restore(
             )
         changes.append(f"step {record['step']}: {line.partition(';')[0]}")
         session.progress.say(f"accepted: {line.partition(';')[0]}")
-    # Said, not refused: a run may have to continue after an upgrade.
+    # Logged, not refused: a run may have to continue after an upgrade.
     for name, version in facts["versions"].items():
         if (old := record.get("versions", {}).get(name, version)) != version:
             session.progress.say(f"{name} is {version} here; the checkpoint was written with {old}")
@@ -129,12 +129,12 @@ def begin(
     trainer: Trainer, classes: Collection[str], facts: Mapping[str, Any], session: Session
 ) -> Start:
     """Makes a new state for data of these classes, with the weights of `init_from` if set."""
-    session.progress.doing("making the parameters")
+    session.progress.doing("initializing the parameters")
     live, cfg = trainer.init_state(), trainer.cfg
     if cfg.init_from is not None:
         params, notes, _ = loading.initial_params(cfg, trainer.model, tuple(classes))
         live = state.begin_with(live, params, trainer.trainable, trainer.objective)
-        session.progress.say(f"begins with {cfg.init_from}")
+        session.progress.say(f"starts from {cfg.init_from}")
         for line in notes:
             session.progress.say(f"  {line}")
     return Start(state=live, step=0, facts=facts)
@@ -178,13 +178,16 @@ def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
     """
     new = config.build(now["config"])
     if changed := directory.changes(record, new):
-        yield "config", f"the options are not those of step {record['step']} ({changed}); undo that"
+        yield (
+            "config",
+            f"the options are not those of step {record['step']} ({changed}); undo the change",
+        )
     if record["data"] != now["data"]:
         yield (
             "data",
             (
                 f"data.root: the training examples (fingerprint {now['data']}) are not those "
-                f"this run began with ({record['data']}); restore them"
+                f"this run started with ({record['data']}); restore them"
             ),
         )
     for name, fingerprint in now["measured"].items():
@@ -200,7 +203,7 @@ def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         if key in now and record.get(key, now[key]) != now[key]:
             yield (
                 "teacher",
-                (f"objective.teacher: its {what} are not those this run began with; restore them"),
+                f"objective.teacher: its {what} are not those this run started with; restore them",
             )
     old, plugins = record.get("plugins"), now.get("plugins", {})
     if old is not None and old != plugins:

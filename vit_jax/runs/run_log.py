@@ -20,7 +20,7 @@ from vit_jax.runtime.run_files import RunFiles
 from vit_jax.training.build import Trainer
 from vit_jax.utils import storage
 
-UNLOGGED = ("finite", "bad_steps")  # metrics of a step that are no numbers of their own
+UNLOGGED = ("finite", "bad_steps")  # metrics of a step that are not logged as numbers
 
 
 class Diverged(config.UserError):
@@ -55,7 +55,7 @@ class RunLog:
         self._pending: tuple[int, Mapping[str, jax.Array], np.ndarray] | None = None
         self._first, self._warned = 0, False
         self._metric = split_roles.knn_metric(self._cfg) or split_roles.best_metric(self._cfg)
-        self._began: Mapping[str, float] = {}  # the evaluation before the first step, if there is
+        self._began: Mapping[str, float] = {}  # the evaluation before the first step, if any
         self._newest: Mapping[str, float] = {}
         self.start()
 
@@ -107,7 +107,7 @@ class RunLog:
         if logged:
             self._write(step, metrics, {"train/epoch": epoch, **speed.metrics()}, ids)
         fields = [Field(4, f"epoch {epoch:.1f}"), Field(0, f"loss {loss:.4f}")]
-        if logged or steps > 1:  # the first step alone would say how long a start takes
+        if logged or steps > 1:  # the first step alone would measure the startup
             fields += speed.fields((self._durations.steps - step) * rows)
         fields += [
             Field(3, f"{name.replace('_', ' ')} {float(metrics[name]):.3g}")
@@ -136,7 +136,7 @@ class RunLog:
         self._compare(step, results)
 
     def _compare(self, step: int, results: Mapping[str, float]) -> None:
-        """Warns if a run is worse than the weights that it began with."""
+        """Warns if a run is worse than the weights it started from."""
         metric = self._metric
         if metric is None or metric not in results:
             return
@@ -146,7 +146,7 @@ class RunLog:
         began, now = (records.score(one, metric) for one in (self._began, results))
         if began is not None and now is not None and now < began:
             logs.log.warning(
-                "step %d: %s %.4f is worse than the %.4f of the weights that this run began with",
+                "step %d: %s %.4f is worse than the %.4f of the weights this run started from",
                 step, metric, results[metric], self._began[metric],
             )  # fmt: skip
 

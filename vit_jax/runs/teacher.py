@@ -77,6 +77,6 @@ def _match_classes(
     if len(matched.classes) < before:
         notes.append(f"teaches {len(matched.classes)} of its {before} classes, those of the data")
     if loss != "softmax":
-        notes.append(f"was trained with loss.name={loss}; its logits are taken by softmax")
+        notes.append(f"was trained with loss.name={loss}; its logits are used with softmax")
     logs.warn_of_assumptions(where, notes)
     return matched

@@ -19,7 +19,7 @@ class Cell:
       directory: the run directory, below that of the study.
       cfg: the run; the `init_from` of one with an origin is set when it runs.
       facts: what its record says besides the result, as JSON values.
-      origin: the cell whose final weights it begins with.
+      origin: the cell whose final weights it starts from.
       worker: the module that runs it in a process; it calls `studies.worker.serve`.
       measurements: what that measures on the trained network besides its splits, as JSON values.
     """

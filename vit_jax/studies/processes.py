@@ -57,7 +57,7 @@ class CellProcess(subprocess.Popen[str]):
             )
         job = {"config": values | {config.PLUGINS: plugins}, "measurements": cell.measurements}
         assert self.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it says why it ended at once
+        with contextlib.suppress(BrokenPipeError):  # its answer says why it ended at once
             self.stdin.write(json.dumps(job) + "\n")
             self.stdin.flush()
 
@@ -81,7 +81,7 @@ class CellProcess(subprocess.Popen[str]):
         if code == 0:
             return json.loads(output.splitlines()[-1])
         by = "killed" if code == -signal.SIGKILL else f"ended with code {code}"
-        if code == -signal.SIGTERM:  # before it could save: nothing was lost that was saved
+        if code == -signal.SIGTERM:  # before it could save: its last checkpoint stays
             return {"state": "stopped", "why": "stopped", "exit_code": Preempted.exit_code}
         why = f"{by}: {self.news}; see {self._log}; the same command resumes"
         return {"state": "stopped", "why": why, "exit_code": 70}

@@ -92,7 +92,7 @@ def serve(measure: Measure | None = None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logs.setup()
     try:
-        # Those of the process that started this one, which its user has named or imported.
+        # The plug-ins of the parent process, which its user has named or imported.
         components.load_plugins(job["config"].get(config.PLUGINS, ()))
         with logs.assumptions_logged():
             answer = train_cell(config.build(job["config"]), workdir, directory)

@@ -24,7 +24,7 @@ from vit_jax.training.teacher import Teacher
 from vit_jax.utils.messages import memory_text
 from vit_jax.weights import adapting
 
-LONG = 1e11  # FLOPs of a step that takes a second of a few cores
+LONG = 1e11  # FLOPs of a step that keeps a few cores busy for a second
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Trainer:
 
     @property
     def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of a global batch, of the largest if steps have several."""
+        """Shapes of a global batch; of the largest one if the shape changes between steps."""
         return step.batch_shapes(self.cfg, self.objective.variants[0][0])
 
     @functools.cached_property
@@ -80,18 +80,18 @@ class Trainer:
 
     @property
     def awaits_steps(self) -> bool:
-        """Whether a step ends before the next is dispatched: a long one on the CPU.
+        """Whether to wait for each step before dispatching the next: for long steps on a CPU.
 
-        Each step in a queue holds its temporary buffers (ViT-S/16, 16 images: 2 GB), and a CPU
-        gains nothing by a queue but the time between steps, which only short ones notice.
+        Every queued step holds its temporary buffers (2 GB for ViT-S/16 and 16 images), and all
+        that a queue saves on a CPU is the gap between steps, which matters only if they are short.
         """
         flops = (self.flops_per_image or 0.0) * self.cfg.train.batch_size
         return self.mesh.devices.flat[0].platform == "cpu" and flops > LONG
 
     def check_memory(self) -> None:
-        """Raises OutOfMemory if the state or a batch is larger than the memory it would be in.
+        """Raises OutOfMemory if the state or a batch is larger than the memory that has to hold it.
 
-        How much a step takes is known only after compilation.
+        The memory of a step is known only after compilation.
         """
         local = [one for one in self.mesh.devices.flat if one.process_index == jax.process_index()]
         limit, state_bytes = device.memory(local[0]), sharding.device_bytes(self.state_shapes)
@@ -99,8 +99,8 @@ class Trainer:
             state_bytes *= len(local)
         if limit is not None and state_bytes > limit:
             raise device.OutOfMemory(
-                f"the training state takes {memory_text(state_bytes)} of a {local[0].platform} "
-                f"that has {memory_text(limit)}; set mesh.fsdp, or choose a smaller model"
+                f"the training state takes {memory_text(state_bytes)}, but a {local[0].platform} "
+                f"has {memory_text(limit)}; set mesh.fsdp, or choose a smaller model"
             )
         rows = len(self._rows) / self.cfg.train.batch_size  # of this host
         batch = rows * sum(
@@ -109,7 +109,7 @@ class Trainer:
         if batch > device.machine_memory():
             raise device.OutOfMemory(
                 f"train.batch_size={self.cfg.train.batch_size}: a batch takes "
-                f"{memory_text(batch)} of a host that has "
+                f"{memory_text(batch)}, but this host has "
                 f"{memory_text(device.machine_memory())}; lower it"
             )
 
@@ -193,13 +193,13 @@ def build(
       examples: images of an epoch.
       devices: to train on, or a slice that only the compiler describes; None: all of the run.
       teacher: that of `objective.teacher`.
-      counts: of the training images by class; None: the loss does without them.
+      counts: training images per class; None if the loss does not use them.
 
     Raises ConfigError for a batch or mesh that does not divide over the devices, conflicting
     durations, or a teacher that does not fit.
     """
     devices = jax.devices() if devices is None else devices
-    # First: `train.microbatch` becomes the accumulation by which the batch has to divide.
+    # First, as it turns `train.microbatch` into the accumulation that must divide the batch.
     cfg = checks.with_accumulation(cfg, len(devices))
     checks.check_devices(cfg, len(devices))
     durations = Durations.from_config(cfg, examples)

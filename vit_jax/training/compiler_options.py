@@ -75,8 +75,8 @@ def compile_with(
 ) -> jax.stages.Compiled:
     """Compiles a program, leaving out options that this version of the compiler lacks.
 
-    None changes a result, and a compiler without them is only slower. Raises ConfigError where it
-    lacks the checker.
+    No option changes a result: a program without them is only slower. Raises ConfigError if the
+    compiler lacks the checker of `train.sdc_checker`.
     """
     options = dict(options)
     # The compiler names one unknown option at a time.

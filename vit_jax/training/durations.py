@@ -34,7 +34,7 @@ class Durations:
             cooldown=steps(cfg.schedule.cooldown),
             evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
             save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
-            # What is learned without labels may make published features worse: is it so?
+            # Training without labels may make published features worse: measured first, to compare.
             first=cfg.init_from is not None and not cfg.needs_labels,
         )
         checks.check_length(cfg, found.steps, found.warmup, found.cooldown)

@@ -16,7 +16,7 @@ Array = TypeVar("Array", jax.Array, np.ndarray)
 
 SOFTMAX = config.Loss()
 EFFECTIVE = 0.9999  # the usual beta of the effective number
-RESOLVED = 1e-5  # least std of numbers, in units of their mean: float32 has to tell them apart
+RESOLVED = 1e-5  # smallest std, relative to the mean, that float32 resolves
 
 
 def cross_entropy(
@@ -31,7 +31,7 @@ def cross_entropy(
 
     Args:
       logits: (B, K) float32.
-      labels: (B,) int32 in [0, K), or (B, K) float32: what share of the example is each class.
+      labels: (B,) int32 in [0, K), or (B, K) float32: the share of each class in the example.
       loss: softmax; sigmoid: binary cross-entropies summed over classes, the loss of the paper's
         ImageNet-21k and JFT pre-training (vision_transformer issue 34); focal: the softmax's
         weighted by (1 - p)^gamma; logit_adjusted: softmax with `log_shares`; emd: of classes in
@@ -141,8 +141,8 @@ def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False
 
     Args:
       logits: (B, K) float32.
-      labels: as in `cross_entropy`; of shares, the class with the largest counts.
-      several: whether any class with a share counts.
+      labels: as in `cross_entropy`; with shares, the class with the largest is correct.
+      several: whether any class with a share is correct.
     """
     if several:
         best = jnp.argmax(logits, axis=-1)[:, None]
@@ -153,8 +153,8 @@ def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False
 def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The rank of the true class among the logits, (B,) int32; 0 is correct.
 
-    Ties go to the lower class index, as in argmax, so that top-1 of a constant output is that of
-    class 0 and no more. An output with a NaN ranks last.
+    Ties go to the lower class index, as in argmax, so a constant output only counts as class 0. An
+    output with a NaN ranks last.
     """
     own = jnp.take_along_axis(logits, labels[:, None], axis=-1)
     earlier = jnp.arange(logits.shape[-1])[None, :] < labels[:, None]
@@ -175,7 +175,7 @@ class ClassCounts(NamedTuple):
 
     @property
     def log_shares(self) -> np.ndarray:
-        """The logarithm of each class's share of the images; one without any counts as one."""
+        """The logarithm of each class's share of the images; an empty class counts as one image."""
         return np.log(np.maximum(self.images, 1) / self.images.sum())
 
     def weights(self, asked: Sequence[str]) -> np.ndarray:

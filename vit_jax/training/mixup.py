@@ -2,14 +2,15 @@
 
 Mixup blends them (Zhang et al. 2018), CutMix puts a box of one into the other (Yun et al. 2019).
 
-As in big_vision, one ratio serves the whole batch, and of each blend it is the larger part that
-counts as the row's own. Rows are blended with their neighbor, 2i with 2i + 1, instead of with the
-row before: where a device holds an even number of rows nothing moves between devices, where it does
-not the result is the same, and a microbatch made of whole pairs blends what the whole batch would.
-The price: a pair of images gives both of its two blends, so a batch has half as many pairs.
+As in big_vision, the whole batch shares one ratio, and a row's own image is the larger part of its
+blend. Rows 2i and 2i + 1 are blended with each other, instead of each row with the one before:
+nothing moves between devices that hold an even number of rows (the result does not depend on it),
+and a microbatch of whole pairs is blended as in the whole batch. The price: both blends of a pair
+show the same two images, so a batch has half as many different pairs.
 
-The box of CutMix is drawn as in timm: its share of the image follows Beta(p, p), its center is
-anywhere, and what stands out is cut off, in the labels too. With both, every step tosses a coin.
+The box of CutMix is drawn as in timm: its area follows Beta(p, p), its center is uniform over the
+image, and the part outside the image is cut off, in the labels too. With both set, each step picks
+one at random.
 """
 
 from typing import NamedTuple
@@ -48,7 +49,7 @@ def draw_mix(seed: int, step: jax.Array, train: config.Train, size: tuple[int, i
     cut = _cut(key, train.cutmix, size)
     if blended is None:
         return cut
-    # 1 draws the box and 2 the coin, so that mixup beside CutMix leaves the boxes as they were.
+    # Key 1 draws the box, key 2 the choice: mixup beside CutMix then leaves the boxes unchanged.
     coin = jax.random.bernoulli(jax.random.fold_in(key, 2))
     return Mix(
         jnp.where(coin, cut.labels, blended.labels), jnp.where(coin, cut.pixels, blended.pixels)
@@ -68,7 +69,7 @@ def _cut(key: jax.Array, p: float, size: tuple[int, int]) -> Mix:
         along = (place >= center - half) & (place < center + half)
         inside = inside & jnp.expand_dims(along, (1 - axis, 2))
     outside = 1 - inside.astype(jnp.float32)
-    # The share of the box as it was cut off, as timm's correct_lam has it.
+    # The share of the box inside the image, as with timm's correct_lam.
     return Mix(jnp.mean(outside), outside)
 
 

@@ -30,8 +30,8 @@ def create_optimizer(
     """Clip, moments and decoupled weight decay as one optax chain.
 
     Its updates are to be scaled by minus the learning rate, so weight decay is multiplied by it
-    too (AdamW's form; AugReg, section 3.3). Where groups have a decay of their own, there is none
-    in the chain, nor where it follows a schedule: `trainable` adds it to the updates.
+    too (AdamW's form; AugReg, section 3.3). Weight decay that differs by group or follows a
+    schedule is not in the chain: `trainable` adds it to the updates.
 
     Args:
       optimizer: options of the run.

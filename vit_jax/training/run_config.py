@@ -107,7 +107,7 @@ def _located(cfg: config.Config) -> config.Config:
         return os.path.abspath(storage.given_path(option, path))  # noqa: PTH100 (no links)
 
     def weights(reference: str | None) -> str | None:
-        # A path goes before a published name, as it does where weights are looked for.
+        # An existing path takes precedence over a published name, as in `weights.resolve`.
         path = None if reference is None or "://" in reference else storage.as_path(reference)
         return os.path.abspath(path) if path and path.exists() else reference  # noqa: PTH100
 
@@ -126,7 +126,7 @@ def _located(cfg: config.Config) -> config.Config:
 def complete(cfg: config.Config) -> config.Config:
     """Fills in the sizes of the model variant and the names of the splits.
 
-    Splits of a folder of images are called as the folders that are there. Raises ConfigError.
+    Splits of a folder of images are named after its subfolders. Raises ConfigError.
     """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     check_config(cfg)

@@ -28,7 +28,7 @@ STEPS, EXAMPLES = 4, 1_281_167  # steps of a round; images of an epoch, for the 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """A test without a difference.
+    """The result of a test that found no difference.
 
     Attributes:
       devices: how many devices were examined.

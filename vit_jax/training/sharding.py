@@ -37,8 +37,8 @@ RING = 16
 def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
     """The ('data', 'zero', 'fsdp') mesh over all devices, neighbors sharing parameters.
 
-    `data` and `zero` are as equal as divisors allow, `zero` at most RING: on a torus each is then a
-    ring or several, and along rings TPUs scatter what they reduce.
+    `data` and `zero` are as equal as divisors allow, `zero` at most RING: on a torus each axis is
+    then one or more rings, along which TPUs can reduce-scatter.
     """
     devices = jax.devices() if devices is None else devices
     copies = len(devices) // fsdp
@@ -46,7 +46,7 @@ def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
     if zero > RING:
         zero = _divisor(copies, RING)
     shape = (copies // zero, zero, fsdp)
-    # Without splitting, fsdp=8 would not do on the 4 x 4 chips of a v5e-16.
+    # Without splitting, fsdp=8 would fail on the 4 x 4 chips of a v5e-16.
     grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     # Whatever jax's default is: on Explicit axes (jax 0.12) every operand that is joined to a
     # sharded one, such as the class token, needs that sharding written out.
@@ -103,8 +103,8 @@ def placed(shapes: Tree, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...]
 def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding]) -> list[jax.Array]:
     """Copies arrays, each to its sharding in `places`.
 
-    One program makes all: each start of one takes its time, and on CPUs, processes can wait for
-    each other without end in the collectives of many small ones.
+    One program copies all arrays: every start of a program takes time, and on CPUs processes can
+    deadlock in the collectives of many small ones.
     """
     return _copier(tuple(places))(list(leaves))
 

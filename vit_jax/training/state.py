@@ -54,7 +54,7 @@ def create_state(
 def begin_with(
     state: State, params: models.Params, trainable: Trainable, objective: Objective
 ) -> State:
-    """Replaces parameters of a new state, the same in their average, and what follows from them.
+    """Replaces parameters of a new state, also in their average, and all that derives from them.
 
     `params` are numpy float32 arrays, nested by name, of some or all parameters; `trainable` is
     what trains. The objective's state begins anew: it may hold parameters, such as a teacher's.
@@ -94,7 +94,7 @@ def evaluated(state: State, options: config.Mesh, trainable: Trainable) -> model
 
 
 def _gathered(params: tree_utils.Tree, mesh: Mesh, options: config.Mesh) -> tree_utils.Tree:
-    """Splits parameters for computing alone; those that lie so already are not copied.
+    """Reshards parameters for the forward pass; those already in place are not copied.
 
     All others move together, while no other program runs (see `sharding.copied`).
     """

@@ -59,7 +59,7 @@ def create_step(
         measured = objective.summarize(measured, inputs)
         # Before clipping, which the optimizer does: the log shows what is compared with the limit.
         norm = optax.tree.norm(grads)
-        # Any number that is not finite makes the norm so, too: two scalars tell of all gradients.
+        # A single NaN or infinity makes the norm non-finite, so two scalars cover all gradients.
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
 
@@ -84,7 +84,8 @@ def create_step(
             for name, tree in new.items()
         }
         new["params"] = trainable.join(new["params"], state["params"])
-        # After a bad step too: batch and keys follow the step, so it would only be repeated.
+        # After a bad step too: batch and keys depend on the step, so the same step would fail
+        # again.
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
         shown = {name: value for name, value in measured.items() if value.ndim == 0}
@@ -250,8 +251,8 @@ def compile_step(
     }
     teacher_params = None if teacher is None else teacher.shapes(mesh, cfg.mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
-    # Left to itself, the compiler may return the state placed in another way than the next call of
-    # the compiled program takes it.
+    # Otherwise the compiler may return the state in a sharding that the next call of the compiled
+    # program does not accept.
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):
         lowered = jitted.lower(target, batch, teacher_params)

@@ -45,7 +45,7 @@ class Teacher:
     def apply(
         self, params: models.Params, images: jax.Array, mix: mixup.Mix | None, mesh: config.Mesh
     ) -> dict[str, jax.Array]:
-        """`logits` and what lies before them; nothing differentiates by `params`.
+        """`logits` and the intermediates before them; no gradient reaches `params`.
 
         Args:
           params: as from `put`, in a step.

@@ -153,7 +153,8 @@ class Trainable:
         """Training FLOPs per image as a multiple of forward FLOPs (3.0 if nothing is frozen).
 
         One forward; backward, the layers from the first that trains on (all of them where they are
-        a loop), and the gradients of the matrices that train. Adapters take three passes of theirs.
+        a loop), and the gradients of the matrices that train. Adapters add three passes of their
+        own.
         """
         if self.specs is None:
             return 3.0
@@ -267,7 +268,8 @@ def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarr
         elif options.only:
             allowed = only[name]
         else:
-            # With adapters trains all that no base has: a new head, the objective's parameters.
+            # With adapters, what the base lacks trains whole: a new head, the objective's
+            # parameters.
             allowed = np.full(count, not adapters or name.startswith((*HEAD, f"{OBJECTIVE}/")))
         return allowed & ~frozen[name]
 

@@ -1,8 +1,7 @@
 """Adapter folders: the trained parameters of a run, loaded together with its base.
 
-`adapter.json` holds the run's config, which names the base, its classes, a digest of what was
-frozen, and one of the folder itself: of these fields and of the arrays by our names in
-`model.safetensors`.
+`adapter.json` holds the run's config, which names the base; its classes; a digest of the frozen
+parameters; and a digest of the folder, over these fields and the arrays in `model.safetensors`.
 """
 
 import hashlib
@@ -57,8 +56,8 @@ def read_arrays(
 ) -> dict[str, np.ndarray]:
     """Reads the arrays by name; raises WeightsError unless they match `shapes`.
 
-    Also raises where arrays or `fields` are not as they were written. Warns of a folder that an
-    older version wrote, which cannot tell.
+    Also raises if arrays or `fields` have changed since they were written. Warns of a folder by an
+    older version, which has no digest.
     """
     arrays = readers.open_arrays(path / writers.FOLDED)
     wanted = {name: tuple(leaf.shape) for name, leaf in shapes.items()}

@@ -312,8 +312,8 @@ def fixed_positions(spec: mapping.ModelSpec) -> np.ndarray | None:
 class AnySize(models.Classifier):
     """A classifier whose `apply` takes images of other sizes too, multiples of its patches.
 
-    Position embeddings are resized as in fine-tuning; rotary ones are those of the size. Each size
-    is a program of its own under `jit`.
+    Position embeddings are resized as in fine-tuning; rotary ones are computed for the size. Each
+    size is a program of its own under `jit`.
     """
 
     def apply(
@@ -371,7 +371,7 @@ def _matrices(model: AnySize, size: tuple[int, int]) -> dict[str, np.ndarray]:
         if "position/" in name and leaf.ndim > 1:
             rows = np.eye(leaf.shape[-2])
             matrix, _ = positions(name, rows, spec, target)
-            if not np.array_equal(matrix, rows):  # as many patches may be another grid
+            if not np.array_equal(matrix, rows):  # equally many patches may form another grid
                 found[name] = matrix.astype(np.float32)
         elif leaf.shape != others[name].shape:
             raise config.ConfigError(

@@ -282,7 +282,7 @@ def normal(model: config.Model) -> config.Model:
         changed |= {"activation": default.activation, "gelu": default.gelu}
     if model.activation != "gelu":
         changed["gelu"] = default.gelu
-    if model.layer_scale is not None:  # what it was at first
+    if model.layer_scale is not None:  # its value before training
         changed["layer_scale"] = 1.0
     if model.representation_size is None:
         changed["representation_activation"] = default.representation_activation
@@ -335,7 +335,7 @@ def _read_back(
     lines: tuple[str, ...] = ()
     try:
         back = family.read_spec(specs, Hints(files=files))
-    except WeightsError:  # as for positions of no square: then whoever reads it must give the size
+    except WeightsError:  # such as for positions of no square: the reader must then give the size
         back = family.read_spec(specs, Hints(files=files, image_size=size))
         lines = (f"data.image_size={config.show(size)}: not stored in this format",)
     back = importing.with_head(back, metadata)
@@ -348,7 +348,7 @@ def _read_back(
         written, found = normal(written), normal(found)
     for key in keys:
         value, other = getattr(written, key), getattr(found, key)
-        if key == "heads" and other is None:  # whoever reads it is asked for them
+        if key == "heads" and other is None:  # the reader has to give them
             lines += (f"model.{key}={config.show(value)}: not stored in this format",)
         elif value != other:
             raise WeightsError(_difference(key, value, other, kind, folder=folder))

@@ -33,8 +33,8 @@ FILTERS = {
 }
 HEADLESS = "the file contains no head; it starts at zero"
 NO_HEAD: Mapping[str, str] = {"head/kernel": HEADLESS, "head/bias": HEADLESS}
-# How the reason begins where a file names pixels that nothing here makes: refused unless the user
-# says what to do in their place.
+# Prefix of the reason if a file needs preprocessing that this package lacks: refused unless the
+# user sets a replacement.
 NOT_OFFERED = "not offered: "
 NO_SIZE = (
     "contains no position embeddings; give the image size: --config.data.image_size=HEIGHT,WIDTH"

@@ -89,7 +89,7 @@ class _Walker:
                     raise ValueError(f"{key[:80]!r} occurs twice")
                 keys.add(key)
                 yield from self.arrays(f"{path}/{key}" if path else key, depth + 1)
-        elif kind == "array":  # a list of a Flax tree would be a map: what is here is a counter's
+        elif kind == "array":  # Flax stores lists as maps: an array here belongs to a counter
             for number in range(value):
                 yield from self.arrays(f"{path}/{number}" if path else str(number), depth + 1)
         elif kind == "extension":

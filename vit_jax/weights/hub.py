@@ -47,7 +47,7 @@ CHUNK = 2**20
 TRIES = 3
 TIMEOUT = 30.0  # seconds without a byte
 SIZE_TOLERANCE = 0.03  # tables print sizes rounded
-# Failures that no other try mends.
+# Failures that another try does not fix.
 FINAL = (socket.gaierror, ConnectionRefusedError, ssl.SSLError, ValueError)
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
 UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
@@ -143,12 +143,12 @@ class _CachedFile:
             state = readers.read_json(self.state)
         except WeightsError:  # damaged
             return 0, {}
-        # A part can only be gone on with where the server can say that its file is the same.
+        # A part can be resumed only if the server can say that its file is unchanged.
         return (self.part.stat().st_size, state) if state.get("validator") else (0, {})
 
 
 class _BrokenOff(Exception):
-    """A failure that another try may mend."""
+    """A failure that another try may fix."""
 
 
 class _Missing(WeightsError):
@@ -185,7 +185,7 @@ def _bring(
             if one.url not in source.optional:
                 raise
         finally:
-            if not one.known()[0]:  # what cannot be gone on with is not kept
+            if not one.known()[0]:  # a part that cannot be resumed is not kept
                 one.part.unlink(missing_ok=True)
                 one.state.unlink(missing_ok=True)
 
@@ -259,7 +259,7 @@ def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> http.cl
     if here:
         headers |= {"Range": f"bytes={here}-", "If-Range": state["validator"]}
     local = urllib.parse.urlsplit(url).hostname in LOCAL
-    # Nobody's proxy leads to this machine itself.
+    # No proxy for this machine's own addresses.
     proxies = [urllib.request.ProxyHandler({})] if local else []
     opener = urllib.request.build_opener(Redirects, *proxies)
     address = shown(url)
@@ -303,7 +303,7 @@ def _token() -> str:
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows only where the first address could have been."""
+    """Follows redirects only to addresses that could have been requested themselves."""
 
     def redirect_request(
         self,
@@ -335,7 +335,7 @@ def _length(response: http.client.HTTPResponse) -> int | None:
 
 
 def _check_size(one: _CachedFile, total: int | None, start: int) -> None:
-    """Raises WeightsError for a file that is too large, has no room, or is not of its size."""
+    """Raises WeightsError for a file above the limit, the free space or its published size."""
     if total is None:
         return
     shown, free = one.shown, shutil.disk_usage(one.path.parent).free
@@ -357,7 +357,7 @@ def _check_size(one: _CachedFile, total: int | None, start: int) -> None:
 def _is_whole(one: _CachedFile) -> bool:
     """Whether a part is a complete file of its kind, not the HTML page of a proxy.
 
-    A table does not tell its last byte.
+    A table does not show whether it is complete.
     """
     kind = one.path.suffix.lower()
     if kind == ".csv":
@@ -415,7 +415,7 @@ def cache_path(url: str) -> pathlib.PurePosixPath:
     for segment in segments:
         if not SEGMENT.fullmatch(segment):
             raise WeightsError(f"{shown(url)}: {segment[:80]!r} cannot be the name of a file")
-    if parts.query:  # part of what the file is, but perhaps secret
+    if parts.query:  # part of the identity of the file, but perhaps secret
         segments.insert(-1, _short(parts.query))
     return pathlib.PurePosixPath(*segments)
 
@@ -441,7 +441,7 @@ def mirrored(url: str) -> str:
 def _verify_file(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
     """Raises WeightsError if the file `path` of a cache has a wrong digest.
 
-    It has to have its published digest or else, as the lock file says, that of its first check.
+    It must have its published digest or, without one, that of its first check in the lock file.
     """
     name, stat = path.relative_to(root).as_posix(), path.stat()
     state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}

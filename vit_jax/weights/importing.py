@@ -47,7 +47,7 @@ CHUNK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.(\d+\.)")
 # Of several models in a file: the evaluated one before the trained one, moments last.
 BETTER = {"params", "target", "teacher", "ema"}  # or a word of it, as in model_ema
 WORSE = re.compile(r"(?:^|[./])(?:student|mu|nu|opt_state|optimizer|state|exp_avg\w*)(?=[./])")
-# Forms of a layer other than its weight, by which nothing can be computed as it stands.
+# Forms of a layer that need another step before a model can use them.
 FORMS = (
     (r"lora_[AB]|lora_(?:up|down)|base_layer",
      "LoRA beside its layers; merge them first (PEFT: merge_and_unload)"),
@@ -155,7 +155,7 @@ def assumptions(
 
 
 def _check_offered(inferred: mapping.ModelSpec, settled: set[str]) -> None:
-    """Raises WeightsError for pixels of the authors that nothing here makes."""
+    """Raises WeightsError for preprocessing of the authors that this package lacks."""
     for key, why in inferred.assumed.items():
         if key not in settled and why.startswith(NOT_OFFERED):
             other = f"{key}={config.show(config.get(inferred, key))}"
@@ -267,7 +267,7 @@ def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
             there = sorted(folder.iterdir())
             unread = [path.name for path in there if path.suffix.lower() in readers.UNREAD]
             if unread:
-                readers.open_arrays(folder / unread[0])  # which says why not
+                readers.open_arrays(folder / unread[0])  # which raises with the reason
             if files := [one.name for one in there if readers.is_weights(one)]:
                 shown = ", ".join(files[:3]) + ", ..." * (len(files) > 3)
                 raise WeightsError(f"{path}: holds {shown}; name the file")

@@ -1,6 +1,6 @@
 """Type-checked fields of JSON files next to weights; each function raises WeightsError.
 
-A field that is null is as one that is missing, as in timm and transformers.
+A null field counts as missing, as in timm and transformers.
 """
 
 import sys

@@ -36,7 +36,7 @@ READ = {
     *("modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern"),
     *("revision", "runtime_config", "target_modules", "task_type", "use_rslora"),
 }
-# How A and B began; of the other ways, most change the base too.
+# Initializations of A and B; most others change the base too.
 INITIAL = (None, True, False, "gaussian", "orthogonal")
 OTHER = re.compile(r"(?:^|\.)(?:lora|ia3|vera|hada|lokr|oft|boft|prompt)_\w+(?:\.|$)")
 LARGEST = 1e9  # of alpha, which JSON may write with more digits than a float has

@@ -26,7 +26,7 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
       repository: `USER/NAME` on the Hub, made if it does not exist.
       public: whether everybody sees a repository that is made; one that exists stays as it is.
 
-    Raises WeightsError, in one line; what was there before is kept then.
+    Raises WeightsError, in one line; the repository then stays as it was.
     """
     path = storage.given_path("push", folder, remote=False)
     if not REPOSITORY.fullmatch(repository) or ".." in repository:

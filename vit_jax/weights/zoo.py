@@ -58,7 +58,7 @@ class PublishedFile(hub.Download):
       top1: accuracy on ImageNet, after fine-tuning if it was not trained on ImageNet; of one that
         comes with the package, on its own data.
       license: as its publisher names it; empty for Google's, which is apache-2.0.
-      access: `gated` if its publisher wants to be asked, `bundled` if it comes with the package.
+      access: `gated` if its publisher requires a request, `bundled` if it comes with the package.
     """
 
     layout: str

@@ -78,7 +78,7 @@ def test_a_folder_of_one_photo_in_two_classes(tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "20 readable images show one picture" in out
     assert "20 images have copies in another class: no model can be right" in out
-    assert "(100%) are in another split too: accuracy on them is memory" in out
+    assert "(100%) are in another split too: accuracy on them is memorization" in out
 
 
 @pytest.mark.parametrize(

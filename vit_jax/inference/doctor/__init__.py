@@ -15,4 +15,4 @@ KINDS = {
     "aspect": "very long or tall",
     "mode": "pixels are stored in another way than in most images",
 }
-LEFT_OUT = ("broken", "conflict", "leak", "copy")  # the others want a look
+LEFT_OUT = ("broken", "conflict", "leak", "copy")  # look at the others first

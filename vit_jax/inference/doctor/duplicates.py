@@ -2,8 +2,8 @@
 
 Near duplicates have perceptual hashes (`data.prepare.dedup`: the signs of the 64 lowest frequencies
 of a cosine transform, as pHash) that differ in at most BITS bits, small gray pixels that correlate,
-and features with a large cosine. That takes more than the hashes that `prepare` compares, and so
-finds crops: features confirm what pixels suggest.
+and features with a large cosine. These bounds are wider than those of `prepare`, so that crops are
+found too: features confirm what pixels suggest.
 
 Two hashes that differ in 10 bits agree in at least two of BANDS = 12 groups of bits, so only images
 that do are compared: 66 pairs of groups, of 10 or 11 bits each.

@@ -23,7 +23,7 @@ SIDE = 112  # pixels of a picture
 SHOWN = 24  # pictures of a kind
 GROUPS, MEMBERS = 12, 6  # of copies
 CLASSES = 40  # rows of the table
-IMBALANCED = 3.0  # images of the largest class for each of the smallest: said from here on
+IMBALANCED = 3.0  # ratio of the largest to the smallest class from which it is reported
 
 
 def summarize(found: e.Examination) -> list[str]:
@@ -40,7 +40,7 @@ def summarize(found: e.Examination) -> list[str]:
     for split, (shared, total) in leaks(found).items():
         lines.append(
             f"{shared:,} of {total:,} images of {split} ({shared / total:.0%}) are in another "
-            "split too: accuracy on them is memory"
+            "split too: accuracy on them is memorization"
         )
     if conflicts := len(found.findings["conflict"]):
         lines.append(f"{conflicts:,} images have copies in another class: no model can be right")
@@ -150,7 +150,7 @@ def describe(found: e.Examination) -> list[tuple[str, str, str, str]]:
 
 
 def _shown(shown: int, count: int, rest: str = "") -> str:
-    """What is said of a part; `rest` tells where the whole is."""
+    """How many of all are shown; `rest` says where the others are."""
     return "" if shown == count else f"{shown:,} of {count:,}{rest}"
 
 

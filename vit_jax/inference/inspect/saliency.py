@@ -1,4 +1,4 @@
-"""Where a model looked for one class: four maps of an image, and the curves that test them.
+"""Which parts of an image speak for a class: four maps, and the curves that test them.
 
     gradient rollout      Chefer et al. 2021 (ICCV): attention times gradient, through all layers
     Grad-CAM              Selvaraju et al. 2017, of the tokens that the last layer attends to
@@ -75,8 +75,7 @@ class Explanation:
       maps: (rows, columns) float64 by name; more is more salient. Without `gradient rollout` and
         `rollout` where tokens do not attend to each other.
       pixels: (H, W) float32, integrated gradients summed over channels.
-      gap: what the integrated gradients add up to less than the logit exceeds that of a black
-        image.
+      gap: the sum of the integrated gradients minus `rise`.
       rise: by how much the logit exceeds that of a black image.
       curves: by name of the map, and of random orders, whose mean it is.
     """
@@ -167,7 +166,7 @@ def _model(opened: loading.LoadedModel) -> models.Classifier:
 def find_class(classes: tuple[str, ...], name: str | int) -> int:
     """The output with a name, else with an index; raises ConfigError.
 
-    Letters may be of either case, and one of several names between commas is enough.
+    Case does not matter, and one of several names between commas is enough.
     """
     if isinstance(name, bool) or not isinstance(name, str | int):
         raise config.ConfigError(f"--class={name!r}: must be the name or the index of a class")

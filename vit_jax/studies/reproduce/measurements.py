@@ -12,7 +12,7 @@ from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
 from vit_jax.studies.reproduce.exhibit import CORE_DAYS, EXAFLOPS, HELD_OUT, Score, TableRun
 from vit_jax.utils import intervals
 
-# What is there of the runs of a table, by directory.
+# The stored runs of a table, by directory.
 Found = Mapping[str, StoredRun | StoredTransfer | None]
 
 

@@ -58,7 +58,7 @@ class TablePlan:
     Attributes:
       table: a table or figure of the paper.
       workdir: the folder of all runs.
-      found: what is there of each run, by directory.
+      found: the stored results of each run, by directory.
       planned: the runs in the order to run them, by directory.
     """
 

@@ -1,15 +1,15 @@
-"""DINO: a student learns the answers that its own average, the teacher, gives to other views.
+"""DINO: a student learns the outputs of its own average, the teacher, for other views.
 
 After Caron et al. (2021) and the authors' code (facebookresearch/dino, Apache-2.0). Both networks
 assign views of an image to K prototypes. The teacher sees two large views, the student those and
-several small ones, and learns the teacher's assignment of every view but its own. What keeps all
-images from the same answer looks at the batch as a whole: the mean of the teacher's logits, which
-is subtracted, or Sinkhorn-Knopp, which shares prototypes evenly among images (SwAV, DINOv2).
+several small ones, and learns the teacher's assignment of every view but its own. Two remedies keep
+all images from the same assignment, both over the whole batch: the mean of the teacher's logits is
+subtracted, or Sinkhorn-Knopp shares prototypes evenly among images (SwAV, DINOv2).
 
 With `patch_loss`, the student sees some large views with masked patches, and learns the teacher's
-answers to those patches too, after iBOT (Zhou et al. 2022; bytedance/ibot, Apache-2.0) and DINOv2.
-With `gram`, the cosines between the student's patches stay near those of an earlier teacher, after
-the paper of DINOv3 (Siméoni et al. 2025).
+assignment of those patches too, after iBOT (Zhou et al. 2022; bytedance/ibot, Apache-2.0) and
+DINOv2. With `gram`, the cosines between the student's patches stay near those of an earlier
+teacher, after the paper of DINOv3 (Siméoni et al. 2025).
 
 B images, V views (the large ones first), K prototypes, D features; P patches of a large view, of
 which M at most are masked.
@@ -49,8 +49,8 @@ GRAM = "gram"  # the earlier teacher, in the state, and how far patches are from
 ITERATIONS = 3  # of Sinkhorn-Knopp, as in SwAV and DINOv2
 HIGHEST = jax.lax.Precision.HIGHEST
 
-# Of the blocks of a mask: the range of their aspect, and after how many draws in a row that do not
-# fit a mask is done, as in iBOT; and how many are drawn in all.
+# Blocks of a mask: the range of their aspect ratio, the misfits in a row that end a mask (as in
+# iBOT), and the draws in all.
 ASPECTS, MISSES, DRAWS = (0.3, 1 / 0.3), 10, 100
 
 # Below these shares of their maximum, measures indicate collapse.
@@ -384,13 +384,13 @@ class Dino(Objective):
     def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
         """Measures of how much images differ in the teacher's outputs and features.
 
-        `mean_entropy` is that of its mean answer, `teacher_entropy` the mean of its answers'; their
-        difference, what an answer tells of the image, is shown as `information`, relative to the
-        most there can be. `feature_std` is the deviation of a feature of length-1 vectors, times
-        the root of D: 1 at best. `rank` is the number of directions in which features spread, by
-        the squared eigenvalues of their covariance: a lower bound of RankMe's kind. `prototypes`
-        are those that come first for some image of the batch. `collapsed` are the steps in a row in
-        which images do not differ.
+        `mean_entropy` is the entropy of the teacher's mean output, `teacher_entropy` the mean
+        entropy of its outputs; their difference, the information in an output about its image, is
+        shown as `information`, relative to its maximum. `feature_std` is the deviation of a feature
+        of length-1 vectors, times the root of D: 1 at best. `rank` is the number of directions in
+        which features spread, by the squared eigenvalues of their covariance: a lower bound of
+        RankMe's kind. `prototypes` counts those that rank first for some image of the batch,
+        `collapsed` the steps in a row in which images do not differ.
         """
         mean = measures["targets"]
         spread = jnp.maximum(-jnp.sum(jax.scipy.special.xlogy(mean, mean)), 0.0)
@@ -588,8 +588,8 @@ def mask(
 def sinkhorn(logits: jax.Array, counts: jax.Array | None = None) -> jax.Array:
     """Assignments (N, K) of N views to K prototypes, by logits of the same shape.
 
-    Each view's add up to 1, each prototype's to about N / K. In logarithms, which nothing
-    overflows. With `counts` (N, 1) bool, prototypes are shared among these views alone.
+    Those of a view sum to 1, those of a prototype to about N / K. Computed in logarithms, which do
+    not overflow. With `counts` (N, 1) bool, prototypes are shared among these views alone.
     """
     where = None if counts is None else jnp.broadcast_to(counts, logits.shape)
     for _ in range(ITERATIONS):

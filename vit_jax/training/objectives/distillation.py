@@ -1,8 +1,8 @@
 """Distillation: a student matches the outputs of a frozen teacher for the same pixels.
 
 The teacher sees every image as the student does, after crops, flips, mixup and CutMix (Beyer et al.
-2022), resized to its own size and normalized as it was trained. What they are compared by fits any
-two widths: logits by the Kullback-Leibler divergence at a temperature (Hinton et al. 2015),
+2022), resized to its own size and normalized as it was trained. All comparisons fit any two widths:
+logits are compared by the Kullback-Leibler divergence at a temperature (Hinton et al. 2015),
 features by the cosines between the images of a batch (Tung and Mori 2019), tokens by those between
 the patches of an image.
 """
@@ -26,7 +26,7 @@ MEASURE = "distillation"
 class Distillation(Supervised):
     """The loss against labels, mixed with the distance of the student's outputs from a teacher's.
 
-    Between features, that distance is one of the whole batch.
+    The distance between features is one number for the whole batch.
     """
 
     measures = (*Supervised.measures, MEASURE)
@@ -41,7 +41,7 @@ class Distillation(Supervised):
             check_teacher(setup.cfg, setup.model, setup.teacher)
 
     def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> dict[str, Tree]:
-        """Loss and correctness of each image, and its distance from the teacher's or features."""
+        """Loss and correctness of each image, and its distance from the teacher, or features."""
         outputs, out = self.classify(params, batch, inputs)
         assert self.teacher is not None
         assert inputs.teacher is not None

@@ -1,9 +1,9 @@
 """Masked autoencoding (He et al. 2022, MAE): the pixels of patches that the encoder did not see.
 
 The encoder computes on the kept patches alone, so an image costs a fraction of a supervised one; a
-decoder with mask tokens in place of the others predicts the pixels of all, and those of the patches
-left out count. Every image keeps equally many, so each weighs the same on whatever device and in
-whatever microbatch it is.
+decoder with mask tokens in place of the others predicts all pixels, and the loss counts those of
+the patches left out. Every image keeps the same number, so it weighs the same on any device and in
+any microbatch.
 
 Letters as in `models.layers`; h w are height and width of a patch, K of an image's patches are
 kept.
@@ -77,7 +77,7 @@ def ranks(keys: jax.Array, patches: int) -> jax.Array:
     """The place of each patch in a random order, (B, P) int32; the first K are kept.
 
     Args:
-      keys: (B,), one for each image, of which alone its order is a function.
+      keys: (B,), one for each image, which alone determines its order.
       patches: P, of an image.
     """
     return jax.vmap(lambda key: jax.random.permutation(key, patches).astype(jnp.int32))(keys)

@@ -1,10 +1,10 @@
 """Masked patch prediction (ViT, appendix B.1.2): corruption of patches, targets and loss.
 
-The paper corrupts 50 % of the patches. Here that is a fixed number of each image, the nearest whole
-one, and so are the shares that become the mask token, another patch, or stay: every image then
-weighs the same, on whatever device and in whatever microbatch it is, and only patches that count go
-through the head. Which ones is drawn; `another` is any other patch of the same image, and patches
-that were corrupted may stand in for others, by their embedding as it was.
+The paper corrupts 50 % of the patches. Here that is the same number in every image, rounded, and so
+are the numbers of patches that become the mask token, become another patch, or stay: every image
+then weighs the same on any device and in any microbatch, and only corrupted patches go through the
+head. Which patches is random. Another patch is any other one of the same image, by its uncorrupted
+embedding.
 
 Everything here is a function of arrays. Patches are in raster order; P patches of an image, M of
 them corrupted, h w their height and width in pixels, T parts of a patch that have a color.
@@ -81,7 +81,7 @@ def corrupt(keys: jax.Array, patches: int, masked: config.MaskedPatches) -> dict
     """Draws the corrupted patches of each image and how each is corrupted.
 
     Args:
-      keys: (B,), one for each image, of which alone the rest is a function.
+      keys: (B,), one for each image, which alone determines the rest.
       patches: P, of an image.
       masked: rate and split.
 

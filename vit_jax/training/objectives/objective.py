@@ -77,11 +77,12 @@ class Objective:
     Attributes:
       needs_labels: whether it learns from labels; without, data need none and the model no head.
       measures: names of the numbers that are logged beside the loss, as `summarize` returns them.
-      shown: those of them that stand in every line of the log.
-      averages: whether it learns from the average of the parameters, its teacher: that is then
-        kept without `train.ema` too, and what `evaluate`, `embed`, `convert` and fine-tuning take.
-      waits: the steps after which parameters begin to train, by the beginning of their names; until
-        then they have no moments and do not decay.
+      shown: those of them in every line of the log.
+      averages: whether it learns from the average of the parameters, its teacher. The average is
+        then kept even without `train.ema`, and `evaluate`, `embed`, `convert` and fine-tuning use
+        it.
+      waits: the steps before parameters start to train, by prefix of their names; until then they
+        have no moments and do not decay.
       whole_batch: whether `loss` compares images with each other; its outputs are then floats.
       rows_together: rows of a batch that stay together in a microbatch.
     """
@@ -122,7 +123,7 @@ class Objective:
 
     @property
     def variants(self) -> list[tuple[tuple[View, ...], float]]:
-        """The views in every shape that steps have, and in which share of them; largest first.
+        """The views in each shape that occurs, with the share of steps that have it; largest first.
 
         Of several groups, the first alone may have several.
         """
@@ -157,7 +158,7 @@ class Objective:
     def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
         """The measures of a step, from the global batch's; scalars, () float32, are logged.
 
-        What is no mean over images, such as the entropy of a mean, is computed here.
+        Computes what is not a mean over images, such as the entropy of a mean.
         """
         return measures
 

@@ -40,7 +40,7 @@ class Supervised(Objective):
     def views(self) -> tuple[View, ...]:
         """The image, whole or as a padded sequence of patches (`data.aspect=native`).
 
-        Whole ones may be others at first (`data.phases`).
+        The size of whole images may change during the run (`data.phases`).
         """
         patch = self.model.config.patch_size if self.cfg.data.aspect == "native" else None
         return (View("image", self.cfg.data, patch=patch, phases=self._phases),)
@@ -78,7 +78,7 @@ class Supervised(Objective):
         """Loss and, of classes, correctness of each image (B,), and the model's outputs by name."""
         cfg, mix = self.cfg, inputs.drawn
         images, labels = batch["image"], batch["label"]
-        if not self._augmentations:  # else they have normalized the pixels
+        if not self._augmentations:  # else `prepare` has normalized them
             images = normalization.normalize_pixels(images, cfg.data)
         if mix is not None:
             images = mixup.blend(images, mix.pixels)

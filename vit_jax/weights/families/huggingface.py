@@ -100,7 +100,7 @@ class HuggingFace(Family):
 
     Attributes:
       types: by model_type.
-      anchors: the array that a file begins with, below each prefix of the network, the last none.
+      anchors: the patch embedding under each prefix that the network may have, the last without.
       names: of the network's layers and arrays, below the prefix.
       outer: of those beside the network.
       biases: the parts whose bias a file may lack.
@@ -316,7 +316,7 @@ def read_classes(given: Fields, count: int) -> tuple[str, ...]:
 
 
 def read_loss(given: Fields, count: int | None) -> str | None:
-    """The loss by which transformers takes the outputs; None: softmax.
+    """The loss that transformers pairs with the outputs; None: softmax.
 
     Args:
       given: the fields of config.json.
@@ -408,7 +408,7 @@ def read_data(hints: Hints, size: Size, channels: int) -> tuple[config.Data, dic
     if type(resample) is not int or resample not in RESAMPLING:
         assumed["data.resampling"] = f"{NOT_OFFERED}resample={json_fields.shown(resample)}"
         resample = 2
-    if not written_processor(hints) and channels != 3:  # nobody says three means
+    if not written_processor(hints) and channels != 3:  # no file gives three means
         given = {**given, "image_mean": 0.5, "image_std": 0.5}
     mean, std = _normalization(given, channels)
     return config.Data(
@@ -465,7 +465,7 @@ def _normalization(given: Fields, channels: int) -> tuple[tuple[float, ...], tup
     mean, std = (0.0,), (1.0,)
     if given.get("do_normalize", True):
         mean, std = (json_fields.reals(given, key) for key in ("image_mean", "image_std"))
-    if channels == 1:  # three equal values say one
+    if channels == 1:  # three equal values count as one
         mean, std = _shortest(mean), _shortest(std)
     # Normalization applies to pixels from 0 to 255 times this factor.
     scaled = given.get("do_rescale", True)
