@@ -110,11 +110,6 @@ def test_table_6(row):
     assert entry.exaflops == pytest.approx(printed, rel=0.025)
 
 
-def test_table_6_is_all_there():
-    names = {f"pretrain/{spelled(r['model'])}-jft-{r['epochs']}ep" for r in table("Table 6")}
-    assert named("6", "pretrain/") == names
-
-
 @pytest.mark.parametrize(
     "row", table("Table 7"), ids=lambda r: f"{r['model']}-{r['pretrain_optimizer']}-{r['dataset']}"
 )
@@ -262,14 +257,15 @@ def test_resnets_try_the_setup_of_big_transfer():
     assert tried == {"R50x1", "R50x2", "R101x1", "R152x1", "R152x2", "R200x3"}
 
 
-def test_table_6_is_fine_tuned():
+def test_table_6_is_all_there_and_fine_tuned():
     targets = ("imagenet", "cifar10", "cifar100", "pets", "flowers")
     columns = {target: (target, "top-1") for target in targets} | {
         "imagenet_real": ("imagenet", "ReaL")
     }
-    found = set()
+    found, origins = set(), set()
     for row in table("Table 6"):
         model, origin = spelled(row["model"]), f"jft-{row['epochs']}ep"
+        origins.add(f"pretrain/{model}-{origin}")
         for column, (target, what) in columns.items():
             names = (f"finetune/{model}-{jft}-{target}" for jft in ("jft", f"jft{row['epochs']}ep"))
             (name,) = (
@@ -278,6 +274,7 @@ def test_table_6_is_fine_tuned():
             )  # fmt: skip
             assert result(every()[name], what, "6").value == row[column]
             found.add(name)
+    assert named("6", "pretrain/") == origins
     assert named("6", "finetune/") == found
     assert len(found) == 18 * 5
 

@@ -82,15 +82,23 @@ def test_three_preemptions_and_an_end(world):
 
 
 @pytest.mark.slow
-def test_the_budget_ends_it(world):
-    here = world(lives=[{"runs": ["70"] * 9}])
-    here.make_ready()
-    printed = here.tpu("supervise", *RUN, "--max-restarts=2", "--then-delete", "digits", code=70)
-    assert supervisor_lines(printed)[-1] == (
-        "exit code 70; no more of it after 2 restarts in a row (--max-restarts)"
-    )
-    assert (here.worker(0) / "attempts").read_text().count("attempt") == 3
-    assert here.calls()[-1][:4] == ["compute", "tpus", "queued-resources", "delete"]
+@pytest.mark.parametrize(
+    ("fails", "steady"),
+    [("run", []), ("run", ["--steady-seconds=0"]), ("create", ["--steady-seconds=0"])],
+)
+def test_the_budget_ends_it(world, fails, steady):
+    failures = {"queued-resources create": [LATER] * 9 if fails == "create" else []}
+    here = world(lives=[{"runs": ["70"] * 9}], failures=failures)
+    if fails == "run":
+        here.make_ready()
+    words = ["--max-restarts=2", *steady, "--then-delete", "digits"]
+    printed = here.tpu("supervise", *RUN, *words, code=70)
+    last = [line for line in supervisor_lines(printed) if "no more of it" in line]
+    assert len(last) == 1
+    assert last[0].endswith("no more of it after 2 restarts in a row (--max-restarts)")
+    if fails == "run":
+        assert (here.worker(0) / "attempts").read_text().count("attempt") == 3
+        assert here.calls()[-1][:4] == ["compute", "tpus", "queued-resources", "delete"]
 
 
 @pytest.mark.slow
@@ -100,17 +108,6 @@ def test_a_steady_run_renews_the_budget(world):
     script = here.checkout / "launch/tpu_supervise.sh"
     script.write_text(script.read_text().replace("RAN=$((SECONDS - began))", "RAN=5"))
     here.tpu("supervise", *RUN, "--max-restarts=1", "--steady-seconds=5", "digits")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fails", ["run", "create"])
-def test_without_steady_seconds_nothing_renews_the_budget(world, fails):
-    failures = {"queued-resources create": [LATER] * 9 if fails == "create" else []}
-    here = world(lives=[{"runs": ["70"] * 9}], failures=failures)
-    if fails == "run":
-        here.make_ready()
-    words = ["--max-restarts=2", "--steady-seconds=0", "digits"]
-    assert "no more of it after 2 restarts" in here.tpu("supervise", *RUN, *words, code=70)
 
 
 def noting_sleeps(here):
@@ -335,24 +332,26 @@ def test_a_permission_taken_away_while_it_runs_ends_it(world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("state", ["EXPLODED", "", "ACTIVE\nACTIVE", "<html>502</html>"])
-def test_a_state_that_is_not_known_is_polled_so_often(world, state):
-    here = world(lives=[{"states": [state]}])
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [
+        ("", "the request is ''"),
+        ("ACTIVE\nACTIVE", "the request is 'ACTIVE ACTIVE'"),
+        ("<html>502</html>", "the request is '<html>502</html>'"),
+        (None, "ACTIVE, its node 'HIDDEN UNKNOWN'"),
+    ],
+)
+def test_a_state_that_is_not_known_is_polled_so_often(world, state, shown):
+    node = [{"prints": "HIDDEN\tUNKNOWN\n"}] * (99 * (state is None))
+    lives = [{}] if state is None else [{"states": [state]}]
+    here = world(lives=lives, failures={"tpu-vm describe": node})
     printed = here.tpu("supervise", *RUN, "digits", code=70)
-    shown = state.replace("\n", " ")
     assert printed.splitlines()[-1] == (
-        f"tpu.sh: slice s: after 20 polls still a state that is not known: the request is '{shown}'"
+        f"tpu.sh: slice s: after 20 polls still a state that is not known: {shown}"
     )
-    assert len(here.calls("describe")) == 21  # the first one: there is no slice yet
+    if state is not None:
+        assert len(here.calls("describe")) == 21  # the first one: there is no slice yet
     assert not here.calls("delete")
-
-
-@pytest.mark.slow
-def test_a_node_in_a_state_that_is_not_known_is_polled_so_often(world):
-    strange = {"prints": "HIDDEN\tUNKNOWN\n"}
-    here = world(failures={"tpu-vm describe": [strange] * 99})
-    printed = here.tpu("supervise", *RUN, "digits", code=70)
-    assert "not known: ACTIVE, its node 'HIDDEN UNKNOWN'" in printed.splitlines()[-1]
 
 
 @pytest.mark.slow
