@@ -173,7 +173,7 @@ def test_features_are_measured_without_the_head(heads, tmp_path):
         found = vit_jax.evaluate(heads / "plain", some)
     assert {key.partition("/")[0] for key in found} == {"knn"}
     assert any(
-        f"{heads}/plain: features alone are measured, and not the head: data.eval_split=test: no "
+        f"{heads}/plain: only features are measured, not the head: data.eval_split=test: no "
         "class of the data is one of the head" in str(one.message) for one in told
     )  # fmt: skip
 
@@ -207,7 +207,7 @@ def test_a_kept_head_gives_rows_by_name(heads):
     with pytest.raises(config.ConfigError, match="set model.num_classes=2, as many as the data h"):
         begin(heads / "plain", ("cat", "fox"), outputs=4)
     _, notes = begin(heads / "sigmoid", NAMES)
-    assert notes[-1] == "head: was trained with loss.name=sigmoid, goes on with softmax"
+    assert notes[-1] == "head: was trained with loss.name=sigmoid, continues with softmax"
     with pytest.raises(config.ConfigError, match=r"^init_head=keep: .* set init_head=new$"):
         begin(heads / "plain", ("cat", "gnu"))
     with pytest.raises(
@@ -242,7 +242,7 @@ def test_a_teacher_teaches_by_name(heads):
         some, third = kernel(heads / "permuted", ("fox", "cat"))
     np.testing.assert_array_equal(some, plain[:, [3, 0]])
     assert third.digest != first.digest
-    with pytest.warns(AssumptionWarning, match="loss.name=sigmoid; its logits are taken by softm"):
+    with pytest.warns(AssumptionWarning, match="loss.name=sigmoid; its logits are used with soft"):
         kernel(heads / "sigmoid", NAMES)
     foreign = ("ant", "bee", "cow", "doe")
     with pytest.raises(
@@ -338,7 +338,7 @@ def test_one_output_is_no_certainty(tmp_path):
         _, found = chances(variant(tmp_path, rows=1))
     np.testing.assert_allclose(found, SIGMOID[:1], rtol=0, atol=1e-6)
     variant(tmp_path, rows=1, problem_type="regressio")
-    with pytest.raises(weights.WeightsError, match="problem_type='regressio': is unknown; of head"):
+    with pytest.raises(weights.WeightsError, match="problem_type='regressio': is unknown; single"):
         loading.load(tmp_path)
 
 

@@ -190,7 +190,7 @@ def test_a_run_learns_and_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
     before = loading.load(tmp_path / "oracle")
     kernel = np.asarray(before.params["head"]["kernel"])[:, 1:] * kept["std"][1] / 3
     np.testing.assert_allclose(initial.params["head"]["kernel"], kernel, rtol=1e-5)
-    assert any("trained with loss.name=mse, goes on with huber" in note for note in initial.notes)
+    assert any("trained with loss.name=mse, continues with huber" in note for note in initial.notes)
     classes = dataclasses.replace(scaled, loss=config.Loss())
     with pytest.raises(ConfigError, match="^init_head=keep: .* loss.name=mse, of which softmax"):
         loading.initial_params(classes, build.create_model(classes), ("tilt",))

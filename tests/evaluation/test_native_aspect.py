@@ -199,7 +199,7 @@ def test_the_python_api(trained, alone):
         opened.preprocess(names)
     first, _ = opened.apply(opened.params, opened.preprocess(names[0]))
     np.testing.assert_allclose(first[0], logits[0], atol=2e-5)
-    with pytest.raises(config.ConfigError, match="every shape has other ones; set pre_logits"):
+    with pytest.raises(config.ConfigError, match="their number differs; set pre_logits"):
         opened.embed(names, features="tokens")
 
 

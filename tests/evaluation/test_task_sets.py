@@ -110,7 +110,7 @@ def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-c/*: 94 sets are not in {root}, so they are left out "
         "(imagenet-c/gaussian_noise_1, imagenet-c/gaussian_noise_2, imagenet-c/gaussian_noise_3, "
-        f"...); run `vit_jax list --tasks --data-dir={root}`, which says how to have them"
+        f"...); run `vit_jax list --tasks --data-dir={root}`, which says how to get them"
     ]
 
 
@@ -375,5 +375,5 @@ def test_weights_of_others_need_no_images_of_their_own():
     }
     assert list(vit_jax.evaluate(TOKEN, options)) == ["fewshot/digits/2shot"]
     for own in ({"evaluation.probe": "self"}, {"evaluation.tasks": "imagenet-real"}):
-        with pytest.raises(ConfigError, match="brings no images; set --config.data.source"):
+        with pytest.raises(ConfigError, match="names no images; set --config.data.source"):
             vit_jax.evaluate(TOKEN, own)

@@ -267,7 +267,7 @@ def test_an_empty_folder_and_other_mistakes_are_one_line(tmp_path, capsys):
         ([f"--output={tmp_path}/there.npz"], "exists; remove it"),
         ([f"--output={tmp_path}/no/x.npz"], "no such folder as"),
         ([f"--output={tmp_path}/x.npz", "gone"], "gone: no such folder"),
-        ([f"--output={tmp_path}/x.npz"], "brings no images"),
+        ([f"--output={tmp_path}/x.npz"], "names no images"),
     ):
         assert cli.main(["embed", f"--checkpoint={FIXTURE}", *flags]) == 2
         error = capsys.readouterr().err

@@ -266,8 +266,8 @@ def test_what_cannot_be_searched_is_one_line_before_a_model_is_loaded(searched):
         ("--output=.*must be on a disk", root, query, {"output": "gs://b/p.html"}),
         ("--output=p.txt: must end in .html", root, query, {"output": "p.txt"}),
         ("--output=.*p.html: no such folder", root, query, {"output": root / "no/p.html"}),
-        ("--images=.*is where the pictures of a table are", table, query, {"images": root}),
-        ("--images=.*is where the pictures", root, query, {"images": root, "output": page}),
+        ("--images=.*finds the pictures of a table", table, query, {"images": root}),
+        ("--images=.*finds the pictures", root, query, {"images": root, "output": page}),
         ("--images=gone: no such folder", table, query, {"images": "gone", "output": page}),
         ("--top=0: must be at least 1", table, query, {"top": 0}),
     ):

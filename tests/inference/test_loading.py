@@ -172,7 +172,7 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
 def test_weights_bring_no_images(command, capsys):
     assert cli.main([command[0], f"--checkpoint={TOKEN}", *command[1:]]) == 2
     assert capsys.readouterr().err == (
-        f"vit_jax: {TOKEN} brings no images; set --config.data.source=folder and "
+        f"vit_jax: {TOKEN} names no images; set --config.data.source=folder and "
         "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME\n"
     )
 

@@ -211,16 +211,16 @@ def test_fitting_models_pass(changes):
          "position=relative: axial_vit has no relative positions; set learned_1d"),
         ({"architecture": "axial_vit", "pooling": "gap", "class_token": True},
          "class_token=true: axial_vit keeps its tokens in rows and columns, without a class token"),
-        ({"class_token": False}, "class_token=false: model.pooling token is what the class token "
-         "becomes; set none, or model.pooling=first"),
-        ({"pooling": "token_gap", "class_token": False}, "class_token=false: model.pooling "
-         "token_gap is what the class token becomes; set none, or model.pooling=gap"),
+        ({"class_token": False}, "class_token=false: model.pooling=token reads the class "
+         "token; set none, or model.pooling=first"),
+        ({"pooling": "token_gap", "class_token": False}, "class_token=false: "
+         "model.pooling=token_gap reads the class token; set none, or model.pooling=gap"),
         ({"unroll": 3}, "unroll=3: more than model.depth 2"),
         ({"architecture": "resnet"}, "resnet_units=none: resnet needs the units of its stages"),
         ({"variant": "R50x1", "dropout": 0.1}, "dropout=0.1: resnet has none; set 0"),
         ({"variant": "R50x1", "remat": "attention"}, "remat=attention: resnet has no encoder"),
         ({"variant": "AxialResNet50", "stochastic_depth": 0.25}, "stochastic_depth=0.25: axial_r"),
-        ({"pooling": "first", "registers": 2}, "pooling=first: the first of 2 registers, which"),
+        ({"pooling": "first", "registers": 2}, "pooling=first: would read the first of 2 regis"),
         ({"pooling": "token_gap", "norm_place": "pooled"}, "norm_place=pooled: model.pooling tok"),
         ({"pooled_layers": 2, "norm_place": "pooled"}, "norm_place=pooled: model.pooled_layers 2"),
         ({"pooled_layers": 3}, "pooled_layers=3: more than model.depth 2"),

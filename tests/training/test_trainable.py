@@ -325,7 +325,7 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
         np.testing.assert_array_equal(leaf, arrays[name], err_msg=name)
     capsys.readouterr()
     assert cli.main([*line, "--to=peft", f"--output={tmp_path / 'peft'}"]) == 2
-    assert "has trained beside LoRA and the head, and PEFT would not" in capsys.readouterr().err
+    assert "is trained too, and PEFT holds only LoRA and the head" in capsys.readouterr().err
     # Every other form holds the sums.
     assert cli.main([*line, "--to=google", f"--output={tmp_path / 'merged.npz'}"]) == 0
     exported = tree_utils.flatten(loading.load(tmp_path / "merged.npz").params)

@@ -76,7 +76,7 @@ def test_a_run_goes_on_with_the_decoder(loaded, tmp_path):
         model=spec.model, data=spec.data, objective=spec.mae, init_from=file, init_head="keep"
     )
     begun = loading.initial_params(cfg, build.create_model(cfg), ())
-    assert "decoder: that of the weights" in begun.notes
+    assert "decoder: from the weights" in begun.notes
     own, given = (tree_utils.flatten(one["objective"]) for one in (begun.params, loaded.params))
     assert own.keys() == given.keys()
     for name, array in given.items():

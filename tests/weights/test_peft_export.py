@@ -108,7 +108,7 @@ def test_a_folder_reads_back_bit_for_bit(run, tmp_path):
     ("options", "names", "said"),
     [
         ({"lora": config.Lora()}, (), "the run has no LoRA; write --to=adapter"),
-        ({}, ("encoder_norm/scale",), "encoder_norm/scale has trained beside LoRA and the head"),
+        ({}, ("encoder_norm/scale",), "encoder_norm/scale is trained too, and PEFT holds only"),
         ({"pooling": "gap"}, (), r"model.pooling=gap: .* has token, and PEFT adds to it as it is"),
     ],
 )

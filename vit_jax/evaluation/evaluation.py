@@ -152,8 +152,8 @@ class Evaluation:
             return evaluators.classification(model, cfg, self.runner(labels or source), labels)
         if labels is not None:
             raise ConfigError(
-                "evaluation.tasks=imagenet-real: its labels have none of evaluation.metrics, and "
-                "no rows for --output; evaluate it on its own"
+                "evaluation.tasks=imagenet-real: takes neither evaluation.metrics nor --output; "
+                "evaluate it on its own"
             )
         # On validation images alone: a temperature fitted on test images would flatter them.
         fit = own and self._temperature is None and self.role.role == split_roles.VALIDATION

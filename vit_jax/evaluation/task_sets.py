@@ -230,7 +230,7 @@ def _warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
         return
     logs.log.warning(
         "%s=%s: %d sets are not in %s, so they are left out (%s); "
-        "run `vit_jax list --tasks%s`, which says how to have them",
+        "run `vit_jax list --tasks%s`, which says how to get them",
         key,
         entry,
         len(missing),

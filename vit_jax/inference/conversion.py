@@ -134,8 +134,8 @@ def _save_adapter(
     frozen = {name: params[name] for name in base.params if name not in base.shapes}
     if adapter_file.digest_params(frozen) != base.digest:
         raise weights.WeightsError(
-            f"init_from={cfg.init_from}: is not the base that {reference} began with any more; "
-            "set --config.init_from=PATH to that"
+            f"init_from={cfg.init_from}: has changed since {reference} started from it; "
+            "set --config.init_from=PATH to the base"
         )
     split = trainable.from_config(build.create_model(cfg), cfg).split
     # What the run evaluates: the moving average, if it keeps one.
@@ -162,8 +162,8 @@ def _write_peft(
         raise config.ConfigError("--to=peft: the run has no LoRA; write --to=adapter, or --to=hf")
     if other := [name for name in arrays if not name.startswith((f"{LORA}/", "head/"))]:
         raise config.ConfigError(
-            f"--to=peft: {other[0]} has trained beside LoRA and the head, and PEFT would not add "
-            "it; write --to=adapter, or --to=hf"
+            f"--to=peft: {other[0]} is trained too, and PEFT holds only LoRA and the head; "
+            "write --to=adapter, or --to=hf"
         )
     said = []
     if isinstance(cfg.loss, config.Regression):

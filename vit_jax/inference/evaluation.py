@@ -74,12 +74,12 @@ def evaluate(
             features = any(getattr(cfg.evaluation, kind) for kind in task_sets.KINDS)
             if not features or not split or cfg.evaluation.tasks:
                 raise
-            note = f"features alone are measured, and not the head: {error}"
+            note = f"only features are measured, not the head: {error}"
             logs.warn_of_assumptions(checkpoint, [note])
             split, evaluation = False, open_evaluation(cfg, split=False, head=head)
         results: dict[str, Any] = {} if opened.step is None else {"step": opened.step}
         if output is not None and (evaluation.source is None or not cfg.needs_labels):
-            raise ConfigError(f"--output={output}: has rows of a split with classes; none is read")
+            raise ConfigError(f"--output={output}: needs a split with labels that the head knows")
         results |= evaluation(opened.params) or {}
         role = evaluation.role
         if output is not None and evaluation.source is not None and jax.process_index() == 0:

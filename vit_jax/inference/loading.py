@@ -176,7 +176,7 @@ def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, st
         if not storage.is_remote(path) and path.exists():
             weights.read_spec(path)  # so is a folder or file that is no checkpoint
         raise config.ConfigError(
-            f"{reference} brings no images; set --config.data.source=folder and "
+            f"{reference} names no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
         )
 
@@ -273,18 +273,18 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
             loss = opened.config.loss
         if loss != cfg.loss:
             notes.append(
-                f"head: was trained with loss.name={loss.name}, goes on with {cfg.loss.name}"
+                f"head: was trained with loss.name={loss.name}, continues with {cfg.loss.name}"
             )
     given, decoder = jax.device_get(opened.params), {}
     own = opened.config.mae
     if keep and cfg.mae and own and _decoder(opened.model, own) == _decoder(model, cfg.mae):
         decoder = {OBJECTIVE: given.pop(OBJECTIVE)}
-        notes.append("decoder: that of the weights")
+        notes.append("decoder: from the weights")
     if keep and cfg.dino is not None:
         _check_projection(cfg.dino, opened.config.dino)
         if own_head := projection(opened):
             decoder = {OBJECTIVE: own_head}
-        who = "of student and teacher: that of the weights" if own_head else "new: there is none"
+        who = "of student and teacher: from the weights" if own_head else "new: none in the weights"
         notes.append(f"projection head {who}")
     params, report = weights.fit_params(given, opened.spec, model, keep_head=keep)
     params |= decoder
@@ -797,7 +797,7 @@ def feature_shape(model: models.Classifier, features: str) -> tuple[int, ...]:
         raise config.ConfigError(f"features={features}: must be pre_logits or tokens")
     if features == "tokens" and isinstance(model, adapting.AnySize):
         raise config.ConfigError(
-            "--features=tokens: with data.aspect=native every shape has other ones; set pre_logits"
+            "--features=tokens: with data.aspect=native their number differs; set pre_logits"
         )
     if features not in out:
         raise config.ConfigError(f"--features={features}: a ResNet has no tokens; set pre_logits")

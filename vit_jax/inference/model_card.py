@@ -41,7 +41,7 @@ def check_license(text: str) -> None:
     """Raises ConfigError unless a text is an identifier of a license, such as `apache-2.0`."""
     if not LICENSE.fullmatch(text):
         raise config.ConfigError(
-            f"--license={text}: no identifier of a license; the Hub lists them, such as apache-2.0"
+            f"--license={text}: not a license identifier of the Hub, such as apache-2.0"
         )
 
 
@@ -133,8 +133,10 @@ def _about(opened: loading.LoadedModel) -> Iterator[str]:
     if opened.temperature is not None:
         yield f"Divide logits by {opened.temperature:.4f} for calibrated probabilities."
     if opened.kind != "run":
-        form = f"The weights were read in {opened.kind}'s form"
-        yield f"{form}; their license and training are those of whoever made them."
+        yield (
+            f"The weights were read in {opened.kind}'s form; see their authors for license and "
+            "training."
+        )
 
 
 def _foreign(kind: str, documents: Mapping[str, Any]) -> str:

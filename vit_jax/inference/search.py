@@ -176,7 +176,7 @@ def search(
         raise config.ConfigError(f"--index={source}: no such file or folder")
     if images is not None and (page is None or source.is_dir()):
         raise config.ConfigError(
-            f"--images={images}: is where the pictures of a table are, for --output; leave it out"
+            f"--images={images}: finds the pictures of a table, for --output; leave it out"
         )
     folder = source if source.is_dir() else None
     if folder is None and images is not None:

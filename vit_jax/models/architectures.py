@@ -151,14 +151,14 @@ class ViTArchitecture(Architecture):
         if figure != "posemb" or model.position not in ("none", "relative"):
             return None
         if model.position == "relative":
-            away = "the model embeds no positions, only how far they are apart"
+            away = "the model has no position embeddings, only relative positions"
             return f"{away} (model.position=relative)"
         if model.rotary is not None:
             rotary = f"model.rotary={model.rotary:g}"
-            return f"the model embeds no positions, it rotates by them ({rotary})"
+            return f"the model has no position embeddings, only rotary ones ({rotary})"
         if model.relative_bias != "none":
             bias = f"model.relative_bias={model.relative_bias}"
-            return f"the model embeds no positions, it only has a bias of attention ({bias})"
+            return f"the model has no position embeddings, only a bias of attention ({bias})"
         return "the model has no position embedding (model.position=none)"
 
     def initial(self, model: config.Model, params: "Params", key: "jax.Array") -> "Params":
@@ -425,13 +425,13 @@ def _check_pooling(model: config.Model) -> None:
     if default_class_token(model.pooling) and not has_class_token(model):
         other = "first" if model.pooling == "token" else "gap"
         raise config.ConfigError(
-            f"model.class_token=false: model.pooling {model.pooling} is what the class token "
-            f"becomes; set none, or model.pooling={other}"
+            f"model.class_token=false: model.pooling={model.pooling} reads the class token; set "
+            f"none, or model.pooling={other}"
         )
     if model.pooling == "first" and model.registers and not has_class_token(model):
         raise config.ConfigError(
-            f"model.pooling=first: the first of {model.registers} registers, which stand before "
-            "the patches, is not made for that; set token or gap"
+            f"model.pooling=first: would read the first of {model.registers} registers, which "
+            "hold no output; set token or gap"
         )
     joined = {"pooling": model.pooling in ("token_gap", "distilled"),
               "pooled_layers": model.pooled_layers > 1}  # fmt: skip

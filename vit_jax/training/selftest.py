@@ -125,7 +125,7 @@ def _compare_programs(program: jax.stages.Lowered, names: list[str]) -> None:
     other = [name for name, digest in zip(names, digests, strict=True) if digest != digests[0]]
     if other:
         raise config.ConfigError(
-            f"{other[0]}: has another program than {names[0]}; install the same versions "
+            f"{other[0]}: compiles another program than {names[0]}; install the same versions "
             "of vit_jax, jax and Python on all hosts"
         )
 

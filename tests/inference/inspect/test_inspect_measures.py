@@ -168,7 +168,7 @@ def test_tables_are_the_patches_embeddings(options, layers):
     ("options", "words"),
     [
         ({"position": "none"}, "no position embedding"),
-        ({"position": "relative"}, "how far they are apart"),
+        ({"position": "relative"}, "only relative positions"),
         ({"architecture": "resnet", "resnet_units": (1,), "pooling": "gap"}, "ResNet"),
     ],
 )

@@ -58,7 +58,7 @@ def test_predictions_say_which_images_they_are_of():
     assert list(run_section.shown(found)) == [
         Paragraph(
             text="9 of 1,200 validation images were shown to the checkpoint of step 3, the best. "
-            "2 of them were named wrongly."
+            "2 of them were misclassified."
         ),
         Gallery(samples=[SAMPLE], caption="Drawn from the validation images by seed 5"),
         Gallery(samples=[SAMPLE], caption="Its most confident mistakes"),

@@ -136,7 +136,7 @@ def test_a_transfer_has_its_choice_and_the_papers_number(tmp_path):
     page, _ = page_of(tmp_path)
     assert any(w.startswith("transfer.json: cannot be read") for w in page.words)
     pages.write_transfer(tmp_path, results=None)
-    assert "Beside the paper" not in page_of(tmp_path)[0].words
+    assert "Compared with the paper" not in page_of(tmp_path)[0].words
 
 
 @pytest.mark.parametrize("place", ["../a", "/etc", "link", ".", ""])

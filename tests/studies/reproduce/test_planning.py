@@ -311,5 +311,5 @@ def test_a_point_stands_at_the_place_of_its_score(tmp_path, monkeypatch):
 
 def test_a_page_says_what_is_left(tmp_path):
     plan = reproduce.TablePlan(tables.table("table9"), tmp_path, {})
-    assert "What is left" in [one.title for one in document.document(plan).sections]
+    assert "Remaining runs" in [one.title for one in document.document(plan).sections]
     assert document.commands(plan).rows

@@ -267,5 +267,5 @@ def test_numbers_have_no_top1_to_choose_by(tmp_path):
         "data.source": "csv", "data.root": str(tmp_path), "data.targets": "age",
         "loss.name": "mse", "init_from": "none",
     }  # fmt: skip
-    with pytest.raises(config.ConfigError, match="transfer chooses by top-1, which numbers have"):
+    with pytest.raises(config.ConfigError, match="transfer chooses by top-1, and numbers have"):
         transfer.create_plan("image_folder", given, rates=(0.1,))

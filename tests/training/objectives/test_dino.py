@@ -279,7 +279,7 @@ def test_gram_anchoring_begins_late_with_the_teacher_of_then():
     never = objective(gram=1.0, gram_every="0 steps")
     assert never.update(state, {}, measures, 6, {"cls": jnp.ones(1)})["gram"] == state["gram"]
     assert made.flops(3.0) - objective().flops(3.0) == 2 * made.forward_flops(made.views[0])
-    with pytest.raises(config.ConfigError, match="objective.gram=1: is about patches, and model"):
+    with pytest.raises(config.ConfigError, match="objective.gram=1: needs patches, and model"):
         objective({"model": {"architecture": "axial_vit"}}, gram=1.0)
 
 

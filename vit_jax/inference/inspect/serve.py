@@ -127,7 +127,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             self._check_sender()
             if self.path != "/":
-                raise RejectedError(HTTPStatus.NOT_FOUND, "there is only /")
+                raise RejectedError(HTTPStatus.NOT_FOUND, "the page is at /")
         except RejectedError as error:
             self._send_error(error)
         else:
@@ -167,7 +167,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise RejectedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send an image as {KIND}")
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            raise RejectedError(HTTPStatus.LENGTH_REQUIRED, "say how long the image is")
+            raise RejectedError(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
         if len(length) > MOST_DIGITS or int(length) > MOST_BYTES:
             limit = f"at most {MOST_BYTES // 10**6} MB"
             raise RejectedError(
@@ -180,7 +180,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
         body = self.rfile.read(length)
         if len(body) < length:
-            raise RejectedError(HTTPStatus.BAD_REQUEST, "the file came only in part")
+            raise RejectedError(HTTPStatus.BAD_REQUEST, "the upload was cut off")
         return body
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

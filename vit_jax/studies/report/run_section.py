@@ -62,7 +62,7 @@ def lead(run: StoredRun) -> str:
     examples = run.record.get("examples")
     images = f"{examples:,} images of " if examples else ""
     source = data.name or (data.root if data.source in config.FILES else None) or data.source
-    began = f", begun with {run.cfg.init_from}" if run.cfg.init_from else ""
+    began = f", initialized from {run.cfg.init_from}" if run.cfg.init_from else ""
     model = formatting.model(run.cfg)
     return (
         f"{model[0].upper()}{model[1:]}{size}, trained for {train.duration} in batches of "
@@ -100,7 +100,7 @@ def setup(run: StoredRun) -> Iterator[Block]:
         yield Paragraph(text="The config cannot be read.", note=True)
         return
     rows = formatting.differences(run.cfg)
-    yield Paragraph(text=f"{run.name}: the options that are not as the schema has them.", note=True)
+    yield Paragraph(text=f"{run.name}: the options that differ from the defaults.", note=True)
     yield Table(header=("option", "value", "default", "meaning"), rows=rows)
 
 
@@ -119,7 +119,7 @@ def shown(predictions: Predictions) -> Iterator[Block]:
     confusion = predictions.confusion
     yield Paragraph(
         text=f"{every} {predictions.total:,} {predictions.split} images were shown to the "
-        f"checkpoint of {predictions.selection}. {predictions.wrong:,} of them were named wrongly."
+        f"checkpoint of {predictions.selection}. {predictions.wrong:,} of them were misclassified."
     )
     caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
     yield Gallery(samples=predictions.samples, caption=caption)

@@ -34,7 +34,7 @@ def sections(
     notes = [Paragraph(text=f"{problem}.", note=True) for problem in transfer.problems]
     parts: list[tuple[str, list[Block]]] = [("", [headline, *notes])]
     if transfer.results:
-        title = "Beside the paper" if formatting.printed(transfer.name) else "Measured"
+        title = "Compared with the paper" if formatting.printed(transfer.name) else "Measured"
         parts.append((title, [beside(transfer.name, transfer.results)]))
     if transfer.cells("choose"):
         chart = Charts(charts=[_rates(transfer)])

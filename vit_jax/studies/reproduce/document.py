@@ -112,13 +112,13 @@ def charts(plan: TablePlan) -> list[Chart]:
 def document(plan: TablePlan) -> Document:
     """The whole report: numbers, plot, machines, runs in order, remaining work."""
     table, drawn, where, left = plan.table, charts(plan), ran(plan), commands(plan)
-    nothing = Paragraph(text="Nothing of it has been run yet.")
+    nothing = Paragraph(text="None of its runs has started.")
     sections = [
         PageSection(title="", blocks=[grid(plan)]),
         PageSection(title="Plot", blocks=[Charts(charts=drawn)] if drawn else []),
         PageSection(title="Where it was run", blocks=[where if where.rows else nothing]),
         PageSection(title="The runs, in order", blocks=[costs(plan)]),
-        PageSection(title="What is left", blocks=[left] if left.rows else []),
+        PageSection(title="Remaining runs", blocks=[left] if left.rows else []),
     ]
     own = len([score for score in table.scores if score.runs])
     return Document(

@@ -155,8 +155,8 @@ def create_plan(
         )
     if base.data.targets:
         raise ConfigError(
-            f"data.targets={config.show(base.data.targets)}: transfer chooses by top-1, which "
-            f"numbers have not; run `vit_jax train {base.name}`"
+            f"data.targets={config.show(base.data.targets)}: transfer chooses by top-1, and "
+            f"numbers have none; run `vit_jax train {base.name}`"
         )
     # In this order: the paper's own cut, a validation split of the data, a tenth held out.
     if protocol.train and not tiny:

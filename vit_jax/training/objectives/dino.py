@@ -98,13 +98,12 @@ class Dino(Objective):
         given = f"objective.{name}={getattr(own, name):g}"
         if not variants.find_architecture(model).droppable:
             raise config.ConfigError(
-                f"{given}: is about patches, and {variants.KEY}={model.architecture} has none; "
-                "set 0"
+                f"{given}: needs patches, and {variants.KEY}={model.architecture} has none; set 0"
             )
         if model.norm_place == "pooled":
             raise config.ConfigError(
                 f"{given}: compares normalized patches, and model.norm_place=pooled normalizes "
-                "their mean; set tokens, or 0"
+                f"their mean; set model.norm_place=tokens, or objective.{name}=0"
             )
         if own.patch_loss and not self._most_masked:
             raise config.ConfigError(

@@ -325,7 +325,7 @@ def read_loss(given: Fields, count: int | None) -> str | None:
     kind = json_fields.text(given, "problem_type", "")
     if count and kind not in ("", SINGLE, *json_fields.PROBLEMS.values()):
         raise WeightsError(
-            f"problem_type={json_fields.shown(kind)}: is unknown; of heads, {SINGLE}, "
+            f"problem_type={json_fields.shown(kind)}: is unknown; {SINGLE}, "
             f"{' and '.join(json_fields.PROBLEMS.values())} are supported"
         )
     return json_fields.loss(kind) if count else None
