@@ -303,6 +303,33 @@ def peaks():
     )
 
 
+def starts():
+    """What commands and their peers take from start to end: CPU seconds, peak MB, the load."""
+    (line,) = lines("startup")
+    for one in line["compared"]:
+        for result in one["results"]:
+            cpu = statistics.median(result["cpu"])
+            yield f"| {one['what']} | {result['name']} | {cpu:.2f} | {result['peak'] / 1e6:.0f} |"
+    yield f"a load of {line['load']:.0f}"
+
+
+def commands():
+    """CPU seconds of the commands in README's table, and of timm for the same."""
+    cpu = {
+        (one["what"], result["name"]): statistics.median(result["cpu"])
+        for one in lines("startup")[0]["compared"]
+        for result in one["results"]
+    }
+    photo = "predict a photo, ViT-S/16"
+    yield (
+        f"CPU seconds: {cpu[photo, 'vit_jax']:.1f} to predict a photo with ViT-S/16 (timm "
+        f"{cpu[photo, 'timm']:.1f}), {cpu['list', 'vit_jax']:.1f} to list (timm "
+        f"{cpu['list', 'timm']:.1f}), {cpu['evaluate digits', 'vit_jax']:.1f} to evaluate and "
+        f"{cpu['train digits --dry-run', 'vit_jax']:.1f} for a dry run (imports of jax and flax "
+        f"{cpu['evaluate digits', 'import jax, flax']:.1f})"
+    )
+
+
 def records():
     for name in ("train", "checkpoint", "evaluate", "dispatch"):
         yield from (row for _, _, row, _ in compared(name))
@@ -474,13 +501,13 @@ def parity():
 
 
 QUOTED = {
-    "README.md": (readme, peaks),
+    "README.md": (readme, peaks, commands),
     "docs/cifar10.md": (cifar10,),
     "docs/own_images.md": (laptop, planted_errors),
     "docs/metrics.md": (imbalance,),
     "docs/paper.md": (paper, paper_findings, deit),
     "docs/preflight.md": (table3, public_runs, unlabeled_programs),
-    "docs/records/README.md": (records, peaks),
+    "docs/records/README.md": (records, peaks, starts),
     "docs/reliability.md": (reliability,),
     "docs/unlabeled.md": (findings,),
     "docs/gpu.md": (gpu,),
