@@ -35,6 +35,18 @@ def test_the_evaluation_split_is_measured_first_unless_it_is_not_asked_for():
     assert list(open_evaluation(cfg, split=False).evaluators) == ["knn"]
 
 
+def test_the_batch_of_training_may_be_for_other_devices():
+    """More devices than it divides over, and a microbatch and pairs that no evaluation has."""
+    train = {"batch_size": 25, "accumulation": 5, "mixup": 0.2}
+    evaluation = open_evaluation(runs.configure(data=SYNTHETIC, train=train))
+    assert jax.device_count() == 8
+    assert evaluation.cfg.evaluation.batch_size == 32
+    found = evaluation.evaluators["test"](evaluation.model.init(jax.random.key(0)), stop=bool)
+    assert found["count"] == 12
+    with pytest.raises(ConfigError, match="^evaluation.batch_size=9: not a multiple of 8 devices"):
+        open_evaluation(runs.configure(data=SYNTHETIC, evaluation={"batch_size": 9}))
+
+
 def test_a_split_that_is_missing_is_named_by_its_option():
     with pytest.raises(ConfigError, match="^data.eval_split=none:"):
         open_evaluation(runs.configure(data={"eval_split": "none:"}))

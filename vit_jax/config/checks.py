@@ -192,15 +192,19 @@ def check_fixed(cfg: config.Config, command: str) -> None:
         )
 
 
-def check_devices(cfg: config.Config, devices: int) -> None:
-    """Raises ConfigError where the batch or the mesh does not divide over `devices`."""
+def check_devices(cfg: config.Config, devices: int, *, training: bool = True) -> None:
+    """Raises ConfigError where a batch or the mesh does not divide over `devices`.
+
+    Without `training` its batch does not matter.
+    """
     if devices % cfg.mesh.fsdp:
         fits = [n for n in range(1, devices + 1) if devices % n == 0]
         nearest = min(fits, key=lambda n: abs(n - cfg.mesh.fsdp))
         raise ConfigError(
             f"mesh.fsdp={cfg.mesh.fsdp}: does not divide the {devices} devices; nearest: {nearest}"
         )
-    _check_batch(cfg, devices)
+    if training:
+        _check_batch(cfg, devices)
     batch = cfg.evaluation.batch_size
     if batch is not None and batch % devices:
         raise ConfigError(

@@ -5,6 +5,7 @@ function of parameters that returns named numbers, or None where `stop()` turned
 """
 
 import collections
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
@@ -210,8 +211,12 @@ def open_evaluation(
 
     Raises ConfigError or DataError.
     """
-    cfg = checks.with_accumulation(cfg, jax.device_count())
-    checks.check_devices(cfg, jax.device_count())
+    devices = jax.device_count()
+    if cfg.evaluation.batch_size is None:  # that of training may be for other devices
+        rows = -(-cfg.train.batch_size // devices) * devices
+        evaluation = dataclasses.replace(cfg.evaluation, batch_size=rows)
+        cfg = dataclasses.replace(cfg, evaluation=evaluation)
+    checks.check_devices(cfg, devices, training=False)
     source = sources.open_split(cfg, cfg.data.eval_split, head) if split else None
     numbers = tuple(str(number) for number in range(cfg.model.num_classes or 0))
     classes = tuple(head or (numbers if source is None else source.classes))
