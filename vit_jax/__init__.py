@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vit_jax.api import evaluate, get_config, list_configs, preview, train
     from vit_jax.config.components import register
+    from vit_jax.inference.averaging import average
     from vit_jax.inference.conversion import convert
+    from vit_jax.inference.doctor.run import doctor
     from vit_jax.inference.embedding import embed
     from vit_jax.inference.loading import load
     from vit_jax.inference.prediction import predict
+    from vit_jax.inference.search import search
     from vit_jax.studies.transfer import transfer
     from vit_jax.training.build import create_model
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "average",
     "convert",
     "create_model",
+    "doctor",
     "embed",
     "evaluate",
     "get_config",
@@ -32,17 +37,21 @@ __all__ = [
     "predict",
     "preview",
     "register",
+    "search",
     "train",
     "transfer",
 ]
 
 _MODULES = {  # imported on first use: jax takes a second
+    "average": "inference.averaging",
     "convert": "inference.conversion",
     "create_model": "training.build",
+    "doctor": "inference.doctor.run",
     "embed": "inference.embedding",
     "load": "inference.loading",
     "predict": "inference.prediction",
     "register": "config.components",
+    "search": "inference.search",
     "transfer": "studies.transfer",
 }
 

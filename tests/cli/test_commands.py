@@ -229,7 +229,7 @@ CALLS = [
         f"evaluate {MODEL} --output=new", "api.evaluate",
         {"reference": "run", "output": Path("new"), **LOADED},
         {"step": 1200, "test/split": "test", "test/count": 1000, "test/top1": 0.5},
-        "metric value step 1,200 test/split test test/count 1,000 test/top1 0.5000",
+        "metric value step 1,200 test/split test test/count 1,000 test/top1 0.5000 written: new",
     ),
     Call(
         f"predict {MODEL} --examples=2 --top=1 --seed=3 --csv", "inference.prediction.predict",

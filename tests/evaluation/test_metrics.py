@@ -359,7 +359,7 @@ def test_a_run_with_metrics_from_training_to_predictions(tmp_path, caplog, capsy
     command[-1] += "2"
     assert cli.main(command) == 0
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said == f"{tmp_path}/tables2: classes.csv, confusion.csv, images.csv"
+    assert said == f"written: {tmp_path}/tables2"
     vit_jax.convert(tmp_path / "run", "orbax", tmp_path / "copy")
     assert vit_jax.load(tmp_path / "copy").temperature == model.temperature
 

@@ -38,5 +38,5 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     rows = [(key, tables.metric(key, value)) for key, value in results.items()]
     tables.table(("metric", "value"), rows)
     if args.output:
-        print(f"{args.output}: {', '.join(sorted(path.name for path in args.output.iterdir()))}")
+        print(f"written: {args.output}")
     return 0
