@@ -141,6 +141,8 @@ def test_weights_of_classes():
     np.testing.assert_allclose(COUNTS.weights(("effective",)), expected, rtol=1e-9)
     some = ("dog:2.5", "a:b:0")
     assert config.build({"train": {"class_weights": some}}).train.class_weights == some
+    from_python = {"dog": 2.5, "a:b": 0}
+    assert config.build({"train": {"class_weights": from_python}}).train.class_weights == some
     assert COUNTS.weights(some).tolist() == [1, 2.5, 0, 1]
     np.testing.assert_allclose(np.exp(COUNTS.log_shares), [0.9, 0.09, 0.01, 0.01])
     with pytest.raises(config.ConfigError, match="dogs:2: the data has no class dogs; did you .*g"):
@@ -155,6 +157,7 @@ def test_weights_of_classes():
         ({"train": {"class_weights": ("even",)}}, "class_weights=even: must be balanced, effect"),
         ({"train": {"class_weights": ("cat:-1",)}}, "class_weights=cat:-1: must be"),
         ({"train": {"class_weights": (":1",)}}, "class_weights=:1: must be"),
+        ({"train": {"class_weights": {"cat": "two"}}}, "class_weights=cat:two: must be"),
         ({"train": {"class_weights": ("balanced", "cat:1")}}, "cannot combine balanced"),
         ({"train": {"class_weights": ("a:1", "b:2", "a:1")}}, "a:1,b:2,a:1: names a twice"),
         ({"data": {"sampling": "even"}}, "data.sampling=even: .*balanced"),

@@ -439,6 +439,8 @@ def _converted(value: Any, hint: Any) -> Any:
             value = [Text(word) for word in _words(text)]
         elif member in (int, str) and isinstance(value, member):
             value = [value]
+        elif member is str and isinstance(value, Mapping):  # weights by class, from Python
+            value = [f"{name}:{number}" for name, number in value.items()]
         if not isinstance(value, list | tuple):
             raise ValueError
         if last is not ...:
