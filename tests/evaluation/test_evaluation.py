@@ -71,7 +71,9 @@ def test_real_labels_have_no_metrics_of_all_logits(measured, kept, monkeypatch):
     )
     evaluation._keep = kept
     monkeypatch.setattr(task_sets, "reassess", lambda cfg, source: source)
-    with pytest.raises(ConfigError, match="^evaluation.tasks=imagenet-real: its labels have none"):
+    with pytest.raises(
+        ConfigError, match="^evaluation.tasks=imagenet-real: takes neither evaluation.metrics"
+    ):
         evaluation.of_split(evaluation.source, real=True)
 
 
