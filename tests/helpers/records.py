@@ -64,6 +64,8 @@ def compared(name):
             what = one["what"]
             if name == "train":
                 what = "{model}, {batch}, {dtype}".format_map(work)
+                if (objective := work.get("objective", "supervised")) != "supervised":
+                    what = f"{objective.upper()} of {what}"
             for other in others:
                 row = f"| {what} | {other['name']} {cells(ours, other, line['load'])}"
                 yield what, other["name"], row, turns(ours, other)[0]
@@ -115,7 +117,9 @@ def readme():
     yield "{:.1f} GiB for ViT-B/16, {:.1f} for ViT-L/16, {:.1f} for ViT-H/14".format(
         *(peaks[f"pretrain/ViT-{run}ep"] for run in ("B_16-jft-7", "L_16-jft-7", "H_14-jft-14"))
     )
-    steps = {peer: ratio for what, peer, _, ratio in compared("train") if "S/16" in what}
+    steps = {
+        peer: ratio for what, peer, _, ratio in compared("train") if what.startswith("ViT-S/16")
+    }
     yield "ViT-S/16: {:.2f}x timm compiled, {:.2f}x eager, {:.2f}x big_vision".format(
         *(steps[peer] for peer in ("timm, compiled", "timm, eager", "big_vision"))
     )
