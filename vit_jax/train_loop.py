@@ -144,8 +144,6 @@ def run_steps(
             except StoppedError:  # asked to stop while waiting for data
                 log.flush()
                 preempt()
-            if trainer.awaits_steps:
-                log.flush()  # reads the metrics of the step before, so that it has ended
             # Batch, augmentation and dropout are functions of (seed, step): a resumed run repeats
             # an unbroken one bit for bit. The call returns before the devices are done ...
             live, metrics = train_step(live, trainer.put(batch), teacher_params)

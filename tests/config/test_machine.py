@@ -2,9 +2,7 @@
 
 import os
 import sys
-import types
 
-import numpy as np
 import pytest
 
 from vit_jax import config
@@ -55,22 +53,3 @@ def test_a_script_of_ones_own_is_not_run_again_unasked(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/my_run.py", raising=False)
     assert pipeline.loader_processes(config.Data(source="folder")) == 0
     assert pipeline.loader_processes(config.Data(source="folder", workers=4)) == 4
-
-
-@pytest.mark.parametrize(
-    ("platform", "flops", "rows", "awaits"),
-    [
-        ("cpu", 3e10, 4, True),
-        ("cpu", 3e10, 3, False),
-        ("cpu", None, 4, False),
-        ("gpu", 3e10, 4, False),
-    ],
-)
-def test_long_steps_on_the_cpu_wait_for_each_other(platform, flops, rows, awaits):
-    devices = np.array([types.SimpleNamespace(platform=platform)])
-    trainer = types.SimpleNamespace(
-        flops_per_image=flops,
-        cfg=types.SimpleNamespace(train=types.SimpleNamespace(batch_size=rows)),
-        mesh=types.SimpleNamespace(devices=devices),
-    )
-    assert build.Trainer.awaits_steps.fget(trainer) == awaits

@@ -57,8 +57,6 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     batch = jax.device_put(batch, NamedSharding(trainer.mesh, sharding.BATCH))
 
     def take() -> Any:
-        if trainer.awaits_steps:  # as a run does
-            jax.block_until_ready(carried[0])
         carried[0], metrics = program(carried[0], batch, None)
         return metrics["loss"]
 

@@ -78,15 +78,22 @@ def machine_memory() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Asks glibc, on the CPU, to keep the memory that a step frees for the next step.
+    """On the CPU, lets each step reuse the memory of the one before.
 
-    XLA's CPU client allocates its temporary buffers anew in every step. glibc maps and unmaps
-    memory of that size, and the kernel clears its pages one by one in between: 384 MiB and a
-    quarter of the CPU time in a step of two layers of ViT-S/16 at batch 16. Only glibc's main arena
-    holds blocks over 64 MiB without mapping them, and a thread stays with the arena of its first
-    allocation, so call this before jax starts its threads; later it has no effect.
+    XLA's CPU client allocates its temporary buffers anew in every step. A step dispatched before
+    the last one has freed its own needs others: two sets, or three, of 2.7 GiB for MAE with
+    ViT-S/16 at batch 16. jax reports a result as ready before the buffers are free, so waiting for
+    it is not enough, and steps run in the thread that calls them. What a step frees, glibc would
+    unmap, and the kernel would clear its pages one by one for the next: a fifth of the CPU time of
+    ViT-S/16. Only glibc's main arena holds blocks over 64 MiB without mapping them, and a thread
+    stays with the arena of its first allocation.
+
+    Call this before jax starts its threads; later it has no effect.
     """
-    if backend.is_cpu_only() and platform.libc_ver()[0] == "glibc":
+    if not backend.is_cpu_only():
+        return
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         for parameter, value in MALLOC_OPTIONS:
             libc.mallopt(parameter, value)

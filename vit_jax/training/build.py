@@ -24,8 +24,6 @@ from vit_jax.training.teacher import Teacher
 from vit_jax.utils.messages import memory_text
 from vit_jax.weights import adapting
 
-LONG = 1e11  # FLOPs of a step that keeps a few cores busy for a second
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trainer:
@@ -77,16 +75,6 @@ class Trainer:
         # Sharded from the start: a large model never exists on one device.
         places = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
         return jax.jit(self.create_state, out_shardings=places)()
-
-    @property
-    def awaits_steps(self) -> bool:
-        """Whether to wait for each step before dispatching the next: for long steps on a CPU.
-
-        Every queued step holds its temporary buffers (2 GB for ViT-S/16 and 16 images), and all
-        that a queue saves on a CPU is the gap between steps, which matters only if they are short.
-        """
-        flops = (self.flops_per_image or 0.0) * self.cfg.train.batch_size
-        return self.mesh.devices.flat[0].platform == "cpu" and flops > LONG
 
     def check_memory(self) -> None:
         """Raises OutOfMemory if the state or a batch is larger than the memory that has to hold it.
