@@ -31,6 +31,16 @@ def test_every_killer_exists():
             assert name.partition("[")[0] in functions[file], row
 
 
+@pytest.mark.slow
+def test_every_killer_is_a_case_that_pytest_collects():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-m", "", "tests"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=mutation.ROOT)
+    assert result.returncode == 0, result.stdout[-2000:]
+    cases = set(result.stdout.splitlines())
+    cases |= {case.partition("[")[0] for case in cases}  # all cases of a test together
+    assert {row.killed_by for row in ROWS if row.killed_by} <= cases
+
+
 SOURCE = '''
 def total(values, scale=2):
     """Returns 1."""
