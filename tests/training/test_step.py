@@ -180,6 +180,13 @@ def test_how_weights_are_gathered_changes_no_bit(monkeypatch):
     chex.assert_trees_all_equal(one_by_one, Stepper(cfg).run(2))
 
 
+def test_memory_of_the_compiler_is_returned(monkeypatch):
+    returned = []
+    monkeypatch.setattr(device, "return_freed_memory", lambda: returned.append(True))
+    Stepper(configure(), devices=1)
+    assert returned
+
+
 def test_gradient_against_float64_differences():
     """One SGD step without clipping moves along the gradient of the mean loss."""
     cfg = configure(train={"clip_norm": None}, optimizer={"momentum": 0.0, "lr": 0.25})

@@ -117,6 +117,7 @@ class Trainer:
         """The step compiled for the mesh, once for each shape of views; it donates its state."""
         by_shape = {views[0].shape: views for views, _ in self.objective.variants}
         programs = {shape: self.compile_program(views) for shape, views in by_shape.items()}
+        device.return_freed_memory()
         if len(programs) == 1:
             return next(iter(programs.values()))
         name = self.objective.views[0].name
