@@ -337,6 +337,11 @@ def commands():
 def records():
     for name in ("train", "checkpoint", "evaluate", "dispatch"):
         yield from (row for _, _, row, _ in compared(name))
+    for line in lines("train"):
+        if (objective := line["work"].get("objective", "supervised")) != "supervised":
+            ours, other = line["compared"][0]["results"]
+            gib = [one["peak"] / 2**30 for one in (ours, other)]
+            yield f"{objective.upper()} {gib[0]:.1f} GiB at its peak ({other['name']} {gib[1]:.1f})"
     yield from (row for _, _, row, _ in pipelines())
 
 
