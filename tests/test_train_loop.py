@@ -6,6 +6,7 @@ import time
 import types
 import zlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -179,7 +180,8 @@ def saves(made):
     return [(step, metrics and top1(metrics)) for step, metrics in made.saver.saved]
 
 
-def test_the_log_reads_metrics_of_a_step_while_the_next_one_runs():
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_log_reads_a_step_that_has_ended_or_while_the_next_one_runs(ended):
     made, events = make(evaluators={}, steps=3, evaluate=None), []
     inner = made.step
 
@@ -192,12 +194,17 @@ def test_the_log_reads_metrics_of_a_step_while_the_next_one_runs():
     def step(state, *inputs):
         events.append(f"{state + 1} begins")
         state, metrics = inner(state, *inputs)
+        if ended:  # when its call returns, as on a CPU
+            metrics["loss"] = jax.block_until_ready(jax.numpy.float32(metrics["loss"]))
         return state, Metrics(metrics | {"state": state})
 
     made.step = step
     made.run(0, 0)
     order = list(dict.fromkeys(events))
-    assert order == ["1 begins", "2 begins", "1 read", "3 begins", "2 read", "3 read"]
+    if ended:
+        assert order == ["1 begins", "1 read", "2 begins", "2 read", "3 begins", "3 read"]
+    else:
+        assert order == ["1 begins", "2 begins", "1 read", "3 begins", "2 read", "3 read"]
 
 
 def test_the_best_of_evaluations_between_saves_is_saved_too():

@@ -80,6 +80,10 @@ class RunLog:
         self._waited = waited
         self.flush()
         self._pending = step, metrics, ids
+        # On a CPU the call of a step returns when it has ended: read later, the time of this step
+        # would count as that of the next, and the last one's as none.
+        if isinstance(loss := metrics["loss"], jax.Array) and loss.is_ready():
+            self.flush()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
