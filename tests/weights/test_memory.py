@@ -91,7 +91,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_memory_is_taken(pea
         whole = sum(member.file_size for member in file.infolist())
     assert most < 4
     assert said == (
-        f"{path}: unpacks to {whole / MIB:.4g} MiB, {whole / size:.0f} times its size, "
+        f"{path}: unpacks to {whole / MIB:.3g} MiB, {whole / size:.0f} times its size, "
         "unlike any weights; the limit is 64 MiB"
     )
 
