@@ -2,7 +2,7 @@
 
     python -m research.mutation draw --each=10 utils        adds faults of vit_jax/utils/
     python -m research.mutation run [--until=18:30] [WORD]  finds their killers; resumes
-    python -m research.mutation check [--share=50]          do they still kill them?
+    python -m research.mutation check [--share=100]         do they still kill them?
     python -m research.mutation table                       counts by package
 
 tests/mutation/faults.jsonl has one fault a line: the test that kills it with the CPU seconds from
@@ -276,7 +276,7 @@ def main():
     parser.add_argument("--each", type=int, default=10, help="faults to draw of each module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--until", help="begin with no fault after this time of day, HH:MM")
-    parser.add_argument("--share", type=int, default=50, help="check each so-manieth fault")
+    parser.add_argument("--share", type=int, default=100, help="check each so-manieth fault")
     parser.add_argument("--budget", type=float, help="CPU seconds of tests for a fault")
     parser.add_argument("--survivors", action="store_true", help="run those that survived again")
     options = parser.parse_intermixed_args()
