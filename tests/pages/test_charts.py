@@ -1,9 +1,10 @@
 """Charts: where points, ticks and labels are, by hand."""
 
 import pytest
+from matplotlib.figure import Figure
 
 import pages
-from vit_jax.pages import charts
+from vit_jax.pages import charts, curves
 from vit_jax.pages.charts import Chart, Series
 
 
@@ -51,6 +52,19 @@ def test_a_logarithmic_axis_puts_the_geometric_mean_in_the_middle():
 def test_ticks_are_round(values, log, most, ticks):
     found = charts.Axis(values, log=log, zero=False).ticks(most)
     assert found == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ticks"), [((1, 2), [1, 2]), ((7, 7), [7]), ((0, 3), [0, 1, 2, 3])]
+)
+def test_there_is_no_half_step(steps, ticks):
+    axis = charts.Axis(steps, log=False, zero=False)
+    assert axis.ticks(6, whole=True) == ticks
+    axes = Figure().subplots()
+    curves._draw_chart(
+        axes, Chart(title="a", series=[Series(name="a", points=[(x, 1) for x in steps])])
+    )
+    assert all(tick.is_integer() for tick in axes.get_xticks())
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ class Axis:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
-    def ticks(self, most: int) -> list[float]:
-        """At most about `most` round values within the axis."""
+    def ticks(self, most: int, *, whole: bool = False) -> list[float]:
+        """At most about `most` round values within the axis; `whole` ones where they are steps."""
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             for factors in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8)):
@@ -124,6 +124,8 @@ class Axis:
         unit = 10.0 ** math.floor(math.log10(raw))
         # 0.9: rather one tick more than a step that is twice as long.
         step = unit * min(f for f in (1, 2, 5, 10) if f * unit >= 0.9 * raw)
+        if whole:
+            step = max(step, 1.0)
         first = math.ceil(self.low / step - 1e-9)  # 0.3 / 0.1 is below 3
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
@@ -205,7 +207,7 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> Iterable[Markup]:
         at = _down(y.place(value))
         yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
         yield _text(number(value, percent=chart.percent), LEFT - 6, float(at) + 4, "tick end")
-    ticks = chart.ticks or [(value, number(value)) for value in x.ticks(6)]
+    ticks = chart.ticks or [(value, number(value)) for value in x.ticks(6, whole=chart.x == "step")]
     for value, name in ticks:
         at = _across(x.place(value))
         yield _text(name, float(at), HEIGHT - BOTTOM + 16, "tick middle")

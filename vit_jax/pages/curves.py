@@ -82,6 +82,10 @@ def _draw_chart(axes: Axes, chart: charts.Chart) -> None:
             marker="o" if one.marks else "", label=one.name or None,
         )  # fmt: skip
     axes.set(title=chart.title, xlabel=chart.x)
+    if chart.x == "step":
+        axes.xaxis.set_major_locator(
+            MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True, min_n_ticks=1)
+        )
     if chart.log_x:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(ScalarFormatter())
