@@ -16,7 +16,6 @@ from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting
 from vit_jax.utils import intervals, storage
 
-PICTURES = "pictures"  # the folder beside the Markdown
 RULE = (
     "A claim is a contrast between runs with the same seed. It is decided if Student's t over the "
     "seeds puts the contrast's mean inside or outside the bounds declared at p < 0.05, after "
@@ -201,8 +200,9 @@ def document(study: FindingsStudy, command: str) -> Document:
             claims(one),
         ]
         if finding.name in figures:
-            picture = f"{PICTURES}/findings-{finding.name}.png"
-            content.append(Charts(charts=[figures[finding.name]], picture=picture))
+            content.append(
+                Charts(charts=[figures[finding.name]], picture=_picture(study, finding.name))
+            )
         content += [arms(study, finding), Paragraph(text=named, code=True)]
         sections.append(PageSection(title=finding.name, blocks=content))
     return Document(
@@ -210,6 +210,11 @@ def document(study: FindingsStudy, command: str) -> Document:
         lead=f"Scale {study.size.name}: {study.size.what}. {_where(known)}",
         sections=sections,
     )
+
+
+def _picture(study: FindingsStudy, name: str) -> str:
+    """The figure of a finding, beside the Markdown; pages of several scales share a folder."""
+    return f"pictures/findings-{study.size.name}-{name}.png"
 
 
 def _where(known: list[dict[str, Any]]) -> str:
@@ -235,7 +240,7 @@ def write(
     page = output.with_suffix(".html")
     with storage.writing("--output", output):
         for name, one in drawn(study).items():
-            curves.draw_chart(one, output.parent / PICTURES / f"findings-{name}.png")
+            curves.draw_chart(one, output.parent / _picture(study, name))
         html.write_page(document(study, command), page, output)
     return output, page
 

@@ -58,8 +58,8 @@ def test_figures_of_what_has_run_have_error_bars(tmp_path):
     assert "```sh\npython -m research.findings --only=toy --scale=toy\n```" in text
     assert "| toy | One is ahead of another. | nowhere | not reproduced at this scale |" in text
     assert "-10.00 points ± 0.00 points" in text
-    assert "![top-1](pictures/findings-toy.png)" in text
-    picture = cv2.imread(str(page.parent / "pictures" / "findings-toy.png"))
+    assert "![top-1](pictures/findings-toy-toy.png)" in text
+    picture = cv2.imread(str(page.parent / "pictures" / "findings-toy-toy.png"))
     assert picture is not None
     assert picture.std() > 0
     assert "<svg" in page.with_suffix(".html").read_text()
