@@ -169,6 +169,9 @@ def test_table_8():
         (name,) = runs(cell)
         result = ("5-shot ImageNet", row["imagenet_5shot_linear"], "8", None)
         assert result in catalog.about(name).results
+        model = config.build(catalog.load_values(name)).model
+        assert model.position == kinds[row["posemb"].split()[0]].replace(" ", "_")
+        assert (model.position_place, model.variant) == (places[row["where"]], "ViT-B/16")
         assert dict(cell.runs[0].measured)["evaluation.fewshot"] == "imagenet"
     assert not found
 
