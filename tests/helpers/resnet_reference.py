@@ -70,15 +70,15 @@ def unit(p, x, version, stride):
     return conv("conv3", x) + shortcut
 
 
-def backbone(model, params, images, pool_fill=0.0):
-    """The last map in float64; `pool_fill` is what v2 pads with before its max-pool."""
+def backbone(model, params, images):
+    """The last map in float64; v2 pads with zeros before its max-pool."""
     version = model.resnet_version
     p = {name: np.asarray(leaf, np.float64) for name, leaf in tree_utils.flatten(params).items()}
     x = convolve(np.asarray(images, np.float64), p["conv_root/kernel"], version, stride=2)
     if version == "v1":
         x = np.maximum(group_norm(x, p["gn_root/scale"], p["gn_root/bias"], version), 0)
-        pool_fill = -np.inf
-    seen = windows(x, 3, 2, same=version == "v1", fill=pool_fill)
+    fill = -np.inf if version == "v1" else 0.0
+    seen = windows(x, 3, 2, same=version == "v1", fill=fill)
     x = np.max([part for _, _, part in seen], axis=0)
     for stage, units in enumerate(model.resnet_units, start=1):
         for number in range(units):
@@ -92,9 +92,9 @@ def backbone(model, params, images, pool_fill=0.0):
     return x
 
 
-def forward(model, params, images, pool_fill=0.0):
+def forward(model, params, images):
     """Logits, pre_logits and the last map of a ResNet, float64."""
-    features = backbone(model, params["resnet"], images, pool_fill)
+    features = backbone(model, params["resnet"], images)
     x = features.mean((1, 2))
     if model.representation_size:
         x = np.tanh(x @ params["pre_logits"]["kernel"] + params["pre_logits"]["bias"])

@@ -12,15 +12,6 @@ from vit_jax.models import layers
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3), np.uint8)
 
 
-def test_patches_are_cut_in_raster_order():
-    found = np.asarray(layers.patchify(jnp.asarray(IMAGES), (4, 2)))
-    assert found.shape == (3, 2 * 6, 4, 2, 3)
-    for number in range(12):
-        row, column = divmod(number, 6)
-        expected = IMAGES[:, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
-        np.testing.assert_array_equal(found[:, number], expected)
-
-
 def test_join_undoes_cut():
     again = layers.unpatchify(layers.patchify(jnp.asarray(IMAGES), (4, 2)), (8, 12))
     np.testing.assert_array_equal(again, IMAGES)
@@ -102,13 +93,3 @@ def test_drop_path_skips_whole_images_and_scales_the_others():
     np.testing.assert_allclose(y[kept], np.asarray(x[kept]) / 0.7, rtol=1e-6)
     np.testing.assert_array_equal(y[~kept], 0)
     assert abs(1 - kept.mean() - 0.3) < 3 * np.sqrt(0.3 * 0.7 / len(kept))
-
-
-@pytest.mark.parametrize("drop", [layers.dropout, layers.drop_path])
-def test_without_a_key_or_a_rate_nothing_is_dropped(drop):
-    x = jnp.arange(6.0).reshape(3, 2)
-    np.testing.assert_array_equal(drop(x, 0.5, None), x)
-    np.testing.assert_array_equal(drop(x, 0.0, jax.random.key(0)), x)
-    half = drop(jnp.ones((50, 2), jnp.bfloat16), 0.5, jax.random.key(0))
-    assert half.dtype == jnp.bfloat16
-    assert set(np.asarray(half, np.float32).ravel()) == {0.0, 2.0}

@@ -65,22 +65,6 @@ def test_parity_with_big_vision():
     np.testing.assert_allclose(out["pre_logits"], expected["pre_logits"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_big_transfer_pads_its_pool_with_zeros():
-    """The fixture's values are big_vision's, so a reference that equals them vouches for zeros."""
-    classifier, params = transferred()
-    expected = read("bit_tiny.io.npz")
-    images = expected["images"]
-    reference = resnet_reference.forward(classifier.config, params, images, pool_fill=-np.inf)
-    np.testing.assert_allclose(expected["logits"], reference[0], rtol=0, atol=1e-5)
-    padded = resnet_reference.forward(classifier.config, params, images, pool_fill=0.0)
-    assert np.abs(padded[0] - reference[0]).max() > 1e-3, "the fixture tells the paddings apart"
-    with jax.default_matmul_precision("highest"):
-        logits, out = quick_jit(classifier.apply)(params, images)
-    np.testing.assert_allclose(logits, padded[0], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(out["pre_logits"], padded[1], rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("version", "units", "shape", "size"),
     [("v1", (1, 3), (22, 33, 3), 7), ("v2", (3, 1), (17, 38, 1), None)],
@@ -98,18 +82,6 @@ def test_equals_a_float64_reimplementation(version, units, shape, size):
         assert array.dtype == jnp.float32
         assert array.shape == exact.shape
         np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_stem_alone_equals_float64(version):
-    model = dataclasses.replace(TINY, resnet_units=(), resnet_version=version)
-    backbone = resnet.Backbone(model, 3, jnp.dtype("float32"), rngs=nnx.Rngs(0))
-    params = nnx.to_pure_dict(nnx.state(backbone, nnx.Param))
-    images = np.random.default_rng(0).uniform(-1, 1, (2, 19, 24, 3)).astype(np.float32)
-    given = quick_jit(lambda x: backbone(x))(images)
-    assert given.shape == (2, 5, 6, backbone.features)
-    expected = resnet_reference.backbone(model, params, images)
-    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -171,7 +143,7 @@ def plain():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("remat", "unroll"), [("none", 9), ("full", 1), ("full", 2)])
+@pytest.mark.parametrize(("remat", "unroll"), [("none", 9), ("full", 2)])
 def test_unroll_and_remat_change_nothing(plain, remat, unroll):
     params, images, (loss, grad) = plain
     classifier = tiny(resnet_units=(3,), remat=remat, unroll=unroll)
@@ -289,18 +261,11 @@ def test_initial_kernels():
 @pytest.mark.parametrize(
     ("variant", "parameters"),
     [
-        ("ViT-B/8", 86_576_872),
         ("ViT-S/16", 22_050_664),
-        ("ViT-S/32", 22_878_952),
-        ("ViT-Ti/16", 5_717_416),
-        ("R50+ViT-B/16", 98_659_112),
         ("R50+ViT-L/32", 328_994_856),
-        ("R26+ViT-B/32", 101_383_976),
         ("R26+ViT-S/32", 36_431_912),
         ("R+ViT-Ti/16", 6_337_704),
         ("R50x1", 25_557_032),  # torchvision's ResNet-50: its BatchNorms are our GroupNorms
-        ("R101x1", 44_549_160),
-        ("R152x1", 60_192_808),
     ],
 )
 def test_sizes_are_those_published(variant, parameters):
@@ -311,7 +276,7 @@ def test_sizes_are_those_published(variant, parameters):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("image_size", [(224, 224), (33, 64), (1, 47), (100, 130)])
+@pytest.mark.parametrize("image_size", [(33, 64), (1, 47)])
 def test_the_map_has_the_size_that_variants_tells(version, image_size):
     classifier = tiny(image_size, resnet_units=(2, 1, 2), resnet_version=version)
     images = jax.ShapeDtypeStruct((2, *image_size, 3), jnp.float32)
@@ -329,8 +294,6 @@ def test_the_map_has_the_size_that_variants_tells(version, image_size):
               "GroupNorm; nearest: 0.5"),
         (0.1, "model.resnet_width=0.1: makes 6 channels, not a multiple of the 32 groups of "
               "GroupNorm; nearest: 0.5"),
-        (1.2, "model.resnet_width=1.2: makes 77 channels, not a multiple of the 32 groups of "
-              "GroupNorm; nearest: 1"),
     ],
 )  # fmt: skip
 def test_widths_that_groups_do_not_divide(width, message):
