@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import pages
-from vit_jax import cli, config, train_loop
+from vit_jax import cli, config
 from vit_jax.config import catalog
-from vit_jax.evaluation import evaluation
 from vit_jax.pages import listing
 from vit_jax.runtime import logs
 
@@ -279,21 +278,6 @@ def test_a_row_whose_data_is_not_here_says_what_to_run(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_row_of_private_data_takes_a_folder_of_the_user(folder, tmp_path, monkeypatch, capsys):
-    started = []
-
-    def train(cfg, workdir, profile, accept):
-        started.append(evaluation.open_evaluation(cfg).source)
-        raise config.UserError("enough")
-
-    monkeypatch.setattr(train_loop, "train", train)
-    more = {"data.source": "folder", "data.eval_split": "test", "model.unroll": "1"}
-    arguments = [f"--workdir={tmp_path / 'run'}", *options(folder, **more)]
-    assert cli.main(["train", "pretrain/ViT-B_16-jft-7ep", *arguments]) == 2
-    assert capsys.readouterr().err == "vit_jax: enough\n"
-    assert (len(started[0]), started[0].classes) == (27, tuple(COLORS))
-
-
 def test_a_fine_tuning_says_what_it_begins_with(capsys, tmp_path):
     arguments = [f"--workdir={tmp_path / 'run'}", f"--config.data.root={tmp_path}"]
     assert cli.main(["train", "finetune/ViT-B_16-jft-pets", *arguments]) == 2
@@ -431,9 +415,9 @@ def test_a_step_that_is_not_there(trained, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "code"), [(("list",), 70), (("show", "digits"), 70), (("show", "nothing"), 2)]
+    ("words", "code", "both"),
+    [(("list",), 70, False), (("show", "nothing"), 2, False), (("show", "digits"), 70, True)],
 )
-@pytest.mark.parametrize("both", [False, True])
 def test_printing_into_a_file_on_a_full_disk_is_one_line(words, code, both):
     with pathlib.Path("/dev/full").open("w") as full:
         ended = subprocess.run(
