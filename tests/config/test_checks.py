@@ -21,16 +21,6 @@ REFUSED = [
     ({"schedule.warmup": "-5"}, "schedule.warmup=-5 steps: must not be negative"),
     ({"train.duration": 0}, "train.duration=0 steps: must be more than 0"),
     ({"checkpoint.every": 0}, "checkpoint.every=0 steps: must be more than 0, or none"),
-    ({"model.heads": 5}, "model.heads=5: does not divide model.width 64; nearest: 4"),
-    (
-        {"model.patch_size": 3},
-        "data.image_size=8,8: height 8 is not a multiple of model.patch_size 3; nearest: 9",
-    ),
-    ({"model.unroll": 5}, "model.unroll=5: more than model.depth 4"),
-    (
-        {"model.depth": None},
-        "model.depth=none: not known; set it, or name a size with model.variant=ViT-B/16",
-    ),
     (
         {"data.channels": 2},
         "data.channels=2: digits are gray; set 1, or 3 for three equal channels",
@@ -82,11 +72,6 @@ REFUSED = [
         "loss.name=huber: predicts numbers; set data.source=csv, and data.targets to columns of "
         "its lists, such as age",
     ),
-    (
-        {"optimizer.groups": "head"},
-        "optimizer.groups=head: sets nothing; set optimizer.groups.head.lr or "
-        "optimizer.groups.head.decay",
-    ),
 ]
 UNREAD = [
     ({"data.crop_area": (0.5, 1)}, "data.crop_area=0.5,1: data.train_crop=resize does not read it"),
@@ -94,7 +79,6 @@ UNREAD = [
         {"data.resize_to": 16},
         "data.resize_to=16: data.train_crop=resize and data.eval_crop=resize do not read it",
     ),
-    ({"lora.alpha": 8}, "lora.alpha=8: lora.rank=none does not read it"),
     ({"evaluation.shots": 5}, "evaluation.shots=5: evaluation.fewshot=() does not read it"),
     ({"init_head": "keep"}, "init_head=keep: init_from=none does not read it"),
     (
@@ -265,10 +249,8 @@ OTHER_MODEL = {
 TOKENS = {"patch_size": (4, 4), "width": 32, "depth": 2, "mlp_dim": 16, "heads": 2}
 MODELS = {
     "vit": TOKENS,
-    "vit without positions": TOKENS | {"pooling": "gap", "position": "none"},
     "hybrid": TOKENS | {"patch_size": (1, 1), "resnet_units": (2, 2)},
     "axial_vit": TOKENS | {"architecture": "axial_vit", "pooling": "gap"},
-    "resnet": {"architecture": "resnet", "resnet_units": (2, 2)},
     "resnet v2": {"architecture": "resnet", "resnet_units": (2, 2), "resnet_version": "v2"},
     "axial_resnet": {"architecture": "axial_resnet", "resnet_units": (2, 2)},
 }

@@ -50,14 +50,6 @@ LINE = "comes from a plug-in; give --plugins=my_project, or import it first in P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_command_without_them_names_them(name, workdir, tmp_path, forgotten, capsys):
-    assert cli.main([name, *commands(workdir, tmp_path)[name]]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert f"vit_jax: model.architecture=convnet: {LINE}" in line
-
-
-@pytest.mark.slow
 def test_a_report_without_them_shows_what_it_can(workdir, tmp_path, forgotten):
     assert cli.main(["report", str(workdir), f"--output={tmp_path}"]) == 0
     assert "give --plugins=my_project" in (tmp_path / "report.md").read_text()
