@@ -6,8 +6,6 @@ import pathlib
 import shutil
 import types
 
-import cv2
-import jax
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ from vit_jax.data import real_labels
 from vit_jax.data.source import DataError
 from vit_jax.evaluation import task_sets
 from vit_jax.runtime import collectives
-from vit_jax.training import run_config, sharding, step
+from vit_jax.training import run_config, step
 
 SIZES = {
     "imagenet2012": {"train": 40, "validation": 20},
@@ -142,13 +140,6 @@ def test_sets_that_do_not_fit(root, task, reason):
     assert str(caught.value) == f"evaluation.tasks={task}: {reason}"
 
 
-def test_a_head_in_another_order_is_matched_by_name(root):
-    names = task_sets.class_matching.imagenet()
-    (source,) = task_sets.open_sets(configure(root, "imagenet-v2"), names[::-1]).values()
-    plain = task_sets.sources.open_task(task_sets.tasks.find_task("imagenet-v2"), "test", str(root))
-    assert [source[k].label for k in range(9)] == [999 - int(plain[k].label) for k in range(9)]
-
-
 def test_class_numbers_of_imagenet_become_outputs_by_name(root, monkeypatch):
     names, found = task_sets.class_matching.imagenet()[::-1], types.SimpleNamespace(path=root)
     monkeypatch.setattr(task_sets.availability, "find_prepared", lambda *_: found)
@@ -236,43 +227,6 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     assert str(caught.value).endswith("set data.eval_split=validation")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
-def test_objectnet_from_its_folders(root, tmp_path, capsys):
-    data, unpacked = tmp_path / "data", tmp_path / "objectnet-1.0"
-    shutil.copytree(root / "imagenet2012", data / "imagenet2012")
-    for number, name in enumerate(("air_freshener", "alarm_clock", "spatula")):
-        (unpacked / "images" / name).mkdir(parents=True)
-        for index in range(2 + number):
-            pixels = np.full((8, 8, 3), 40 * number + index, np.uint8)
-            cv2.imwrite(str(unpacked / "images" / name / f"{index}.png"), pixels)
-    with runs.untrained():
-        train_loop.train(configure(data), tmp_path / "run")
-    prepare = ["prepare", "objectnet", f"--from={unpacked}", f"--data-dir={data}", "--workers=1"]
-    evaluate = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
-    evaluate.append("--config.evaluation.tasks=objectnet")
-
-    assert cli.main(prepare) == 0
-    assert "cannot be evaluated without its mapping" in capsys.readouterr().out
-    assert cli.main(evaluate) == 2
-    assert capsys.readouterr().err == (
-        f"{tmp_path}/run: step 2, the newest\n"
-        f"vit_jax: evaluation.tasks=objectnet: {data}/objectnet/1.0.0/mappings/"
-        "folder_to_objectnet_label.json: no such file, without which its classes are unknown; run "
-        f"`vit_jax prepare objectnet --from=FOLDER_OR_TARS --data-dir={data}` with the "
-        "objectnet-1.0 that was unpacked, which has images and mappings\n"
-    )
-    tfds_fakes.write_mappings(unpacked / "mappings")
-    assert cli.main(prepare) == 0
-    assert capsys.readouterr().out.endswith(f": in {data}/objectnet/1.0.0/mappings\n")
-    assert cli.main(["prepare", "objectnet", f"--data-dir={data}", "--verify"]) == 0
-    capsys.readouterr()
-    assert cli.main(evaluate) == 0
-    results = json.loads(capsys.readouterr().out)
-    assert results["objectnet/count"] == 3 + 4  # of the second and third class
-    assert 0 <= results["objectnet/top1"] <= results["objectnet/top5"] <= 1
-
-
 # Pairs of splits for frozen features: `evaluation.fewshot`, `probe` and `knn`
 
 TOKEN = pathlib.Path(__file__).parent.parent / "fixtures/vit_tiny_token.npz"
@@ -334,36 +288,6 @@ def test_names_that_are_none(name, reason):
     with pytest.raises(ConfigError) as caught:
         task_sets.open_pairs(configure_pairs(name), len)
     assert str(caught.value) == f"evaluation.fewshot={name}: {reason}"
-
-
-@pytest.mark.slow
-def test_a_run_and_the_command_line(tmp_path, capsys, monkeypatch, caplog):
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:2]))
-    cfg = runs.configure(
-        train={"duration": "4 steps"},
-        evaluation={"every": 2, "fewshot": ("self",), "shots": (1, 40), "fewshot_seeds": 1},
-    )
-    with caplog.at_level(logging.WARNING, "vit_jax"):
-        results = train_loop.train(cfg, tmp_path / "run").results
-    assert set(results) == {
-        "test/top1", "test/top5", "test/loss", "test/count",
-        "fewshot/self/1shot", "fewshot/self/40shot",
-    }  # fmt: skip
-    (message,) = {record.message for record in caplog.records}
-    assert message.startswith("evaluation.shots=40: self has a class with ")
-    assert message.endswith(" training images; all are used")
-    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "fewshot/self/1shot" in line] == [2, 4]
-    capsys.readouterr()
-    arguments = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
-    arguments += ["--config.evaluation.shots=1", "--config.evaluation.probe=self"]
-    assert cli.main(arguments) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["fewshot/self/1shot"] == results["fewshot/self/1shot"]
-    assert "fewshot/self/40shot" not in printed
-    assert printed["probe/self/top1"] > printed["fewshot/self/1shot"]
-    assert printed["probe/self/log10_l2"] in range(-5, 1)
 
 
 @pytest.mark.slow
