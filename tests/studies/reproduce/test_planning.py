@@ -247,7 +247,7 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("figure", "count"),
-    [("fig2", 1), ("fig3", 1), ("fig4", 1), ("fig5", 2), ("fig8", 1), ("fig9", 1), ("fig13", 1)],
+    [("fig2", 1), ("fig5", 2), ("fig8", 1), ("fig9", 1)],
 )
 def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure, count):
     put_transfer(tmp_path, REAL)
@@ -265,7 +265,7 @@ def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure,
     assert shown.count("svg", "chart") == count
     marks = [a["class"] for tag, a in shown.elements if tag == "circle"]
     # Figure 2's first panel of two networks, and the three groups that Table 9 has.
-    hollow = {"fig2": 5, "fig3": 14, "fig5": 36}.get(figure, 0)
+    hollow = {"fig2": 5, "fig5": 36}.get(figure, 0)
     assert sum("hollow" in mark for mark in marks) == hollow
     assert len(marks) == hollow + 1
 

@@ -5,19 +5,16 @@ import json
 import re
 import sys
 
-import jax
 import numpy as np
 import pytest
 
 import sweeps
 from vit_jax import config
 from vit_jax.config import paper
-from vit_jax.data import sources
 from vit_jax.runs import run_log
 from vit_jax.runs.evaluating import Outcome
 from vit_jax.studies import transfer, worker
 from vit_jax.studies.transfer import tables
-from vit_jax.training import sharding
 
 CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
 FINAL = ("final/seed0", "final/seed1")
@@ -26,25 +23,6 @@ GOOD = dict(zip((*CHOOSE, *FINAL), (0.7, 0.8, 0.5, 0.625), strict=True))
 
 def read(workdir):
     return json.loads((workdir / "transfer.json").read_text())
-
-
-@pytest.mark.parametrize(
-    ("candidates", "rate"),
-    [
-        ((0.7, 0.8), 0.03),
-        ((0.8, 0.8), 0.003),  # of equal ones the lower rate
-        ((0.1, "not finite"), 0.003),
-        (("not finite", 0.1), 0.03),
-    ],
-)
-def test_the_best_finite_rate_is_chosen(candidates, rate, tmp_path):
-    run = sweeps.pretending(GOOD | dict(zip(CHOOSE, candidates, strict=True)))
-    found = transfer.perform(sweeps.plan(), tmp_path, run=run)
-    assert found["selected"] == {"setup": "vit", "lr": rate}
-    final = [cell for cell in found["cells"] if cell["stage"] == "final"]
-    assert [cell["lr"] for cell in final] == [rate] * 2
-    assert "config" in found
-    assert found == read(tmp_path)
 
 
 SEEDED = [f"choose/vit-lr{lr}-seed{seed}" for seed in (0, 1, 2) for lr in ("0.01", "0.03", "0.1")]
@@ -207,34 +185,6 @@ def test_the_papers_number_is_beside_ours(tmp_path):
     assert f"| top-1 | 90.00 | 1 | {mean:.2f} ± {std:.2f} | {90 - mean:+.2f} | Table 2 |" in text
 
 
-@pytest.mark.slow
-def test_no_test_image_is_opened_before_the_choice(tmp_path, monkeypatch):
-    """Every split that is opened, in order, in a whole transfer that trains."""
-    opened, begin = [], sources.Digits.__init__
-
-    def spy(self, split, key):
-        opened.append(split)
-        begin(self, split, key)
-
-    def run(cells, *places, started, **keywords):
-        def starting(cell):
-            opened.append(cell.facts["stage"])
-            started(cell)
-
-        sweeps.here(cells, *places, started=starting, **keywords)
-
-    monkeypatch.setattr(sources.Digits, "__init__", spy)
-    transfer.perform(sweeps.plan(seeds=(0,)), tmp_path, run=run)
-    before = opened[: opened.index("final")]
-    assert set(before) == {"choose", "train[:80%]", "train[80%:]"}
-    after = opened[opened.index("final") :]
-    assert set(after) == {"final", "train", "test"}
-    assert after.count("test") == 1  # once for each run
-    # And it was measured once.
-    lines = (tmp_path / "final/seed0/metrics.jsonl").read_text().splitlines()
-    assert sum("test/top1" in line for line in lines) == 1
-
-
 def test_a_terminal_shows_a_table_of_cells(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
@@ -263,16 +213,6 @@ def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
     (tmp_path / "transfer.json").write_text("{")
     with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
         transfer.perform(sweeps.plan(), tmp_path)
-
-
-@pytest.mark.slow
-def test_a_cell_is_never_continued_with_other_options(tmp_path):
-    cell, other = sweeps.plan(train__duration="4 steps").candidates
-    worker.train_cell(cell.cfg, tmp_path, "final/seed0")
-    with pytest.raises(config.ConfigError, match=r"another run \(optimizer.lr: 0.003 -> 0.03\)"):
-        worker.train_cell(other.cfg, tmp_path, "final/seed0")
-    again = worker.train_cell(cell.cfg, tmp_path, "final/seed0")  # only measured again
-    assert (again["state"], again["steps"]) == ("done", 4)
 
 
 def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
@@ -328,16 +268,3 @@ def test_vtab_means():
         assert transfer.vtab_means(named[1:]) == {}
         assert tables.means(tasks[:-1]) is None
         assert tables.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
-
-
-@pytest.mark.slow
-def test_a_tiny_copy_of_a_whole_transfer(tmp_path, monkeypatch):
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp, *_: create(fsdp, jax.devices()[:1]))
-    plan = transfer.create_plan(
-        "finetune/ViT-H_14-jft-imagenet-518", {}, rates=(0.003, 0.06), seeds=(0,), tiny=True
-    )
-    found = transfer.perform(plan, tmp_path, run=sweeps.here)
-    assert [cell["steps"] for cell in found["cells"]] == [2, 2, 2]
-    assert [cell["results"]["count"] for cell in found["cells"]] == [3, 3, 32]
-    assert found["results"]["top1"]["values"] == [found["cells"][-1]["results"]["top1"]]
