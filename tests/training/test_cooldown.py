@@ -33,15 +33,6 @@ def length(steps, cooldown=4):
 
 
 @pytest.mark.slow
-def test_steps_before_the_cooldown_do_not_depend_on_the_length(tmp_path):
-    for steps in (10, 14):
-        train_loop.train(configure(steps), tmp_path / str(steps))
-    short, long = losses(tmp_path / "10"), losses(tmp_path / "14")
-    # The update of step 8 is the first with a smaller rate.
-    assert [step for step in short if short[step] != long[step]] == [9, 10]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("before", [(14, 4), (10, 4), (10, 0)])
 def test_a_run_that_changes_its_length_is_the_one_of_that_length(tmp_path, monkeypatch, before):
     train_loop.train(configure(12), tmp_path / "whole")

@@ -11,7 +11,7 @@ import pytest
 from scipy import special
 
 import runs
-from stepping import BATCH, Stepper, batch_of
+from stepping import BATCH, Stepper
 from vit_jax import config, models, preflight, train_loop
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
@@ -137,27 +137,6 @@ def distilled(devices=1, **distill):
     kernel = jax.random.normal(jax.random.key(6), params["head"]["kernel"].shape)
     params["head"]["kernel"] = kernel
     return Stepper(cfg, devices, teacher, params), teacher, params
-
-
-@pytest.mark.slow
-def test_the_loss_of_a_step_by_hand():
-    one, teacher, teacher_params = distilled()
-    params = jax.device_get(one.state["params"])
-    (found,) = one.run(1)
-    batch = batch_of(0)
-    pixels = batch["image"].astype(np.float32) / 255
-    student_out, _ = one.model.apply(params, jnp.asarray((pixels - 0.5) / 0.5))
-    seen = jax.image.resize(jnp.asarray((pixels - 0.4) / 0.2), (16, 16, 16, 1), "bilinear")
-    teacher_out, _ = teacher.model.apply(teacher_params, seen)
-    log_p, log_q = (
-        special.log_softmax(np.asarray(x, np.float64) / 2, axis=1)
-        for x in (teacher_out, student_out)
-    )
-    apart = 4 * (np.exp(log_p) * (log_p - log_q)).sum(axis=1).mean()
-    log_own = special.log_softmax(np.asarray(student_out, np.float64), axis=1)
-    labels = -log_own[np.arange(16), batch["label"]].mean()
-    assert found["distillation"] == pytest.approx(apart, rel=1e-5)
-    assert found["loss"] == pytest.approx(0.3 * labels + 0.7 * apart, rel=1e-5)
 
 
 @pytest.mark.slow

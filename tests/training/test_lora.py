@@ -74,11 +74,9 @@ def test_a_sum_is_rounded_once():
     assert float(merged["head"]["kernel"][0, 0]) == 1 + 2.0**-7
 
 
-slow = pytest.mark.slow
 CASES = {
     "a loop over layers": {},
     "unrolled": {"model": {"unroll": 2}},
-    "recomputed": {"model": {"unroll": 2, "remat": "full"}},
     "recomputed in a loop": {"model": {"remat": "dots"}},
     "split and accumulated": {"devices": 8, "train": {"accumulation": 2}},
     "gathered layer by layer": {"devices": 4, "mesh": {"fsdp": 2}, "model": {"unroll": 2}},
@@ -86,7 +84,6 @@ CASES = {
         "model": {"mlp": "swiglu", "pooling": "map", "representation_size": 8},
         "lora": {"where": ["*"]},
     },
-    "queries and values": {"lora": {"where": ["*/query", "*/value"]}},
     "axial": {"model": {"architecture": "axial_vit", "position": "learned_1d"}},
     "masked": {
         "objective": {"name": "masked_patches"},
@@ -98,13 +95,10 @@ CASES = {
     },
     "blended and dropped": {"model": {"dropout": 0.2}, "train": {"mixup": 0.5}},
 }
-FAST = ("a loop over layers", "unrolled")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else slow) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_as_if_added_to_the_matrices(name, monkeypatch):
     sections = {key: value for key, value in CASES[name].items() if key != "devices"}
     sections["lora"] = {"rank": 3, "alpha": 6.0} | sections.get("lora", {})
@@ -121,7 +115,7 @@ def test_as_if_added_to_the_matrices(name, monkeypatch):
         np.testing.assert_allclose(value, merged[1][key], rtol=1e-4, atol=2e-6, err_msg=key)
 
 
-@slow
+@pytest.mark.slow
 def test_in_bfloat16():
     kit = {"lora": {"rank": 3, "alpha": 6.0}, "optimizer": {"lr": 0.05}}
     exact, _ = trained(configure(model={"unroll": 2}, **kit), 1)
@@ -142,7 +136,7 @@ def flops(**sections):
     return counted, trainables.from_config(model, cfg).passes()
 
 
-@slow
+@pytest.mark.slow
 def test_what_is_frozen_costs_no_arithmetic():
     """Matrices beside adapters have no gradients, layers below the first that trains no backward.
 

@@ -79,22 +79,33 @@ def test_blend_by_hand():
     np.testing.assert_array_equal(mixup.blend(x, jnp.float32(1.0)), x)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
-def test_loss_and_top1_against_float64(kind):
-    made = stepper(1, loss=kind, label_smoothing=0.1)
+CUT = {"mixup": 0.0, "cutmix": 1.0, "accumulation": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        pytest.param("softmax", {}, id="softmax"),
+        pytest.param("sigmoid", {}, id="sigmoid"),
+        pytest.param("softmax", CUT, id="boxes", marks=pytest.mark.slow),
+    ],
+)
+def test_loss_and_top1_against_float64(kind, options):
+    made = stepper(1, loss=kind, label_smoothing=0.1, **options)
     drawn = set()
     for number in range(2):
         params = jax.device_get(made.state["params"])
         (metrics,) = made.run(1, lambda _, n=number: batch_of(n))
         batch = batch_of(number)
-        share = float(mixup.own_share(made.cfg.seed, jnp.asarray(number), 0.8))
-        drawn.add(share)
+        mix = mixup.draw_mix(made.cfg.seed, jnp.asarray(number), made.cfg.train, (SIZE, SIZE))
+        drawn.add(float(mix.labels))
 
-        def mixed(x, share=share):
-            return share * x + (1 - share) * x[np.arange(BATCH) ^ 1]
+        def mixed(x, share):
+            return np.asarray(share, np.float64) * x + (1 - share) * x[np.arange(BATCH) ^ 1]
 
-        images = mixed(batch["image"] / 127.5 - 1).reshape(BATCH, -1)
-        targets = mixed(np.eye(CLASSES)[batch["label"]]) * 0.9 + 0.1 / CLASSES
+        images = mixed(batch["image"] / 127.5 - 1, np.asarray(mix.pixels)).reshape(BATCH, -1)
+        one_hot = np.eye(CLASSES)[batch["label"]]
+        targets = mixed(one_hot, np.asarray(mix.labels)) * 0.9 + 0.1 / CLASSES
         x = np.tanh(images @ params["body"]["kernel"].astype(np.float64))
         x = x @ params["head"]["kernel"].astype(np.float64)
         if kind == "softmax":
@@ -203,23 +214,3 @@ def test_with_both_every_step_tosses_a_coin():
     share = np.asarray(shares(0, 0.4))
     np.testing.assert_array_equal(labels[~cut], share[~cut])
     np.testing.assert_array_equal(pixels[~cut, 3, 5, 0], share[~cut])
-
-
-@pytest.mark.slow
-def test_a_step_of_boxes_by_hand():
-    made = stepper(1, mixup=0.0, cutmix=1.0, accumulation=2)
-    for number in range(2):
-        params = jax.device_get(made.state["params"])
-        (metrics,) = made.run(1, lambda _, n=number: batch_of(n))
-        batch = batch_of(number)
-        size = (SIZE, SIZE)
-        mix = mixup.draw_mix(made.cfg.seed, jnp.asarray(number), made.cfg.train, size)
-        own, other = batch["image"] / 127.5 - 1, batch["image"][np.arange(BATCH) ^ 1] / 127.5 - 1
-        images = np.where(np.asarray(mix.pixels) == 1, own, other).reshape(BATCH, -1)
-        one_hot, share = np.eye(CLASSES)[batch["label"]], float(mix.labels)
-        targets = share * one_hot + (1 - share) * one_hot[np.arange(BATCH) ^ 1]
-        x = np.tanh(images @ params["body"]["kernel"].astype(np.float64))
-        x = x @ params["head"]["kernel"].astype(np.float64)
-        each = -(targets * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1)
-        assert metrics["loss"] == pytest.approx(each.mean(), rel=1e-6)
-    assert 0 < share < 1

@@ -33,16 +33,13 @@ def sequences(number):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"pooling": name} for name in ("token", "gap", "max", "gap_max", "map", "token_gap")),
-        *({"position": name} for name in ("learned_2d", "sincos_1d", "sincos_2d")),
-        *(
-            {"position_resize": name}
-            for name in (
-                "bicubic", "bicubic_offset", "antialiased_bicubic", "antialiased_bilinear",
-            )
-        ),
+        *({"pooling": name} for name in ("token", "gap_max", "map", "token_gap")),
+        {"position": "learned_2d", "pooling": "max"},
+        {"position": "sincos_1d", "pooling": "gap"},
+        {"position": "sincos_2d"},
+        {"position_resize": "bicubic_offset"},
+        {"position_resize": "antialiased_bilinear"},
         {"position": "none", "rotary": 100.0, "rotary_span": "max"},
-        {"position": "none", "rotary": 100.0, "rotary_span": "min"},
         {"rotary": 100.0, "rotary_grid": (16, 16)},
         {"rotary": 100.0, "rotary_span": "patches", "rotary_offset": 1.0, "norm_place": "none"},
         {"rotary": 10.0, "rotary_span": "patches", "rotary_learned": True, "registers": 1},
@@ -112,9 +109,7 @@ def on_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("devices", "microbatch"), [(2, None), (4, None), (8, None), (1, 4), (2, 2)]
-)
+@pytest.mark.parametrize(("devices", "microbatch"), [(8, None), (1, 4), (2, 2)])
 def test_devices_and_microbatches_give_the_same_numbers(devices, microbatch, on_one):
     cfg = configure(data=NATIVE, train={"microbatch": microbatch})
     stepper = Stepper(cfg, devices=devices)

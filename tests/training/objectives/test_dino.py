@@ -18,7 +18,7 @@ from research import dino_reference as reference
 from stepping import Stepper, configure
 from vit_jax import config
 from vit_jax.config import checks
-from vit_jax.training import objectives, schedules
+from vit_jax.training import objectives
 from vit_jax.training.build import build, create_model, describe_run
 from vit_jax.training.durations import Durations
 from vit_jax.training.objectives import dino
@@ -101,16 +101,6 @@ def test_the_head_is_an_mlp_with_cosines_to_its_prototypes():
     expected = hidden @ (last / np.linalg.norm(last, axis=0)) * params["prototypes"]["length"]
     found = jax.jit(dino.head, static_argnums=2)(params, jnp.float32(x), jnp.float32)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_schedules_are_functions_of_the_step():
-    steps = np.arange(20)
-    cosine = schedules.half_cosine(0.996, 1.0, 20)
-    expected = 1 + 0.5 * (0.996 - 1) * (1 + np.cos(np.pi * steps / 20))
-    np.testing.assert_allclose(jax.jit(cosine)(steps), expected, rtol=1e-7)
-    ramp = jax.jit(dino.ramp(0.04, 0.07, 5))(np.arange(7))
-    np.testing.assert_allclose(ramp, [*np.linspace(0.04, 0.07, 5), 0.07, 0.07], rtol=1e-6)
-    assert dino.ramp(0.04, 0.07, 0)(0) == np.float32(0.07)
 
 
 def test_a_config_is_described_without_a_run():
