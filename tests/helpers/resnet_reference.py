@@ -1,7 +1,6 @@
-"""A ResNet in numpy float64, written from the papers; the names of published weights; a counter."""
+"""A ResNet in numpy float64, written from the papers, and a counter of its products."""
 
 import itertools
-import re
 
 import numpy as np
 
@@ -71,13 +70,13 @@ def unit(p, x, version, stride):
 
 
 def backbone(model, params, images):
-    """The last map in float64; v2 pads with zeros before its max-pool."""
+    """The last map in float64; v2 pads with zeros before its max-pool, or with nothing."""
     version = model.resnet_version
     p = {name: np.asarray(leaf, np.float64) for name, leaf in tree_utils.flatten(params).items()}
     x = convolve(np.asarray(images, np.float64), p["conv_root/kernel"], version, stride=2)
     if version == "v1":
         x = np.maximum(group_norm(x, p["gn_root/scale"], p["gn_root/bias"], version), 0)
-    fill = -np.inf if version == "v1" else 0.0
+    fill = 0.0 if version == "v2" and model.resnet_pool == "zeros" else -np.inf
     seen = windows(x, 3, 2, same=version == "v1", fill=fill)
     x = np.max([part for _, _, part in seen], axis=0)
     for stage, units in enumerate(model.resnet_units, start=1):
@@ -99,62 +98,6 @@ def forward(model, params, images):
     if model.representation_size:
         x = np.tanh(x @ params["pre_logits"]["kernel"] + params["pre_logits"]["bias"])
     return x @ params["head"]["kernel"] + params["head"]["bias"], x, features
-
-
-def hybrid_name(name, layer):
-    """The published (pre-Linen) name of a hybrid's parameter; `layer` is its place in ours.
-
-    Units count from 1, and the first is not stacked.
-    """
-    block = f"Transformer/encoderblock_{layer}/"
-    for pattern, published in {
-        r"resnet/": "",
-        r"stage(\d)/first/": r"block\1/unit1/",
-        r"stage(\d)/rest/": rf"block\1/unit{layer + 2}/",
-        r"encoder/norm1/": f"{block}LayerNorm_0/",
-        r"encoder/norm2/": f"{block}LayerNorm_2/",
-        r"encoder/attention/": f"{block}MultiHeadDotProductAttention_1/",
-        r"encoder/mlp/fc1/": f"{block}MlpBlock_3/Dense_0/",
-        r"encoder/mlp/fc2/": f"{block}MlpBlock_3/Dense_1/",
-        r"encoder_norm/": "Transformer/encoder_norm/",
-        r"position/table": "Transformer/posembed_input/pos_embedding",
-    }.items():
-        name = re.sub(f"^{pattern}", published, name)
-    return name
-
-
-def transfer_name(name, layer):
-    """The name that Big Transfer's files give a parameter of a v2 ResNet."""
-    first = layer + 2 if "/rest/" in name else 1
-    for pattern, published in {
-        r"resnet/": "",
-        r"stage(\d)/(first|rest)/": rf"block\1/unit{first:02d}/",
-        r"(?<=\d/)(conv|gn)(\d)/": lambda m: f"{'abc'[int(m[2]) - 1]}/{m[1]}/",
-        r"(?<=\d/)conv_proj/": "a/proj/conv/",
-        r"^conv_root/": "root_block/conv/",
-        r"^gn_final/": "gn/",
-        r"^head/": "head/conv2d/",
-        r"\bconv/": "standardized_conv2d/",
-        r"\bgn/scale": "group_norm/gamma",
-        r"\bgn/bias": "group_norm/beta",
-    }.items():
-        name = re.sub(pattern, published, name)
-    return f"resnet/{name}"
-
-
-def published_parameters(path, shapes, rename):
-    """Parameters of `shapes` from a published file, every array of which must be used."""
-    with np.load(path) as file:
-        arrays = dict(file)
-    flat = {}
-    for name, spec in tree_utils.flatten(shapes).items():
-        stacked = name.startswith("encoder/") or "/rest/" in name
-        layers = [arrays.pop(rename(name, i)) for i in range(spec.shape[0] if stacked else 1)]
-        array = np.stack(layers) if stacked else layers[0]
-        assert array.size == np.prod(spec.shape), name
-        flat[name] = array.reshape(spec.shape)  # GroupNorm's are stored (1, 1, 1, C)
-    assert not arrays, "everything in the file is used"
-    return tree_utils.nest(flat)
 
 
 def macs(jaxpr):

@@ -1,5 +1,4 @@
 import dataclasses
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,6 @@ from vit_jax.training import sharding
 from vit_jax.utils import tree_utils
 from vit_reference import assert_grads_close, backward, inputs, loss_and_grad, quick_jit
 
-FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 TINY = config.Model(architecture="resnet", resnet_units=(2,), resnet_width=0.5, num_classes=5)
 
 
@@ -24,55 +22,20 @@ def tiny(image_size=(16, 16), channels=3, dtype="float32", **changes):
     return models.create(model, image_size=image_size, channels=channels, dtype=dtype)
 
 
-def read(name):
-    with np.load(FIXTURES / name) as file:
-        return dict(file)
-
-
 # Values
 
 
-@pytest.mark.slow
-def test_parity_with_a_published_hybrid():
-    model = config.Model(
-        resnet_units=(1, 2, 1), resnet_width=0.5, patch_size=(1, 1), width=32, depth=2,
-        mlp_dim=48, heads=4, representation_size=32, num_classes=7,
-    )  # fmt: skip
-    expected = read("hybrid_tiny.io.npz")
-    classifier = models.create(model, image_size=expected["images"].shape[1:3])
-    params = resnet_reference.published_parameters(
-        FIXTURES / "hybrid_tiny.npz", classifier.shapes(), resnet_reference.hybrid_name
-    )
-    with jax.default_matmul_precision("highest"):
-        logits, _ = quick_jit(classifier.apply)(params, expected["images"])
-    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-6)
-
-
-def transferred(**sizes):
-    classifier = tiny((64, 64), resnet_units=(1, 2, 1, 1), resnet_version="v2", **sizes)
-    params = resnet_reference.published_parameters(
-        FIXTURES / "bit_tiny_legacy.npz", classifier.shapes(), resnet_reference.transfer_name
-    )
-    return classifier, params
-
-
-def test_parity_with_big_vision():
-    classifier, params = transferred(resnet_pool="nothing")
-    expected = read("bit_tiny.io.npz")
-    with jax.default_matmul_precision("highest"):
-        logits, out = quick_jit(classifier.apply)(params, expected["images"])
-    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(out["pre_logits"], expected["pre_logits"], rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
-    ("version", "units", "shape", "size"),
-    [("v1", (1, 3), (22, 33, 3), 7), ("v2", (3, 1), (17, 38, 1), None)],
+    ("units", "shape", "changes"),
+    [
+        ((1, 3), (22, 33, 3), {"representation_size": 7}),
+        ((3, 1), (17, 38, 1), {"resnet_version": "v2"}),
+        ((1,), (16, 16, 3), {"resnet_version": "v2", "resnet_pool": "nothing"}),
+    ],
 )
-def test_equals_a_float64_reimplementation(version, units, shape, size):
-    classifier = tiny(
-        shape[:2], shape[2], resnet_units=units, resnet_version=version, representation_size=size
-    )
+def test_equals_a_float64_reimplementation(units, shape, changes):
+    """Published weights and outputs are in tests/weights: test_google.py and test_bit.py."""
+    classifier = tiny(shape[:2], shape[2], resnet_units=units, **changes)
     params = vit_reference.random_parameters(classifier.shapes())
     images = inputs(classifier, 2)
     logits, out = quick_jit(classifier.apply)(params, images)
@@ -262,6 +225,7 @@ def test_initial_kernels():
     ("variant", "parameters"),
     [
         ("ViT-S/16", 22_050_664),
+        ("ViT-Ti/16", 5_717_416),
         ("R50+ViT-L/32", 328_994_856),
         ("R26+ViT-S/32", 36_431_912),
         ("R+ViT-Ti/16", 6_337_704),

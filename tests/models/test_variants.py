@@ -7,53 +7,6 @@ import pytest
 from vit_jax import config
 from vit_jax.models import architectures, check_model, complete, find_architecture, variants
 
-TABLE_1 = {"width": 768, "depth": 12, "mlp_dim": 3072, "heads": 12}
-
-
-def vit(patch, **sizes):
-    return {"architecture": "vit", "patch_size": (patch, patch)} | (sizes or TABLE_1)
-
-
-def hybrid(units, patch, **sizes):
-    return vit(patch, **sizes) | {"resnet_units": units, "resnet_width": 1.0}
-
-
-def resnet(units, width, architecture="resnet"):
-    return {"architecture": architecture, "resnet_units": units, "resnet_width": width}
-
-
-TINY_SIZE = {"width": 192, "depth": 12, "mlp_dim": 768, "heads": 3}
-SMALL = {"width": 384, "depth": 12, "mlp_dim": 1536, "heads": 6}
-LARGE = {"width": 1024, "depth": 24, "mlp_dim": 4096, "heads": 16}
-HUGE = {"width": 1280, "depth": 32, "mlp_dim": 5120, "heads": 16}
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("ViT-B/16", vit(16)),
-        ("ViT-B_16", vit(16)),
-        ("ViT-b/32", vit(32, **SMALL)),
-        ("ViT-L/32", vit(32, **LARGE)),
-        ("ViT-H/14", vit(14, **HUGE)),
-        ("ViT-Ti/2", vit(2, **TINY_SIZE)),
-        ("AxialViT-B_32", vit(32) | {"architecture": "axial_vit"}),
-        ("R50+ViT-B/32", hybrid((3, 4, 6, 3), 1)),
-        ("R50+ViT-B/16", hybrid((3, 4, 9), 1)),  # stage 4's units added to stage 3
-        ("R50x1+ViT-L_32", hybrid((3, 4, 6, 3), 1, **LARGE)),
-        ("R26+ViT-S/32", hybrid((2, 2, 2, 2), 1, **SMALL)),
-        ("R+ViT-Ti/16", hybrid((), 8, **TINY_SIZE)),
-        ("R50x1", resnet((3, 4, 6, 3), 1.0)),
-        ("R101x1", resnet((3, 4, 23, 3), 1.0)),
-        ("R152x2", resnet((3, 8, 36, 3), 2.0)),
-        ("R200x3", resnet((3, 24, 36, 3), 3.0)),
-        ("AxialResNet50", resnet((3, 4, 6, 3), 1.0, "axial_resnet")),
-    ],
-)
-def test_names_stand_for_the_sizes_of_the_papers(name, options):
-    assert variants.parse_variant(name) == options
-
-
 FORM = "not a name like ViT-B/16, R50+ViT-B/32, R50x1, AxialViT-B/16 or AxialResNet50"
 
 

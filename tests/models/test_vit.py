@@ -1,6 +1,5 @@
 import dataclasses
 import functools
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +70,7 @@ ALONE = [
     [({}, {}), *PARTS, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALONE)],
 )
 def test_equals_a_float64_reimplementation(changes, shape):
+    """Published weights and their outputs are in tests/weights/test_google.py."""
     classifier = tiny(**shape, **changes)
     params = vit_reference.random_parameters(classifier.shapes())
     images = inputs(classifier)
@@ -118,70 +118,6 @@ def test_where_positions_are_kept(position, place, pooling, names):
     plain = tiny(**WIDE, position="none", pooling=pooling)
     given, rest = tree_utils.flatten(classifier.shapes()), tree_utils.flatten(plain.shapes())
     assert {name: given[name].shape for name in given if name not in rest} == names
-
-
-FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
-BIG_VISION = {
-    "cls": "cls",
-    "embedding": "embedding",
-    "pre_logits": "pre_logits",
-    "head": "head",
-    "MAPHead_0/probe": "pooling/probe",
-    "MAPHead_0/LayerNorm_0": "pooling/norm",
-    "MAPHead_0/MultiHeadDotProductAttention_0": "pooling/attention",
-    "MAPHead_0/MlpBlock_0/Dense_0": "pooling/mlp/fc1",
-    "MAPHead_0/MlpBlock_0/Dense_1": "pooling/mlp/fc2",
-    "Transformer/encoder_norm": "encoder_norm",
-}
-BIG_VISION_LAYER = {
-    "LayerNorm_0": "norm1",
-    "LayerNorm_1": "norm2",
-    "MultiHeadDotProductAttention_0": "attention",
-    "MlpBlock_0/Dense_0": "mlp/fc1",
-    "MlpBlock_0/Dense_1": "mlp/fc2",
-}
-
-
-def from_big_vision(arrays):
-    """Our parameters of big_vision's, whose positions know no class token."""
-
-    def renamed(name, names):
-        old = next(old for old in names if name == old or name.startswith(f"{old}/"))
-        return names[old] + name.removeprefix(old)
-
-    params, layers = {}, {}
-    for name, array in arrays.items():
-        if name == "pos_embedding":
-            token = np.zeros((1, int("cls" in arrays), array.shape[2]), np.float32)
-            params["position/table"] = np.concatenate([token, array], axis=1)
-        elif name.startswith("Transformer/encoderblock_"):
-            number, rest = name.removeprefix("Transformer/encoderblock_").split("/", 1)
-            layers.setdefault(f"encoder/{renamed(rest, BIG_VISION_LAYER)}", {})[int(number)] = array
-        else:
-            params[renamed(name, BIG_VISION)] = array
-    stacked = {name: np.stack([by[i] for i in range(len(by))]) for name, by in layers.items()}
-    return tree_utils.nest(params | stacked)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("bv_vit_tok", {"representation_size": 24}),
-        ("bv_vit_gap_sincos", {"pooling": "gap", "position": "sincos_2d"}),
-        ("bv_vit_map", {"pooling": "map"}),
-    ],
-)
-def test_equals_big_vision(name, changes):
-    with np.load(FIXTURES / f"{name}.npz") as file:
-        params = from_big_vision(dict(file))
-    with np.load(FIXTURES / f"{name}.io.npz") as file:
-        io = dict(file)
-    sizes = {"patch_size": (8, 8), "width": 24, "mlp_dim": 48, "heads": 3, "num_classes": 6}
-    classifier = tiny(image_size=(32, 32), **sizes, **changes)
-    with jax.default_matmul_precision("highest"):
-        logits, out = quick_jit(classifier.apply)(params, io["images"])
-    np.testing.assert_allclose(logits, io["logits"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(out["pre_logits"], io["pre_logits"], rtol=0, atol=1e-5)
 
 
 def test_bfloat16_is_close_and_returns_float32():
