@@ -32,22 +32,30 @@ def length(steps, cooldown=4):
     return {"train.duration": f"{steps} steps", "schedule.cooldown": f"{cooldown} steps"}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of twelve steps, four of them the cooldown."""
+    workdir = tmp_path_factory.mktemp("cooldown") / "whole"
+    train_loop.train(configure(12), workdir)
+    return workdir
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [(14, 4), (10, 4), (10, 0)])
-def test_a_run_that_changes_its_length_is_the_one_of_that_length(tmp_path, monkeypatch, before):
-    train_loop.train(configure(12), tmp_path / "whole")
+def test_a_run_that_changes_its_length_is_the_one_of_that_length(
+    tmp_path, monkeypatch, before, whole
+):
     changed = stopped(tmp_path / "changed", monkeypatch, configure(*before))
     api.train(None, changed, length(12))
-    runs.assert_equal_runs(changed, tmp_path / "whole")
+    runs.assert_equal_runs(changed, whole)
     assert api.train(None, changed).steps == 12  # which it remembers
 
 
 @pytest.mark.slow
-def test_a_constant_rate_goes_on_after_its_end(tmp_path):
-    train_loop.train(configure(12), tmp_path / "whole")
+def test_a_constant_rate_goes_on_after_its_end(tmp_path, whole):
     train_loop.train(configure(8, cooldown=0), tmp_path / "longer")
     api.train(None, tmp_path / "longer", length(12))
-    assert losses(tmp_path / "longer") == losses(tmp_path / "whole")
+    assert losses(tmp_path / "longer") == losses(whole)
 
 
 @pytest.mark.slow

@@ -292,6 +292,15 @@ def test_fine_tuning_takes_the_encoder_and_its_positions_as_a_table():
 # The network
 
 
+def test_no_layer_sees_what_is_not_kept():
+    cfg = autoencoder()
+    model = models.create(cfg.model, image_size=(8, 8), headless=True)
+    shapes = jax.eval_shape(
+        model.encode_kept, model.shapes(), jnp.zeros((2, 8, 8, 3)), jnp.zeros((2, 4), jnp.int32)
+    )
+    assert shapes.shape == (2, 1 + 4, 16)  # so neither attention nor the MLPs have more
+
+
 @pytest.mark.slow
 def test_tokens_of_kept_patches_do_not_depend_on_others():
     cfg = autoencoder()
