@@ -56,12 +56,6 @@ def test_every_name_has_a_smoke_config_that_runs():
     assert any(cfg.model.resnet_units and cfg.model.architecture == "vit" for cfg in distinct())
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
-def test_a_resnet_with_sgd_trains(tmp_path):
-    train("pretrain/R50x1-jft-7ep-sgd", tmp_path / "run")
-
-
 class Item:
     """A stand-in for a collected test."""
 
