@@ -9,7 +9,7 @@ import runs
 import vit_jax
 from vit_jax import cli, config, train_loop
 from vit_jax.data.source import UNKNOWN
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model, loading
 from vit_jax.inference.inspect import measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
@@ -135,7 +135,7 @@ def test_images_are_filled_in(pretrained):
     assert found["masked"].sum() == 3 * 6 * 4
     assert (found["corrupted"][found["masked"]] == 127).all()
     assert set(np.unique(found["predicted"][pixels])) <= {*range(16, 256, 32)}
-    other = loading.LoadedModel(config=runs.configure(), params={}, classes=(), kind="run")
+    other = loaded_model.LoadedModel(config=runs.configure(), params={}, classes=(), kind="run")
     with pytest.raises(CannotAnswer, match="the model predicts no masked patches; train one"):
         measures.predict_masked(other, images)
 
@@ -149,7 +149,7 @@ def test_what_fills_no_patch_is_not_filled_in():
         checkpoint={"best": "loss"},
     )
     params = build.create_model(cfg).init(jax.random.key(0))
-    opened = loading.LoadedModel(config=cfg, params=params, classes=(), kind="run")
+    opened = loaded_model.LoadedModel(config=cfg, params=params, classes=(), kind="run")
     images = np.random.default_rng(0).integers(0, 256, (2, 9, 14, 1), np.uint8)
     found = measures.predict_masked(opened, images)
     assert found["original"].shape == found["predicted"].shape == (2, 8, 12, 1)

@@ -16,7 +16,7 @@ from vit_jax.data import sources
 from vit_jax.evaluation import metrics
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import conversion, evaluation, export, loading, prediction
-from vit_jax.inference.loading import LoadedModel
+from vit_jax.inference.loaded_model import LoadedModel
 from vit_jax.training import build, run_config
 from vit_jax.weights import WeightsError
 

@@ -23,8 +23,8 @@ SECTIONS = {"": "the run", "mesh": "devices"}  # headings other than the name of
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "text", Duration: "duration"}
 # Classes that functions of the API return, raise or take, beside `vit_jax.__all__`.
 CLASSES = (
-    "vit_jax.inference.loading.LoadedModel",
-    "vit_jax.inference.loading.Prediction",
+    "vit_jax.inference.loaded_model.LoadedModel",
+    "vit_jax.inference.loaded_model.Prediction",
     "vit_jax.runs.evaluating.Outcome",
     "vit_jax.config.Config",
     "vit_jax.models.architecture.Architecture",

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.evaluation.evaluation import open_evaluation
-from vit_jax.inference import loading, prediction
+from vit_jax.inference import loaded_model, loading, prediction
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.studies import worker
 
@@ -34,12 +34,12 @@ def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, floa
     return kinds[measurement["kind"]](opened)
 
 
-def few_shot(opened: loading.LoadedModel) -> dict[str, float]:
+def few_shot(opened: loaded_model.LoadedModel) -> dict[str, float]:
     """`fewshot`: linear accuracy from the images of the training split."""
     return _few_shot(opened.config, opened.params)
 
 
-def few_shot_by_seed(opened: loading.LoadedModel) -> dict[str, float]:
+def few_shot_by_seed(opened: loaded_model.LoadedModel) -> dict[str, float]:
     """`fewshot` from other images for each seed: `train[:n]` of seed s becomes `train[sn:(s+1)n]`.
 
     The interval over seeds then includes the draw of the images.
@@ -59,7 +59,7 @@ def _few_shot(cfg: config.Config, params: models.Params) -> dict[str, float]:
     return {"fewshot": value}
 
 
-def training_accuracy(opened: loading.LoadedModel) -> dict[str, float]:
+def training_accuracy(opened: loaded_model.LoadedModel) -> dict[str, float]:
     """`train/top1`: accuracy on the images of the training split, without augmentation."""
     evaluation = open_evaluation(opened.config)
     results = evaluation.evaluators[evaluation.role.name](opened.params, stop=lambda: False)
@@ -67,7 +67,7 @@ def training_accuracy(opened: loading.LoadedModel) -> dict[str, float]:
     return {"train/top1": results["top1"]}
 
 
-def attention(opened: loading.LoadedModel) -> dict[str, float]:
+def attention(opened: loaded_model.LoadedModel) -> dict[str, float]:
     """Mean attention distances in pixels, and those of two heads of the first layer.
 
     `distance/layerN` is the mean over heads and images of the evaluation split;
@@ -86,7 +86,7 @@ def attention(opened: loading.LoadedModel) -> dict[str, float]:
     }
 
 
-def positions(opened: loading.LoadedModel) -> dict[str, float]:
+def positions(opened: loaded_model.LoadedModel) -> dict[str, float]:
     """Mean cosine similarities of position embeddings, as `similarities` does."""
     return similarities(measures.position_similarity(measures.position_tables(opened)[0]))
 

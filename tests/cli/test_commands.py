@@ -31,7 +31,7 @@ from vit_jax.data.prepare.request import Request
 from vit_jax.inference import loading
 from vit_jax.inference.doctor.examination import Finding
 from vit_jax.inference.inspect import serve, view
-from vit_jax.inference.loading import Prediction
+from vit_jax.inference.loaded_model import Prediction
 from vit_jax.inference.search import SimilarImage
 from vit_jax.inference.segmentation import Segmentation
 from vit_jax.pages import listing

@@ -14,7 +14,7 @@ import runs
 import vit_jax
 from vit_jax import cli, config
 from vit_jax.config import catalog
-from vit_jax.inference.loading import LoadedModel
+from vit_jax.inference.loaded_model import LoadedModel
 from vit_jax.training import run_config
 
 PAGES = {str(page.relative_to(runs.ROOT)): page for page in documents.PAGES}

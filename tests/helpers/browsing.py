@@ -11,7 +11,7 @@ import subprocess
 import jax
 
 import runs
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model
 from vit_jax.training import build
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -47,7 +47,7 @@ def create():
         kernel = params["encoder"]["attention"][name]["kernel"]
         params["encoder"]["attention"][name]["kernel"] = 5 * kernel
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
-    return loading.LoadedModel(
+    return loaded_model.LoadedModel(
         config=cfg, params=params, classes=tuple("0123456789"), kind="run", step=7
     )
 

@@ -9,7 +9,7 @@ import pytest
 import vit_jax
 from vit_jax import cli, config
 from vit_jax.config import ConfigError
-from vit_jax.inference import averaging, loading
+from vit_jax.inference import averaging, loaded_model
 from vit_jax.utils import tree_utils
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
@@ -34,7 +34,7 @@ def members(tmp_path_factory):
 
 def opened(*numbers, classes=("cat", "dog"), **sections):
     """A loaded model of an array or two."""
-    return loading.LoadedModel(
+    return loaded_model.LoadedModel(
         config=config.build(sections),
         params={f"a{i}": np.float32([number]) for i, number in enumerate(numbers)},
         classes=classes,

@@ -15,7 +15,7 @@ import runs
 from vit_jax import cli, config
 from vit_jax.data import decoding, folders, native_aspect, sources, transforms
 from vit_jax.data.source import DataError
-from vit_jax.inference import embedding, loading
+from vit_jax.inference import embedding, loaded_model
 from vit_jax.training import build, normalization, run_config
 from vit_jax.utils.errors import AssumptionWarning
 
@@ -29,7 +29,7 @@ def opened():
     cfg = runs.configure(model=options, data={"eval_split": "test[:37]"})
     params = jax.jit(build.create_model(cfg).init)(jax.random.key(0))
     names = ("zero", "one", *map(str, range(2, 10)))
-    return loading.LoadedModel(config=cfg, params=params, classes=names, kind="run")
+    return loaded_model.LoadedModel(config=cfg, params=params, classes=names, kind="run")
 
 
 def expected(opened, pictures, kind):
@@ -128,7 +128,7 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         embedding.write_features(opened, output, folder)
     assert not [p for p in tmp_path.iterdir() if "out" in p.name]
     values = config.override(config.to_dict(opened.config), {"data.max_bad_examples": "1"})
-    lenient = loading.LoadedModel(
+    lenient = loaded_model.LoadedModel(
         config=run_config.complete(config.build(values)),
         params=opened.params,
         classes=opened.classes,
@@ -216,7 +216,7 @@ def test_a_batch_has_as_many_images_for_each_device(tmp_path, monkeypatch, batch
     monkeypatch.setattr(jax, "device_count", lambda: 3)
     monkeypatch.setattr(embedding.runner, "plan_native", plan)
     cfg = runs.configure(model={"num_classes": 10}, data={"eval_split": "test[:37]"})
-    model = loading.LoadedModel(config=cfg, params={}, classes=tuple("0123456789"), kind="run")
+    model = loaded_model.LoadedModel(config=cfg, params={}, classes=tuple("0123456789"), kind="run")
     with pytest.raises(Stopped, match=f"^{rows}$"):
         embedding.write_features(model, tmp_path / "x.npz", batch_size=batch_size)
 

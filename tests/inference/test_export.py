@@ -17,7 +17,7 @@ import pytest
 import runs
 from vit_jax import cli, config
 from vit_jax.data import transforms
-from vit_jax.inference import export, export_resizing, loading
+from vit_jax.inference import export, export_resizing, loaded_model, loading
 from vit_jax.training import build, normalization
 from vit_jax.utils import tree_utils
 
@@ -53,7 +53,7 @@ def digits():
     params = jax.tree.map(
         lambda leaf: random.normal(0, 0.2, leaf.shape).astype(np.float32), model.shapes()
     )
-    return loading.LoadedModel(
+    return loaded_model.LoadedModel(
         config=cfg, params=params, classes=tuple(map(str, range(10))), kind="run"
     )
 

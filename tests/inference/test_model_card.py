@@ -10,7 +10,7 @@ import yaml
 
 import vit_jax
 from vit_jax import cli, config
-from vit_jax.inference import model_card
+from vit_jax.inference import loading, model_card
 
 WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights" / "hf_vit_tiny"
 FILES = {"config.json": {"architectures": ["ViTForImageClassification"]}}
@@ -134,7 +134,6 @@ def test_a_card_without_a_license_is_said(tmp_path):
 def test_an_adapter_is_of_a_run_and_its_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(config.ConfigError, match="is not a run; only a run has a base"):
         vit_jax.convert(WEIGHTS, "adapter", tmp_path / "out")
-    loading = model_card.loading
     monkeypatch.setattr(loading, "is_run", lambda reference: True)
     asked = Mock(side_effect=config.ConfigError("enough"))
     monkeypatch.setattr(loading, "find_checkpoint", asked)

@@ -19,7 +19,7 @@ from vit_jax.data import folders
 from vit_jax.data.prepare import command
 from vit_jax.data.prepare.command import Request
 from vit_jax.data.source import DataError
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model, loading
 from vit_jax.runtime import logs
 from vit_jax.utils import messages, storage
 
@@ -172,7 +172,11 @@ def test_class_folders_that_are_no_text_are_refused_at_once(latin, name, shown):
 
 def test_names_of_older_runs_and_of_json_become_text():
     cfg = config.build({"model": {"num_classes": 3}})
-    assert loading.class_names(["caf\udce9", "a\ud800"], cfg) == (r"caf\xe9", r"a\ud800", "class 2")
+    assert loaded_model.class_names(["caf\udce9", "a\ud800"], cfg) == (
+        r"caf\xe9",
+        r"a\ud800",
+        "class 2",
+    )
 
 
 def test_folders_that_are_not_utf8_are_refused_where_libraries_cannot_open_them(tmp_path):

@@ -11,7 +11,7 @@ import jax
 from vit_jax import config, models
 from vit_jax.benchmarks import sample_images, turns
 from vit_jax.evaluation.evaluation import open_evaluation
-from vit_jax.inference import embedding, loading
+from vit_jax.inference import embedding, loaded_model
 from vit_jax.training import normalization, run_config
 
 CLASSES = 1000
@@ -67,7 +67,7 @@ class Programs:
         assert source is not None
         self.images = len(source)
         self._features = folder / "features.npz"
-        self.opened = loading.LoadedModel(
+        self.opened = loaded_model.LoadedModel(
             config=self._evaluation.cfg,
             params=jax.jit(self._evaluation.model.init)(jax.random.key(0)),
             classes=self._evaluation.classes,

@@ -11,7 +11,7 @@ from etils import epath
 
 from vit_jax import config
 from vit_jax.checkpoints import record as records
-from vit_jax.inference import conversion, loading
+from vit_jax.inference import conversion, loaded_model, loading
 from vit_jax.utils import storage, tree_utils
 
 # Must be equal too: they define the meaning of the inputs.
@@ -49,7 +49,7 @@ def average(
             "average: needs two checkpoints; name several, or one run and --last=N"
         )
     totals: dict[str, np.ndarray] = {}
-    first: loading.LoadedModel | None = None
+    first: loaded_model.LoadedModel | None = None
     names: list[str] = []
     seen: set[tuple[str, int | None]] = set()
     for reference, step in members:
@@ -94,7 +94,7 @@ def _newest(
     return [(references[0], step) for step in steps[-last:]]
 
 
-def _difference(one: loading.LoadedModel, other: loading.LoadedModel) -> str | None:
+def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) -> str | None:
     """The first difference between two models, in words; None if there is none."""
     described = [
         config.Config(

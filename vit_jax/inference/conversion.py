@@ -14,7 +14,7 @@ from vit_jax import config, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.record import first_line
-from vit_jax.inference import loading, model_card
+from vit_jax.inference import loaded_model, loading, model_card
 from vit_jax.models.classifier import LORA, OBJECTIVE
 from vit_jax.training import build, run_config, trainable
 from vit_jax.utils import storage, tree_utils
@@ -102,7 +102,7 @@ def convert(
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
 
 
-def _left_behind(opened: loading.LoadedModel) -> tuple[str, ...]:
+def _left_behind(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
     """A line on parameters of a run's objective that no format has a place for."""
     if opened.checkpoint is None or opened.step is None or OBJECTIVE in opened.params:
         return ()
@@ -154,7 +154,7 @@ def _save_adapter(
 
 
 def _write_peft(
-    output: pathlib.Path, opened: loading.LoadedModel, arrays: Mapping[str, np.ndarray]
+    output: pathlib.Path, opened: loaded_model.LoadedModel, arrays: Mapping[str, np.ndarray]
 ) -> list[str]:
     """Writes a run's trained parameters as an adapter folder of PEFT; returns lines for people."""
     cfg, base = opened.config, str(opened.config.init_from)
@@ -208,7 +208,7 @@ def check_free(output: pathlib.Path) -> None:
 
 
 def save_checkpoint(
-    opened: loading.LoadedModel, params: object, output: pathlib.Path, origin: str
+    opened: loaded_model.LoadedModel, params: object, output: pathlib.Path, origin: str
 ) -> None:
     """Writes parameters as a checkpoint of this project, with a line on their origin."""
     # What is saved are the parameters alone, those that the run would have evaluated.

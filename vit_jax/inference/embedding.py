@@ -22,7 +22,7 @@ from vit_jax import config, models
 from vit_jax.checkpoints import digests
 from vit_jax.data import bucket, folders, native_aspect, sources
 from vit_jax.evaluation import runner
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model, loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
 from vit_jax.utils import messages, storage, tree_utils
@@ -91,7 +91,7 @@ def embed(
 
 
 def write_features(
-    opened: loading.LoadedModel,
+    opened: loaded_model.LoadedModel,
     output: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,
     *,
@@ -112,7 +112,7 @@ def write_features(
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
     source = _source(opened, images, key)
     model = opened.model
-    shape = loading.feature_shape(model, features)
+    shape = loaded_model.feature_shape(model, features)
     # Rounded up, so that every device has equally many rows.
     rows = -(-(batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
     rows *= jax.device_count()
@@ -135,7 +135,7 @@ def write_features(
     return len(source)
 
 
-def digest_weights(opened: loading.LoadedModel) -> str:
+def digest_weights(opened: loaded_model.LoadedModel) -> str:
     """A digest of the parameters, kept with their features; all processes must call it."""
     leaves = {n: jnp.asarray(array) for n, array in tree_utils.flatten(opened.params).items()}
     found, _ = digests.Digests(leaves).read()
@@ -193,7 +193,7 @@ class PendingRows:
 
 
 def _source(
-    opened: loading.LoadedModel, images: str | os.PathLike[str] | None, key: str
+    opened: loaded_model.LoadedModel, images: str | os.PathLike[str] | None, key: str
 ) -> sources.Source:
     data = opened.config.data
     if images is not None:

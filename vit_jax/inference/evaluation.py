@@ -15,7 +15,7 @@ from vit_jax.data import class_matching
 from vit_jax.data.source import Source, read_targets
 from vit_jax.evaluation import metrics, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
-from vit_jax.inference import conversion, loading
+from vit_jax.inference import conversion, loaded_model, loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import losses
 from vit_jax.utils import messages, storage
@@ -88,7 +88,7 @@ def evaluate(
 
 
 def write_tables(
-    folder: pathlib.Path, outputs: metrics.Outputs, source: Source, opened: loading.LoadedModel
+    folder: pathlib.Path, outputs: metrics.Outputs, source: Source, opened: loaded_model.LoadedModel
 ) -> None:
     """Writes a head's predictions for a split as CSV; raises ConfigError where that cannot be.
 

@@ -20,7 +20,7 @@ from jax import export as jax_export
 
 from vit_jax import __version__, config, models
 from vit_jax.data import transforms
-from vit_jax.inference import export_resizing, loading
+from vit_jax.inference import export_resizing, loaded_model
 from vit_jax.training import losses, normalization
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.messages import size_text
@@ -59,7 +59,7 @@ def description(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(f"{path.name}.json")
 
 
-def trace(loaded: loading.LoadedModel, options: ExportOptions) -> jax_export.Exported:
+def trace(loaded: loaded_model.LoadedModel, options: ExportOptions) -> jax_export.Exported:
     """The program of a checkpoint.
 
     It maps pixels (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K); of
@@ -77,7 +77,7 @@ def trace(loaded: loading.LoadedModel, options: ExportOptions) -> jax_export.Exp
 
 
 def create_program(
-    loaded: loading.LoadedModel, options: ExportOptions, *, unroll: bool = False
+    loaded: loaded_model.LoadedModel, options: ExportOptions, *, unroll: bool = False
 ) -> Callable[[jax.Array], dict[str, jax.Array]]:
     """The function that a program computes; `unroll` writes out each layer, without a loop."""
     cfg, model = loaded.config, _portable(loaded, options, unroll=unroll)
@@ -106,7 +106,7 @@ def create_program(
     return vit_jax
 
 
-def _check_size(loaded: loading.LoadedModel, options: ExportOptions) -> None:
+def _check_size(loaded: loaded_model.LoadedModel, options: ExportOptions) -> None:
     """Raises ConfigError unless the parameters fit into a program file."""
 
     def stored(dtype: str) -> int:
@@ -126,7 +126,7 @@ def _check_size(loaded: loading.LoadedModel, options: ExportOptions) -> None:
 
 
 def _portable(
-    loaded: loading.LoadedModel, options: ExportOptions, *, unroll: bool
+    loaded: loaded_model.LoadedModel, options: ExportOptions, *, unroll: bool
 ) -> models.Classifier:
     """The model in the program's compute dtype, with attention that runs anywhere."""
     cfg = loaded.config
@@ -154,7 +154,7 @@ def _type(name: str, dtype: str) -> str:
 
 
 def write_program(
-    loaded: loading.LoadedModel, options: ExportOptions, path: pathlib.Path
+    loaded: loaded_model.LoadedModel, options: ExportOptions, path: pathlib.Path
 ) -> dict[str, Any]:
     """Writes the program of a checkpoint to `path` and its description next to it.
 
@@ -202,7 +202,7 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def describe_program(
-    loaded: loading.LoadedModel, options: ExportOptions, exported: jax_export.Exported
+    loaded: loaded_model.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
     """A description of a program for its users, as JSON-able values."""
     loss = loaded.config.loss
@@ -229,7 +229,7 @@ def describe_program(
     }
 
 
-def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict[str, Any]:
+def describe_inputs(loaded: loaded_model.LoadedModel, options: ExportOptions) -> dict[str, Any]:
     """The preprocessing, classes and origin of a program, as JSON-able values."""
     data = loaded.config.data
     most, last = np.iinfo(data.pixel_type).max, transforms.eval_transforms(data)[-1]
@@ -254,7 +254,7 @@ def describe_inputs(loaded: loading.LoadedModel, options: ExportOptions) -> dict
     }
 
 
-def second_output(loaded: loading.LoadedModel) -> str:
+def second_output(loaded: loaded_model.LoadedModel) -> str:
     """The name of a program's second output, computed from the logits."""
     return "numbers" if isinstance(loaded.config.loss, config.Regression) else "probabilities"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import __version__, config
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model
 from vit_jax.pages import markdown
 from vit_jax.pages.document import Table
 from vit_jax.runtime import logs
@@ -45,7 +45,7 @@ def check_license(text: str) -> None:
         )
 
 
-def title(opened: loading.LoadedModel) -> str:
+def title(opened: loaded_model.LoadedModel) -> str:
     """The name of a model, without the folders of weights that are a file of this machine."""
     name = opened.config.name
     return name if opened.kind == "run" else pathlib.PurePath(name).name
@@ -71,7 +71,7 @@ def results(reference: str | os.PathLike[str], step: int) -> dict[str, dict[str,
 
 
 def text(
-    opened: loading.LoadedModel,
+    opened: loaded_model.LoadedModel,
     kind: str,
     documents: Mapping[str, Any],
     *,
@@ -107,12 +107,12 @@ def text(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _outputs(opened: loading.LoadedModel) -> tuple[str, ...]:
+def _outputs(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
     """The names of the model's outputs; () for one that learned without labels."""
     return opened.classes if opened.config.needs_labels else ()
 
 
-def _about(opened: loading.LoadedModel) -> Iterator[str]:
+def _about(opened: loaded_model.LoadedModel) -> Iterator[str]:
     rows, columns = opened.model.image_size
     yield (
         f"{opened.model.num_params:,} parameters, images of {rows} x {columns} pixels in "
@@ -151,7 +151,7 @@ def _code(program: str) -> list[str]:
 
 
 def _results(
-    opened: loading.LoadedModel, measured: Mapping[str, Mapping[str, float]]
+    opened: loaded_model.LoadedModel, measured: Mapping[str, Mapping[str, float]]
 ) -> Iterator[str]:
     rows = [
         (split, metric, f"{value:.4f}")
@@ -171,7 +171,7 @@ def _results(
 
 
 def _index(
-    opened: loading.LoadedModel, measured: Mapping[str, Mapping[str, float]]
+    opened: loaded_model.LoadedModel, measured: Mapping[str, Mapping[str, float]]
 ) -> Iterator[dict[str, Any]]:
     data = opened.config.data
     dataset = data.name or data.source
@@ -188,7 +188,7 @@ def _index(
         }
 
 
-def _settings(opened: loading.LoadedModel) -> Iterator[str]:
+def _settings(opened: loaded_model.LoadedModel) -> Iterator[str]:
     changed = config.changed(opened.config, free=False)
     rows = [(key, config.show(value)) for key, value in changed.items() if key != "name"]
     # A path says where files lay on somebody's machine, and often who that was.

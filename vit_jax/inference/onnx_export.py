@@ -19,7 +19,7 @@ import jax.extend
 import numpy as np
 
 from vit_jax import __version__, config
-from vit_jax.inference import export, loading
+from vit_jax.inference import export, loaded_model
 from vit_jax.utils import storage
 from vit_jax.utils.messages import size_text
 
@@ -37,7 +37,7 @@ META = "vit_jax"
 
 
 def write_onnx(
-    loaded: loading.LoadedModel, options: export.ExportOptions, path: pathlib.Path
+    loaded: loaded_model.LoadedModel, options: export.ExportOptions, path: pathlib.Path
 ) -> list[tuple[str, str]]:
     """Writes the program of a checkpoint to `path`; returns rows about it, for people.
 

@@ -12,8 +12,8 @@ from vit_jax.config import checks
 from vit_jax.data import bucket, class_matching, decoding, folders, sampling, sources, split_roles
 from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
-from vit_jax.inference import loading
-from vit_jax.inference.loading import Prediction
+from vit_jax.inference import loaded_model, loading
+from vit_jax.inference.loaded_model import Prediction
 from vit_jax.runtime import device, logs
 from vit_jax.utils import messages
 
@@ -111,7 +111,7 @@ def read_files(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, bytes, None
 
 
 def read_examples(
-    loaded: loading.LoadedModel, count: int, seed: int = 0
+    loaded: loaded_model.LoadedModel, count: int, seed: int = 0
 ) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
     """Yields `count` examples of the evaluation split, drawn by seed, with their true classes.
 

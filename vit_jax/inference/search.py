@@ -15,7 +15,7 @@ import pyarrow.parquet
 from vit_jax import config
 from vit_jax.data import bucket, decoding
 from vit_jax.data.prepare import parquet_headers
-from vit_jax.inference import embedding, loading
+from vit_jax.inference import embedding, loaded_model, loading
 from vit_jax.pages import html
 from vit_jax.pages.document import Document, Gallery, PageSection, Paragraph, Picture
 from vit_jax.runtime import logs
@@ -224,7 +224,7 @@ def search(
 
 
 def create_document(
-    opened: loading.LoadedModel,
+    opened: loaded_model.LoadedModel,
     query: pathlib.Path,
     folder: pathlib.Path,
     found: list[SimilarImage],

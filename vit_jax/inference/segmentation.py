@@ -19,7 +19,7 @@ from vit_jax.config import ConfigError, checks
 from vit_jax.data import bucket, decoding
 from vit_jax.evaluation import probe
 from vit_jax.evaluation.fewshot import Linear
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model, loading
 from vit_jax.inference import segmentation_masks as masks
 from vit_jax.inference.inspect import figures, measures
 from vit_jax.inference.segmentation_masks import NO_CLASS
@@ -121,7 +121,7 @@ def measure(
 
 
 def _measured(
-    opened: loading.LoadedModel,
+    opened: loaded_model.LoadedModel,
     test: Sequence[masks.LabeledImage],
     learned: tuple[Linear, float],
     classes: int,
@@ -152,7 +152,7 @@ def _measured(
     )
 
 
-def _squashing(opened: loading.LoadedModel) -> loading.LoadedModel:
+def _squashing(opened: loaded_model.LoadedModel) -> loaded_model.LoadedModel:
     """The model with whole images as its input, so that patches cover all pixels."""
     data = dataclasses.replace(
         opened.config.data, eval_crop="resize", resize_to=None, crop_pct=None
@@ -160,7 +160,7 @@ def _squashing(opened: loading.LoadedModel) -> loading.LoadedModel:
     return dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
 
 
-def _grid(opened: loading.LoadedModel) -> tuple[int, int]:
+def _grid(opened: loaded_model.LoadedModel) -> tuple[int, int]:
     model, size = opened.config.model, opened.config.data.image_size
     if variants.covered(model, size) != tuple(size):
         raise ConfigError(
@@ -171,7 +171,7 @@ def _grid(opened: loading.LoadedModel) -> tuple[int, int]:
 
 
 def _examples(
-    opened: loading.LoadedModel, labeled: Sequence[masks.LabeledImage]
+    opened: loaded_model.LoadedModel, labeled: Sequence[masks.LabeledImage]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields each image's view (H, W, C) uint8, mask (h, w) and features (rows, columns, D)."""
     for start in range(0, len(labeled), BATCH):

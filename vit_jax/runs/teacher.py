@@ -7,7 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import config, models
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model, loading
 from vit_jax.runtime import logs
 from vit_jax.training.teacher import Teacher
 from vit_jax.utils import tree_utils
@@ -47,7 +47,7 @@ def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | 
     # Whole on every device: each process needs all of it.
     opened = loading.load(name, {"mesh.fsdp": "1"})
     if cfg.distillation.target == "logits":
-        opened = _match_classes(opened, name, loading.class_names(classes, cfg))
+        opened = _match_classes(opened, name, loaded_model.class_names(classes, cfg))
     teacher = Teacher(opened.model, opened.config.data)
     flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
     kept = {key: getattr(opened.config.data, key) for key in ("channels", "mean", "std")}
@@ -61,8 +61,8 @@ def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | 
 
 
 def _match_classes(
-    opened: loading.LoadedModel, teacher: str, classes: Sequence[str]
-) -> loading.LoadedModel:
+    opened: loaded_model.LoadedModel, teacher: str, classes: Sequence[str]
+) -> loaded_model.LoadedModel:
     """The teacher with the outputs of these classes, by name; raises ConfigError."""
     where = f"objective.teacher={teacher}"
     opened.require_head()

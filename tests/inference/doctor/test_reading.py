@@ -25,7 +25,7 @@ class Model:
 @pytest.mark.parametrize("chunk", [2, 3, 100])
 def test_every_image_has_its_size_mode_and_features(chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "CHUNK", chunk)
-    monkeypatch.setattr(reading.loading, "feature_shape", lambda model, kind: (2,))
+    monkeypatch.setattr(reading.loaded_model, "feature_shape", lambda model, kind: (2,))
     for number in range(5):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.full((3, 4 + number, 3), 9, np.uint8))
     Image.fromarray(np.full((3, 5), 9, np.uint8)).save(tmp_path / "1.png")
@@ -44,7 +44,7 @@ def test_every_image_has_its_size_mode_and_features(chunk, tmp_path, monkeypatch
 @pytest.mark.parametrize("depth", [8, 16])
 def test_fingerprints_are_those_of_what_people_see(depth, tmp_path, monkeypatch):
     """Of 16 bits as of 8: copies are found whatever the model takes."""
-    monkeypatch.setattr(reading.loading, "feature_shape", lambda model, kind: (2,))
+    monkeypatch.setattr(reading.loaded_model, "feature_shape", lambda model, kind: (2,))
     small = np.random.default_rng(0).integers(0, 256, (6, 6, 3), np.uint8)
     image = cv2.resize(small, (48, 48), interpolation=cv2.INTER_CUBIC)
     cv2.imwrite(str(tmp_path / "a.png"), image if depth == 8 else image.astype(np.uint16) * 257)

@@ -10,7 +10,7 @@ import pytest
 
 import vit_reference
 from vit_jax import cli, config
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model, loading
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
@@ -121,7 +121,7 @@ def opened(image_size=(8, 12), **options):
     cfg = run_config.complete(dataclasses.replace(config.Config(), model=model, data=data))
     classifier = build.create_model(cfg)
     params = vit_reference.random_parameters(classifier.shapes())
-    return loading.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
+    return loaded_model.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
 
 
 @pytest.mark.slow

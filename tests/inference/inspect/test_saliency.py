@@ -12,7 +12,7 @@ from scipy import special
 
 import vit_reference
 from vit_jax import cli, config
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model, loading
 from vit_jax.inference.inspect import outputs, saliency
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
@@ -37,7 +37,7 @@ def create(image_size=(8, 12), loss="softmax", **options):
     }
     cfg = run_config.complete(config.build(values))
     params = vit_reference.random_parameters(build.create_model(cfg).shapes())
-    return loading.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
+    return loaded_model.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
 
 
 @pytest.fixture(scope="module")

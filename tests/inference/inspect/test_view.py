@@ -18,7 +18,7 @@ import browsing
 import pages
 import runs
 from vit_jax import cli
-from vit_jax.inference import loading, prediction
+from vit_jax.inference import loaded_model, prediction
 from vit_jax.inference.inspect import measures, saliency, serve, view
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
@@ -174,7 +174,7 @@ def test_what_a_page_has_no_room_for_is_said(opened, viewer, monkeypatch, caplog
 def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classes(opened):
     cfg = runs.configure(model={"position": "none", "pooling": "gap", "num_classes": 10})
     params = jax.jit(build.create_model(cfg).init)(jax.random.key(0))
-    bare = loading.LoadedModel(
+    bare = loaded_model.LoadedModel(
         config=cfg, params=params, classes=opened.classes, kind="x", fresh={"head/kernel": "none"}
     )
     known = facts(view.page(view.Viewer(bare), digits(opened)[:1]))
@@ -186,7 +186,9 @@ def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classe
 def test_a_resnet_has_nothing_to_click(opened):
     values = {"model": {"variant": "R50x1", "num_classes": 10}, "data": {"source": "digits"}}
     cfg = runs.config.build(values)
-    resnet = loading.LoadedModel(config=run_config.complete(cfg), params={}, classes=(), kind="run")
+    resnet = loaded_model.LoadedModel(
+        config=run_config.complete(cfg), params={}, classes=(), kind="run"
+    )
     with pytest.raises(CannotAnswer, match="a ResNet has no tokens"):
         view.Viewer(resnet)
 

@@ -17,7 +17,7 @@ import runs
 from vit_jax import cli, config, train_loop
 from vit_jax.data import sources
 from vit_jax.inference import loading
-from vit_jax.inference.loading import Prediction
+from vit_jax.inference.loaded_model import Prediction
 from vit_jax.pages import html, markdown
 from vit_jax.pages.document import Confusion, Sample
 from vit_jax.runtime.goodput import GoodputLog

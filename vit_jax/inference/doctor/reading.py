@@ -11,7 +11,7 @@ from PIL import Image
 
 from vit_jax.data import decoding, image_inputs, tiff
 from vit_jax.data.prepare import dedup
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model
 from vit_jax.inference.doctor.listing import Listing
 from vit_jax.runtime.progress import Bar
 
@@ -57,10 +57,10 @@ class _Image(NamedTuple):
     mode: str
 
 
-def read_images(listing: Listing, model: loading.LoadedModel) -> Images:
+def read_images(listing: Listing, model: loaded_model.LoadedModel) -> Images:
     """Reads, decodes and embeds all images; unreadable ones are recorded with the reason."""
     count = len(listing.paths)
-    width = loading.feature_shape(model.model, "pre_logits")[0]
+    width = loaded_model.feature_shape(model.model, "pre_logits")[0]
     found = Images(
         errors={},
         prints=np.zeros(count, dedup.RECORD),
@@ -103,7 +103,7 @@ def read_images(listing: Listing, model: loading.LoadedModel) -> Images:
     return found
 
 
-def _read_image(path: pathlib.Path, model: loading.LoadedModel) -> _Image | str:
+def _read_image(path: pathlib.Path, model: loaded_model.LoadedModel) -> _Image | str:
     """An image, or why it cannot be used."""
     data = model.config.data
     try:

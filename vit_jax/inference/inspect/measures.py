@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import config, models
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model
 from vit_jax.inference.inspect.inputs import Pictures
 from vit_jax.models import variants
 from vit_jax.models.layers import patchify, unpatchify
@@ -41,7 +41,7 @@ def require(model: config.Model, figure: str) -> None:
 # Filters and position embeddings
 
 
-def filter_kernel(opened: loading.LoadedModel) -> np.ndarray:
+def filter_kernel(opened: loaded_model.LoadedModel) -> np.ndarray:
     """The filters applied to pixels, (h, w, C, D) float32.
 
     They belong to the patch embedding, or to the first convolution of a hybrid or a ResNet.
@@ -73,7 +73,7 @@ def filter_components(filters: np.ndarray, count: int = FILTERS) -> tuple[np.nda
     return axes.T.reshape(shape).astype(np.float32), shares[:count].astype(np.float32)
 
 
-def position_tables(opened: loading.LoadedModel) -> np.ndarray:
+def position_tables(opened: loaded_model.LoadedModel) -> np.ndarray:
     """Position embeddings of the patches, (T, rows, columns, D) float32.
 
     T is the number of layers if each has its own table, else 1. Raises CannotAnswer for a model
@@ -100,7 +100,7 @@ def position_similarity(table: np.ndarray) -> np.ndarray:
 
 
 def attention_weights(
-    opened: loading.LoadedModel, views: np.ndarray, *, at_most: int = BYTES
+    opened: loaded_model.LoadedModel, views: np.ndarray, *, at_most: int = BYTES
 ) -> Iterator[np.ndarray]:
     """Yields the attention weights of batches of images, each (L, b, H, N, N) float32.
 
@@ -173,7 +173,7 @@ class AttentionStats:
 
 
 def attention_stats(
-    opened: loading.LoadedModel, pictures: Pictures, *, maps: int
+    opened: loaded_model.LoadedModel, pictures: Pictures, *, maps: int
 ) -> AttentionStats:
     """Attention statistics of images, with maps of the first few.
 
@@ -265,7 +265,7 @@ def rollout_layers(weights: np.ndarray) -> np.ndarray:
 # Features of patches
 
 
-def patch_features(opened: loading.LoadedModel, views: np.ndarray) -> np.ndarray:
+def patch_features(opened: loaded_model.LoadedModel, views: np.ndarray) -> np.ndarray:
     """Features of every patch, the input of pooling, (B, rows, columns, D) float32.
 
     Raises CannotAnswer for a model without tokens of patches.
@@ -381,7 +381,7 @@ def unit_rows(image: np.ndarray) -> np.ndarray:
 # Masked patch prediction
 
 
-def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
+def predict_masked(opened: loaded_model.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
     """Predictions of a model trained on masked patches, by name.
 
     `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, cropped to whole patches. For
@@ -404,7 +404,7 @@ def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str,
     }
 
 
-def require_masked(opened: loading.LoadedModel) -> None:
+def require_masked(opened: loaded_model.LoadedModel) -> None:
     """Raises CannotAnswer for a model that was not trained on masked patches."""
     if not (opened.config.masked or opened.config.mae):
         raise CannotAnswer(

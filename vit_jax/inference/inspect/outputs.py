@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from vit_jax import config
 from vit_jax.config import checks
-from vit_jax.inference import loading, prediction
+from vit_jax.inference import loaded_model, loading, prediction
 from vit_jax.inference.inspect import figure_index as index
 from vit_jax.inference.inspect import (
     figures,
@@ -53,7 +53,7 @@ class Answer:
 class Subject:
     """A model and its input images; expensive results are computed once, on demand."""
 
-    opened: loading.LoadedModel
+    opened: loaded_model.LoadedModel
     given: inputs.Pictures | None
     has_split: bool  # whether the config names images
     counts: Mapping[str, int]  # images for each kind of figure that needs some

@@ -22,7 +22,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax import config, models
-from vit_jax.inference import loading
+from vit_jax.inference import loaded_model
 from vit_jax.inference.inspect import measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
@@ -90,7 +90,7 @@ class Explanation:
 
 
 def explain(
-    opened: loading.LoadedModel,
+    opened: loaded_model.LoadedModel,
     view: np.ndarray,
     label: int | None = None,
     *,
@@ -141,7 +141,7 @@ def explain(
     )
 
 
-def require(opened: loading.LoadedModel) -> None:
+def require(opened: loaded_model.LoadedModel) -> None:
     """Raises CannotAnswer for a model without a head of classes, or without a map."""
     try:
         opened.require_head()
@@ -157,7 +157,7 @@ def attends(model: config.Model) -> bool:
     return models.find_architecture(model).lacks(model, "attention") is None
 
 
-def _model(opened: loading.LoadedModel) -> models.Classifier:
+def _model(opened: loaded_model.LoadedModel) -> models.Classifier:
     """The network as a small program, which compiles within seconds."""
     cfg = opened.config
     return measures.explicit_model(cfg) if attends(cfg.model) else opened.model
@@ -200,7 +200,7 @@ def find_class(classes: tuple[str, ...], name: str | int) -> int:
 
 
 def class_maps(
-    opened: loading.LoadedModel, view: np.ndarray, labels: list[int]
+    opened: loaded_model.LoadedModel, view: np.ndarray, labels: list[int]
 ) -> list[dict[str, np.ndarray]]:
     """Grad-CAM and, with attention, gradient rollout of a view (H, W, C) for each class.
 
@@ -343,7 +343,7 @@ def _gradients(
 
 
 def integrated_gradients(
-    opened: loading.LoadedModel, pixels: np.ndarray, black: np.ndarray, label: int, steps: int
+    opened: loaded_model.LoadedModel, pixels: np.ndarray, black: np.ndarray, label: int, steps: int
 ) -> tuple[np.ndarray, float]:
     """Integrated gradients by the midpoint rule, and the rise of the logit that they explain.
 
@@ -388,7 +388,7 @@ def _cells(pixels: np.ndarray, cfg: config.Config) -> np.ndarray:
 
 
 def _curve(
-    opened: loading.LoadedModel,
+    opened: loaded_model.LoadedModel,
     pixels: np.ndarray,
     blurred: np.ndarray,
     label: int,
@@ -429,7 +429,7 @@ def _blur(view: np.ndarray) -> np.ndarray:
     return cv2.GaussianBlur(view, (size, size), deviation).reshape(view.shape)
 
 
-def _probabilities(opened: loading.LoadedModel, images: np.ndarray) -> np.ndarray:
+def _probabilities(opened: loaded_model.LoadedModel, images: np.ndarray) -> np.ndarray:
     """Probabilities (n, K) of normalized images (n, H, W, C), BATCH at a time."""
     found = []
     for first in range(0, len(images), BATCH):

@@ -20,7 +20,7 @@ import numpy as np
 from vit_jax import __version__, config, models
 from vit_jax.config import checks
 from vit_jax.data import decoding
-from vit_jax.inference import loading, prediction
+from vit_jax.inference import loaded_model, loading, prediction
 from vit_jax.inference.inspect import (
     figures,
     inputs,
@@ -55,7 +55,7 @@ class Viewer:
         `learn` has seen images.
     """
 
-    opened: loading.LoadedModel
+    opened: loaded_model.LoadedModel
     palette: tuple[measures.PrincipalAxes, np.ndarray, np.ndarray] | None = None
 
     def __post_init__(self) -> None:

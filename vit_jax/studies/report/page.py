@@ -200,7 +200,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     from vit_jax.data import decoding as pictures
     from vit_jax.data import sampling, sources, split_roles
     from vit_jax.data.source import label_names, label_text
-    from vit_jax.inference import loading
+    from vit_jax.inference import loaded_model, loading
 
     with _quietly():
         predictor = loading.load(directory)
@@ -223,12 +223,12 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
 
     seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
 
-    def sample(one: loading.Prediction) -> Sample:
+    def sample(one: loaded_model.Prediction) -> Sample:
         png = pictures.thumbnail(source[int(one.image)].image, SIDE, data)
         name, truth = source.name(int(one.image)), one.truth or ""
         return Sample(name=name, png=png, truth=truth, top=one.top, right=right(one))
 
-    def right(one: loading.Prediction) -> bool:
+    def right(one: loaded_model.Prediction) -> bool:
         return one.top[0][0] in truths[one.image]
 
     wrong = sorted((p for p in seen if not right(p)), key=lambda p: -p.top[0][1])
