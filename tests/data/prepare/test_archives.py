@@ -4,11 +4,9 @@ import contextlib
 import gzip
 import io
 import os
-import pathlib
 import struct
-import subprocess
-import sys
 import tarfile
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -110,36 +108,16 @@ def test_class_tars_count_as_folders_wherever_they_are(tmp_path):
     }
     expected = {f"{c}/{name}": data for c, files in classes.items() for name, data in files.items()}
     tars = {f"{name}.tar": official_fakes.tar(files) for name, files in classes.items()}
-    folder = tmp_path / "tars"
+    folder, whole = tmp_path / "tars", tmp_path / "whole.tar"
     official_fakes.write(folder, tars)
-    assert contents(folder) == expected
-    assert contents(folder / "n1.tar", folder / "n2.tar") == expected
-    whole = tmp_path / "whole.tar"
-    whole.write_bytes(official_fakes.tar(tars))
-    assert contents(whole) == expected
-    whole.write_bytes(official_fakes.tar({f"w/{name}": data for name, data in tars.items()}))
-    assert contents(whole) == {f"w/{path}": data for path, data in expected.items()}
+    assert contents(folder) == contents(folder / "n1.tar", folder / "n2.tar") == expected
+    for above in ("", "w/"):
+        whole.write_bytes(official_fakes.tar({above + name: data for name, data in tars.items()}))
+        assert contents(whole) == {above + path: data for path, data in expected.items()}
     whole.write_bytes(official_fakes.tar({"cat/1.jpg": b"one"}))  # whose folders are the classes
     assert contents(folder / "n1.tar", whole).keys() == {
         "n1/n1_7.JPEG", "n1/n1_8.JPEG", "cat/1.jpg"
     }  # fmt: skip
-
-
-def test_few_tars_are_open_at_a_time(tmp_path):
-    for number in range(10):
-        (tmp_path / f"n{number}.tar").write_bytes(official_fakes.tar({"1.jpg": b"%d" % number}))
-    listing, read = image_listing.scan([tmp_path]), archives.Reader(3)
-
-    def count():
-        """The open files below the folder; others come and go with what Python collects."""
-        descriptors = pathlib.Path("/proc/self/fd").iterdir()
-        return sum(os.path.realpath(one).startswith(f"{tmp_path}/") for one in descriptors)
-
-    for number in (*range(10), 9, 0, 5):
-        assert read(listing[number]) == b"%d" % number
-        assert 1 <= count() <= 3
-    read.close()
-    assert count() == 0
 
 
 def test_long_listings_are_made_in_pieces(tmp_path, monkeypatch):
@@ -155,17 +133,13 @@ def test_long_listings_are_made_in_pieces(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (block(b"a/2.jpg", negative(-1)), "is damaged: a/2.jpg has -1 bytes"),
         (block(b"a/2.jpg", negative(-BLOCK)), "is damaged: a/2.jpg has -512 bytes"),
-        (block(b"a/2.jpg", negative(-2 * BLOCK)), "is damaged: a/2.jpg has -1024 bytes"),
         (block(b".a", negative(-3 * BLOCK)), "is damaged: .a has -1536 bytes"),
         (block(b"a/2.jpg", negative(-(2**80))), "is damaged: a/2.jpg has -12089258196146291747"),
         (pax(size=b"-2048") + IMAGE, "is damaged: a/1.jpg has -2048 bytes"),
         (block(b"pax", negative(-BLOCK), b"x"), "headers of one member have more than 1,048,576"),
-        (block(b"long", octal(8**11 - 1), b"L"), "headers of one member have more than 1,048,576"),
         (block(b"pax", octal(2**21), b"x"), "headers of one member have more than 1,048,576"),
         (filed(b"s", b"\1" * BLOCK, b"S"), "'s' is a sparse file"),
-        (pax(GNU__sparse__map=b"garbage") + IMAGE, "is not a tar, or is damaged: "),
         (pax(GNU__sparse__map=b"0,1", GNU__sparse__size=b"9") + IMAGE, "is a sparse file"),
         (
             pax(GNU__sparse__major=b"1", GNU__sparse__minor=b"0", GNU__sparse__realsize=b"z")
@@ -221,7 +195,9 @@ def read(path, index=0):
         return reader(listing[index])
 
 
-def test_a_member_of_a_zip_that_unpacks_to_much_more_is_a_bad_image(tmp_path, monkeypatch):
+def test_a_member_of_a_zip_that_unpacks_to_much_more_or_is_damaged_is_a_bad_image(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(archives, "SMALL", 2**16)
     members = {"a/1.jpg": bytes(2**17), "b/2.jpg": b"fine", "b/3.jpg": bytes(2**16)}
     path = zipped(tmp_path / "bomb.zip", members)
@@ -230,7 +206,12 @@ def test_a_member_of_a_zip_that_unpacks_to_much_more_is_a_bad_image(tmp_path, mo
     assert read(path, 1) == b"fine"
     assert read(path, 2) == bytes(2**16)
     noise = np.random.default_rng(0).bytes(2**18)  # as large, but as large in the zip
-    assert read(zipped(tmp_path / "noise.zip", {"a/1.jpg": noise})) == noise
+    path = zipped(tmp_path / "noise.zip", {"a/1.jpg": noise, "a/2.jpg": b"fine"})
+    assert read(path) == noise
+    path.write_bytes(path.read_bytes().replace(noise[:99], bytes(99)))
+    with pytest.raises(BadImage, match="Bad CRC-32"):
+        read(path)
+    assert read(path, 1) == b"fine"
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -253,20 +234,13 @@ def test_no_more_is_unpacked_than_a_member_says_it_has(tmp_path):
     assert struct.unpack_from("<I", data, at + 24) == (2**27,)
     struct.pack_into("<I", data, at + 24, 9)
     path.write_bytes(data)
-    code = (
-        "import resource, sys; from pathlib import Path\n"
-        "from vit_jax.data.prepare import archives, image_listing\n"
-        "from vit_jax.data.decoding import BadImage\n"
-        "listing, read = image_listing.scan([Path(sys.argv[1])]), archives.Reader()\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "try: read(listing[0])\n"
-        "except BadImage as error: print(error)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-    reason, kib = done.stdout.splitlines()
-    assert "Bad CRC-32" in reason
-    assert int(kib) < 40 * 1024
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadImage, match="Bad CRC-32"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_member_without_a_name_is_passed_over(tmp_path):
@@ -328,47 +302,26 @@ def test_a_zip_of_several_disks_is_named(tmp_path):
     )
 
 
-def tar_member(name, data=b"", **attributes):
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    for key, value in attributes.items():
-        setattr(info, key, value)
-    return info, io.BytesIO(data)
-
-
-def tar_of(*members):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for one in members:
-            tar.addfile(*one)
-    return stream.getvalue()
-
-
 @pytest.mark.parametrize(
-    ("one", "reason"),
+    ("name", "kind", "reason"),
     [
-        (tar_member("../1.jpg", b"x"), "'../1.jpg' is a path outside of it"),
-        (tar_member("a/../../1.jpg", b"x"), "'a/../../1.jpg' is a path outside of it"),
-        (tar_member("/etc/1.jpg", b"x"), "'/etc/1.jpg' is a path outside of it"),
-        (tar_member("1.jpg", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "is a symbolic link"),
-        (tar_member("1.jpg", type=tarfile.LNKTYPE, linkname="2.jpg"), "is a hard link"),
-        (tar_member("1.jpg", type=tarfile.CHRTYPE), "is a device"),
-        (tar_member("1.jpg", type=tarfile.FIFOTYPE), "is a pipe"),
+        ("../1.jpg", b"0", "'../1.jpg' is a path outside of it"),
+        ("a/../../1.jpg", b"0", "'a/../../1.jpg' is a path outside of it"),
+        ("/etc/1.jpg", b"0", "'/etc/1.jpg' is a path outside of it"),
+        ("1.jpg", tarfile.SYMTYPE, "is a symbolic link"),
+        ("1.jpg", tarfile.LNKTYPE, "is a hard link"),
+        ("1.jpg", tarfile.CHRTYPE, "is a device"),
+        ("1.jpg", tarfile.FIFOTYPE, "is a pipe"),
     ],
 )
-def test_what_no_tar_of_images_holds_is_refused(tmp_path, one, reason):
-    path = tmp_path / "bad.tar"
-    path.write_bytes(tar_of(tar_member("a/ok.jpg", b"fine"), one))
-    assert reason in refusal(path)
-    inner = path.read_bytes()
-    path.write_bytes(tar_of(tar_member("n1.tar", inner)))
-    assert reason in refusal(path)
+def test_what_no_tar_of_images_holds_is_refused(tmp_path, name, kind, reason):
+    inner = IMAGE + block(name.encode(), kind=kind) + END
+    for data in (inner, filed(b"n1.tar", inner) + END):
+        assert reason in refusal(tmp_path / "bad.tar", data)
 
 
 def test_paths_outside_of_a_zip_are_refused(tmp_path):
-    path = tmp_path / "bad.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("a/../../x.jpg", b"x")
+    path = zipped(tmp_path / "bad.zip", {"a/../../x.jpg": b"x"})
     assert "is a path outside of it" in refusal(path)
     link = zipfile.ZipInfo("a/x.jpg")
     link.external_attr = 0o120777 << 16
@@ -396,38 +349,33 @@ def test_damaged_and_compressed_tars_are_named(tmp_path):
         image_listing.scan([tmp_path / "none"])
 
 
-def test_a_damaged_member_of_a_zip_is_a_bad_image(tmp_path):
-    path = tmp_path / "all.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("a/1.jpg", b"something")
-        file.writestr("a/2.jpg", b"another thing")
-    path.write_bytes(path.read_bytes().replace(b"something", b"somethinG"))
-    listing, read = image_listing.scan([path]), archives.Reader()
-    with pytest.raises(BadImage, match="Bad CRC-32"):
-        read(listing[0])
-    assert read(listing[1]) == b"another thing"
+@pytest.fixture
+def listed(tmp_path):
+    """A folder that was listed: its first image, its entry, and what reads it."""
+    official_fakes.write(tmp_path / "folder", IMAGES)
+    return (
+        tmp_path / "folder/a/1.jpg",
+        image_listing.scan([tmp_path / "folder"])[0],
+        archives.Reader(),
+    )
 
 
-def test_a_source_that_changes_while_it_is_packed_stops_the_command(tmp_path):
-    folder = tmp_path / "folder"
-    official_fakes.write(folder, IMAGES)
-    listing, read = image_listing.scan([folder]), archives.Reader()
-    (folder / "a/1.jpg").write_bytes(b"longer than before")
+def test_a_source_that_changes_while_it_is_packed_stops_the_command(listed):
+    path, entry, read = listed
+    path.write_bytes(b"longer than before")
     with pytest.raises(DataError, match=r"a/1\.jpg: changed since it was listed"):
-        read(listing[0])
-    (folder / "a/1.jpg").unlink()
+        read(entry)
+    path.unlink()
     with pytest.raises(DataError, match=r"a/1\.jpg: no such file"):
-        read(listing[0])
+        read(entry)
 
 
-def test_an_unreadable_file_is_a_bad_image(tmp_path, monkeypatch):
-    folder = tmp_path / "folder"
-    official_fakes.write(folder, IMAGES)
-    listing, read = image_listing.scan([folder]), archives.Reader()
+def test_an_unreadable_file_is_a_bad_image(listed, monkeypatch):
+    _, entry, read = listed
 
     def denied(*args, **options):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(io, "FileIO", denied)  # root may read everything
     with pytest.raises(BadImage, match="Permission denied"):
-        read(listing[0])
+        read(entry)

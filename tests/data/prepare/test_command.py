@@ -55,30 +55,23 @@ def data_dir(tmp_path):
 
 
 def test_packs_once_and_says_where(prepare, photos, data_dir):
-    code, lines, errors = prepare("my_photos", f"--from={photos}")
-    assert (code, errors) == (0, [])
     folder = data_dir / "my_photos/1.0.0"
-    assert lines == [
+    assert prepare("my_photos", f"--from={photos}") == (0, [
         "my_photos: train: 26 images of 3 classes",
         "my_photos: validation: 4 images of 3 classes",
         f"my_photos: 1 files cannot be read and are left out; {folder}/vit_jax.json names them",
         "my_photos: 1 files are left out: 1 .me (no image)",
-        f"my_photos: in {folder}; to train on it: vit_jax train tfds "
-        f"--config.data.name=my_photos --config.data.root={data_dir} "
-        "--config.data.eval_split=validation",
-    ]
-    flags = dict(re.findall(r"--config\.data\.(\w+)=(\S+)", lines[-1]))
-    data = config.Data(source="tfds", **flags)
-    assert len(open_source(data, "train", train=True)) == 26
-    assert len(open_source(data, data.eval_split, train=False)) == 4
-    again = prepare("my_photos", f"--from={photos}")
-    there = f"my_photos: is packed already, 30 images in {folder}"
-    assert again == (0, [f"{there}; to pack others, remove it: rm -r {folder}"], [])
-    assert "was packed with max_side None, not 20; to pack it again, remove it: rm -r" in woe(
-        prepare("my_photos", f"--from={photos}", "--max-side=20")
-    )
-    good = prepare("my_photos", "--verify")
-    assert good == (0, [f"my_photos: 30 examples in {folder}, all good"], [])
+        f"my_photos: in {folder}; to train on it: vit_jax train tfds --config.data.name=my_photos "
+        f"--config.data.root={data_dir} --config.data.eval_split=validation",
+    ], [])  # fmt: skip
+    remedy = f"remove it: rm -r {folder}"
+    there = f"my_photos: is packed already, 30 images in {folder}; to pack others, {remedy}"
+    assert prepare("my_photos", f"--from={photos}") == (0, [there], [])
+    changed = f"was packed with max_side None, not 20; to pack it again, {remedy}"
+    assert woe(prepare("my_photos", f"--from={photos}", "--max-side=20")).endswith(changed)
+    good = f"30 examples in {folder}, all good"
+    assert prepare("my_photos", "--verify") == (0, [f"my_photos: {good}"], [])
+    assert prepare("my_photos:1.*.*", "--verify") == (0, [f"my_photos:1.*.*: {good}"], [])
 
 
 TINY = """
@@ -91,34 +84,30 @@ TINY = """
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("layout", ["classes", "train", "both", "none", "odd"])
-def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout):
+@pytest.mark.parametrize(
+    ("layout", "splits"),
+    [
+        ("both", ("train", "dev")),
+        ("none", ("train[:90%]", "train[90%:]")),
+        ("odd", ("Training", "validation")),
+    ],
+)
+def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout, splits):
     """Whatever splits there are: as printed, cut down to two steps of a tiny model."""
-    extra = []
-    if layout in ("train", "both", "odd"):
-        name = "Training" if layout == "odd" else "train"
+    extra = ["--holdout=0"] if layout == "none" else []
+    if layout != "none":
         (tmp_path / "given").mkdir()
-        photos = photos.rename(tmp_path / "given" / name).parent
+        photos = photos.rename(tmp_path / "given" / splits[0]).parent
     if layout == "both":
         shutil.copytree(photos / "train", photos / "dev")
-    if layout == "none":
-        extra = ["--holdout=0"]
     code, lines, errors = prepare("my_photos", f"--from={photos}", *extra)
     assert (code, errors) == (0, [])
-    command = lines[-1].partition("to train on it: ")[2]
-    assert command.startswith("vit_jax train tfds ")
-    _, *words = shlex.split(command)
+    command = lines[-1].partition("to train on it: vit_jax ")[2]
     workdir = tmp_path / "run"
-    assert cli.main([*words, *TINY, f"--workdir={workdir}"]) == 0, capsys.readouterr().err
-    capsys.readouterr()
+    words = [*shlex.split(command), *TINY, f"--workdir={workdir}"]
+    assert cli.main(words) == 0, capsys.readouterr().err
     stored = json.loads((workdir / "config.json").read_text())["data"]
-    assert (stored["train_split"], stored["eval_split"]) == {
-        "classes": ("train", "validation"),
-        "train": ("train", "validation"),
-        "both": ("train", "dev"),
-        "none": ("train[:90%]", "train[90%:]"),
-        "odd": ("Training", "validation"),
-    }[layout]
+    assert (stored["train_split"], stored["eval_split"]) == splits
 
 
 def test_a_split_that_is_held_out_is_that_of_a_folder(prepare, photos, data_dir):
@@ -139,12 +128,10 @@ def test_a_split_that_is_held_out_is_that_of_a_folder(prepare, photos, data_dir)
 
 
 def test_a_holdout_that_is_not_needed_is_said_to_be_unused(prepare, photos, tmp_path):
-    (tmp_path / "given").mkdir()
-    given = photos.rename(tmp_path / "given/train").parent
-    shutil.copytree(given / "train", given / "test")
-    code, lines, _ = prepare("my_photos", f"--from={given}", "--holdout=0.2")
-    assert code == 0
-    assert lines[0] == "my_photos: --holdout=0.2: not used, as splits are given"
+    shutil.copytree(photos, tmp_path / "given/test")
+    photos.rename(tmp_path / "given/train")
+    code, lines, _ = prepare("my_photos", f"--from={tmp_path}/given", "--holdout=0.2")
+    assert (code, lines[0]) == (0, "my_photos: --holdout=0.2: not used, as splits are given")
     assert "--config.data.eval_split=test" in lines[-1]
 
 
@@ -176,12 +163,6 @@ def test_verify_exits_with_2_where_something_is_bad(prepare, photos, data_dir):
     ]
 
 
-def test_a_version_may_be_named(prepare, photos, data_dir):
-    prepare("my_photos", f"--from={photos}")
-    good = f"my_photos:1.*.*: 30 examples in {data_dir}/my_photos/1.0.0, all good"
-    assert prepare("my_photos:1.*.*", "--verify")[:2] == (0, [good])
-
-
 def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
     """The test split of Flowers gets two of the photos, one as other bytes."""
     builder = tfds.builder("oxford_flowers102", data_dir=str(data_dir), file_format="array_record")
@@ -193,10 +174,9 @@ def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
             image = io.BytesIO(path.read_bytes())
             yield index, {"image": image, "label": index, "file_name": str(index)}
 
+    splits = {"train": 1, "validation": 1, "test": 2}
     builder._split_generators = lambda manager: {
-        "train": generate(1),
-        "validation": generate(1),
-        "test": generate(2),
+        split: generate(number) for split, number in splits.items()
     }
     tfds.disable_progress_bar()
     builder.download_and_prepare()
@@ -206,19 +186,13 @@ def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
     counts = [int(line.split()[2]) for line in lines[:2]]  # train, and what is held out of it
     assert sum(counts) == 27
     facts = json.loads((data_dir / "my_photos/1.0.0/vit_jax.json").read_text())
-    assert sorted(facts["duplicates"]) == [
-        ["bird/5.jpg", "oxford_flowers102/2.1.1 test example 0", -1],
-        ["cat/3.jpg", "oxford_flowers102/2.1.1 test example 1", -1],
-    ] or sorted(facts["duplicates"]) == [
-        ["bird/5.jpg", "oxford_flowers102/2.1.1 test example 1", -1],
-        ["cat/3.jpg", "oxford_flowers102/2.1.1 test example 0", -1],
-    ]
+    names, others, distances = zip(*facts["duplicates"], strict=True)
+    assert sorted(names) == ["bird/5.jpg", "cat/3.jpg"]
+    assert sorted(others) == [f"oxford_flowers102/2.1.1 test example {k}" for k in (0, 1)]
+    assert distances == (-1, -1)
     assert facts["dedup_against"] == ["flowers", "vtab/flowers102"]
     assert woe(prepare("more", f"--from={photos}", "--dedup-against=pets")) == (
         f"--dedup-against=pets: is not prepared; first: vit_jax prepare pets --data-dir={data_dir}"
-    )
-    assert woe(prepare("more", f"--from={photos}", "--dedup-against=imagenet-a")).startswith(
-        "--dedup-against=imagenet-a: is not prepared"
     )
 
 
@@ -279,14 +253,10 @@ def test_a_command_that_is_killed_continues_to_the_same_bytes(kind, photos, prep
     "facts",
     [
         "[]",
-        "{}",
         '{"splits": []}',
-        '{"splits": {"train": 3}}',
         '{"splits": {"train": {"examples": 3, "names_sha256": 3}}, "shards": {}}',
-        '{"splits": {"train": {"examples": "3", "names_sha256": "3"}}, "shards": {}}',
         "[" * 10**5,
         "\xff",
-        "NaN",
     ],
 )
 def test_a_folder_with_other_facts_is_named(facts, prepare, photos, data_dir):
@@ -314,13 +284,11 @@ def test_imagenet21k_is_packed_as_the_split_that_its_runs_name(prepare, photos, 
 
 def test_vtab_lists_its_images_once_and_finds_them_again(prepare, data_dir):
     tfds_fakes.prepare_vtab(data_dir, "vtab/dtd")
+    path = data_dir / "examples/vtab/dtd.json"
     code, lines, errors = prepare("vtab/dtd")
     assert (code, errors) == (0, [])
     assert lines[0].startswith("vtab/dtd: is prepared already, in ")
-    path = data_dir / "examples/vtab/dtd.json"
     assert lines[1].startswith(f"vtab/dtd: its 1,000 images are listed in {path}, SHA-256 ")
-    listing = example_lists.read_list(path)
-    assert len(listing.examples) == 1000
     before = path.read_bytes()
     assert prepare("vtab/dtd")[1][1] == f"vtab/dtd: the images of {path} are all there"
     assert path.read_bytes() == before
@@ -343,18 +311,20 @@ def test_a_list_of_examples_is_of_labels_that_are_made(prepare, data_dir):
     assert lines[1] == f"vtab/smallnorb-azimuth: the images of {path} are all there"
 
 
-def test_real_labels_are_checked_and_kept(prepare, tmp_path, data_dir):
-    file = tmp_path / "real.json"
+def test_real_labels_are_checked_and_kept(prepare, dry_run, tmp_path, data_dir):
+    file, target = tmp_path / "real.json", data_dir / "imagenet_real/real.json"
+    assert "is one file: real.json" in woe(dry_run("imagenet-real"))
+    file.write_text("[]")
+    assert dry_run("imagenet-real", f"--from={file}")[0] == 2
     file.write_text(json.dumps([[index % 1000] * bool(index % 20) for index in range(50_000)]))
-    target = data_dir / "imagenet_real/real.json"
+    code, lines, _ = dry_run("imagenet-real", f"--from={file}")
+    assert code == 0
+    assert lines[0].startswith(f"imagenet-real: would read {file}: labels of 50,000 images, ")
     line = f"imagenet-real: 50,000 images, 2,500 of them without a label, in {target}"
     assert prepare("imagenet-real", f"--from={file}") == (0, [line], [])
     assert target.read_bytes() == file.read_bytes()
-    assert prepare("imagenet-real", "--verify") == (
-        0,
-        ["imagenet-real: 50,000 images, as imported"],
-        [],
-    )
+    imported = ["imagenet-real: 50,000 images, as imported"]
+    assert prepare("imagenet-real", "--verify") == (0, imported, [])
     target.write_text(json.dumps([[1]] * 50_000))
     changed = "its SHA-256 has changed since it was imported"
     assert changed in woe(prepare("imagenet-real", "--verify"))
@@ -384,36 +354,36 @@ def test_an_import_of_labels_that_is_killed_can_be_repeated(prepare, tmp_path, m
     assert prepare("imagenet-real", "--verify")[0] == 0
 
 
-def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
-    assert woe(prepare("cifr10")) == "cifr10: no such task; did you mean cifar10?"
-    assert woe(prepare("new", f"--from={tmp_path}/none")) == (
-        f"--from={tmp_path}/none: no such file or folder"
-    )
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["cifr10"], "cifr10: no such task; did you mean cifar10?"),
+        (["new", "--from=none"], "--from=none: no such file or folder"),
+        (["new", "--from=empty"], "has no image; images end in"),
+        (["new", "--from=one"], "one class folder alone, cat"),
+        (["new", "--verify"],
+         "new: is not prepared in DATA; first: vit_jax prepare new --from=FOLDER"),
+        (["cifar10", "--from=photos"], "choose another name"),
+        (["mnist", "--from=photos"], "TFDS has a dataset of this name"),
+        (["My-Photos", "--from=photos"], "small letters, digits and _"),
+        (["imagenet21k"], "is packed from files of yours: fall11_whole.tar"),
+        (["flowers", "--max-side=512"], "--max-side: is for folders, tars and tables that are "
+                                        "packed, and flowers is not"),
+        (["new", "--from=photos", "--partial"],
+         "--partial: is for datasets with an official number of images, and new has none"),
+        (["mnist", "--partial"],
+         "--partial: is for datasets with an official number of images, and mnist has none"),
+        (["a", "b", "--from=photos"], "for one name at a time"),
+        (["new", "--from", "a.tar", "gs://b/c.tar"], "needs gcsfs: pip install"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir, monkeypatch, words, line):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    assert "has no image; images end in" in woe(prepare("new", f"--from={tmp_path}/empty"))
     (tmp_path / "one/cat").mkdir(parents=True)
     (tmp_path / "one/cat/1.jpg").write_bytes(b"")
-    assert "one class folder alone, cat" in woe(prepare("new", f"--from={tmp_path}/one"))
-    assert not (data_dir / "new").exists()
-    assert woe(prepare("new", "--verify")) == (
-        f"new: is not prepared in {data_dir}; first: vit_jax prepare new --from=FOLDER"
-    )
-    assert "choose another name" in woe(prepare("cifar10", f"--from={photos}"))
-    assert "TFDS has a dataset of this name" in woe(prepare("mnist", f"--from={photos}"))
-    assert "small letters, digits and _" in woe(prepare("My-Photos", f"--from={photos}"))
-    assert "is packed from files of yours: fall11_whole.tar" in woe(prepare("imagenet21k"))
-    assert woe(prepare("flowers", "--max-side=512")) == (
-        "--max-side: is for folders, tars and tables that are packed, and flowers is not"
-    )
-    partial = "--partial: is for datasets with an official number of images, and new has none"
-    assert woe(prepare("new", f"--from={photos}", "--partial")) == partial
-    assert partial.replace("new", "mnist") in woe(prepare("mnist", "--partial"))
-    assert "for one name at a time" in woe(prepare("a", "b", f"--from={photos}"))
-    assert "needs gcsfs: pip install" in woe(prepare("new", "--from", "a.tar", "gs://b/c.tar"))
-    (tmp_path / "data").mkdir(exist_ok=True)
-    (tmp_path / "data/file").write_text("")
-    code = cli.main(["prepare", "new", f"--from={photos}", f"--data-dir={data_dir}/file"])
-    assert code == 2
+    assert line in woe(prepare(*words)).replace(str(data_dir), "DATA")
+    assert not (data_dir / words[0]).exists()
 
 
 def test_files_that_the_user_has_to_download_are_named(prepare, tmp_path, data_dir):
@@ -446,7 +416,6 @@ def test_what_tfds_needs_is_named(prepare, tmp_path, monkeypatch):
     [
         (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "TFDS needs scipy"),
         (OSError(28, "No space left on device"), 70, "No space left on device; free some space"),
-        (OSError("Not enough disk space. Needed: 1 TiB"), 70, "Not enough disk space. Needed: 1"),
         (ConnectionError("reset\nby peer"), 70, "mnist: reset by peer"),
         (RuntimeError("the tar\nis not what I want"), 2, "RuntimeError: the tar is not what"),
         (AssertionError(), 2, "mnist: AssertionError: AssertionError"),
@@ -505,7 +474,7 @@ def test_a_copy_in_tfrecord_files_is_converted(prepare, dry_run, tmp_path, data_
     builder = tfds_fakes.prepare(old, "dtd", {"train": 800, "validation": 200, "test": 3})
     folder = tfds_fakes.as_tfrecords(builder)
     size = sum(path.stat().st_size for path in folder.glob("*.tfrecord*"))
-    code, lines, errors = dry_run("vtab/dtd", f"--from={tmp_path}/old")
+    code, lines, errors = dry_run("vtab/dtd", f"--from={old}")
     assert (code, errors) == (0, [])
     assert lines[0] == f"vtab/dtd: would read {folder}: 3 TFRecord files, {size / 1e3:.1f} kB"
     assert sorted(lines[1:4]) == [
@@ -513,21 +482,19 @@ def test_a_copy_in_tfrecord_files_is_converted(prepare, dry_run, tmp_path, data_
         "vtab/dtd: train: 800 examples",
         "vtab/dtd: validation: 200 examples",
     ]
-    assert lines[4].startswith(f"vtab/dtd: would write {tmp_path}/data/dtd/3.0.1: 3 shards, ")
-    listing = tmp_path / "data/examples/vtab/dtd.json"
+    assert lines[4].startswith(f"vtab/dtd: would write {data_dir}/dtd/3.0.1: 3 shards, ")
+    listing = data_dir / "examples/vtab/dtd.json"
     assert lines[5] == f"vtab/dtd: would list its 1,000 images in {listing}"
     assert "is a copy of dtd, not of oxford_flowers102" in woe(
         dry_run("flowers", f"--from={folder}")
     )
-    for given in (old, old / "dtd", folder):
-        code, lines, errors = prepare("vtab/dtd", f"--from={given}")
-        if given == old:
-            assert (code, errors) == (0, [])
-            assert lines[0] == f"vtab/dtd: converted, in {data_dir}/dtd/{folder.name}"
-            assert lines[1].startswith("vtab/dtd: its 1,000 images are listed in ")
-        else:
-            assert code == 2
-            assert "exists; choose another, or remove it" in errors[0]
+    code, lines, errors = prepare("vtab/dtd", f"--from={old}")
+    assert (code, errors) == (0, [])
+    assert lines[0] == f"vtab/dtd: converted, in {data_dir}/dtd/{folder.name}"
+    assert lines[1].startswith("vtab/dtd: its 1,000 images are listed in ")
+    for given in (old / "dtd", folder):
+        found = woe(prepare("vtab/dtd", f"--from={given}"))
+        assert "exists; choose another, or remove it" in found
     assert "tensorflow" not in sys.modules
     code, _, errors = prepare("vtab/dtd", "--verify")
     assert (code, errors) == (0, [])
@@ -564,12 +531,10 @@ def test_folders_of_images(dry_run, prepare, photos, tmp_path):
     )
     assert lines[-2] == "my_photos: would skip 1 .me (no image)"
     # The plan counts images that turn out to be unreadable; the rest is what is packed.
-    planned = {line.split()[1]: int(line.split()[2]) for line in lines[1:3]}
     (photos / "cat/broken.jpg").unlink()
-    code, lines, _ = prepare("my_photos", f"--from={photos}")
-    assert code == 0
-    packed = {line.split()[1]: int(line.split()[2]) for line in lines[:2]}
-    assert planned == packed | {"train:": packed["train:"] + 1}
+    packed = prepare("my_photos", f"--from={photos}")[1]
+    train, validation = (int(line.split()[2]) for line in packed[:2])
+    assert [int(line.split()[2]) for line in lines[1:3]] == [train + 1, validation]
     code, again, _ = dry_run("my_photos", f"--from={photos}")
     assert code == 0
     assert again[0].startswith("my_photos: is packed already, 30 images in ")
@@ -652,20 +617,11 @@ def test_downloads_are_listed_without_a_network(dry_run, monkeypatch, tmp_path):
     assert "imagenet: put into" in woe(dry_run("imagenet"))
 
 
-def test_real_labels_and_verification(dry_run, prepare, photos, tmp_path):
-    file = tmp_path / "real.json"
-    file.write_text(json.dumps([[1]] * 50_000))
-    code, lines, _ = dry_run("imagenet-real", f"--from={file}")
-    assert code == 0
-    assert lines[0].startswith(f"imagenet-real: would read {file}: labels of 50,000 images, ")
-    file.write_text("[]")
-    assert dry_run("imagenet-real", f"--from={file}")[0] == 2
-    assert "is one file: real.json" in woe(dry_run("imagenet-real"))
+def test_verification(dry_run, prepare, photos, tmp_path):
     assert "new: is not prepared in" in woe(dry_run("new", "--verify"))
     prepare("new", f"--from={photos}")
-    code, lines, _ = dry_run("new", "--verify")
+    code, (line,), _ = dry_run("new", "--verify")
     assert code == 0
-    (line,) = lines
     folder = tmp_path / "data/new/1.0.0"
     assert line.startswith(f"new: would read {folder}: 30 examples in 2 shards, ")
 
@@ -685,14 +641,11 @@ def test_a_target_that_cannot_hold_the_data(dry_run, photos, tmp_path, monkeypat
 
 
 def test_the_mapping_of_objectnet_is_looked_for(dry_run, photos, tmp_path):
-    _, lines, _ = dry_run("objectnet", f"--from={photos}")
-    assert lines[-1].startswith(
-        "objectnet: cannot be evaluated without its mapping to ImageNet's classes"
-    )
+    needed = "objectnet: cannot be evaluated without its mapping to ImageNet's classes"
+    assert dry_run("objectnet", f"--from={photos}")[1][-1].startswith(needed)
     tfds_fakes.write_mappings(tmp_path / "mappings")
-    _, lines, _ = dry_run("objectnet", f"--from={photos}")
-    folder = tmp_path / "data/objectnet/1.0.0"
-    assert lines[-1] == (
-        f"objectnet: would copy its mapping to ImageNet's classes from {tmp_path}/mappings to "
-        f"{folder}/mappings"
+    target = tmp_path / "data/objectnet/1.0.0/mappings"
+    assert dry_run("objectnet", f"--from={photos}")[1][-1] == (
+        "objectnet: would copy its mapping to ImageNet's classes from "
+        f"{tmp_path}/mappings to {target}"
     )

@@ -53,8 +53,13 @@ def by_arrow(path, label=None):
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_images_are_those_that_arrow_reads(tmp_path, codec, version):
+    """Every form without compression; the other codecs unpack pages of one form."""
+    every = codec == "none"
     forms = itertools.product(
-        ("struct", pa.binary(), pa.large_binary()), (False, True), (False, True), (False, True)
+        ("struct", pa.binary(), pa.large_binary()) if every else ("struct",),
+        (False, True) if every else (True,),
+        (False, True),
+        (False, True),
     )
     for kind, nulls, repeated, dictionary in forms:
         path = write(
@@ -131,7 +136,7 @@ def test_many_threads_and_few_kept_pages_read_the_same(tmp_path, monkeypatch):
     listing = parquet_pages.list_images([path], None, "k")
     monkeypatch.setattr(parquet_pages, "KEPT", 20_000)
     read = pickle.loads(pickle.dumps(parquet_pages.Reader()))
-    order = np.random.default_rng(0).integers(0, len(listing), 2000).tolist()
+    order = np.random.default_rng(0).integers(0, len(listing), 500).tolist()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda at: read(listing[at]), order))
     assert found == [expected[at][1] for at in order]
