@@ -22,11 +22,9 @@ SORTED = tuple(sorted(map(str, range(12))))  # 0, 1, 10, 11, 2, ...: torchvision
     [
         (("cat", "dog", "emu"), ("cat", "dog", "emu"), [0, 1, 2]),
         (("emu", "cat", "dog"), ("cat", "dog", "emu"), [1, 2, 0]),
-        (("emu", "cat", "dog"), ("dog",), [2]),
         (tuple(map(str, range(12))), SORTED, [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
         (SORTED, ("11", "2", "9"), [3, 4, 11]),
         (("Cat", "cat"), ("cat", "Cat"), [1, 0]),  # a difference that both sides make
-        (("class 0", "class 1"), ("class 1", "class 0"), [1, 0]),
         (("a", "a", "b"), ("a", "a", "b"), [0, 1, 2]),  # of one list, so nothing is open
     ],
 )
@@ -57,10 +55,8 @@ def test_equal_names_need_no_word(head, classes, outputs, recwarn):
             "is bee, 2 is cow",
         ),
         (NUMBERS, (IMAGENET[7], IMAGENET[2]), [7, 2], "1,000 outputs have no names; taken for the"),
-        (NUMBERS, ("tench", "tiger_shark"), [0, 3], "ImageNet in the order of WordNet ids"),
         (WORDS, IMAGENET[::-1], list(range(1000))[::-1], "names of one class of ImageNet"),
         (WORDS[::-1], ("n01440764",), [999], "'n01440764' of the data is taken for 'tench, Tinca"),
-        (WORDS[::-1], IMAGENET[638:640], [361, 360], "'n03710637' of the data is taken for 'maill"),
         (WORDS, tuple(sorted(map(str, range(1000)))), sorted(range(1000), key=str), "ImageNet"),
     ],
 )  # fmt: skip
@@ -86,9 +82,7 @@ def test_two_classes_of_one_word_are_told_apart_by_their_numbers():
             "no class of the data is one of the head; data (2): ant, bee; head (2): cat, dog; "
             "mend it",
         ),
-        (("cat", "dog"), ("0", "1"), "data (2): 0, 1; head (2): cat, dog; mend it"),
         (("0", "1"), ("cat", "dog"), "data (2): cat, dog; head (2"),  # as of digits: names, too
-        (NUMBERS, ("cat", "dog"), "head (1000, without names): class 0, class 1,"),
         (NUMBERS, ("0", "1"), "data (2): 0, 1; head (1000, without names): class 0,"),
         (
             ("cat", "dog"), ("cat", "it's", "dog"),
@@ -97,7 +91,6 @@ def test_two_classes_of_one_word_are_told_apart_by_their_numbers():
         ),
         (("Cat", "cAt", "emu"), ("cat", "emu"), "for 1 of the 2 classes of the data: cat"),
         (("cat", "dog"), ("cat", "Cat"), "no output for 1 of the 2 classes of the data: Cat;"),
-        (("a", "a"), ("a",), "several outputs of the head are called a (0, 1); give each"),
         (("class 0", "class 1"), ("1", "2"), "no output for 1 of the 2 classes of the data: 2;"),
         (("a", "b", "a"), ("a", "b"), "several outputs of the head are called a (0, 2); give each"),
     ],

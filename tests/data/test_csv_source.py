@@ -9,7 +9,7 @@ import pytest
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, pipeline, sources, transforms
-from vit_jax.data.source import UNKNOWN, DataError, label_text, read_labels, read_targets
+from vit_jax.data.source import UNKNOWN, DataError, label_text, read_targets
 
 TRAIN = "image,labels\na.png,cat;dog\nsub/b.png,dog\nc.png,\nd.png, cat ; bird \n"
 TEST = "image,labels\ne.png,bird\nf.png,\n"
@@ -144,7 +144,6 @@ def test_lists_are_checked_before_a_run(tmp_path):
         ("image;class\na.png;x\n",
          "ROOT/train.csv: needs a header and at least 2 columns with commas between, "
          "image and classes; it has semicolons"),
-        ("image,labels\na.png;x\n", "ROOT/train.csv, line 2: 1 columns; the header has 2"),
         ('i,l\n"a.png","x\n;y"\nb.png\n',
          "ROOT/train.csv, line 4: 1 columns; the header has 2"),  # of the file, not of the table
         ("i,l\ndogs\\a.png,x\n", "ROOT/train.csv, line 2: dogs\\a.png: write / between folders"),
@@ -156,8 +155,6 @@ def test_lists_are_checked_before_a_run(tmp_path):
         ("class,image\nx,a.png\n",
          "ROOT/train.csv, line 2: class a.png: the first column is the image"),
         ("image,labels\n", "ROOT/train.csv: lists no image"),
-        ("i,l\na.png,x,y\n", "ROOT/train.csv, line 2: 3 columns; the header has 2"),
-        ("i,l\n\n,x\n", "ROOT/train.csv, line 3: no image: must be a path below data.root"),
         ("i,l\na\0.png,x\n", "ROOT/train.csv, line 2: a\\x00.png: must be a path below data.root"),
         ("i,l\n/etc/x,x\n", "ROOT/train.csv, line 2: /etc/x: must be a path below data.root"),
         ("i,l\na/../../x,x\n", "ROOT/train.csv, line 2: a/../../x: must be a path below data.root"),
@@ -173,8 +170,6 @@ def test_lists_are_checked_before_a_run(tmp_path):
          "a class, 0 or 1; keep image and class, or name columns of numbers in data.targets "
          "(doctor: --no-labels)"),
         ("i,x,\na.png,1,0\n", "ROOT/train.csv, line 2: 0: its column has no name"),
-        ("i,,x\na.png,1,0\n",
-         "ROOT/train.csv, line 1: class '': is empty, or cannot be shown; rename it"),
         ("i,x,x\na.png,1,0\n", "ROOT/train.csv: two columns have the same name"),
         ('i,l\n"a.png,x\n', "ROOT/train.csv, line 2: unexpected end of data"),
         (b"i,l\na.png,\xff\n", "ROOT/train.csv: byte 10 is not UTF-8"),
@@ -241,22 +236,15 @@ def test_other_separators_are_named(tmp_path, caplog):
     assert "no image has several classes, such as cat dog; `;` separates them" in caplog.text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_have_a_one_for_each_class(tmp_path, workers):
-    write(tmp_path, train=TRAIN)
-    options = data(tmp_path, workers=workers)
-    with pipeline.batches(
-        sources.open_source(options, "train", train=True),
-        transforms.eval_transforms(options),
-        options,
-        seed=0,
-        batch_size=6,
-        rows=range(6),
-        train=False,
-        stop_step=1,
-    ) as batches:
-        (batch,) = batches
+def batch_of(source, options, size):
+    chain = transforms.eval_transforms(options)
+    given = {"seed": 0, "batch_size": size, "rows": range(size), "train": False, "stop_step": 1}
+    with pipeline.batches(source, chain, options, **given) as batches:
+        return next(batches)
+
+
+def test_batches_have_a_one_for_each_class(tmp_path):
+    batch = batch_of(opened(write(tmp_path, train=TRAIN)), data(tmp_path, workers=0), 6)
     expected = [[0, 1, 1], [0, 0, 1], [0, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]]
     np.testing.assert_array_equal(batch["label"], np.float32(expected), strict=True)
     assert batch["mask"].tolist() == [True] * 4 + [False] * 2
@@ -343,11 +331,8 @@ def test_columns_of_numbers_are_labels(tmp_path):
 
 
 def test_a_batch_has_the_numbers(tmp_path):
-    source, cfg = numbered(tmp_path), data(tmp_path, multilabel=False, targets=("weight", "age"))
-    chain = transforms.eval_transforms(cfg)
-    options = {"seed": 0, "batch_size": 4, "rows": range(4), "train": False, "stop_step": 1}
-    with pipeline.batches(source, chain, cfg, **options) as batches:
-        (batch,) = batches
+    given = data(tmp_path, multilabel=False, targets=("weight", "age"))
+    batch = batch_of(numbered(tmp_path), given, 4)
     assert batch["label"].dtype == np.float32
     np.testing.assert_array_equal(batch["label"], [(-20, 31.5), (70, 0), (0.5, 8), (0, 0)])
 
@@ -358,7 +343,7 @@ def test_a_batch_has_the_numbers(tmp_path):
         ("", "age is empty; fill it in, or remove the line"),
         *(
             (text, f"age is {text}; must be a number such as 3.5, below 1e+30")
-            for text in ("nan", "inf", "-Infinity", "old", "1_000", "0x10", "1e30", "3 5", "1e999")
+            for text in ("nan", "-Infinity", "old", "1_000", "1e30")
         ),
         ('"3,5"', "age is 3,5; must be a number such as 3.5, below 1e+30"),
         ("\u0663", "age is \u0663; must be a number such as 3.5, below 1e+30"),
@@ -371,26 +356,14 @@ def test_what_is_no_number(tmp_path, cell, why):
 
 
 def test_columns_that_are_not_there(tmp_path):
-    write(tmp_path, train=AGES)
-    options = {"multilabel": False}
-    assert refusal(tmp_path, targets=("agee",), **options) == (
-        "ROOT/train.csv: has no column agee; did you mean age?"
-    )
-    assert refusal(tmp_path, targets=("image",), **options) == (
-        "ROOT/train.csv: has no column image; did you mean age?"
-    )
-    write(tmp_path, train="image,age\na.png,1\na.png,2\n")
-    assert refusal(tmp_path, targets=("age",), **options) == (
-        "ROOT/train.csv, line 3: a.png is listed in line 2 too; an image has one line"
-    )
-    write(tmp_path, train="image\na.png\n")
-    assert refusal(tmp_path, targets=("age",), **options) == (
-        "ROOT/train.csv: needs a header and at least 2 columns with commas between, image and "
-        "numbers"
-    )
-
-
-def test_classes_are_known_without_reading_an_image(tmp_path):
-    (tmp_path / "train.csv").write_text("image,class\na.png,b\nc.png,a\nd.png,b\n")
-    source = opened(tmp_path, multilabel=False)
-    assert read_labels(source).tolist() == [1, 0, 1]
+    options = {"multilabel": False, "targets": ("age",)}
+    for text, line in (
+        ("image,agee\na.png,1\n", ": has no column age; did you mean agee?"),
+        ("age,size\na.png,1\n", ": has no column age; known: size"),
+        ("image,age\na.png,1\na.png,2\n",
+         ", line 3: a.png is listed in line 2 too; an image has one line"),
+        ("image\na.png\n", ": needs a header and at least 2 columns with commas between, image and "
+                           "numbers"),
+    ):  # fmt: skip
+        write(tmp_path, train=text)
+        assert refusal(tmp_path, **options) == f"ROOT/train.csv{line}"

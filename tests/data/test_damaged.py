@@ -23,16 +23,9 @@ def picture(rng: np.random.Generator) -> np.ndarray:
     return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
-def save(pixels: np.ndarray, kind: str, mode: str = "RGB", **options) -> bytes:
+def save(pixels: np.ndarray, kind: str, **options) -> bytes:
     stream = io.BytesIO()
-    PIL.Image.fromarray(pixels).convert(mode).save(stream, kind, **options)
-    return stream.getvalue()
-
-
-def animated(rng: np.random.Generator, kind: str) -> bytes:
-    first, *others = (PIL.Image.fromarray(picture(rng)).resize((60, 50)) for _ in range(4))
-    stream = io.BytesIO()
-    first.save(stream, kind, save_all=True, append_images=others)
+    PIL.Image.fromarray(pixels).save(stream, kind, **options)
     return stream.getvalue()
 
 
@@ -41,21 +34,14 @@ def chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + check
 
 
-def png(width: int, height: int, depth: int, rows: bytes) -> bytes:
-    header = struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0)
-    parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
 def bomb(number: int) -> bytes:
-    """400 megapixels: those of a PNG are all there, 1.2 GB of them in 1.2 MB."""
+    """400 megapixels, of a JPEG by its header alone, of a PNG with 16 million in 50 kB."""
     if number % 2:
         frame = struct.pack(">HBHHB", 17, 8, 20000, 20000, 3) + b"\1\x22\0\2\x11\1\3\x11\1"
         return b"\xff\xd8\xff\xc0" + frame + bytes(500) + b"\xff\xd9"
     packer = zlib.compressobj(9)
     header = struct.pack(">IIBBBBB", 20000, 20000, 8, 2, 0, 0, 0)
-    row = packer.compress(bytes(60001 * 200))
-    idat = row + b"".join(packer.compress(bytes(60001 * 200)) for _ in range(3)) + packer.flush()
+    idat = b"".join(packer.compress(bytes(60001 * 200)) for _ in range(4)) + packer.flush()
     parts = (chunk(b"IHDR", header), chunk(b"IDAT", idat), chunk(b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
@@ -69,7 +55,7 @@ def make(number: int, rng: np.random.Generator) -> bytes:
     )
     damaged = bytearray(plain)
     match number % 12:
-        case 0:
+        case 0 | 6 | 8:
             return plain
         case 1:
             return plain[: rng.integers(len(plain))]
@@ -83,15 +69,8 @@ def make(number: int, rng: np.random.Generator) -> bytes:
             return bytes(damaged)
         case 5:
             return b"<!DOCTYPE html><html><body>404 Not Found</body></html>" * (number % 5)
-        case 6:
-            return save(pixels, "BMP" if number % 24 == 6 else "GIF")  # whatever the name says
-        case 7:
-            return save(pixels, "JPEG", "CMYK")
-        case 8:
-            samples = rng.integers(0, 2**16, (9, 7 * 3)).astype(">u2")
-            return png(7, 9, 16, b"".join(b"\0" + row.tobytes() for row in samples))
-        case 9:
-            return animated(rng, "GIF" if number % 24 == 9 else "WEBP")
+        case 7 | 9:
+            return save(pixels, "GIF" if number % 12 == 7 else "BMP")  # whatever the name says
         case 10:
             tags = PIL.Image.Exif()
             tags[0x0112] = number // 12 % 10  # 0 and 9 are none

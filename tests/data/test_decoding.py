@@ -9,6 +9,7 @@ import zlib
 
 import numpy as np
 import PIL.Image
+import PIL.ImageOps
 import pytest
 
 from vit_jax.data import decoding, image_headers, jpeg
@@ -66,22 +67,15 @@ def test_lossy_formats_give_what_another_decoder_gives(kind):
     assert np.abs(decode(WHOLE[kind]).astype(int) - other).max() <= 1
 
 
-def test_cmyk_becomes_rgb():
-    data = encode(PICTURE.convert("CMYK"), "JPEG", quality=100)
-    assert np.abs(decode(data).astype(int) - PIXELS).max() <= 4
-
-
-def test_palette_is_looked_up():
+def test_other_colors_become_rgb():
     for kind in ("PNG", "GIF"):
         picture = PICTURE.quantize(64)
         expected = np.asarray(picture.convert("RGB"))
         np.testing.assert_array_equal(decode(encode(picture, kind)), expected)
-
-
-def test_gray_is_repeated():
-    gray = PIL.Image.fromarray(PIXELS[:, :, 1])
-    image = decode(encode(gray, "PNG"))
-    np.testing.assert_array_equal(image, np.repeat(PIXELS[:, :, 1:2], 3, axis=2))
+    gray = decode(encode(PIL.Image.fromarray(PIXELS[:, :, 1]), "PNG"))
+    np.testing.assert_array_equal(gray, np.repeat(PIXELS[:, :, 1:2], 3, axis=2))
+    cmyk = decode(encode(PICTURE.convert("CMYK"), "JPEG", quality=100))
+    assert np.abs(cmyk.astype(int) - PIXELS).max() <= 4
 
 
 def test_alpha_is_dropped_and_the_colors_under_it_stay():
@@ -98,36 +92,25 @@ def test_16_bits_keep_the_high_byte():
     np.testing.assert_array_equal(image, (samples >> 8).astype(np.uint8))
 
 
-@pytest.mark.parametrize(
-    ("orientation", "upright"),
-    [
-        (1, lambda a: a),
-        (2, lambda a: a[:, ::-1]),
-        (3, lambda a: a[::-1, ::-1]),
-        (4, lambda a: a[::-1]),
-        (5, lambda a: a.swapaxes(0, 1)),
-        (6, lambda a: np.rot90(a, -1)),
-        (7, lambda a: np.rot90(a, 2).swapaxes(0, 1)),
-        (8, lambda a: np.rot90(a, 1)),
-    ],
-)
-def test_exif_orientation_is_applied(orientation, upright):
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(orientation):
     exif = PIL.Image.Exif()
     exif[0x0112] = orientation
     for kind, plain in (("JPEG", JPEG), ("PNG", PNG)):
         options = {"quality": 95} if kind == "JPEG" else {}
         data = encode(PICTURE, kind, exif=exif, **options)
-        np.testing.assert_array_equal(decode(data), upright(decode(plain)))
+        turned = PIL.Image.fromarray(decode(plain))
+        turned.getexif()[0x0112] = orientation
+        np.testing.assert_array_equal(decode(data), PIL.ImageOps.exif_transpose(turned))
         assert image_headers.orientation(data) == orientation
         assert decoding.size(data) == decode(data).shape[:2]
 
 
 def test_fill_bytes_before_a_segment_are_skipped():
     """Any number of 0xFF may stand before a marker (ITU-T T.81, B.1.1.2)."""
-    stream, exif = io.BytesIO(), PIL.Image.Exif()
+    exif = PIL.Image.Exif()
     exif[0x0112] = 6
-    PIL.Image.new("RGB", (8, 4)).save(stream, "JPEG", exif=exif)
-    data = stream.getvalue()
+    data = encode(PIL.Image.new("RGB", (8, 4)), "JPEG", exif=exif)
     at = data.index(b"\xff\xe1")
     for filled in (data, data[:at] + b"\xff" * 3 + data[at:]):
         assert image_headers.orientation(filled) == 6
@@ -169,22 +152,13 @@ def test_the_size_of_a_lossy_webp_is_without_its_scale():
     assert image_headers.read_header(data) == ("WebP", (40, 56))
 
 
-def test_a_webp_is_complete_with_all_bytes_that_it_counts():
-    stream = io.BytesIO()
-    PIL.Image.new("RGB", (9, 5), (1, 2, 3)).save(stream, "WebP")
-    data = stream.getvalue()
-    assert image_headers.is_complete("WebP", data)
-    assert not image_headers.is_complete("WebP", data[:-1])
-
-
-def test_a_png_without_pixels_is_not_complete():
-    stream = io.BytesIO()
-    PIL.Image.new("L", (8, 4)).save(stream, "PNG")
-    data = stream.getvalue()
-    at = data.index(b"IDAT") - 4
-    (length,) = struct.unpack_from(">I", data, at)
-    assert image_headers.is_complete("PNG", data)
-    assert not image_headers.is_complete("PNG", data[:at] + data[at + length + 12 :])
+def test_a_file_is_complete_with_all_its_bytes_and_with_pixels():
+    assert image_headers.is_complete("WebP", WHOLE["WebP"])
+    assert not image_headers.is_complete("WebP", WHOLE["WebP"][:-1])
+    at = PNG.index(b"IDAT") - 4
+    (length,) = struct.unpack_from(">I", PNG, at)
+    assert image_headers.is_complete("PNG", PNG)
+    assert not image_headers.is_complete("PNG", PNG[:at] + PNG[at + length + 12 :])
 
 
 def test_one_channel_is_the_weighted_mean():
@@ -192,24 +166,17 @@ def test_one_channel_is_the_weighted_mean():
     assert image.shape == (40, 56, 1)
     exact = PIXELS @ np.array([0.299, 0.587, 0.114])
     assert np.abs(image[:, :, 0] - exact).max() <= 0.51
-    np.testing.assert_array_equal(decoding.with_channels(PIXELS, 1), image)
-
-
-def test_channels_of_arrays():
-    gray = PIXELS[:, :, 0]
-    for image in (gray, gray[:, :, None]):
-        np.testing.assert_array_equal(
-            decoding.with_channels(image, 3), np.stack([gray, gray, gray], axis=-1)
-        )
-        np.testing.assert_array_equal(decoding.with_channels(image, 1), gray[:, :, None])
-    np.testing.assert_array_equal(decoding.with_channels(PIXELS, 3), PIXELS)
 
 
 def test_load_takes_files_and_arrays():
-    for image in (PNG, PIXELS):
-        loaded = decoding.load_image(image, channels=3, max_pixels=10**6)
-        np.testing.assert_array_equal(loaded, PIXELS)
-    assert decoding.load_image(PIXELS[:, :, 0], channels=3, max_pixels=1).shape == (40, 56, 3)
+    gray = PIXELS[:, :, :1]
+    three = np.repeat(gray, 3, axis=2)
+    for image, channels, expected in (
+        (PNG, 3, PIXELS), (PIXELS, 3, PIXELS), (PIXELS, 1, decode(PNG, channels=1)),
+        (gray[:, :, 0], 3, three), (gray, 3, three), (gray, 1, gray),
+    ):  # fmt: skip
+        loaded = decoding.load_image(image, channels=channels, max_pixels=10**6)
+        np.testing.assert_array_equal(loaded, expected)
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -231,24 +198,15 @@ def test_bytes_after_the_end_do_not_matter(kind):
     ("data", "message"),
     [
         (b"", "is empty"),
-        (
-            b"<!DOCTYPE html><html><body>404</body></html>",
-            "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with b'<!DOCTYPE html><'",
-        ),
-        (
-            bytes(99),
-            "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with " + repr(bytes(16)),
-        ),
+        (b"<!DOCTYPE html><html><body>404</body></html>",
+         "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with b'<!DOCTYPE html><'"),
         (b"RIFF\x10\0\0\0WAVEfmt ", "is not a JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with "
          r"b'RIFF\x10\x00\x00\x00WAVEfmt '"),
-        (JPEG[: len(JPEG) // 2], "is a truncated or damaged JPEG"),
-        (PNG[: len(PNG) // 2], "is a truncated or damaged PNG"),
         (PNG.replace(b"IDAT", b"IDaT"), "is a truncated or damaged PNG"),
-        (WEBP[: len(WEBP) // 2], "is a truncated or damaged WebP"),
         (b"\xff\xd8\xff\xd9", "is a truncated or damaged JPEG"),
         (b"\xff\xd8\xff\xe0\0\0" + bytes(50), "is a truncated or damaged JPEG"),
     ],
-    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "no IDAT", "webp", "no frame", "segment"],
+    ids=["empty", "html", "wav", "no IDAT", "no frame", "segment"],
 )  # fmt: skip
 def test_message(data, message):
     with pytest.raises(decoding.BadImage) as caught:
@@ -319,18 +277,14 @@ def black(width: int, height: int, mode: str, kind: str, **options) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("mode", "kind", "options"),
     [
-        ("JPEG", {"quality": 1}),
-        ("JPEG", {"optimize": True}),
-        ("JPEG", {"progressive": True}),
-        ("JPEG", {"progressive": True, "subsampling": 2}),
-        ("PNG", {"optimize": True}),
-        ("WEBP", {"lossless": True}),
-        ("WEBP", {"quality": 1}),
-        ("GIF", {}),
+        ("RGB", "JPEG", {"optimize": True}),
+        ("L", "JPEG", {"progressive": True}),
+        ("RGB", "PNG", {"optimize": True}),
+        ("L", "WEBP", {"lossless": True}),
+        ("RGB", "GIF", {}),
     ],
 )
 def test_a_black_photograph_of_a_camera_can_be_read(mode, kind, options):
@@ -338,31 +292,18 @@ def test_a_black_photograph_of_a_camera_can_be_read(mode, kind, options):
     assert decode(data, max_pixels=10**8).max() <= 1
 
 
-def cut(data: bytes) -> bytes:
-    """The header of a JPEG and little more, with the marker that ends an image."""
-    return data[:1500] + b"\xff\xd9"
-
-
 @pytest.mark.parametrize(
-    ("encoded", "start"),
+    ("kind", "options", "start"),
     [
-        (
-            lambda: cut(black(6000, 5000, "L", "JPEG")),
-            "is a JPEG of 6000 x 5000 pixels in 1,502 bytes",
-        ),
-        (
-            lambda: cut(black(6000, 5000, "L", "JPEG", progressive=True)),
-            "is a JPEG of 6000 x 5000 pixels in 1,502 bytes",
-        ),
-        (
-            lambda: black(6000, 5000, "L", "WEBP", lossless=True),
-            "is a WebP of 6000 x 5000 pixels in ",
-        ),
+        ("JPEG", {}, "is a JPEG of 6000 x 5000 pixels in 1,502 bytes"),
+        ("JPEG", {"progressive": True}, "is a JPEG of 6000 x 5000 pixels in 1,502 bytes"),
+        ("WEBP", {"lossless": True}, "is a WebP of 6000 x 5000 pixels in "),
     ],
-    ids=["sequential", "progressive", "WebP"],
 )
-def test_pixels_for_a_byte_are_bounded(encoded, start):
-    data = encoded()
+def test_pixels_for_a_byte_are_bounded(kind, options, start):
+    data = black(6000, 5000, "L", kind, **options)
+    if kind == "JPEG":  # the header and little more, with the marker that ends an image
+        data = data[:1500] + b"\xff\xd9"
     with pytest.raises(decoding.BadImage) as caught:
         decode(data, max_pixels=10**8)
     assert str(caught.value).startswith(start)

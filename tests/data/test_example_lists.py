@@ -49,7 +49,6 @@ def png(value):
 TRAIN = [Record(b"\xff\xd8" + bytes([n]), n % 2) for n in range(10)]
 TEST = [Record(png(n), n % 2) for n in range(6)]
 PARTS = {"train[:4]+test[:2]": TRAIN[:4] + TEST[:2], "train+test": TRAIN + TEST}
-DATA = config.Data(source="tfds", name="shapes:1.*.*")
 
 
 @pytest.fixture

@@ -103,16 +103,14 @@ def test_slow_storage_is_not_waited_for(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("quick", [0.0, 60.0])
 def test_the_same_is_found_by_one_thread_and_by_several(quick, tmp_path, monkeypatch):
-    root = fill(tmp_path, *(f"train/a/{k:02d}.jpg" for k in range(40)), *FILES)
-    for k in (3, 17, 39):
+    root, empty = fill(tmp_path, *(f"train/a/{k:02d}.jpg" for k in range(40)), *FILES), (3, 17, 39)
+    for k in empty:
         (root / f"train/a/{k:02d}.jpg").write_bytes(b"")
     monkeypatch.setattr(folder_check, "QUICK", quick)
     monkeypatch.setattr(folder_check, "CHUNK", 4)
     source = image_folders.folder(root)
     bad, checked = folder_check.unreadable(source)
-    assert [path[-6:] for path, _ in bad if path.endswith(("03.jpg", "17.jpg", "39.jpg"))] == [
-        "03.jpg", "17.jpg", "39.jpg"
-    ]  # fmt: skip
+    assert [path for path, _ in bad] == [f"{root}/train/a/{k:02d}.jpg" for k in empty]
     assert checked == len(source)
 
 
@@ -172,13 +170,11 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
         (b"\xef\xbb\xbf{", "JSON"),
         (b"version https://git-lfs.github.com", "a pointer of Git LFS, whose file was not fetched"),
         (b"\0\0\0\0\0\0\0\0", "no image of a format that is read here"),
-        (b"\xff\xd8\xff\xe0", None),
         (b"\x89PNG\r\n\x1a\n", None),
         (b"II*\0", None),
     ],
 )
 def test_what_else_is_under_the_suffix_of_an_image(start, name, tmp_path):
-    assert folder_check.foreign_format(start) == name
     root = fill(tmp_path, *FILES)
     (root / "train/a/0.jpg").write_bytes(start)
     found, checked = folder_check.unreadable(image_folders.folder(root))

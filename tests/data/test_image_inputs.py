@@ -49,7 +49,7 @@ IMAGES = {
     "palette": RGB.quantize(5),
     "transparent palette": transparent(),
     "16 bits": Image.fromarray(DEEP),
-    **{f"orientation {number}": turned(RGB.copy(), number) for number in range(1, 9)},
+    **{f"orientation {number}": turned(RGB.copy(), number) for number in (3, 6)},
 }
 
 
@@ -116,9 +116,8 @@ def test_lists_of_lists_are_numbered_and_pixels_counted():
         loaded(RGB, max_pixels=53)
 
 
-@pytest.mark.parametrize("quality", [95])
-def test_cmyk_is_what_its_file_is(quality):
-    stored = saved(RGB.convert("CMYK"), "JPEG", quality=quality)
+def test_cmyk_is_what_its_file_is():
+    stored = saved(RGB.convert("CMYK"), "JPEG", quality=95)
     seen = loaded(Image.open(io.BytesIO(stored)))
     file = decoding.load_image(stored, channels=3, max_pixels=10**6)
     assert np.abs(seen.astype(int) - file).max() <= 1  # Pillow and libjpeg multiply otherwise

@@ -34,14 +34,12 @@ def kitti(*objects):
     }
 
 
-@pytest.mark.parametrize(
-    ("value", "index"), [(-1, -1), (0, -1), (0.1, 0), (1, 0), (1.1, 1), (4, 1), (4.1, 2), (1e9, 2)]
-)
-def test_an_edge_belongs_to_the_interval_below(value, index):
-    assert interval(value, (0, 1, 4)) == index
+def test_an_edge_belongs_to_the_interval_below():
+    found = [interval(value, (0, 1, 4)) for value in (-1, 0, 0.1, 1, 1.1, 4, 4.1, 1e9)]
+    assert found == [-1, -1, 0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("number", range(3, 11))
+@pytest.mark.parametrize("number", [3, 10])
 def test_clevr_count(number):
     rule = RULES["clevr-count"]
     label = rule.label(clevr(*[9.0] * number))
@@ -56,16 +54,11 @@ def test_clevr_count(number):
         ((12.0, 7.0, 9.2), 0),  # the nearest counts, wherever it stands
         ((8.0,), 0),  # an edge is not less than itself
         ((np.nextafter(np.float32(8), np.float32(9)),), 1),
-        ((8.3, 20.0), 1),
         ((8.5,), 1),
-        ((8.7, 9.9), 2),
         ((9.0,), 2),
-        ((9.25,), 3),
         ((9.5,), 3),
-        ((9.75,), 4),
         ((10.0,), 4),
         ((10.5, 11.0), 5),
-        ((100.0,), 5),
     ],
 )
 def test_clevr_distance(depths, label):
@@ -77,13 +70,11 @@ def test_clevr_distance(depths, label):
     [
         ([], 3),
         ([(3, 5.0), (7, -1000.0)], 3),  # a pedestrian, and what is not to be counted
-        ([(0, 7.9)], 0),
         ([(0, -2.0)], 0),
         ([(0, 8.0)], 0),
         ([(1, 8.01), (0, 30.0)], 1),
         ([(2, 20.0)], 1),
         ([(0, 20.5), (3, 1.0)], 2),  # the pedestrian is nearer, and no vehicle
-        ([(0, 999.0)], 2),
         ([(0, 999.5)], 3),
     ],
 )
@@ -102,7 +93,6 @@ def test_dsprites_location():
 def test_dsprites_orientation():
     rule = RULES["dsprites-orientation"]
     labels = [rule.label({"label_orientation": np.int64(x)}) for x in range(40)]
-    assert labels[:11] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
     assert labels == [int(np.floor(np.float32(x) / np.float32(2.5))) for x in range(40)]
     assert rule.classes[:3] == ("orientation 0-2", "orientation 3-4", "orientation 5-7")
     assert rule.classes[15] == "orientation 38-39"

@@ -98,8 +98,7 @@ def test_gray_files_and_all_qualities():
         assert_parts(encoded, random_rectangles(rng, 64, 80, 10))
 
 
-@pytest.mark.parametrize("quality", [75, 100])
-@pytest.mark.parametrize("restart", [0, 7])
+@pytest.mark.parametrize(("quality", "restart"), [(75, 0), (100, 7)])
 def test_tables_made_for_the_file_and_codes_of_every_length(quality, restart):
     """Noise between smooth parts has codes of up to 16 bits and values of up to 11."""
     rng = np.random.default_rng(quality)
@@ -219,9 +218,9 @@ class Mixed:
         return ""
 
 
-@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(
-    "more", [{}, {"randaugment": (2, 10)}, {"resampling": "antialiased_bicubic"}]
+    ("channels", "more"),
+    [(1, {"randaugment": (2, 10)}), (3, {"resampling": "antialiased_bicubic"})],
 )
 def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more):
     data = config.Data(

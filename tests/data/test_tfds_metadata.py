@@ -78,6 +78,10 @@ def opened(folder, name="mine"):
     return open_source(data, "train", train=True)
 
 
+def opened_by_version(folder):
+    return opened(folder, "mine:1.*.*")
+
+
 def converted(folder):
     tfrecords.convert(epath.Path(folder), "mine", pathlib.Path(folder).parents[2] / "new")
 
@@ -87,40 +91,39 @@ def verified(folder):
     list(command.prepare("mine", request))
 
 
-@pytest.mark.parametrize("edit", [in_class, in_snake_case, in_old_form, in_text_in_text])
 @pytest.mark.parametrize(
-    "open_", [opened, lambda folder: opened(folder, "mine:1.*.*"), converted, verified]
+    ("open_", "edit", "key"),
+    [
+        (opened, in_class, "pythonClassName"),
+        (opened, in_snake_case, "python_class_name"),
+        (opened, in_old_form, "type"),
+        (opened, in_text_in_text, "type"),
+        (opened_by_version, in_class, "pythonClassName"),
+        (converted, in_text_in_text, "type"),
+        (verified, in_class, "pythonClassName"),
+    ],
 )
-def test_a_module_that_data_name_is_never_imported(folder, marker, edit, open_):
+def test_a_module_that_data_name_is_never_imported(folder, marker, open_, edit, key):
     change(folder, edit)
     with pytest.raises(DataError) as caught:
         open_(folder)
     assert not marker.exists()
     assert str(caught.value) == (
-        f"{folder}/features.json: {key_of(edit)} 'evil_module.Feature' is none of TFDS's features; "
+        f"{folder}/features.json: {key} 'evil_module.Feature' is none of TFDS's features; "
         "not imported"
     )
-
-
-def key_of(edit):
-    names = {in_class: "pythonClassName", in_snake_case: "python_class_name"}
-    return names.get(edit, "type")
 
 
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [
         (lambda v: features_of(v)["label"].update(names_file="/etc/passwd"), "names_file '/etc/pa"),
-        (
-            lambda v: features_of(v)["label"]["classLabel"].update(numClasses="1000000000000"),
-            "numClasses '1000000000000': at most 1,000,000 classes",
-        ),
-        (
-            lambda v: features_of(v).update({"../../x": features_of(v)["label"]}),
-            "'../../x': is a path outside of the dataset",
-        ),
+        (lambda v: features_of(v)["label"]["classLabel"].update(numClasses="1000000000000"),
+         "numClasses '1000000000000': at most 1,000,000 classes"),
+        (lambda v: features_of(v).update({"../../x": features_of(v)["label"]}),
+         "'../../x': is a path outside of the dataset"),
     ],
-)
+)  # fmt: skip
 def test_paths_and_sizes_are_bounded(folder, edit, reason):
     change(folder, edit)
     with pytest.raises(DataError) as caught:

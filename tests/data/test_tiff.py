@@ -32,7 +32,7 @@ FORMS = list(itertools.product(
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
-@pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 13])
+@pytest.mark.parametrize("channels", [1, 3, 13])
 def test_every_form_gives_what_was_stored(channels, kind):
     pixels = samples(channels, kind)
     for order, compression, predictor, planar, blocks in FORMS:
