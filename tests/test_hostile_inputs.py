@@ -20,9 +20,6 @@ st = hypothesis.strategies
 
 NUMBER = st.integers(0, 2**31 - 1)
 EDIT = st.tuples(NUMBER, NUMBER, NUMBER, st.binary(max_size=8))
-COUNTS = [pytest.param(25), pytest.param(1_000, marks=pytest.mark.long)]
-
-
 SLOW = {"official": pytest.mark.slow}
 
 
@@ -50,50 +47,39 @@ def test_sound_files_are_read(reader):
     assert not [content for content in contents if attempt(content)]
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_damaged_files(reader, count):
-    contents, attempt = reader
-    inputs = st.tuples(st.sampled_from(contents), st.lists(EDIT, min_size=1, max_size=4))
+def check(attempt, inputs):
+    """Reads 25 inputs, the same in every run."""
 
     @hypothesis.settings(
-        max_examples=count, deadline=None, database=None, derandomize=True,
+        max_examples=25, deadline=None, database=None, derandomize=True,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(inputs)
-    def check(given):
-        attempt(hostile.damaged(*given))
-
-    check()
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_any_bytes(reader, count):
-    _, attempt = reader
-
-    @hypothesis.settings(
-        max_examples=count, deadline=None, database=None, derandomize=True,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
-    @hypothesis.given(st.binary(max_size=200))
-    def check(data):
+    def read(data):
         attempt(data)
 
-    check()
+    read()
 
 
-def fuzz(name, number):
-    """Reads new damaged files for 20 seconds, in processes that may crash."""
-    began, seeds = time.monotonic(), itertools.count(1000 * number)
-    while time.monotonic() - began < 20:
-        seed = next(seeds)
-        _, bad = hostile.campaign(name, 500, seed)
-        assert not bad, f"python tests/helpers/hostile.py {name} --inputs=500 --seed={seed}"
+def test_damaged_files(reader):
+    contents, attempt = reader
+    edits = st.lists(EDIT, min_size=1, max_size=4)
+    check(attempt, st.builds(hostile.damaged, st.sampled_from(contents), edits))
+
+
+def test_any_bytes(reader):
+    check(reader[1], st.binary(max_size=200))
 
 
 @pytest.mark.long(turns=len(hostile.READERS))
 @pytest.mark.parametrize("name", hostile.READERS)
 def test_new_damage_of_every_reader(name):
-    fuzz(name, rotation.number()[0])
+    """New damaged files for 20 seconds, in processes that may crash."""
+    began, seeds = time.monotonic(), itertools.count(1000 * rotation.number()[0])
+    while time.monotonic() - began < 20:
+        seed = next(seeds)
+        _, bad = hostile.campaign(name, 500, seed)
+        assert not bad, f"python tests/helpers/hostile.py {name} --inputs=500 --seed={seed}"
 
 
 def test_what_runs_code_is_noticed(tmp_path):

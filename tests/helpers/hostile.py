@@ -26,7 +26,6 @@ import tarfile
 import tempfile
 import time
 import tracemalloc
-import zipfile
 
 import cv2
 import numpy as np
@@ -220,23 +219,14 @@ def orbax_weights():
 
 
 def archives():
+    import official_fakes
     from vit_jax.data import decoding
     from vit_jax.data.prepare import archives
 
-    def tar(format, first="a/1.jpg", inner=b"x" * 600):
-        stream = io.BytesIO()
-        with tarfile.open(fileobj=stream, mode="w", format=format) as file:
-            for name, content in ((first, inner), ("\u00e9" * 60 + "/" + "n" * 90, b"y")):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                file.addfile(member, io.BytesIO(content))
-        return stream.getvalue()
-
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("a/1.jpg", b"x" * 900)
-        file.writestr("b.txt", b"y")
-    nested = tar(tarfile.PAX_FORMAT, "a/1.tar", tar(tarfile.GNU_FORMAT))
+    long = {"\u00e9" * 60 + "/" + "n" * 90: b"y"}
+    plain = official_fakes.tar({"a/1.jpg": b"x" * 600} | long, format=tarfile.GNU_FORMAT)
+    nested = official_fakes.tar({"a/1.tar": plain} | long, format=tarfile.PAX_FORMAT)
+    packed = official_fakes.zipped({"a/1.jpg": b"x" * 900, "b.txt": b"y"})
 
     def read(data, folder):
         path = folder / "archive"
@@ -249,7 +239,7 @@ def archives():
         finally:
             reader.close()
 
-    return [tar(tarfile.GNU_FORMAT), nested, stream.getvalue()], read
+    return [plain, nested, packed], read
 
 
 def metadata():
@@ -468,23 +458,18 @@ def masks():
 
 def listings():
     """The paths in a tar or zip, which name splits and classes."""
+    import official_fakes
     from vit_jax.data.prepare import assignment, image_listing
 
     names = [f"all/{split}/{c}/{n}.jpg" for split in ("train", "val") for c in "xy" for n in "ab"]
-    plain, packed = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w") as tar:
-        for name in names:
-            tar.addfile(tarfile.TarInfo(name))
-    with zipfile.ZipFile(packed, "w") as file:
-        for name in names:
-            file.writestr(name, b"x")
+    files = dict.fromkeys(names, b"x")
 
     def read(data, folder):
         path = folder / "images"
         path.write_bytes(data)
         assignment.arrange(image_listing.scan([path]), "train", "mine", 0.5)
 
-    return [plain.getvalue(), packed.getvalue()], read
+    return [official_fakes.tar(files), official_fakes.zipped(files)], read
 
 
 def parquet_files():
@@ -726,16 +711,18 @@ def fix_lists():
 
 def webdatasets():
     """Tars of images with their labels beside them."""
+    import official_fakes
     from vit_jax.data.prepare import image_listing
 
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for number in range(3):
-            described = json.dumps({"label": number}).encode()
-            for suffix, content in (("jpg", b"x"), ("cls", b"%d" % number), ("json", described)):
-                member = tarfile.TarInfo(f"{number}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    files = {}
+    for number in range(3):
+        described = json.dumps({"label": number}).encode()
+        files |= {
+            f"{number}.jpg": b"x",
+            f"{number}.cls": b"%d" % number,
+            f"{number}.json": described,
+        }
+    sound = official_fakes.tar(files)
 
     def read(data, folder):
         path = folder / "train-0.tar"
@@ -744,7 +731,7 @@ def webdatasets():
         for index in range(len(found)):
             assert ".." not in found.path(index).split("/")
 
-    return [stream.getvalue()], read
+    return [sound], read
 
 
 def beside_weights():
