@@ -139,26 +139,3 @@ def test_counts_are_those_of_the_program(model, changes, image_size):
     images = jnp.zeros((1, *image_size, 1))
     program = jax.make_jaxpr(lambda p, x: classifier.apply(p, x)[0])
     assert classifier.flops == 2 * resnet_reference.macs(program(classifier.shapes(), images).jaxpr)
-
-
-def test_axial_vit_by_hand():
-    """Two layers on 3 x 4 tokens of 16: two blocks each, attending to rows of 4, columns of 3."""
-    model = dataclasses.replace(ENCODER, architecture="axial_vit", pooling="gap")
-    embedding, head = 12 * (2 * 2 * 3) * 16, 16 * 5
-    blocks = 2 * 12 * (4 * 16 * 16 + 2 * 16 * 24)
-    attention = 12 * 2 * 4 * 16 + 12 * 2 * 3 * 16
-    assert macs(model, (6, 8), 3) == embedding + 2 * (blocks + attention) + head
-
-
-def test_axial_resnet_differs_in_the_middle_of_its_units():
-    """One unit of 32 channels on a map of 2 x 3: attention along 2 rows, then along 3 columns.
-
-    Queries, keys: 16 features, values: 32; each of the three with positions of its own.
-    """
-    usual = dataclasses.replace(RESNET, resnet_units=(1,), resnet_version="v2")
-    axial = dataclasses.replace(usual, architecture="axial_resnet")
-    convolution = 32 * 32 * (2 * 2) * (2 + 3 + 2)  # of 9 taps on 6 positions those inside
-    axis = 6 * 32 * (16 + 16 + 32)
-    attention = 6 * (2 + 3) * (16 + 16 + 16 + 32 + 32)
-    difference = macs(axial, (8, 12), 3) - macs(usual, (8, 12), 3)
-    assert difference == 2 * axis + attention - convolution

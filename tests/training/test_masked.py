@@ -19,25 +19,6 @@ RGB = config.Data(image_size=(8, 8))
 # Targets
 
 
-def one_patch(pixels):
-    return jnp.asarray(np.array(pixels, np.uint8)[None, None])
-
-
-@pytest.mark.parametrize(
-    ("pixels", "color"),
-    [
-        ([[[255, 0, 128]]], 7 * 64 + 0 * 8 + 4),
-        ([[[0, 32, 31]]], 0 * 64 + 1 * 8 + 0),
-        # Means of 95.5, 96 and 223.75: the first is just below a border, the second on it.
-        ([[[95, 0, 255], [96, 192, 255]], [[95, 192, 255], [96, 0, 130]]], 2 * 64 + 3 * 8 + 6),
-        ([[[40]]], 1),  # of gray images there are eight
-        ([[[224]]], 7),
-    ],
-)
-def test_the_mean_color_by_hand(pixels, color):
-    assert masked_patches.colors(one_patch(pixels), 1).tolist() == [[[color]]]
-
-
 @pytest.mark.parametrize("patch", [(4, 8), (6, 14), (5, 7)])
 def test_parts_share_the_pixels_on_their_borders(patch):
     """Against means over patches in which every pixel is drawn 4 x 4 times as large."""

@@ -109,16 +109,6 @@ def test_a_folder_with_a_validation_split_is_chosen_on_it(validation, tmp_path):
     assert [cell.cfg.seed for cell in several.final(several.candidates[0])] == [3, 4]
 
 
-def test_a_tiny_copy_has_every_cell():
-    plan = transfer.create_plan("finetune/R50x1-jft7ep-cifar10", {}, tiny=True)
-    assert len(plan.candidates) == 5
-    for cell in plan.candidates:
-        assert str(cell.cfg.train.duration) == "2 steps"
-        assert cell.cfg.data.source == "synthetic"
-        assert cell.cfg.data.eval_split == "train[90%:]"
-    assert plan.candidates[-1].cfg.train.mixup == 0.1
-
-
 @pytest.mark.parametrize(
     ("key", "says"),
     [
