@@ -57,6 +57,7 @@ def test_equal_names_need_no_word(head, classes, outputs, recwarn):
         (NUMBERS, (IMAGENET[7], IMAGENET[2]), [7, 2], "1,000 outputs have no names; taken for the"),
         (WORDS, IMAGENET[::-1], list(range(1000))[::-1], "names of one class of ImageNet"),
         (WORDS[::-1], ("n01440764",), [999], "'n01440764' of the data is taken for 'tench, Tinca"),
+        (WORDS[::-1], IMAGENET[638:640], [361, 360], "'n03710637' of the data is taken for 'maill"),
         (WORDS, tuple(sorted(map(str, range(1000)))), sorted(range(1000), key=str), "ImageNet"),
     ],
 )  # fmt: skip
@@ -91,6 +92,7 @@ def test_two_classes_of_one_word_are_told_apart_by_their_numbers():
         ),
         (("Cat", "cAt", "emu"), ("cat", "emu"), "for 1 of the 2 classes of the data: cat"),
         (("cat", "dog"), ("cat", "Cat"), "no output for 1 of the 2 classes of the data: Cat;"),
+        (("a", "a"), ("a",), "several outputs of the head are called a (0, 1); give each"),
         (("class 0", "class 1"), ("1", "2"), "no output for 1 of the 2 classes of the data: 2;"),
         (("a", "b", "a"), ("a", "b"), "several outputs of the head are called a (0, 2); give each"),
     ],

@@ -268,7 +268,7 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
         (None, "train", {}, "data.root=ROOT: no such folder"),
         ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
         ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
-        (["t.parquet"], "train", {}, f"data.root=ROOT: t.parquet {PACKED.format('parquet')}"),
+        (["data/0.arrow"], "train", {}, f"data.root=ROOT: 0.arrow {PACKED.format('arrow')}"),
         (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {PACKED.format('tar')}"),
         (["train/a/1.jpg", "train/x.jpg"], "train", {},
          f"data.root=ROOT: 1 class folder in ROOT/train; {TOO_FEW}"),

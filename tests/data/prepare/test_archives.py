@@ -133,6 +133,7 @@ def test_long_listings_are_made_in_pieces(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
+        (block(b"a/2.jpg", negative(-1)), "is damaged: a/2.jpg has -1 bytes"),
         (block(b"a/2.jpg", negative(-BLOCK)), "is damaged: a/2.jpg has -512 bytes"),
         (block(b".a", negative(-3 * BLOCK)), "is damaged: .a has -1536 bytes"),
         (block(b"a/2.jpg", negative(-(2**80))), "is damaged: a/2.jpg has -12089258196146291747"),
