@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import re
 
 import cv2
@@ -13,8 +12,7 @@ from safetensors import numpy as safetensors
 import foreign
 from vit_jax import cli, config, models, weights
 from vit_jax.runs import directory
-from vit_jax.utils import tree_utils
-from vit_jax.weights import exporting, family, importing, mapping
+from vit_jax.weights import exporting, family, importing
 from vit_jax.weights.arrays import Arrays, ArraySpec
 from vit_jax.weights.families import huggingface
 
@@ -50,18 +48,12 @@ def function(loaded):
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
-def test_answers_are_those_of_its_library(tmp_path, name):
+def test_answers_are_those_of_its_library_also_when_written_back(tmp_path, name):
     described, loaded = load(tmp_path / "in", name)
     given = answers(loaded, described)
     np.testing.assert_allclose(given, described["logits"], rtol=0, atol=1e-5)
     assert sorted(loaded.report.dropped) == sorted(described["dropped"])
     assert bool(loaded.report.fresh) == (described["output"] == "pre_logits")
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", NAMES)
-def test_it_comes_out_as_it_went_in(tmp_path, name):
-    described, loaded = load(tmp_path / "in", name)
     kind = loaded.kind if loaded.kind in exporting.KINDS else "timm"
     out = tmp_path / ("out.npz" if kind == "google" else "out")
     weights.save(loaded.params, loaded.spec, kind, out)
@@ -410,16 +402,11 @@ def test_config_of_timm_comes_out_as_it_went_in():
     ("name", "kind"),
     [
         ("timm_dinov2", "hf"),
-        ("meta_dinov2", "hf"),
-        ("meta_dinov2_reg4", "hf"),
         ("meta_dinov2_giant_reg2", "hf"),
-        ("hf_dinov2", "timm"),
         ("hf_dinov2_reg", "timm"),
-        ("timm_mae", "hf"),
         ("timm_siglip", "hf"),
         ("hf_siglip", "timm"),
         ("hf_dinov3", "timm"),
-        ("timm_dinov3_biased", "hf"),
         ("meta_dinov3_gated", "hf"),
         ("hf_clip", "timm"),
         ("hf_beit_model", "timm"),
@@ -429,9 +416,7 @@ def test_config_of_timm_comes_out_as_it_went_in():
 )
 def test_backbones_go_from_one_library_to_the_other(tmp_path, name, kind):
     described, loaded = load(tmp_path / "in", name)
-    assert (
-        described["output"] == "pre_logits"
-    )  # a head of DINOv2 in transformers reads the mean too
+    assert described["output"] == "pre_logits"  # DINOv2's head in transformers reads the mean too
     weights.save(loaded.params, loaded.spec, kind, tmp_path / "out")
     again = weights.load(tmp_path / "out")
     assert again.kind == kind
@@ -454,9 +439,8 @@ def test_the_text_tower_of_a_custom_clip_is_dropped(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hf_dinov2_reg_giant", "timm_reg4_gap"])
-def test_figures_and_features_leave_registers_out(tmp_path, photos, name):
-    described, loaded = load(tmp_path / "in", name)
+def test_figures_and_features_leave_registers_out(tmp_path, photos):
+    described, loaded = load(tmp_path / "in", "hf_dinov2_reg_giant")
     rows, columns = (side // 7 for side in described["image_size"])
     arguments = [f"--checkpoint={tmp_path / 'in'}", f"{photos}"]
     out = tmp_path / "out"
@@ -497,31 +481,6 @@ def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
     assert report.dropped["registers"] == "the model has no registers"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("hf_dinov3", {"rotary": 100.0, "position": "none", "biasless": ("key",), "registers": 2}),
-        ("hf_clip_projection", {"stem_norm": True, "biasless": ("patches",), "gelu": "erf"}),
-    ],
-)
-def test_a_run_that_starts_from_others_has_their_parts_and_a_head_with_a_bias(
-    tmp_path, name, expected
-):
-    _, loaded = load(tmp_path / "in", name)
-    sizes = {"width": 24, "depth": 2, "heads": 3, "mlp_dim": 36, "patch_size": (7, 7)}
-    recipe = config.Config(
-        init_from=str(tmp_path / "in"),
-        model=config.Model(**sizes, num_classes=4),
-        data=config.Data(image_size=(14, 35)),
-    )
-    model = directory.as_in_weights(recipe, {}).model
-    assert {key: getattr(model, key) for key in expected} == expected
-    target = models.create(model, image_size=(14, 35))
-    _, report = weights.fit_params(loaded.params, loaded.spec, target, keep_head=False)
-    assert set(report.fresh) == {"head/kernel", "head/bias"}
-    assert list(report.resized) == ([] if name == "hf_dinov3" else ["position/table"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"), [("timm_deit_random5", "hf"), ("hf_deit_teacher", "timm")]
@@ -542,50 +501,3 @@ def test_deit_takes_both_heads_along(tmp_path, name, kind):
     before = loaded.params["position"]["table"]
     assert "of the tokens before them 1 of 2" in report.resized["position/table"]
     np.testing.assert_array_equal(params["position"]["table"][:, 0], before[:, 0])
-
-
-# As timm 1.0.31 makes them: width, depth, heads, hidden width, SwiGLU, millions of parameters.
-DINOV3 = {
-    "small": (384, 12, 6, 1536, False, 21.6),
-    "small_plus": (384, 12, 6, 1536, True, 28.7),
-    "base": (768, 12, 12, 3072, False, 85.6),
-    "large": (1024, 24, 16, 4096, False, 303.1),
-    "huge_plus": (1280, 32, 20, 5120, True, 840.5),
-    "7b": (4096, 40, 32, 8192, True, 6716.0),
-}
-
-
-@pytest.mark.parametrize("size", DINOV3)
-def test_dinov3_of_every_published_size(size):
-    """By names and shapes, and a config.json of what the Hub has: no arguments of the model."""
-    width, depth, heads, hidden, gated, millions = DINOV3[size]
-    shapes = {"cls_token": (1, 1, width), "reg_token": (1, 4, width), "norm.weight": (width,),
-              "norm.bias": (width,), "patch_embed.proj.weight": (width, 3, 16, 16),
-              "patch_embed.proj.bias": (width,)}  # fmt: skip
-    inner = {"fc1_g": (hidden, width), "fc1_x": (hidden, width), "fc2": (width, hidden)}
-    inner = inner if gated else {"fc1": (hidden, width), "fc2": (width, hidden)}
-    for layer in range(depth):
-        block = f"blocks.{layer}"
-        shapes |= {f"{block}.gamma_{n}": (width,) for n in (1, 2)}
-        shapes |= {
-            f"{block}.norm{n}.{part}": (width,) for n in (1, 2) for part in ("weight", "bias")
-        }
-        shapes |= {f"{block}.mlp.{name}.weight": shape for name, shape in inner.items()}
-        shapes |= {f"{block}.mlp.{name}.bias": shape[:1] for name, shape in inner.items()}
-        shapes |= {f"{block}.attn.qkv.weight": (3 * width, width)}
-        shapes |= {f"{block}.attn.proj.weight": (width, width), f"{block}.attn.proj.bias": (width,)}
-    specs = {name: ArraySpec(shape, np.dtype(np.float32)) for name, shape in shapes.items()}
-    given = {"architecture": f"vit_{size}_patch16_dinov3", "global_pool": "token",
-             "num_classes": 0, "pretrained_cfg": {"input_size": [3, 256, 256]}}  # fmt: skip
-    files = {"config.json": given}
-    found = importing.find_family(Arrays(specs, lambda name: np.empty(specs[name].shape)), files)
-    facts = found.family.read_spec(specs, family.Hints(files=files))
-    model = facts.model
-    assert (model.heads, model.depth, model.mlp_dim) == (heads, depth, hidden)
-    assert (model.rotary, model.norm_epsilon, model.registers) == (100, 1e-5, 4)
-    assert model.biasless == ("query", "key", "value")
-    ours = tree_utils.flatten(mapping.create_classifier(facts).shapes())
-    kept = {name: leaf for name, leaf in ours.items() if name not in facts.fresh}
-    count = sum(math.prod(leaf.shape) for leaf in kept.values())
-    assert count == sum(math.prod(shape) for shape in shapes.values())
-    assert count / 1e6 == pytest.approx(millions, abs=0.06)
