@@ -82,6 +82,8 @@ def source(folder, name):
         "timm_no_embed_class": HEADS,
         "timm_hybrid": HEADS,
         "timm_hybrid_stem": HEADS,
+        "timm_bit": {"data.image_size": "48,48"},
+        "hf_bit_post": {"data.image_size": "48,48"},
     }
     folder.mkdir()
     return foreign.write(folder, foreign.record(name)), options.get(name)
@@ -110,9 +112,18 @@ def source(folder, name):
         ("hf_bit_post", "hf", ""),
     ],
 )
-def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
+def test_logits_are_those_of_the_library_and_out_and_in_again_is_lossless(
+    tmp_path, name, kind, suffix
+):
     path, options = source(tmp_path / "in", name)
     loaded = weights.load(path, options)
+    described = foreign.record(name)
+    assert (loaded.kind, loaded.report.dropped) == (name.partition("_")[0], {})
+    # ViTModel has no head; what it calls its pooler's output is what our head sees.
+    given = (foreign.pre_logits if name == "hf_model" else foreign.logits)(
+        loaded, foreign.images(described)
+    )
+    np.testing.assert_allclose(given, described["logits"], rtol=0, atol=1e-5)
     out = tmp_path / f"out{suffix}"
     weights.save(loaded.params, loaded.spec, kind, out)
     again = weights.load(out, options if suffix else {})
@@ -121,7 +132,7 @@ def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
     assert again.spec.classes == loaded.spec.classes
     if kind == loaded.kind and name != "timm_no_embed_class":  # whose table gains a row of zeros
         # Byte by byte, though the sharded ones come as one file.
-        described, written = foreign.record(name), stored(out)
+        written = stored(out)
         assert written.keys() == described["arrays"].keys()
         for array, numbers in foreign.arrays(described).items():
             np.testing.assert_array_equal(written[array], numbers, strict=True)
@@ -204,7 +215,7 @@ def test_biases_that_a_form_has_are_written_as_zeros(tmp_path, biasless, kind, z
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("position", ["learned_1d", "learned_2d", "sincos_2d", "none"])
+@pytest.mark.parametrize("position", ["learned_1d", "sincos_2d"])
 @pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_timm_has_registers_without_positions(tmp_path, position, pooling):
     params, facts = made(size=(16, 16), position=position, pooling=pooling, registers=3)
@@ -250,7 +261,8 @@ def test_names_of_classes_are_written_as_they_are_spelled(tmp_path):
         {"eval_crop": "squash", "resize_to": 29},
         {"eval_crop": "central", "resize_to": 20, "fill": (0.0,)},
         {"resampling": "antialiased_bilinear"},
-        *({"resampling": filter} for filter in ("nearest", "box", "hamming", "lanczos")),
+        {"resampling": "nearest"},
+        {"resampling": "lanczos"},
     ],
 )
 def test_pixels_and_classes_come_back(tmp_path, kind, data):
@@ -333,23 +345,13 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
         ({"gelu": "erf"}, "google", "w.npz",
          "model.gelu=erf: not stored in a .npz file, which reads back as tanh; "
          "set --config.model.gelu=tanh to write another function"),
-        ({"norm_epsilon": 1e-12}, "google", "w.npz",
-         "model.norm_epsilon=1e-12: not stored in a .npz file, which reads back as 1e-06; "
-         "set --config.model.norm_epsilon=1e-06 to write another function"),
         ({"norm_epsilon": 1e-12}, "timm", "w",
          "model.norm_epsilon=1e-12: not stored in timm's form, which reads back as 1e-06; "
          "set --config.model.norm_epsilon=1e-06 to write another function"),
-        ({"pooling": "gap", "norm_place": "pooled"}, "google", "w.npz",
-         "model.norm_place=pooled: not stored in a .npz file, which reads back as tokens; "
-         "set --config.model.norm_place=tokens to write another function"),
         ({"width": 64, "heads": 1}, "timm", "w.safetensors",
          "model.gelu=tanh: not stored in a .safetensors file alone, which reads back as erf; "
          "write a folder, a path without that suffix, "
          "or set --config.model.gelu=erf to write another function"),
-        ({"width": 1280, "heads": 20, "gelu": "erf"}, "timm", "w.safetensors",
-         "model.heads=20: not stored in a .safetensors file alone, which reads back as 16; "
-         "write a folder, a path without that suffix, "
-         "or set --config.model.heads=16 to write another function"),
         ({"representation_size": 8, "representation_activation": "relu"}, "google", "w.npz",
          "model.representation_activation=relu: not stored in a .npz file, which reads back as "
          "tanh; set --config.model.representation_activation=tanh to write another function"),
@@ -369,15 +371,12 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
          "head,patches"),
         ({"stem_norm": True}, "timm", "w",
          "model.biasless=(): timm has no bias of patches before model.stem_norm"),
-        ({"rotary": 100.0}, "google", "w.npz", "model.rotary=100: Google has no equivalent"),
         ({"rotary": 100.0, "position": "none"}, "hf", "w",
          "model.rotary=100: Hugging Face has DINOv3 without a head; write it with --to=timm"),
         ({"rotary": 100.0, "position": "none"}, "timm", "w",
          "model.biasless=(): timm's DINOv3 has no equivalent"),
         ({"rotary": 100.0, "position": "sincos_2d", "biasless": ("key",)}, "timm", "w",
          "model.position=learned_1d: timm's DINOv3 has no equivalent"),
-        ({"stem_norm": True}, "google", "w.npz",
-         "model.stem_norm=true: Google has no equivalent"),
         ({"norm": "rms"}, "timm", "w", "model.norm=rms: timm models have LayerNorm"),
         (AIMV2 | {"norm_epsilon": 1e-4}, "timm", "w",
          "model.norm_epsilon=0.0001: timm's AIMv2, which alone has model.norm=rms there, has no "
@@ -389,27 +388,14 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
          "equivalent"),
         ({"patch_norm": True}, "timm", "w",
          "model.patch_norm=true: timm has no equivalent with model.norm=layer"),
-        ({"patch_norm": True}, "google", "w.npz",
-         "model.patch_norm=true: Google has no equivalent with model.norm=layer"),
-        ({"pooling": "map", "pooling_heads": 1}, "google", "w.npz",
-         "model.pooling_heads=1: Google has no equivalent"),
-        ({"pooling": "map", "pooling_mlp_dim": 20}, "google", "w.npz",
-         "model.pooling_mlp_dim=20: Google has no equivalent"),
         ({"rotary": 10.0, "rotary_learned": True, "rotary_span": "max"}, "timm", "w",
          "model.rotary_span=max: not stored in timm's form, which reads back as patches"),
         ({"pooling": "map", "pooling_heads": 1}, "timm", "w",
          "model.pooling_heads=1: not stored in timm's form, which reads back as none"),
         ({"position_place": "layers"}, "timm", "w",
          "model.position_place=layers: timm adds positions at the stem only"),
-        ({"position_place": "shared"}, "google", "w.npz",
-         "model.position_place=shared: Google adds positions at the stem only"),
         ({"position": "relative"}, "hf", "w",
          "model.position=relative: Hugging Face has no equivalent"),
-        ({"layer_scale": 1e-5}, "google", "w.npz",
-         "model.layer_scale=1e-05: Google has no equivalent"),
-        ({"registers": 4}, "google", "w.npz", "model.registers=4: Google has no equivalent"),
-        ({"distillation": True}, "google", "w.npz",
-         "model.distillation=true: Google has no equivalent"),
         ({"distillation": True}, "timm", "w",
          "model.pooling=token: timm reads a distillation token with a head of its own "
          "(distilled)"),
@@ -423,7 +409,6 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
          "write the weights alone, to a path that ends in .safetensors"),
         ({"distillation": True, "layer_scale": 1.0}, "hf", "w",
          "model.distillation=true: Hugging Face's DINOv2 has no such token"),
-        ({"mlp": "swiglu"}, "google", "w.npz", "model.mlp=swiglu: Google has no equivalent"),
         ({"registers": 4}, "hf", "w",
          "model.layer_scale=none: Hugging Face has registers only with LayerScale"),
         ({"layer_scale": 1.0}, "hf", "w",
@@ -438,8 +423,6 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
         ({"pooled_layers": 2}, "timm", "w.safetensors",
          "model.pooled_layers=2: only the features of Meta's linear classifiers have a form: "
          "token_gap of 1 or 4 layers, token of 4"),
-        ({"pooled_layers": 2}, "google", "w.npz",
-         "model.pooled_layers=2: not stored in a .npz file, which reads back as 1"),
         ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
          "model.architecture=axial_vit: timm has no equivalent"),
     ],
@@ -449,6 +432,18 @@ def test_what_a_form_has_no_place_for(tmp_path, changes, kind, name, message):
     text = refusal(params, facts, kind, tmp_path / name)
     assert text == message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_google_has_no_option_for(tmp_path):
+    options = {"rotary": 100.0, "stem_norm": True, "layer_scale": 1e-5, "registers": 4,
+               "distillation": True, "mlp": "swiglu", "pooling_heads": 1,
+               "pooling_mlp_dim": 20}  # fmt: skip
+    for name, value in options.items():
+        pooling = {"pooling": "map"} if name.startswith("pooling") else {}
+        model = made(size=(16, 16), **pooling, **{name: value})
+        text = refusal(*model, "google", tmp_path / "w.npz")
+        assert text == f"model.{name}={config.show(value).lower()}: Google has no equivalent"
 
 
 def test_resnets_of_other_epsilons_or_units_are_refused(tmp_path):
