@@ -139,11 +139,7 @@ def check(path, params, *, exact):
     return True
 
 
-COUNTS = [
-    pytest.param(200),
-    pytest.param(2_000, marks=pytest.mark.slow),
-    pytest.param(10_000, marks=pytest.mark.long),
-]
+COUNTS = [pytest.param(200), pytest.param(10_000, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("count", COUNTS)
