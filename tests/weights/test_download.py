@@ -1,15 +1,12 @@
 """Downloads from a server that cuts, lies, moves and fails."""
 
 import dataclasses
-import errno
 import hashlib
 import http.server
 import io
 import json
 import re
 import socket
-import urllib.error
-import urllib.request
 from concurrent import futures
 
 import numpy as np
@@ -364,15 +361,6 @@ def test_a_connection_that_ends_without_an_answer_is_tried_again(get, server, wa
     server.faults = [("drop",)]
     assert get().read_bytes() == BODY
     assert waits == [1]
-
-
-def test_no_way_to_a_server_is_final(get, waits, monkeypatch):
-    def fail(*_, **__):
-        raise urllib.error.URLError(OSError(errno.ENETUNREACH, "Network is unreachable"))
-
-    monkeypatch.setattr(urllib.request.OpenerDirector, "open", fail)
-    assert "cannot be reached: [Errno 101] Network is unreachable" in refusal(get)
-    assert waits == []
 
 
 def test_no_network(get, waits):

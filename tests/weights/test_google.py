@@ -108,12 +108,10 @@ def test_the_image_tower_of_two(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("container", ["new.npz", "new.safetensors"])
-@pytest.mark.parametrize("prefix", ["", "opt/target/", "params/"])
-@pytest.mark.parametrize("rename", [linen, str])
-def test_newer_names_and_prefixes(tmp_path, rename, prefix, container):
-    arrays = {prefix + rename(name): array for name, array in read(TOKEN).items()}
-    given = weights.load(write(tmp_path / container, arrays))
+@pytest.mark.parametrize(("container", "prefix"), [("npz", ""), ("safetensors", "opt/target/")])
+def test_newer_names_below_a_prefix(tmp_path, prefix, container):
+    arrays = {prefix + linen(name): array for name, array in read(TOKEN).items()}
+    given = weights.load(write(tmp_path / f"new.{container}", arrays))
     expected = weights.load(TOKEN)
     assert given.spec == expected.spec
     equal(given.params, expected.params)
@@ -272,18 +270,6 @@ def test_all_problems_are_told_at_once(tmp_path):
         "cls is not finite; Transformer/encoder_norm/bias is missing; "
         "head/bias is (5,), not (7,); extra is not part of the model"
     )
-
-
-def test_a_gap_between_layers(tmp_path):
-    arrays = {
-        name.replace("encoderblock_1", "encoderblock_2"): array
-        for name, array in read(TOKEN).items()
-    }
-    told = refusal(write(tmp_path / "gap.npz", arrays))
-    *shown, more = told.split("; ")  # sixteen are missing
-    assert len(shown) >= 4
-    assert all(re.fullmatch("Transformer/encoderblock_1/.* is missing", line) for line in shown)
-    assert more == f"and {16 - len(shown)} more"
 
 
 def renamed(arrays, old, new):

@@ -242,14 +242,6 @@ def test_report():
     assert MappingReport().lines() == ["used: 0 arrays"]
 
 
-def test_summary():
-    assert mapping.summary([]) == ""
-    assert mapping.summary(["a", "b"]) == "a; b"
-    assert mapping.summary(["a", "b"], length=6) == "a; b"
-    assert mapping.summary(["a", "b", "c", "d"], length=6) == "a; b; and 2 more"
-    assert mapping.summary(["a" * 400, "b"]) == "a" * 400 + "; and 1 more"
-
-
 def test_very_many_problems_are_counted():
     given = {f"extra{i:02d}": np.zeros(1) for i in range(30)}
     *told, more = refusal(given).split("; ")

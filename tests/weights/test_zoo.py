@@ -15,6 +15,7 @@ from vit_jax.weights.arrays import WeightsError
 
 EVERY = zoo.entries()
 ENTRIES = [entry for entry in EVERY if entry.urls]  # the others: test_bundled.py
+GOOGLE = "https://storage.googleapis.com"
 ROWS = json.loads((pathlib.Path(__file__).parent.parent / "paper_tables.json").read_text())
 
 
@@ -30,49 +31,29 @@ def test_entries_are_whole():
         for url in entry.urls:
             assert url == hub.parse_address(url)
             assert hub.cache_path(url)
+        assert entry.license or not entry.access
+        assert (entry.access == "gated") == entry.name.startswith("facebook/dinov3")
         if entry.top1 is not None:
             assert 70 < entry.top1 < 90
             assert entry.reported_by
 
 
 def test_addresses():
-    def urls(name):
-        return zoo.find_published(name).urls
-
-    google = "https://storage.googleapis.com/vit_models"
-    assert urls("imagenet21k/ViT-B_16") == (f"{google}/imagenet21k/ViT-B_16.npz",)
-    assert urls("imagenet21k+imagenet2012/R50+ViT-B_16") == (
-        f"{google}/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz",
-    )
-    assert urls("bit/BiT-M-R152x4-ILSVRC2012") == (
-        "https://storage.googleapis.com/bit_models/BiT-M-R152x4-ILSVRC2012.npz",
-    )
-    assert urls("google/vit-base-patch16-224") == tuple(
-        f"https://huggingface.co/google/vit-base-patch16-224/resolve/main/{file}"
-        for file in ("config.json", "preprocessor_config.json", "model.safetensors")
-    )
-    assert urls("timm/vit_base_patch16_224.augreg_in21k") == tuple(
-        f"https://huggingface.co/timm/vit_base_patch16_224.augreg_in21k/resolve/main/{file}"
-        for file in ("config.json", "model.safetensors")
-    )
-
-
-def test_backbones_say_license_and_access():
-    backbones = {entry.name: entry for entry in ENTRIES if entry.license}
-    kinds = ("deit_", "deit3_", ".mae", "dinov2.", "dinov3", "_clip_", "_siglip_")
-    kinds += ("beit_", "beitv2_", "eva02_", "eva_giant_", "_rope_reg", "tips_oss_", "tips_v2_")
-    assert all(any(kind in name for name in backbones) for kind in kinds)
-    assert all(any(kind in name for kind in kinds) for name in backbones)
-    gated = {name for name, entry in backbones.items() if entry.access == "gated"}
-    assert gated == {name for name in backbones if name.startswith("facebook/dinov3")}
-    assert backbones["timm/vit_base_patch16_224.mae"].license == "cc-by-nc-4.0"
-    assert {e.license for name, e in backbones.items() if "/eva" in name} == {"mit"}
-    assert {e.license for name, e in backbones.items() if "/beit" in name} == {"apache-2.0"}
-    assert not [e.name for e in ENTRIES if e.access and not e.license]
+    hub_of = "https://huggingface.co/google/vit-base-patch16-224/resolve/main"
+    files = ("config.json", "preprocessor_config.json", "model.safetensors")
+    for name, urls in (
+        ("google/vit-base-patch16-224", tuple(f"{hub_of}/{file}" for file in files)),
+        (
+            "imagenet21k+imagenet2012/R50+ViT-B_16",
+            (f"{GOOGLE}/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz",),
+        ),
+        ("bit/BiT-M-R152x4-ILSVRC2012", (f"{GOOGLE}/bit_models/BiT-M-R152x4-ILSVRC2012.npz",)),
+    ):
+        assert zoo.find_published(name).urls == urls
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ViT-B_16", "ViT-L_32", "ViT-H_14", "R50+ViT-L_32"])
+@pytest.mark.parametrize("name", ["ViT-H_14", "R50+ViT-L_32"])
 def test_sizes_fit_the_models(name):
     # Of this file the pre_logits and all 21,843 classes are part; four bytes each.
     model = models.complete(config.Model(variant=zoo.variant(name), num_classes=21843))
@@ -146,23 +127,6 @@ def test_unknown_names(name, text):
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("timm/vit_tiny_r_s16_p8_384.augreg_in21k_ft_in1k", "R+ViT-Ti/16"),
-        ("timm/vit_large_r50_s32_224.augreg_in21k", "R50+ViT-L/32"),
-        ("timm/vit_base_patch8_224.augreg_in21k", "ViT-B/8"),
-        ("timm/resnetv2_152x4_bit.goog_in21k_ft_in1k", "R152x4"),
-        ("google/vit-huge-patch14-224-in21k", "ViT-H/14"),
-        ("bit/distill/R152x2_T_384", "R152x2"),
-        ("imagenet21k+imagenet2012/ViT-L_16-224", "ViT-L/16"),
-        ("gsam/ViT-S_32", "ViT-S/32"),
-    ],
-)
-def test_models(name, model):
-    assert zoo.find_published(name).model == model
 
 
 @pytest.fixture
