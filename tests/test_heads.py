@@ -20,7 +20,6 @@ from vit_jax.studies.report import page
 from vit_jax.training import build
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
-from vit_jax.weights.families import huggingface, timm
 
 NAMES = ("cat", "dog", "emu", "fox")
 ORDER = (2, 0, 3, 1)
@@ -310,25 +309,6 @@ def test_probabilities_are_those_of_transformers(tmp_path, fields, expected):
     opened, found = chances(variant(tmp_path, **fields))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     assert opened.config.loss.name == ("sigmoid" if expected is SIGMOID else "softmax")
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields", "names"),
-    [
-        ("hf", {"id2label": None, "label2id": {"b": 1, "a": 2, "d": 0, "c": 3}}, "dbac"),
-        ("hf", {"id2label": None, "label2id": {"b": 1, "a": 2, "d": 0, "c": 9}}, ()),
-        ("hf", {"id2label": {"3": "c", "1": "b", "0": "d", "2": "a"}, "label2id": {}}, "dbac"),
-        # Descriptions stand for WordNet ids; other names are those of somebody's folders.
-        ("timm", {"label_names": list("dbac"), "label_descriptions": {"d": "a hound"}}, "dbac"),
-        (
-            "timm", {"label_names": ["n1", "n2", "x", "y"], "label_descriptions": {"n1": "tench"}},
-            ("tench", "n2", "x", "y"),
-        ),
-    ],
-)  # fmt: skip
-def test_where_names_of_classes_stand(kind, fields, names):
-    read = timm.classes if kind == "timm" else huggingface.read_classes
-    assert read(fields, 4) == tuple(names)
 
 
 def test_one_output_is_no_certainty(tmp_path):

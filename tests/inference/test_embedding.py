@@ -66,7 +66,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch_size", "devices"), [(7, 1), (None, 8), (3, 4)])
+@pytest.mark.parametrize(("batch_size", "devices"), [(7, 1), (None, 8)])
 def test_a_data_set_is_exact_for_all_batches_and_devices(
     batch_size, devices, opened, tmp_path, monkeypatch
 ):

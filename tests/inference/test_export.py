@@ -230,13 +230,10 @@ EVEN = {"crop_rounding": "even", "crop_pct": 0.86}
     "fields",
     [
         {"image_size": (32, 48)},
-        {"eval_crop": "central", "resize_to": 37, "resampling": "antialiased_bicubic"},
         {"eval_crop": "central", "resize_to": 37, "eval_resampling": "area"},
-        {"eval_crop": "central", "resampling": "lanczos", "image_size": (32, 48), **EVEN},
         {"eval_crop": "squash", "resampling": "hamming", **EVEN},
         {"eval_crop": "border", "resampling": "antialiased_bilinear", **EVEN, "fill": (0.2,)},
         {"eval_crop": "central", "resampling": "nearest", "resize_to": 27, "fill": (0.0,)},
-        {"eval_crop": "border", "resampling": "box", "crop_pct": 1.0, "mean": (0.1, 0.2, 0.3)},
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )

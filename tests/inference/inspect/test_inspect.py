@@ -110,8 +110,6 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
     ("name", "arguments"),
     [
         ("bv_vit_gap_sincos.npz", ["--config.data.image_size=16,24"]),
-        ("weights/timm_vit_tiny.safetensors", ["--config.model.heads=3"]),
-        ("weights/hf_vit_tiny", []),
         ("bv_vit_map.npz", []),
         ("hybrid_tiny.npz", []),
     ],
@@ -279,17 +277,6 @@ def words(monkeypatch):
         return list(drawn)
 
     return words
-
-
-def drawn(depth, heads, side):
-    """Yields the figures of a model of this many layers, heads and patches either way."""
-    rng = np.random.default_rng(0)
-    maps = rng.random((depth, heads, side, side), np.float32)
-    view = rng.integers(0, 256, (32, 32, 3), np.uint8)
-    table = np.asarray(positions.sincos_2d(side, side, 16)).reshape(side, side, 16)
-    yield figures.attention(view, maps)
-    yield figures.attention_distance(100 * maps.mean((2, 3)), 60.0, 128)
-    yield figures.posemb(np.einsum("rcd,ijd->rcij", table, table)[None] / 8)
 
 
 @pytest.mark.parametrize("side", [4, 14])

@@ -61,16 +61,6 @@ def test_distance_equals_loops_in_float64(token):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_rollout_of_a_shift_is_binomial():
-    tokens, depth = 8, 4
-    shift = np.roll(np.eye(tokens, dtype=np.float32), 1, axis=1)
-    layers = measures.rollout_layers(np.broadcast_to(shift, (depth, 1, 1, tokens, tokens)))
-    assert layers.shape == (depth, 1, tokens, tokens)
-    for number, layer in enumerate(layers, start=1):
-        row = [math.comb(number, k) / 2**number for k in range(number + 1)]
-        np.testing.assert_allclose(layer[0, 2], np.roll(row + [0] * (tokens - number - 1), 2))
-
-
 def test_rollout_multiplies_the_last_layer_from_the_left():
     weights = softmax((3, 2, 4, 6, 6))
     expected = []
@@ -129,10 +119,7 @@ def opened(image_size=(8, 12), **options):
     ("options", "layers"),
     [
         ({}, 1),
-        ({"pooling": "gap"}, 1),
         ({"position": "learned_2d"}, 1),
-        ({"position_place": "shared"}, 1),
-        ({"position_place": "layers"}, 2),
         ({"position_place": "layers", "position": "learned_2d", "pooling": "gap"}, 2),
         (
             {"architecture": "axial_vit", "pooling": "gap", "position_place": "layers"},

@@ -171,16 +171,13 @@ def test_a_head_that_is_new_has_looked_at_nothing():
     [
         {},
         {"pooling": "gap", "attention": "xla", "remat": "full", "unroll": 2},
-        {"pooling": "gap", "depth": 1, "class_token": True},
         {"pooling": "map"},
-        {"pooling": "map", "class_token": True, "remat": "attention"},
         MAP | {"class_token": True, "patch_norm": True, "norm": "rms"},
         MAP | {"registers": 2, "rotary": 10.0, "rotary_learned": True, "mlp": "swiglu"},
         {"pooling": "first", "rotary": 100.0, "rotary_span": "max", "position": "none"},
         {"registers": 2, "relative_bias": "shared", "qk_norm": True, "norm_place": "none"},
         {"distillation": True, "pooling": "distilled", "layer_scale": 0.5, "stem_norm": True},
         {"pooling": "token_gap", "relative_bias": "layers", "sub_norm": ("attention", "mlp")},
-        {"pooling": "max", "registers": 1, "biasless": ("key",)},
     ],
     ids=str,
 )

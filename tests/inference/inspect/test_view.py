@@ -5,7 +5,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import threading
 import types
 import zlib
 
@@ -19,7 +18,7 @@ import pages
 import runs
 from vit_jax import cli
 from vit_jax.inference import loaded_model, prediction
-from vit_jax.inference.inspect import measures, saliency, serve, view
+from vit_jax.inference.inspect import measures, saliency, view
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
 from vit_jax.utils import messages
@@ -437,15 +436,3 @@ def test_so_many_files_are_shown(count, shown, monkeypatch):
     assert view.open_viewer("run", {}, images=["a"], count=count, seed=7) == (
         "viewer", (["a"], shown, 7),
     )  # fmt: skip
-
-
-def test_a_server_refuses_more_connections_than_it_has_threads_for():
-    done = []
-    free = threading.BoundedSemaphore(1)
-    server = object.__new__(serve.Server)
-    server._connections, server.shutdown_request = free, done.append
-    assert free.acquire(blocking=False)
-    thread = threading.Thread(target=server.process_request, args=("a request", None), daemon=True)
-    thread.start()
-    thread.join(20)
-    assert done == ["a request"]
