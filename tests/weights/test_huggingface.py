@@ -219,16 +219,6 @@ def test_processors_have_the_defaults_of_their_class():
     assert beit.eval_crop == "resize"
 
 
-def test_a_folder_of_transformers_5_tells_its_pixels_in_processor_config(tmp_path):
-    section = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 36},
-               "crop_size": {"height": 32, "width": 32}}  # fmt: skip
-    described = foreign.record("hf_sharded")
-    folder = foreign.write(tmp_path, described, processor_config={"image_processor": section})
-    data = weights.load(folder).spec.data
-    assert (data.eval_crop, data.before_crop) == ("central", (36, 36))
-    assert data.mean == huggingface.CLIP["image_mean"]
-
-
 def test_a_view_of_the_size_that_the_user_sets_is_the_same_part_of_an_image(tmp_path):
     fields = {"size": {"shortest_edge": 18}, "do_center_crop": True, "crop_size": 16}
     path = foreign.write(tmp_path, foreign.record("hf_sharded"), preprocessor_config=fields)
