@@ -21,8 +21,6 @@ TINY = config.Model(
     patch_size=(8, 8), width=24, depth=2, mlp_dim=48, heads=3, num_classes=4, architecture="vit"
 )
 HF = foreign.FOLDER / "hf_vit_tiny"
-TIMM = foreign.FOLDER / "timm_vit_tiny.safetensors"
-GOOGLE = FIXTURES / "vit_tiny_finetuned.npz"
 
 
 def stored(path):
