@@ -170,6 +170,8 @@ def test_lists_are_checked_before_a_run(tmp_path):
          "a class, 0 or 1; keep image and class, or name columns of numbers in data.targets "
          "(doctor: --no-labels)"),
         ("i,x,\na.png,1,0\n", "ROOT/train.csv, line 2: 0: its column has no name"),
+        ("i,,x\na.png,1,0\n",
+         "ROOT/train.csv, line 1: class '': is empty, or cannot be shown; rename it"),
         ("i,x,x\na.png,1,0\n", "ROOT/train.csv: two columns have the same name"),
         ('i,l\n"a.png,x\n', "ROOT/train.csv, line 2: unexpected end of data"),
         (b"i,l\na.png,\xff\n", "ROOT/train.csv: byte 10 is not UTF-8"),

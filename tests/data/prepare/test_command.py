@@ -254,9 +254,11 @@ def test_a_command_that_is_killed_continues_to_the_same_bytes(kind, photos, prep
     [
         "[]",
         '{"splits": []}',
+        '{"splits": {"train": 3}}',
         '{"splits": {"train": {"examples": 3, "names_sha256": 3}}, "shards": {}}',
         "[" * 10**5,
         "\xff",
+        "NaN",
     ],
 )
 def test_a_folder_with_other_facts_is_named(facts, prepare, photos, data_dir):
@@ -416,6 +418,7 @@ def test_what_tfds_needs_is_named(prepare, tmp_path, monkeypatch):
     [
         (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "TFDS needs scipy"),
         (OSError(28, "No space left on device"), 70, "No space left on device; free some space"),
+        (OSError("Not enough disk space. Needed: 1 TiB"), 70, "Needed: 1 TiB; free some space"),
         (ConnectionError("reset\nby peer"), 70, "mnist: reset by peer"),
         (RuntimeError("the tar\nis not what I want"), 2, "RuntimeError: the tar is not what"),
         (AssertionError(), 2, "mnist: AssertionError: AssertionError"),
