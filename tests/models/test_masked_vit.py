@@ -43,20 +43,6 @@ OWN = np.tile(np.arange(PATCHES, dtype=np.int32), (2, 1))
 CHOSEN = np.array([[4, 0, 1], [5, 2, 3]], np.int32)
 
 
-@pytest.mark.parametrize(
-    ("source", "indices", "error"),
-    [
-        (OWN[:, 1:], CHOSEN, "has shape (2, 5) but expected (2, 6)"),
-        (OWN, CHOSEN[:1], "has shape (1, 3) but expected (2, None)"),
-        (OWN, CHOSEN.astype(np.float32), "float32"),
-    ],
-)
-def test_indices_of_the_wrong_form(model, params, source, indices, error):
-    with pytest.raises(AssertionError) as caught:
-        model.predict_masked(params, IMAGES, source, indices)
-    assert error in str(caught.value)
-
-
 def with_patches(images, source):
     """Images whose patches are those of `source`, and black where that is PATCHES."""
     found = images.copy()

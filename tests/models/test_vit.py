@@ -162,31 +162,40 @@ def test_what_cannot_run_is_refused():
 # Unrolling and rematerialization
 
 
-LAYERS = {"position": "learned_2d", "position_place": "layers", "pooling": "map"}
+LAYERS = {"position": "learned_2d", "position_place": "layers", "pooling": "gap"}
 SHARED = {"position": "learned_1d", "position_place": "shared", "stochastic_depth": 0.2}
+KINDS = {
+    "layers": (LAYERS, {}),
+    "shared": (SHARED | {"dropout": 0.2}, {}),
+    **dict(zip(("tokens", "map", "rotary", "biases"), PARTS, strict=True)),
+}
 
 
 @functools.cache
-def plain(shared):
-    kind = SHARED | {"dropout": 0.2} if shared else LAYERS | {"pooling": "gap"}
-    classifier = tiny(**kind)
+def plain(kind):
+    changes, shape = KINDS[kind]
+    classifier = tiny(**shape, **changes)
     params = vit_reference.random_parameters(classifier.shapes())
     images, key = inputs(classifier), jax.random.key(4)
-    return kind, params, images, key, loss_and_grad(classifier, params, images, key)
+    return params, images, key, loss_and_grad(classifier, params, images, key)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shared", "remat", "unroll"),
+    ("kind", "remat", "unroll"),
     [
-        (False, "full", 2),
-        (True, "dots_no_batch", 1),
-        (False, "attention", 2),
+        ("layers", "full", 2),
+        ("layers", "attention", 2),
+        ("shared", "dots_no_batch", 1),
+        ("tokens", "dots", 1),
+        ("rotary", "full", 2),
+        ("biases", "attention", 1),
     ],
 )
-def test_unroll_and_remat_change_nothing(shared, remat, unroll):
-    kind, params, images, key, (loss, grad) = plain(shared)
-    classifier = tiny(**kind, remat=remat, unroll=unroll)
+def test_unroll_and_remat_change_nothing(kind, remat, unroll):
+    params, images, key, (loss, grad) = plain(kind)
+    changes, shape = KINDS[kind]
+    classifier = tiny(**shape, **changes, remat=remat, unroll=unroll)
     given_loss, given_grad = loss_and_grad(classifier, params, images, key)
     np.testing.assert_allclose(given_loss, loss, rtol=2e-6)
     assert_grads_close(given_grad, grad)

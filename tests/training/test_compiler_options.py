@@ -10,21 +10,6 @@ from vit_jax import config
 from vit_jax.training import compiler_options
 
 
-def test_a_device_gets_the_options_of_its_generation(monkeypatch):
-    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
-    for kind, generation in compiler_options.KINDS.items():
-        found = compiler_options.for_device(types.SimpleNamespace(device_kind=kind))
-        assert found == compiler_options.OPTIONS.get(generation, {})
-    for kind, option in {
-        "TPU v3": "xla_tpu_enable_async_collective_fusion",
-        "TPU v5": "xla_tpu_enable_sparse_core_collective_offload_all_gather",
-        "TPU v6 lite": "xla_tpu_enable_sparse_core_collective_offload_all_gather",
-    }.items():
-        assert compiler_options.for_device(types.SimpleNamespace(device_kind=kind))[option] is True
-    assert compiler_options.for_device(jax.devices("cpu")[0]) == {}
-    assert set(compiler_options.OPTIONS) <= set(compiler_options.KINDS.values())
-
-
 def test_what_the_user_sets_stays(monkeypatch):
     name = "xla_enable_async_all_gather"
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--a=1 --{name}=false")

@@ -211,13 +211,13 @@ def test_a_gradient_too_long_for_float32_changes_nothing_though_the_loss_is_fini
 
 
 def test_ema_by_hand():
-    stepper = Stepper(configure(train={"ema": 0.75}))
-    average = jax.device_get(stepper.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"])
+    stepper = Stepper(configure(train={"ema": 0.75}), model=TwoLayers())
+    average = jax.device_get(stepper.state["ema"]["body"]["kernel"])
     for number in range(3):
         stepper.run(1, lambda _, n=number: batch_of(n))
-        kernel = jax.device_get(stepper.state["params"]["encoder"]["mlp"]["fc1"]["kernel"])
+        kernel = jax.device_get(stepper.state["params"]["body"]["kernel"])
         average = 0.75 * average.astype(np.float64) + 0.25 * kernel
-    gathered = stepper.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"]
+    gathered = stepper.state["ema"]["body"]["kernel"]
     np.testing.assert_allclose(gathered, average, rtol=1e-6, atol=1e-8)
     evaluated = stepper.trainer.eval_params(stepper.state)
     assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(evaluated))
