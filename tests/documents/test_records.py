@@ -17,7 +17,8 @@ from vit_jax import cli
 from vit_jax.weights import zoo
 
 PAGES = {str(page.relative_to(runs.ROOT)): page for page in documents.PAGES}
-OTHERS = {"docs/findings.md"}  # written from its records: test_findings_records.py compares all
+# Written from their records: test_findings_records.py compares all.
+OTHERS = {"docs/findings.md", "docs/findings_long.md"}
 QUANTITY = re.compile(
     r"(?<![\w./^-])\d[\d,.]*\s?(?:%|x\b(?! \d)|times (?:as|the)\b|percent|[kGM]i?B\b|points"
     r"|pixels ±|images/s|images (?:per|a) second|steps/s|[GT]FLOP/s|CPU seconds|seconds|ms\b|µs|s\b"

@@ -61,12 +61,16 @@ def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_pat
 
 @pytest.mark.slow
 def test_the_page_is_that_of_the_records(tmp_path):
-    """Whatever the command of docs/paper.md writes, but for the day."""
-    size = findings.scale("cpu")
-    declared = findings.declare(findings.Arms(size, "webp"))
-    study = findings.FindingsStudy(size, declared, findings.open_records(KEPT), tmp_path)
-    command = "python -m research.findings --copies=webp \\\n    --config.data.root=DIR"
-    words = markdown.page(page.document(study, command))
-    kept = (KEPT.parents[1] / "findings.md").read_text()
-    day = re.compile(r"(?<=\nmade )\S+ \S+")
-    assert day.sub("", words) == day.sub("", kept)
+    """Whatever the commands of docs/paper.md write, for both scales, but for the day."""
+    long = ("cpu-long", "attention-distance,rows-and-columns", "findings_long.md")
+    for scale, only, name in (("cpu", "*", "findings.md"), long):
+        size, names = findings.scale(scale), findings.select(only)
+        declared = findings.declare(findings.Arms(size, "webp"))
+        records = findings.open_records(KEPT)
+        study = findings.FindingsStudy(size, declared, records, tmp_path, only=names)
+        option = "" if scale == "cpu" else f" --scale={scale}"
+        command = f"python -m research.findings{option} --copies=webp"
+        words = markdown.page(page.document(study, f"{command} \\\n    --config.data.root=DIR"))
+        kept = (KEPT.parents[1] / name).read_text()
+        day = re.compile(r"(?<=\nmade )\S+ \S+")
+        assert day.sub("", words) == day.sub("", kept)
