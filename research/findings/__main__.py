@@ -34,8 +34,8 @@ def add_arguments(parser: arguments.Parser) -> None:
         "positions, pooling, little-data, regularization, shape, masked, hybrids, compute, adam",
     )
     parser.add(
-        "--scale cpu|gpu",
-        "cpu: two cores, some 12 hours in all; gpu: one GPU, at most a day",
+        "--scale cpu|cpu-long|gpu",
+        "cpu: two cores, some 12 hours in all; cpu-long: some 80; gpu: one GPU, at most a day",
         default="cpu",
     )
     parser.add(
