@@ -15,6 +15,7 @@ from vit_jax.training import build, run_config
 SMALL = {"until": "3 steps", "image_size": 4, "crop_area": (0.5, 1.0), "randaugment": (1, 5)}
 PLAIN = {"until": "5 steps", "image_size": (4, 8)}
 PHASES = {"small": SMALL, "flat": PLAIN}
+BY_NAME = dict(sorted(PHASES.items()))  # as in a ConfigDict
 
 
 def built(**data):
@@ -30,8 +31,9 @@ def taken(data, views, start=0, stop=8):
         return list(made)
 
 
-def test_each_phase_has_the_batches_of_a_run_of_its_own_options():
-    trainer = built(phases=PHASES)
+@pytest.mark.parametrize("given", [PHASES, BY_NAME], ids=["by_end", "by_name"])
+def test_each_phase_has_the_batches_of_a_run_of_its_own_options(given):
+    trainer = built(phases=given)
     data, views = trainer.cfg.data, trainer.objective.views
     whole = taken(data, views)
     plain = dataclasses.replace(data, phases=())
@@ -54,7 +56,7 @@ def test_randaugment_of_a_phase_can_be_off():
 
 def test_costs_are_the_mean_over_the_run():
     """Of ten steps, three are of one patch, two of two, and five of four; one program for each."""
-    trainer = built(phases=PHASES)
+    trainer = built(phases=BY_NAME)
     costs = {size: built(image_size=size).flops_per_image for size in ((4, 4), (4, 8), (8, 8))}
     expected = 0.3 * costs[4, 4] + 0.2 * costs[4, 8] + 0.5 * costs[8, 8]
     np.testing.assert_allclose(trainer.flops_per_image, expected, rtol=1e-12)
@@ -98,7 +100,7 @@ UNTIL = "--config.data.phases.a.until=20 steps"
         ([UNTIL, SMALLER, "--config.train.duration=20", "--config.schedule.warmup=0"],
          "data.phases.a.until=20 steps: 20 steps, but the run has 20; at most 19 steps"),
         ([UNTIL, SMALLER, "--config.data.phases.b.until=20", "--config.data.phases.b.image_size=2"],
-         "data.phases.b.until=20 steps: 20 steps; must be more than 20"),
+         "data.phases.b.until=20 steps: 20 steps, where data.phases.a ends"),
         ([UNTIL, "--config.data.phases.a.crop_area=0.5,1"],
          "data.phases.a.crop_area=0.5,1: is not read with data.train_crop=resize"),
         ([UNTIL, "--config.data.train_crop=inception", "--config.data.phases.a.crop_area=1,0.5"],

@@ -289,16 +289,17 @@ def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> 
 
 def check_phases(cfg: config.Config, steps: int, ends: Iterable[int]) -> None:
     """Raises ConfigError where phases of training views, now known in steps, are none."""
-    before = 0
+    others: dict[int, str] = {0: "the run begins"}
     for phase, end in zip(cfg.data.phases, ends, strict=True):
-        key = f"data.phases.{phase.name}.until={phase.until}"
+        key = f"data.phases.{phase.name}"
         if end >= steps:
             raise ConfigError(
-                f"{key}: {end} steps, but the run has {steps}; at most {steps - 1} steps"
+                f"{key}.until={phase.until}: {end} steps, but the run has {steps}; at most "
+                f"{steps - 1} steps"
             )
-        if end <= before:
-            raise ConfigError(f"{key}: {end} steps; must be more than {before}")
-        before = end
+        if end in others:
+            raise ConfigError(f"{key}.until={phase.until}: {end} steps, where {others[end]}")
+        others[end] = f"{key} ends"
 
 
 def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:

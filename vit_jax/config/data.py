@@ -131,7 +131,7 @@ class Data(
     )
     phases: tuple[Phase, ...] = option(
         (),
-        "First parts of the run with training views of their own, one after another: "
+        "First parts of the run with training views of their own, ordered by their ends: "
         "phases.small.until='10 epochs' phases.small.image_size=16.",
     )
     channels: int = option(

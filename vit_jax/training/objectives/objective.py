@@ -48,6 +48,11 @@ class Setup(NamedTuple):
         """A duration of the objective in steps."""
         return duration.steps(self.cfg.train.batch_size, self.examples)
 
+    @property
+    def phases(self) -> list[config.Phase]:
+        """The phases of training views, by their ends: a ConfigDict orders them by name."""
+        return sorted(self.cfg.data.phases, key=lambda phase: self.steps(phase.until))
+
 
 class Inputs(NamedTuple):
     """Inputs of an objective besides parameters and batch.
@@ -97,7 +102,7 @@ class Objective:
 
     def __init__(self, setup: Setup) -> None:
         self.cfg, self.model, self.teacher = setup.cfg, setup.model, setup.teacher
-        self.durations = setup.durations
+        self.durations, self._by_end = setup.durations, setup.phases
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -228,9 +233,9 @@ class Objective:
         if lengths := self.views[0].lengths:
             what = " or ".join(map(str, lengths))
             rows = [("views", f"at most {what} patches, at the image's own aspect ratio")]
-        if phases := self.cfg.data.phases:
+        if self._by_end:
             size = f"image_size={config.show(self.cfg.data.image_size)}"
-            rows = [("views", f"{', '.join(map(config.show, phases))}, then {size}")]
+            rows = [("views", f"{', '.join(map(config.show, self._by_end))}, then {size}")]
         own = jax.eval_shape(self.init, jax.random.key(0))
         kept = jax.eval_shape(lambda: self.init_state({**self.model.shapes(), "objective": own}))
         what = [f"{tree_utils.count(own):,} parameters of its own"] if own else []

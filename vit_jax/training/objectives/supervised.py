@@ -34,7 +34,7 @@ class Supervised(Objective):
         # Rows are mixed with their neighbors: pairs stay together.
         self.rows_together = 2 if train.mixup or train.cutmix else 1
         data = setup.cfg.data
-        self._phases = tuple((setup.steps(p.until), data.in_phase(p)) for p in data.phases)
+        self._phases = tuple((setup.steps(p.until), data.in_phase(p)) for p in setup.phases)
 
     @property
     def views(self) -> tuple[View, ...]:
