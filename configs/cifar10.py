@@ -6,8 +6,8 @@
 `ViT-6_4` has six layers as wide as ViT-Ti's: 2.7 million parameters, 64 patches an image. Its
 learning rate is constant until the cooldown, so that a longer run begins as this one does.
 `ViT-6_4-continued` begins with its weights, which come with the package, and makes the three
-hours full. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same distilled from
-`ViT-6_4`.
+hours full. `ViT-6_4-progressive` begins anew, with small images. `ViT-3_4` is a small one for a
+minute, `ViT-3_4-distilled` the same distilled from `ViT-6_4`.
 """
 
 from typing import Any
@@ -41,6 +41,22 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
             "train.duration": "2750 steps",
             "schedule.warmup": "100 steps",
             "schedule.cooldown": "2650 steps",
+        },
+    ),
+    "cifar10/ViT-6_4-progressive": (
+        "90 epochs of growing images",
+        LARGE
+        | {
+            "model.init": "mimetic",
+            "data.phases.small.until": "60 epochs",
+            "data.phases.small.image_size": (16, 16),
+            "data.phases.medium.until": "80 epochs",
+            "data.phases.medium.image_size": (24, 24),
+            "data.randaugment": (1, 10),
+            "train.duration": "90 epochs",
+            "schedule.warmup": "200 steps",
+            "schedule.cooldown": "20 epochs",
+            "evaluation.every": "5000 steps",
         },
     ),
     "cifar10/ViT-3_4": ("a small plain ViT", SMALL),
