@@ -171,6 +171,42 @@ def test_get_config_returns_options(tmp_path):
         catalog.load_values(f"{path}:mine")
 
 
+@pytest.mark.parametrize(
+    ("section", "names", "label"),
+    [
+        ("data", ("solarize", "gray"), "name"),
+        ("train", ("second", "first"), "name"),
+        ("optimizer", ("layers", "head"), "pattern"),
+    ],
+)
+def test_an_order_that_a_configdict_has_lost_is_refused(section, names, label, tmp_path):
+    leaf = {"data": "transforms", "train": "augmentations", "optimizer": "groups"}[section]
+    members = {key: {} for key in names}
+    body = "import ml_collections\ndef get_config():\n    return ml_collections.ConfigDict(%r)\n"
+    path = str(write(tmp_path / "mine.py", body % {section: {leaf: members}}))
+    with pytest.raises(catalog.ConfigError) as caught:
+        catalog.load_values(path)
+    second, first = names
+    assert str(caught.value) == (
+        f"{section}.{leaf}={first},{second}: a ConfigDict sorts its keys, and here their order "
+        f'counts; write a list in yours: [{{"{label}": "{first}", ...}}, '
+        f'{{"{label}": "{second}", ...}}]'
+    )
+    for number, kept in enumerate(([{label: name} for name in names], {second: {}})):
+        path = str(write(tmp_path / f"{number}.py", body % {section: {leaf: kept}}))
+        assert list(catalog.load_values(path)[section][leaf]) == list(kept)
+
+
+def test_an_override_leaves_the_members_of_a_list_in_order():
+    groups = ({"pattern": "layers", "lr": 2.0}, {"pattern": "head", "lr": 3.0})
+    for given in (groups, {"layers": {"lr": 2.0}, "head": {"lr": 3.0}}):
+        values = catalog.derive(None, {"optimizer.groups": given, "optimizer.groups.new.lr": 4.0})
+        found = config.build(values).optimizer.groups
+        assert [(one.pattern, one.lr) for one in found] == [
+            ("layers", 2.0), ("head", 3.0), ("new", 4.0)
+        ]  # fmt: skip
+
+
 def test_a_name_is_found_in_any_case():
     assert catalog.load_values("pretrain/vit-l_16-JFT-7ep")["name"] == "pretrain/ViT-L_16-jft-7ep"
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vit_jax")
 
+# Lists of sections whose order counts, each with the option that names a member.
+ORDERED = {"data.transforms": "name", "train.augmentations": "name", "optimizer.groups": "pattern"}
+
 
 class Result(NamedTuple):
     """A published number to compare a run with, and the table that prints it."""
@@ -145,6 +148,7 @@ def load_values(reference: str) -> dict[str, Any]:
     values = _values(module, name)
     if not isinstance(values, Mapping) and not hasattr(values, "items"):
         raise ConfigError(f"--config={reference}: get_config({name!r}) must return a ConfigDict")
+    _check_order(values)
     return _plain(values) | {"name": name}
 
 
@@ -174,6 +178,24 @@ class Required:
 
     def __str__(self) -> str:
         return "(required)"
+
+
+def _check_order(values: Any) -> None:
+    """Raises ConfigError for an ordered list that a ConfigDict may have sorted by name."""
+    from ml_collections import config_dict  # slow to import
+
+    for key, label in ORDERED.items():
+        section, _, leaf = key.partition(".")
+        given = values.get(section)
+        given = given.get(leaf) if isinstance(given, config_dict.ConfigDict) else None
+        if isinstance(given, config_dict.ConfigDict) and len(given) > 1:
+            names = list(given)
+            if names == sorted(names):
+                members = ", ".join(f'{{"{label}": "{name}", ...}}' for name in names)
+                raise ConfigError(
+                    f"{key}={','.join(names)}: a ConfigDict sorts its keys, and here their order "
+                    f"counts; write a list in yours: [{members}]"
+                )
 
 
 def _plain(values: Any) -> dict[str, Any]:

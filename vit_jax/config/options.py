@@ -294,7 +294,19 @@ def override(
                 for name in node.keys() - fields(base).keys():
                     del node[name]
         node[leaf] = Text(value) if isinstance(value, str) else value
+    for section, leaf, listed in _lists(schema):
+        node = result.get(section)
+        if isinstance(node, dict) and leaf in node:
+            # A list, as a ConfigDict would sort a mapping's names.
+            node[leaf] = _members(f"{section}.{leaf}", node[leaf], listed)
     return result
+
+
+@functools.cache
+def _lists(schema: type) -> tuple[tuple[str, str, Any], ...]:
+    """The lists of sections: the section, the option, and the class of their members."""
+    found = ((*key.rpartition(".")[::2], _listed(hint)) for key, _, hint in declared(schema))
+    return tuple(one for one in found if one[2])
 
 
 def _plain(values: Any) -> Any:
