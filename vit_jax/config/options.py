@@ -305,8 +305,12 @@ def override(
 @functools.cache
 def _lists(schema: type) -> tuple[tuple[str, str, Any], ...]:
     """The lists of sections: the section, the option, and the class of their members."""
-    found = ((*key.rpartition(".")[::2], _listed(hint)) for key, _, hint in declared(schema))
-    return tuple(one for one in found if one[2])
+    lists = []
+    for key, _, hint in declared(schema):
+        section, _, leaf = key.rpartition(".")
+        if listed := _listed(hint):
+            lists.append((section, leaf, listed))
+    return tuple(lists)
 
 
 def _plain(values: Any) -> Any:
