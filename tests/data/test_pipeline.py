@@ -306,7 +306,7 @@ def test_a_source_without_a_readable_image_is_an_error_not_a_search_without_end(
 
 
 def endless(data: config.Data = DATA, source: Source | None = None, steps=(), *, batch_size=4):
-    """Batches of a run that does not come to its end."""
+    """An endless stream of batches."""
     return pipeline.batches(
         source or open_source(data, "train", train=True), steps, data, seed=0,
         batch_size=batch_size, rows=range(batch_size), train=True, stop_step=10**9,

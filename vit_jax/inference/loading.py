@@ -16,7 +16,6 @@ from vit_jax.checkpoints import reader
 from vit_jax.checkpoints import record as records
 from vit_jax.data import split_roles
 from vit_jax.inference import loaded_model
-from vit_jax.inference.loaded_model import LoadedModel
 from vit_jax.models import mae
 from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.runtime import logs
@@ -31,7 +30,6 @@ EVALUATION_BATCH = 128  # for weights that come without a config
 HEAD_OPTIONS = ("head_layers", "head_hidden", "head_bottleneck", "prototypes", "norm_last_layer",
                 "patch_head")  # fmt: skip
 
-
 # Sections and options that a loaded model reads; the others act in training alone.
 READ = ("name", "seed", "init_from", "model", "data", "loss", "objective", "lora", "evaluation",
         "mesh", "train.batch_size")  # fmt: skip
@@ -43,7 +41,7 @@ def load(
     step: int | str | None = None,
     *,
     wanted: config.Config | None = None,
-) -> LoadedModel:
+) -> loaded_model.LoadedModel:
     """Loads any checkpoint: model, parameters, classes and preprocessing.
 
     Never imports a module that a run directory names.
@@ -80,7 +78,7 @@ def load(
         params, temperature = load_params(directory, number, cfg), _temperature(record)
         scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
         logs.log.info("%s: %s%s", reference, record["selection"], scaled)
-        return LoadedModel(
+        return loaded_model.LoadedModel(
             config=cfg,
             params=params,
             classes=loaded_model.class_names(record["classes"], cfg),
@@ -99,7 +97,7 @@ def load(
     cfg = _config(str(reference), found.spec, overrides or {})
     logs.warn_of_assumptions(reference, found.assumed)
     headed = cfg.needs_labels
-    return LoadedModel(
+    return loaded_model.LoadedModel(
         config=cfg,
         params={name: part for name, part in found.params.items() if headed or name != "head"},
         classes=loaded_model.class_names(found.spec.classes, cfg) if headed else (),
@@ -295,7 +293,7 @@ def _check_projection(wanted: config.Dino, own: config.Dino | None) -> None:
         )
 
 
-def projection(opened: LoadedModel) -> models.Params | None:
+def projection(opened: loaded_model.LoadedModel) -> models.Params | None:
     """The objective's own parameters of a run of self-distillation, averaged; or of weights."""
     if opened.checkpoint is None or opened.step is None or opened.config.dino is None:
         return opened.projection
@@ -357,7 +355,7 @@ def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
     return AdapterBase(fitted, digest, shapes, initial.assumed)
 
 
-def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedModel:
+def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_model.LoadedModel:
     """The model of an adapter folder on its base."""
     fields = adapter_file.read_fields(path)
     cfg = run_config.config_from_values(fields["config"], overrides)
@@ -373,7 +371,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
     whole = {name: jnp.asarray(array) for name, array in (held | base.params).items()}
     trained = {name: held[name] for name in selection.specs or ()}
     state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}
-    return LoadedModel(
+    return loaded_model.LoadedModel(
         config=cfg,
         params=jax.device_get(selection.evaluated(state)),
         classes=loaded_model.class_names(classes, cfg),
