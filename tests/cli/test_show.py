@@ -40,14 +40,16 @@ def test_the_printed_file_is_the_same_config(name, tmp_path, capsys):
 
 def test_the_printed_file_has_overrides_and_lists(tmp_path, capsys):
     given = [
-        "--config.optimizer.groups.head.lr=10",
+        "--config.optimizer.groups.layers.lr=10",
+        "--config.optimizer.groups.head.lr=5",
         "--config.data.transforms.three_augment.jitter=0.2",
         "--config.optimizer.freeze=embedding,*/bias",
     ]
     assert cli.main(["show", "digits", "--python", *given]) == 0
     file = tmp_path / "mine.py"
-    file.write_text(capsys.readouterr().out)
+    file.write_text(text := capsys.readouterr().out)
+    assert max(map(len, text.splitlines())) <= 100
     cfg = run_config.resolve(str(file), {})
-    assert cfg.optimizer.groups == (config.ParamGroup(pattern="head", lr=10.0),)
+    assert [(one.pattern, one.lr) for one in cfg.optimizer.groups] == [("layers", 10), ("head", 5)]
     assert [config.show(one) for one in cfg.data.transforms] == ["three_augment jitter=0.2"]
     assert cfg.optimizer.freeze == ("embedding", "*/bias")

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     run_config.check_read(cfg, overrides)
     about = catalog.about(reference)
     if args.python:
-        print(config_file(cfg, about), end="")
+        print(config_file(cfg, about, reference), end="")
         return 0
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     if args.json:
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     return 0
 
 
-def config_file(cfg: config.Config, about: catalog.About) -> str:
-    """A Python file that makes the config by itself: one `get_config()` of values."""
+def config_file(cfg: config.Config, about: catalog.About, reference: str) -> str:
+    """A Python file that makes the config of `reference` by itself: one `get_config()`."""
     values: dict[str, Any] = {}
     for key, value in config.changed(cfg).items():
         section, _, name = key.rpartition(".")
@@ -77,7 +77,7 @@ def config_file(cfg: config.Config, about: catalog.About) -> str:
     lines = "\n".join(_lines(values, " " * 12))
     return f'''"""{cfg.name}{about.row and f": {about.row}"}.
 
-`vit_jax show {cfg.name}` says what each option means, and why it has its value;
+`vit_jax show {reference}` says what each option means, and why it has its value;
 with --all, also those that are left out here, at their defaults.
 """
 
@@ -98,8 +98,11 @@ def _lines(values: dict[str, Any], indent: str) -> Iterator[str]:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from (f'{indent}"{key}": {{', *_lines(value, f"{indent}    "), f"{indent}}},")
+        elif len(line := f'{indent}"{key}": {_literal(value)},') <= 100 or isinstance(value, str):
+            yield line
         else:
-            yield f'{indent}"{key}": {_literal(value)},'
+            members = (f"{indent}    {_literal(member)}," for member in value)
+            yield from (f'{indent}"{key}": (', *members, f"{indent}),")
 
 
 def _literal(value: object) -> str:
