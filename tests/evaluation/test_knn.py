@@ -65,11 +65,17 @@ def test_votes_are_dinos(data):
     assert measure(jnp.float32(0), stop=lambda: True) is None
 
 
-def test_few_training_images_all_vote(data):
+def test_few_training_images_all_vote(data, caplog):
+    """The metric that may choose the best checkpoint is there whatever their number."""
     (x, y), (test_x, test_y) = data
-    measure = evaluator((10, 20), passed(x[:6], y[:6]), passed(test_x, test_y))
+    measure = evaluator((10, 20, 50), passed(x[:12], y[:12]), passed(test_x, test_y))
     ours = measure(jnp.float32(0), stop=lambda: False)
-    assert list(ours) == ["toy/6nn/top1", "toy/6nn/top5"]
+    seen = [np.asarray(z, np.uint8) / 127.5 - 1 for z in (x[:12], test_x)]
+    for k, voting in ((10, 10), (20, 12)):
+        expected = reference(seen[0], y[:12], seen[1], test_y, voting, 7)
+        assert [ours.pop(f"toy/{k}nn/{top}") for top in ("top1", "top5")] == expected.tolist()
+    assert not ours
+    assert "evaluation.neighbors=20: toy has 12 training images; all of them vote" in caplog.text
 
 
 def test_a_shared_split_is_read_once_and_then_let_go(data):

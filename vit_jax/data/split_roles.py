@@ -7,6 +7,7 @@ expression, such as `train[90%:]`, is recorded with them.
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vit_jax import config
@@ -14,7 +15,7 @@ from vit_jax.data import availability, splits, tasks
 from vit_jax.data.source import DataError
 
 AUTO = "auto"
-KNN, NEIGHBORS = "knn", 20  # that DINO's authors report, or the nearest number that is measured
+KNN, NEIGHBORS = "knn", 20  # that DINO's authors report
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 # Common split names by role; any other split counts as validation.
 VALIDATION_NAMES, TEST_NAMES = splits.VALIDATION, splits.TEST
@@ -84,8 +85,12 @@ def knn_metric(cfg: config.Config) -> str | None:
     """The nearest-neighbor metric that represents a run; None if it is not measured."""
     if not cfg.evaluation.knn:
         return None
-    nearest = min(cfg.evaluation.neighbors, key=lambda number: abs(number - NEIGHBORS))
-    return f"{KNN}/{cfg.evaluation.knn[0]}/{nearest}nn/top1"
+    return f"{KNN}/{cfg.evaluation.knn[0]}/{representative(cfg.evaluation.neighbors)}nn/top1"
+
+
+def representative(neighbors: Sequence[int]) -> int:
+    """The number of neighbors whose accuracy represents a run: 20, or the nearest to it."""
+    return min(neighbors, key=lambda number: abs(number - NEIGHBORS))
 
 
 def notes(cfg: config.Config, evaluations: int) -> list[str]:

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from vit_jax.data import split_roles
 from vit_jax.evaluation.features import PADDING, Features, Pair
+from vit_jax.runtime import logs
 from vit_jax.training import losses, sharding
 
 TEMPERATURE = 0.07
@@ -29,11 +31,18 @@ def measure(
 ) -> dict[str, float] | None:
     """`20nn/top1` and `20nn/top5`, by number of neighbors; None if `stop()` turned true.
 
-    With fewer training images than the least number of neighbors, all of them vote.
+    Numbers beyond that of the training images are left out, but for the one that stands for a run
+    (`split_roles.representative`): then all of them vote.
     """
     with jax.set_mesh(train.mesh):
         count = int(_count(train.labels))
-    numbers = tuple(k for k in neighbors if k <= count) or (count,)
+    usual = split_roles.representative(neighbors)
+    numbers = tuple(k for k in neighbors if k <= count or k == usual)
+    if usual > count:
+        logs.log.warning(
+            "evaluation.neighbors=%d: %s has %d training images; all of them vote",
+            usual, pair.name, count,
+        )  # fmt: skip
     sums = []
     with jax.set_mesh(test.mesh):
         for values, labels in zip(test.values, test.labels, strict=True):
