@@ -186,10 +186,32 @@ def test_a_suffix_in_capitals(tmp_path):
     write(tmp_path, train=TRAIN)
     (tmp_path / "train.csv").rename(tmp_path / "train.CSV")
     assert len(opened(tmp_path)) == 4
-    assert refusal(tmp_path, "dev").endswith("CSV files there: train.CSV")
+    assert refusal(tmp_path, "dev").endswith(
+        "CSV files there: train.CSV; set data.train_split=train"
+    )
     write(tmp_path, train=TRAIN)
     assert refusal(tmp_path) == (
         "data.root=ROOT: train.CSV and train.csv are lists of one split; remove one"
+    )
+
+
+def test_a_class_in_another_unicode_form(tmp_path):
+    write(tmp_path, train="image,class\na.png,caf\u00e9\nc.png,dog\n")
+    write(tmp_path, test="image,class\ne.png,cafe\u0301\n")
+    assert refusal(tmp_path, "test", multilabel=False) == (
+        "ROOT/test.csv, line 2: class cafe\u0301 is not in the training split; cafe\u0301 is there "
+        "in another Unicode form (NFC or NFD); write both in NFC"
+    )
+
+
+def test_images_in_two_lists_are_said(tmp_path):
+    write(tmp_path, train=TRAIN, val="image,labels\n./a.png,cat\ne.png,bird\n", test=TEST)
+    data_ = data(tmp_path, eval_split="val", test_split="test")
+    parts = [opened(tmp_path, split) for split in ("train", "val", "test")]
+    line = folder_check.check_files(data_, *parts)
+    assert line is not None
+    assert line.partition("; ")[2] == (
+        "all files are used; of val 1 are in train too: a.png; of test 1 are in val too: e.png"
     )
 
 
@@ -203,7 +225,8 @@ def test_other_mistakes_are_one_line(tmp_path):
         "ROOT/test.csv: its columns are not the classes of the training split: bird"
     )
     assert refusal(tmp_path, "dev") == (
-        "data.train_split=dev: no dev.csv in data.root=ROOT; CSV files there: test.csv, train.csv"
+        "data.train_split=dev: no dev.csv in data.root=ROOT; CSV files there: test.csv, train.csv; "
+        "set data.train_split=train"
     )
     with pytest.raises(DataError, match="^data.root=.*/no: no such folder$"):
         opened(tmp_path / "no")

@@ -57,6 +57,21 @@ def test_classes_without_images_to_evaluate_on_are_said(tmp_path):
     assert "val 6 images of 4 classes (0 to 3 each, none of c and 1 others)" in check(root)
 
 
+def test_slices_in_percent_and_in_images_may_have_images_in_common(tmp_path):
+    """Their bounds cannot be compared, so their images are."""
+    root = fill(tmp_path, *FILES)
+
+    def line(low):
+        data = config.Data(
+            source="folder", root=str(root), train_split="train[:50%]", eval_split=f"train[{low}:]"
+        )
+        parts = [open_source(data, split) for split in (data.train_split, data.eval_split)]
+        return folder_check.check_files(data, *parts, None)
+
+    assert line(3).endswith("; all files are used")
+    assert "; of train[2:] 1 are in train[:50%] too: " in line(2)
+
+
 def test_both_sides_of_a_holdout_are_one_folder(tmp_path):
     root = fill(tmp_path, *(f"{c}/{i}.jpg" for c in "ab" for i in range(9)), "a/x.heic", "y.png")
     line = check(root, holdout=0.3)

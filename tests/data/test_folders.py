@@ -281,6 +281,9 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
          ".png, .webp, .gif, .bmp, .tif, .tiff; it contains 1 .txt (no image)"),
         ([*ONE, "test/bird/1.jpg", "test/ant/1.jpg"], "test", {},
          "data.root=ROOT: class folders of test that are missing in train: ant, bird"),
+        ([*ONE, "train/caf\u00e9/1.jpg", "test/cafe\u0301/1.jpg"], "test", {},
+         "data.root=ROOT: class folders of test that are missing in train: cafe\u0301; cafe\u0301 "
+         "is there in another Unicode form (NFC or NFD); write both in NFC"),
         (["a/1.jpg", "b/1.jpg"], "train", {"holdout": 0.1, "eval_split": "train"},
          f"data.eval_split=train: {SAME}"),
         (["a/1.jpg", "b/1.jpg"], "val", {"holdout": 0.1},

@@ -13,6 +13,7 @@ from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import sources
 from vit_jax.data.source import DataError, Record
+from vit_jax.utils.errors import AssumptionWarning
 
 DIGITS = config.Data(source="digits", image_size=(8, 8), channels=1)
 
@@ -170,6 +171,37 @@ def test_splits_of_one_run_have_the_same_classes_in_one_order(monkeypatch):
     )
     with pytest.raises(ConfigError, match="^data.eval_split=test: its classes differ from those"):
         sources.open_splits(runs.configure(data={"train_split": "train", "eval_split": "test"}))
+
+
+def test_one_class_and_classes_that_look_alike(tmp_path):
+    """One class has nothing to learn; two spellings of one class are two, and that is said."""
+    spelled = ("Cat", "cat", "dog", "caf\u00e9", "cafe\u0301")
+    root = image_folders.fill(
+        tmp_path, *(f"{s}/{c}/1.jpg" for s in ("train", "val") for c in spelled)
+    )
+    for path in root.rglob("*.jpg"):
+        path.write_bytes(b"\xff\xd8\xff")
+
+    def run(**options):
+        data = {
+            "source": "folder",
+            "root": str(root),
+            "train_split": "train",
+            "eval_split": "val",
+        } | options
+        return sources.open_splits(runs.configure(data=data))
+
+    with pytest.raises(ConfigError) as caught:
+        run(classes=("dog",))
+    assert str(caught.value) == "data.classes=dog: leaves one class; a head needs at least 2"
+    with pytest.warns(AssumptionWarning) as told:
+        assert len(run().classes) == 5
+    (line,) = told[0].message.lines
+    assert line == (
+        "'Cat' and 'cat', 'cafe\u0301' and 'caf\u00e9' are taken for different classes; if they "
+        "are one, spell it alike"
+    )
+    assert run(classes=("dog", "cat")).classes == ("dog", "cat")  # and no warning
 
 
 @pytest.mark.parametrize("label", [2, -1, 0.5, (0, 2)])

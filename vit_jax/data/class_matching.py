@@ -228,6 +228,25 @@ def names_in(head: Sequence[str], classes: Sequence[str], where: str) -> tuple[s
     return tuple(own if output is None else head[output] for own, output in pairs)
 
 
+def alike(classes: Sequence[str]) -> list[str]:
+    """A line for names of one dataset that people would take for one class; none for most."""
+    by_key = collections.defaultdict[Hashable, list[str]](list)
+    for name in classes:
+        by_key[_folded(name)].append(name)
+    same = [" and ".join(map(repr, names)) for names in by_key.values() if len(set(names)) > 1]
+    lines = [f"{_listed(same)} are taken for different classes; if they are one, spell it alike"]
+    return lines if same else []
+
+
+def other_form(names: Sequence[str], classes: Sequence[str]) -> str:
+    """The remedy where a name is a class in another Unicode form, which no message shows."""
+    forms = {unicodedata.normalize("NFC", name): name for name in classes}
+    for name in names:
+        if name not in forms.values() and unicodedata.normalize("NFC", name) in forms:
+            return f"; {name} is there in another Unicode form (NFC or NFD); write both in NFC"
+    return ""
+
+
 def imagenet() -> tuple[str, ...]:
     """WordNet ids of ImageNet's 1,000 classes, in the order of their numbers."""
     return tuple(wnid for wnid, _ in imagenet_table())

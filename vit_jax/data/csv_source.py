@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import decoding, splits
-from vit_jax.data.folders import SUFFIXES, FileNames, hash64, local_root, remaining, shown
+from vit_jax.data import class_matching, decoding, splits
+from vit_jax.data.folders import SUFFIXES, FileNames, hash64, local_root, remaining, remedy, shown
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.utils import limits, messages, storage
@@ -123,7 +123,10 @@ class CsvImages:
             if name not in places:
                 raise DataError(
                     f"{path}, line {row.line}: class {name} is not in the training split"
-                    f"{config.suggest(name, self.classes)}"
+                    + (
+                        class_matching.other_form([name], self.classes)
+                        or config.suggest(name, self.classes)
+                    )
                 )
         if not self._multilabel and len(row.classes) != 1:
             raise DataError(
@@ -146,6 +149,11 @@ class CsvImages:
     def name(self, index: int) -> str:
         """The path of the file."""
         return self._files[index]
+
+    def paths(self) -> Iterator[str]:
+        """The paths below root, each in its one spelling."""
+        start = len(f"{self._root}/")
+        return (_spelled(self._files[at][start:]) for at in range(len(self)))
 
     def fingerprint(self) -> str:
         """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly."""
@@ -181,6 +189,7 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     listed = ", ".join(shown(path.name) for path in list(there.values())[:10]) or "none"
     raise DataError(
         f"{key}={name}: no {name}{SUFFIX} in data.root={root}; CSV files there: {listed}"
+        + (f"; {remedy(key, list(there))}" if any(map(splits.is_split, there)) else "")
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import image_headers, tiff
+from vit_jax.data import image_headers, splits, tiff
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder, Skipped, shown
@@ -79,6 +79,7 @@ def check_files(
             notes.append(f"of {split} {_named(bad)}")
         if checked < len(files):
             notes.append(f"of {split} {checked:,} files were checked within {SECONDS:.0f} s")
+    notes += _shared([(split, files) for split, _, files in lists])
     skipped = Skipped()
     folders = [files for _, _, files in lists if isinstance(files, Folder)]
     # Both sides of a holdout share one folder.
@@ -90,6 +91,28 @@ def check_files(
     elif data.source in ("folder", "csv"):  # others hold what is no image too, and count none
         notes.insert(0, "all files are used")
     return "; ".join([line, *notes])
+
+
+def _shared(opened: list[tuple[str, Files]]) -> list[str]:
+    """A note for each two splits that have images in common, by their paths."""
+    notes = []
+    for (first, one), (second, other) in itertools.combinations(opened, 2):
+        names = {text.partition("[")[0] for text in (first, second)}
+        # Lists name any image. Where slices of one split certainly overlap, `split_roles` says so;
+        # bounds in percent and in images are compared only here.
+        if splits.overlap(first, second) or (len(names) > 1 and not isinstance(one, CsvImages)):
+            continue
+        there = set(_paths(other))
+        if common := [path for path in _paths(one) if path in there]:
+            notes.append(f"of {second} {len(common):,} are in {first} too: {shown(common[0])}")
+    return notes
+
+
+def _paths(files: Files) -> Iterator[str]:
+    """The paths of the images, each in one spelling."""
+    if isinstance(files, CsvImages):
+        return files.paths()
+    return map(files.name, range(len(files)))
 
 
 def unreadable(files: Files) -> tuple[list[tuple[str, str]], int]:

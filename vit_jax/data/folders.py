@@ -397,12 +397,12 @@ def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
     listed = ", ".join(map(shown, there[:10])) + (", ..." if len(there) > 10 else "")
     raise DataError(
         f"{key}={name}: no such folder in data.root={root}; folders there: {listed}; "
-        f"{_remedy(key, there)}"
+        f"{remedy(key, there)}"
     )
 
 
-def _remedy(key: str, there: list[str]) -> str:
-    """The remedy if the requested split is not among the folders of a root."""
+def remedy(key: str, there: list[str]) -> str:
+    """The remedy if the requested split is not among the folders, or lists, of a root."""
     named = [name for name in there if splits.is_split(name)]
     train = splits.find_folder("train", there)
     if not named:
@@ -444,6 +444,7 @@ def _list(
         raise DataError(
             f"data.root={root}: class folders of {top.name} that are missing in {class_top.name}: "
             f"{', '.join(unknown[:10])}{', ...' if len(unknown) > 10 else ''}"
+            f"{class_matching.other_form(unknown, classes)}"
         )
     labels = {name: label for label, name in enumerate(classes)}
     files: list[File] = []

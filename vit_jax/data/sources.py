@@ -137,6 +137,7 @@ def open_splits(cfg: config.Config) -> RunSplits:
     evaluation = open_split(cfg, data.eval_split)
     classes = tuple(evaluation.classes)
     cfg = config.with_classes(cfg, len(classes))
+    _check_classes(cfg, classes)
 
     def opened(split: str, key: str) -> Source:
         source = open_source(
@@ -158,6 +159,18 @@ def open_splits(cfg: config.Config) -> RunSplits:
     test = opened(final.split, "test_split") if final is not None and cfg.measured else None
     files = folder_check.check_files(data, train, evaluation, test) or ""
     return RunSplits(train=train, evaluation=evaluation, test=test, classes=classes, files=files)
+
+
+def _check_classes(cfg: config.Config, classes: Sequence[str]) -> None:
+    """Says which classes look alike; raises ConfigError for a class by itself."""
+    data = cfg.data
+    if not cfg.needs_labels or data.targets:
+        return
+    by = "data.train_split" if data.classes is None else "data.classes"
+    where = f"{by}={config.show(data.train_split if data.classes is None else data.classes)}"
+    if cfg.model.num_classes == 1 and not data.multilabel:
+        raise ConfigError(f"{where}: leaves one class; a head needs at least 2")
+    warn_of_assumptions(where, class_matching.alike(classes))
 
 
 def open_split(cfg: config.Config, split: str, head: Sequence[str] | None = None) -> Source:

@@ -111,6 +111,9 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
     assert reason("train/a/1.jpg", "train/b/1.jpg", "test/c/1.jpg") == (
         "class folders of test that are missing in train: c"
     )
+    assert reason("train/a/1.jpg", "train/\u00e9/1.jpg", "test/e\u0301/1.jpg").endswith(
+        "train: e\u0301; e\u0301 is there in another Unicode form (NFC or NFD); write both in NFC"
+    )
     for name in ("b\udcff", "b\n", " b"):
         assert reason("a/1.jpg", f"{name}/1.jpg") == (
             f"class folder {name!r}: not a class name; rename it"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from vit_jax.data import splits
+from vit_jax.data import class_matching, splits
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.prepare.image_listing import Listing
 from vit_jax.data.source import DataError
@@ -161,6 +161,7 @@ def _class_names(members: Mapping[str, Collection[str]], named: str) -> tuple[st
             shown = ", ".join(unknown[:10]) + (", ..." if len(unknown) > 10 else "")
             raise DataError(
                 f"{named}: class folders of {split} that are missing in {train}: {shown}"
+                f"{class_matching.other_form(unknown, tuple(classes))}"
             )
     for name in classes:
         if not name.isprintable() or name != name.strip():
