@@ -51,7 +51,8 @@ def begun(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("begun") / "run"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumptionWarning)
-        begin(workdir, **{"optimizer.lr": "1e-9"})
+        first = {"data.phases.small.until": "1 steps", "data.phases.small.image_size": "8,8"}
+        begin(workdir, **{"optimizer.lr": "1e-9"} | first)
     return workdir
 
 
@@ -294,6 +295,21 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
     assert again.config.model == back.config.model
     for name, leaf in tree_utils.flatten(jax.device_get(again.params)).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["24,32", (8, 8)], ids=["larger", "of_its_first_phase"])
+def test_positions_of_a_run_are_resized_as_those_of_a_file(size, begun, tmp_path):
+    folder = tmp_path / "run"
+    assert cli.main(["convert", "--checkpoint", str(begun), "--to=timm", f"--output={folder}"]) == 0
+    # How it resizes is not stored in a file.
+    expected = loading.load(folder, {"data.image_size": size, "model.position_resize": "aligned"})
+    resized = loading.load(begun, {"data.image_size": size, "mesh.fsdp": 8})
+    assert resized.config.model == loading.load(begun).config.model
+    arrays = tree_utils.flatten(resized.params)
+    for name, leaf in tree_utils.flatten(expected.params).items():
+        np.testing.assert_array_equal(arrays.pop(name), leaf, err_msg=name)
+    assert not arrays
 
 
 @pytest.mark.slow

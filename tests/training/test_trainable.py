@@ -324,6 +324,17 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     assert again.assumed == opened.assumed
     for name, leaf in tree_utils.flatten(again.params).items():
         np.testing.assert_array_equal(leaf, arrays[name], err_msg=name)
+    # At another size its positions are those of the run.
+    larger = {"data.image_size": "16,16"}
+    of_run = tree_utils.flatten(jax.device_get(loading.load(run, larger).params))
+    for name, leaf in tree_utils.flatten(loading.load(adapter, larger).params).items():
+        np.testing.assert_array_equal(leaf, of_run[name], err_msg=name)
+    assert of_run["position/table"].shape != arrays["position/table"].shape
+    said = "vit_jax: data.image_size=16,16: an adapter is of its run's size; set it where"
+    capsys.readouterr()
+    size = "--config.data.image_size=16,16"
+    assert cli.main([*line, "--to=adapter", f"--output={tmp_path / 'none'}", size]) == 2
+    assert capsys.readouterr().err.startswith(said)
     # Every other form holds the sums.
     assert cli.main([*line, "--to=google", f"--output={tmp_path / 'merged.npz'}"]) == 0
     exported = tree_utils.flatten(loading.load(tmp_path / "merged.npz").params)
@@ -340,6 +351,14 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     text = f"--config.init_from={base.parent / 'other.npz'}"
     assert cli.main(["predict", f"--checkpoint={adapter}", "--examples=1", text]) == 2
     assert "other.npz is not the base it was trained on; set --config." in capsys.readouterr().err
+
+
+def test_an_adapter_holds_a_frozen_head_that_its_base_lacks(base):
+    cfg = runs.configure(model=SIZES | {"num_classes": 10}, optimizer={"only": ["encoder"]})
+    cfg = run_config.complete(dataclasses.replace(cfg, init_from=str(base)))
+    shapes = loading.adapter_base(cfg, tuple(map(str, range(10)))).shapes
+    assert shapes["head/kernel"].shape == (16, 10)
+    assert {name.partition("/")[0] for name in shapes} == {"encoder", "head"}
 
 
 def share_of(name, **options):

@@ -124,6 +124,11 @@ def _save_adapter(
 ) -> list[str]:
     if not loading.is_run(reference):
         raise config.ConfigError(f"--to={kind}: {reference} is not a run; only a run has a base")
+    if (size := overrides.get("data.image_size")) is not None:
+        raise config.ConfigError(
+            f"data.image_size={config.show(size)}: an adapter is of its run's size; set it where "
+            "the adapter is loaded"
+        )
     directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
     cfg = run_config.config_from_values(record["config"], overrides)
     base = loading.adapter_base(cfg, record["classes"])

@@ -71,11 +71,11 @@ def load(
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         values = record["config"]
         if overrides:  # what chose the best checkpoint need not be measured once more
-            values = config.override(
-                values, {"checkpoint.best": "auto", "checkpoint.patience": None}
-            )
-        cfg = run_config.config_from_values(values, overrides or {})
-        params, temperature = load_params(directory, number, cfg), _temperature(record)
+            unread = {"checkpoint.best": "auto", "checkpoint.patience": None, "data.phases": ()}
+            values = config.override(values, unread)
+        cfg, trained = _resized_from(values, overrides or {})
+        params = _at_size(load_params(directory, number, trained), trained, cfg)
+        temperature = _temperature(record)
         scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
         logs.log.info("%s: %s%s", reference, record["selection"], scaled)
         return loaded_model.LoadedModel(
@@ -192,6 +192,34 @@ def find_checkpoint(
             f"{records.folder(directory, number)}: its record has no {min(missing)}"
         )
     return directory, number, record
+
+
+def _resized_from(
+    values: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> tuple[config.Config, config.Config]:
+    """A run's config with overrides, and the one of the shapes that its checkpoints hold.
+
+    They differ where positions are resized to another `data.image_size`.
+    """
+    cfg = run_config.config_from_values(values, overrides)
+    sizeless = {key: value for key, value in overrides.items() if key != "data.image_size"}
+    if len(sizeless) == len(overrides):
+        return cfg, cfg
+    # Whole on every device, as the host resizes.
+    trained = run_config.config_from_values(values, sizeless | {"mesh.fsdp": "1"})
+    same = create_model(cfg).shapes() == create_model(trained).shapes()
+    return cfg, cfg if same else trained
+
+
+def _at_size(params: models.Params, trained: config.Config, cfg: config.Config) -> models.Params:
+    """Parameters of a run, with positions resized to the `data.image_size` of `cfg`."""
+    if trained is cfg:
+        return params
+    held = jax.device_get(params)
+    spec = weights.ModelSpec(model=trained.model, data=trained.data)
+    resized, _ = weights.fit_params(held, spec, create_model(cfg), keep_head=True)
+    # The objective's own parameters, such as a decoder, are of no image size.
+    return resized | {name: part for name, part in held.items() if name == OBJECTIVE}
 
 
 def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> models.Params:
@@ -358,7 +386,7 @@ def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
 def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_model.LoadedModel:
     """The model of an adapter folder on its base."""
     fields = adapter_file.read_fields(path)
-    cfg = run_config.config_from_values(fields["config"], overrides)
+    final, cfg = _resized_from(fields["config"], overrides)
     classes = tuple(map(str, fields["classes"]))
     base = adapter_base(cfg, classes)
     if base.digest != fields["base"]:
@@ -372,9 +400,9 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
     trained = {name: held[name] for name in selection.specs or ()}
     state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}
     return loaded_model.LoadedModel(
-        config=cfg,
-        params=jax.device_get(selection.evaluated(state)),
-        classes=loaded_model.class_names(classes, cfg),
+        config=final,
+        params=_at_size(jax.device_get(selection.evaluated(state)), cfg, final),
+        classes=loaded_model.class_names(classes, final),
         kind="adapter",
         notes=(f"starts from {cfg.init_from}",),
         assumed=base.assumed,
