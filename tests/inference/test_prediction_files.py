@@ -37,6 +37,8 @@ def test_files_are_as_given_and_those_of_folders_sorted(tmp_path):
         (tmp_path / name).touch()
     listed = prediction.list_files([tmp_path / "b.png", tmp_path])
     assert [file.name for file in listed] == ["b.png", "a.png", "b.png"]
+    for one in (tmp_path / "a.png", str(tmp_path / "a.png")):  # a text is no list of letters
+        assert prediction.list_files(one) == [tmp_path / "a.png"]
 
 
 def test_a_number_of_files_is_drawn_by_seed(tmp_path):

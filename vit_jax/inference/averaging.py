@@ -19,7 +19,7 @@ PREPROCESSING = ("image_size", "channels", "depth", "mean", "std")
 
 
 def average(
-    references: Sequence[str | os.PathLike[str]],
+    references: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     overrides: Mapping[str, Any] | None = None,
     *,
@@ -31,7 +31,7 @@ def average(
     weights are a soup (Wortsman et al. 2022); means of others are rarely of use.
 
     Args:
-      references: checkpoints, as in `load`.
+      references: checkpoints, as in `load`; one run or several.
       output: the folder to write, which must not exist.
       overrides: options, as in `load`.
       last: of a single run, how many of its newest checkpoints.
@@ -41,6 +41,8 @@ def average(
     output = storage.given_path("--output", output, remote=False)
     conversion.check_free(output)
     loading.check_overrides(overrides or {})
+    if isinstance(references, str | os.PathLike):
+        references = (references,)
     members = [(reference, None) for reference in references]
     if last is not None:
         members = _newest(references, last)

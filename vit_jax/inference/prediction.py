@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from vit_jax.utils import messages
 
 def predict(
     reference: str | os.PathLike[str],
-    images: Sequence[str | os.PathLike[str]] = (),
+    images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     overrides: Mapping[str, Any] | None = None,
     *,
     step: int | str | None = None,
@@ -34,7 +34,7 @@ def predict(
 
     Args:
       reference: a checkpoint, as in `load`.
-      images: image files, and folders of them, on a disk or in a bucket.
+      images: image files, and folders of them, on a disk or in a bucket; one or several.
       overrides: options, as in `load`.
       step: as in `load`.
       top: classes per image; None: 3.
@@ -70,14 +70,17 @@ def predict(
 
 
 def list_files(
-    images: Sequence[str | os.PathLike[str]], count: int | None = None, seed: int = 0
+    images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    count: int | None = None,
+    seed: int = 0,
 ) -> list[pathlib.Path]:
     """Image files, those in folders sorted; raises a UserError.
 
     Where there are more than `count`, so many are drawn by `seed`.
     """
     found: list[pathlib.Path] = []
-    for given in images:
+    # A text is a sequence too, of letters.
+    for given in (images,) if isinstance(images, str | os.PathLike) else images:
         path = bucket.given_path("images", given)
         name = bucket.shown(path)
         if path.is_dir():
