@@ -78,7 +78,7 @@ def test_the_newest_checkpoints_of_a_run_are_its_last(soup, monkeypatch):
     monkeypatch.setattr(averaging.loading, "find_checkpoint", lambda path: (path, 30, {}))
     monkeypatch.setattr(averaging.records, "readable", lambda folder: {10: {}, 30: {}, 20: {}})
     whole, asked = soup({"run": opened(4.0)}, last=2)
-    assert [step for _, _, step in asked] == [20, 30]
+    assert [step for _, _, step in asked] == [30, 20]  # the mean is called step 30
     assert whole.params["a0"] == 4
     with pytest.raises(ConfigError, match="--last=4: run has 3 checkpoints"):
         soup({"run": opened(4.0)}, last=4)
@@ -94,6 +94,12 @@ def test_the_newest_checkpoints_of_a_run_are_its_last(soup, monkeypatch):
         (opened(1.0, loss={"name": "sigmoid"}), "loss.name softmax and sigmoid"),
         (opened(1.0, classes=("dog", "cat")), "other classes, or in another order"),
         (opened(1.0, 2.0), "other parameters"),
+        pytest.param(
+            opened(1.0, data={"eval_resampling": "area"}),
+            r"data.eval_resampling (\w+) and area; "
+            r"--config.data.eval_resampling=\1 sets it for all",
+            id="resampling",
+        ),
     ],
 )
 def test_unlike_models_are_named(soup, other, line):
@@ -158,6 +164,9 @@ def test_mistakes(members, tmp_path):
         averaging.average(members, members[0] / "x")
     with pytest.raises(ConfigError, match=r"0\.npz: is named twice; name each checkpoint once"):
         averaging.average([*members[:2], f"{members[0].parent}/./0.npz"], tmp_path / "x")
+    (members[0].parent / "link.npz").symlink_to(members[0])
+    with pytest.raises(ConfigError, match=r"link\.npz: is named twice; name each checkpoint once"):
+        averaging.average([*members[:2], members[0].parent / "link.npz"], tmp_path / "x")
     with pytest.raises(ConfigError, match=r"optimizer\.lr=1: is read in training alone; leave it"):
         averaging.average(members[:2], tmp_path / "x", {"optimizer.lr": 1})
     assert not any(tmp_path.iterdir())

@@ -13,6 +13,7 @@ from vit_jax import config
 from vit_jax.checkpoints import record as records
 from vit_jax.inference import conversion, loaded_model, loading
 from vit_jax.utils import storage, tree_utils
+from vit_jax.weights import exporting
 
 # Must be equal too: they define the meaning of the inputs.
 PREPROCESSING = ("image_size", "channels", "depth", "mean", "std")
@@ -57,9 +58,11 @@ def average(
     for reference, step in members:
         opened = loading.load(reference, overrides, step)
         names.append(f"{reference} {opened.selection}".strip())
-        if (one := (os.path.normpath(reference), step or opened.step)) in seen:
+        # A run has many paths: relative, through a link, of its `checkpoints`.
+        path = os.path.realpath(opened.checkpoint or reference)
+        if (member := (path, step or opened.step)) in seen:
             raise config.ConfigError(f"{reference}: is named twice; name each checkpoint once")
-        seen.add(one)
+        seen.add(member)
         scale = opened.config.loss if first is None else first.config.loss
         if isinstance(scale, config.Regression) and opened.config.loss.meaning == scale.meaning:
             opened = opened.rescaled(scale.mean or (0.0,), scale.std or (1.0,))
@@ -83,7 +86,7 @@ def average(
 def _newest(
     references: Sequence[str | os.PathLike[str]], last: int
 ) -> list[tuple[str | os.PathLike[str], int]]:
-    """The newest checkpoints of the only run."""
+    """The newest checkpoints of the only run, the newest first: the mean is called by its step."""
     if len(references) != 1 or not loading.is_run(references[0]):
         raise config.ConfigError(f"--last={last}: is for the checkpoints of one run directory")
     directory, _, _ = loading.find_checkpoint(storage.as_path(references[0]))
@@ -93,7 +96,7 @@ def _newest(
             f"--last={last}: {references[0]} has {len(steps)} checkpoints; checkpoint.keep={last} "
             "keeps as many in the next run"
         )
-    return [(references[0], step) for step in steps[-last:]]
+    return [(references[0], step) for step in reversed(steps[-last:])]
 
 
 def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) -> str | None:
@@ -111,6 +114,12 @@ def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) 
         return ", ".join(
             f"{key} {config.show(a)} and {config.show(b)}" for key, (a, b) in changed.items()
         )
+    first, second = (exporting.preprocessing(opened.config.data) for opened in (one, other))
+    for key, value in first.items():
+        if key in second and value != second[key]:
+            option = "data.eval_resampling" if key == "resampling" else f"data.{key}"
+            values = f"{config.show(value)} and {config.show(second[key])}"
+            return f"{option} {values}; --config.{option}={config.show(value)} sets it for all"
     if one.classes != other.classes:
         return "other classes, or in another order"
     shapes = [

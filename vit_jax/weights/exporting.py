@@ -355,7 +355,7 @@ def _read_back(
     for name, value in vars(spec.mae).items() if spec.mae else ():
         if back.mae is None or value != getattr(back.mae, name):
             raise WeightsError(f"objective.{name}={config.show(value)}: not stored in this format")
-    views = _view(spec.data), _view(back.data)
+    views = preprocessing(spec.data), preprocessing(back.data)
     for key, value in views[0].items():
         other = views[1].get(key)
         if value != other and not (lines and key == "image_size"):
@@ -376,8 +376,8 @@ def _read_back(
     return lines
 
 
-def _view(data: config.Data) -> dict[str, Any]:
-    """The preprocessing in terms in which equal views are equal."""
+def preprocessing(data: config.Data) -> dict[str, Any]:
+    """The options of evaluation's preprocessing by name, equal where images look equal."""
     made = {key: getattr(data, key) for key in PIXELS}
     made["resampling"] = data.eval_resampling or data.resampling
     if data.aspect == "native":
