@@ -99,6 +99,9 @@ def test_a_path_in_the_folder_is_not_followed(folder):
             vit_jax.load(folder)
     with pytest.raises(WeightsError, match="is an adapter too; name the weights below it"):
         vit_jax.load(folder, {"init_from": str(folder)})
+    (folder / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(WeightsError, match="run: is a run, and PEFT adds to .* --to=hf --output="):
+        vit_jax.load(folder, {"init_from": str(folder / "run")})
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,11 @@ def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, File
     below = peft_files.base(folder, given)
     if peft_files.recognizes(below):
         raise WeightsError(f"{below}: is an adapter too; name the weights below it")
+    if (below / "checkpoints").is_dir():
+        raise WeightsError(
+            f"{below}: is a run, and PEFT adds to weights in another form; write them with "
+            f"`vit_jax convert --checkpoint={below} --to=hf --output=BASE`, and name BASE"
+        )
     plain, files = _open_arrays(below)
     arrays = peft_files.merged(folder, plain)
     fields = dict(files.get("config.json", {}))
