@@ -85,6 +85,19 @@ def test_results_stand_in_the_card_and_in_its_index(opened):
     assert "license and training" not in rest
 
 
+@pytest.mark.slow
+def test_results_of_other_options_are_left_out(tmp_path):
+    vit_jax.convert(WEIGHTS, "orbax", tmp_path / "run")
+    line = {"step": 0, "test/top1": 0.5, "test/split": "test"}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    crop = {"data.eval_crop": "central", "data.resize_to": "48"}
+    for name, options in (("same", {"data.workers": "1"}), ("crop", crop)):
+        lines = vit_jax.convert(tmp_path / "run", "hf", tmp_path / name, options)
+        left_out = "README.md: leaves out the run's results, of other options" in lines
+        fields = parts((tmp_path / name / "README.md").read_text())[0]
+        assert (left_out, "model-index" in fields) == ((name == "crop"), (name == "same"))
+
+
 def test_settings_hold_no_path_of_the_machine(opened):
     asked = {"data.source": "folder", "data.root": "/home/me/secret", "init_from": "../b.npz"}
     asked |= {"optimizer.lr": "0.25", "model.variant": "ViT-B/16"}

@@ -80,18 +80,26 @@ def convert(
     else:
         if opened.config.masked is not None:
             opened.require_classes()
+        measured = {}
+        if opened.step is not None:
+            measured = model_card.results(reference, opened.step)
+        differs = bool(measured) and not _is_as_measured(opened, reference)
         if isinstance(opened.config.loss, config.Regression):
             # No other project keeps a scale: the head itself predicts in the units of the data.
             opened = opened.rescaled((0.0,), (1.0,))
             params = jax.device_get(opened.params)
-        measured = {}
-        if opened.step is not None:
-            measured = model_card.results(reference, opened.step)
         card = functools.partial(
-            model_card.text, opened, kind, license_id=license_id, measured=measured
+            model_card.text,
+            opened,
+            kind,
+            license_id=license_id,
+            measured={} if differs else measured,
         )
         unsaid += weights.save(params, opened.spec, kind, output, dtype, origin, card, projection)
-        if (output / model_card.NAME).is_file() and license_id is None:
+        card_written = (output / model_card.NAME).is_file()
+        if card_written and differs:
+            unsaid += (f"{model_card.NAME}: leaves out the run's results, of other options",)
+        if card_written and license_id is None:
             unsaid += (f"{model_card.NAME}: names no license; --license=ID does",)
         if opened.temperature is not None:
             unsaid += (
@@ -100,6 +108,15 @@ def convert(
             )
     source = ", ".join(filter(None, (opened.kind, opened.selection)))
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
+
+
+def _is_as_measured(opened: loaded_model.LoadedModel, reference: str | os.PathLike[str]) -> bool:
+    """Whether a run is opened with the model, loss and preprocessing of its own results."""
+    _, _, record = loading.find_checkpoint(storage.as_path(reference), opened.step)
+    own, asked = run_config.config_from_values(record["config"], {}), opened.config
+    if any(key.startswith(("model.", "loss.")) for key in config.differences(own, asked)):
+        return False
+    return exporting.preprocessing(own.data) == exporting.preprocessing(asked.data)
 
 
 def _left_behind(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
