@@ -83,8 +83,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         if name in (V2, V3)
         else f"{EPOCHS[name]} epochs",
         "optimizer.weight_decay_end": 0.4,
-        # The authors decay all but biases and vectors: these two are neither.
-        "optimizer.groups": {"cls": {"decay": 1.0}, "position/table": {"decay": 1.0}},
         "checkpoint.every": "5000 steps",
         "evaluation.every": None,
     }
@@ -96,7 +94,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         }
     if name in (IBOT, V2, V3):
         changes["objective.patch_loss"] = 1.0
-        changes["optimizer.groups"] |= {"objective/mask_token": {"decay": 1.0}}
     if name == IBOT:
         changes |= {
             "objective.prototypes": 8192,
@@ -121,9 +118,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "schedule.warmup": f"{10 * V2_STEPS} steps",
             "train.clip_by": "global",
         }
-        changes["optimizer.groups"] |= {"embedding": {"lr": 0.2}}
     if name == V3:
-        del changes["optimizer.groups"]["position/table"], changes["model.position_resize"]
+        del changes["model.position_resize"]
         changes |= {
             "model.position": "none",
             "model.rotary": 100.0,
@@ -131,7 +127,15 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "objective.patch_head": True,
             "objective.norm_last_layer": False,
         }
-    return catalog.derive(None, changes)
+    # The authors decay all but biases and vectors: these tokens and positions are neither.
+    groups: dict[str, Any] = {"cls": {"decay": 1.0}}
+    if name in (V2, V3):
+        groups["embedding"] = {"lr": 0.2}
+    if name in (IBOT, V2, V3):
+        groups["objective/mask_token"] = {"decay": 1.0}
+    if name != V3:
+        groups["position/table"] = {"decay": 1.0}
+    return catalog.derive(None, changes | {"optimizer.groups": groups})
 
 
 def about(name: str) -> catalog.About:
