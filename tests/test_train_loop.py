@@ -118,7 +118,8 @@ class Run:
         files = self.metrics
         session = runs.session(None, stop=self.stop, phases=self.phases, progress=self.progress)
         trainer = types.SimpleNamespace(
-            cfg=self.cfg, durations=self.durations, examples=200, flops_per_image=1.0,
+            cfg=self.cfg, durations=self.durations, examples=200, flops_at=lambda step: 1.0,
+            steps_left=lambda step: self.durations.steps - step,
             put=lambda batch: batch, eval_params=lambda state: self.parameters(state),
             objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
         )  # fmt: skip

@@ -99,7 +99,7 @@ def test_throughput_is_of_training_alone(monkeypatch):
     phases = types.SimpleNamespace(seconds={"data": 7.0})
     session = runs.session(None, phases=phases, progress=progress.Progress(active=False))
     trainer = types.SimpleNamespace(
-        cfg=cfg, examples=200, flops_per_image=1.0,
+        cfg=cfg, examples=200, flops_at=lambda step: 1.0, steps_left=lambda step: 9.0,
         durations=durations.Durations(steps=3, warmup=0, cooldown=0, evaluate=None, save=None),
         objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
     )  # fmt: skip
@@ -134,7 +134,7 @@ def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
     session = runs.session(None, phases=phases, progress=display)
     trainer = types.SimpleNamespace(
         cfg=runs.configure(checkpoint={"best": "top1"}, logging={"every": 100}), examples=200,
-        flops_per_image=1.0,
+        flops_at=lambda step: 1.0, steps_left=lambda step: 9.0,
         durations=durations.Durations(
             steps=1000, warmup=0, cooldown=0, evaluate=None, save=None, first=True
         ),
@@ -151,7 +151,7 @@ def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
 def test_what_an_objective_warns_of_is_said_once_until_it_is_over(caplog):
     answers = {1.0: None, 0.1: ("images are alike", False), 0.0: ("all are one", True)}
     trainer = types.SimpleNamespace(
-        cfg=runs.configure(), examples=200, flops_per_image=1.0, durations=None,
+        cfg=runs.configure(), examples=200, flops_at=lambda step: 1.0, durations=None,
         objective=types.SimpleNamespace(
             shown=(), measures=("std",), warning=lambda found: answers[found["std"]]
         ),
@@ -192,7 +192,10 @@ def test_counts_are_written_but_not_shown():
     shown = types.SimpleNamespace(say=said.append)
     session = runs.session(None, phases=phases, progress=shown)
     trainer = types.SimpleNamespace(
-        cfg=runs.configure(), flops_per_image=1.0, durations=types.SimpleNamespace(steps=9)
+        cfg=runs.configure(),
+        flops_at=lambda step: 1.0,
+        steps_left=lambda step: 9.0,
+        durations=types.SimpleNamespace(steps=9),
     )
     log = run_log.RunLog(trainer, session, files := Files())
     role = types.SimpleNamespace(name="test", split="test[:9]")

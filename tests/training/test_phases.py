@@ -60,6 +60,14 @@ def test_costs_are_the_mean_over_the_run():
     costs = {size: built(image_size=size).flops_per_image for size in ((4, 4), (4, 8), (8, 8))}
     expected = 0.3 * costs[4, 4] + 0.2 * costs[4, 8] + 0.5 * costs[8, 8]
     np.testing.assert_allclose(trainer.flops_per_image, expected, rtol=1e-12)
+    small, flat, last = costs.values()
+    assert [trainer.flops_at(step) for step in (1, 3, 4, 5, 6, 10)] == [
+        small, small, flat, flat, last, last
+    ]  # fmt: skip
+    left = [(1, (2 * small + 2 * flat + 5 * last) / small), (4, (flat + 5 * last) / flat), (9, 1)]
+    for step, equal in left:
+        np.testing.assert_allclose(trainer.steps_left(step), equal, rtol=1e-12)
+    assert [built().steps_left(step) for step in (1, 10)] == [9, 0]
     shapes = [views[0].shape for views, _ in trainer.objective.variants]
     assert shapes == [(8, 8, 3), (4, 8, 3), (4, 4, 3)]
     assert trainer.batch_shapes["image"].shape == (BATCH, 8, 8, 3)

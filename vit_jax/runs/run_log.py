@@ -48,8 +48,7 @@ class RunLog:
         self._trainer, self._session, self._files = trainer, session, files
         self._cfg, self._durations = trainer.cfg, trainer.durations
         self._progress, self._phases = session.progress, session.phases
-        self._flops = trainer.flops_per_image
-        if self._flops is None:
+        if trainer.flops_at(1) is None:
             name = self._cfg.model.architecture
             logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", name)
         self._pending: tuple[int, Mapping[str, jax.Array], np.ndarray] | None = None
@@ -106,13 +105,13 @@ class RunLog:
             return
         rows, steps = self._cfg.train.batch_size, self._timer.steps
         rate, waiting = self._timer.lap() if logged else self._timer.now()
-        speed = Speed.measured(rate * rows, waiting, self._flops)
+        speed = Speed.measured(rate * rows, waiting, self._trainer.flops_at(step))
         loss, epoch = float(metrics["loss"]), step * rows / self._trainer.examples
         if logged:
             self._write(step, metrics, {"train/epoch": epoch, **speed.metrics()}, ids)
         fields = [Field(4, f"epoch {epoch:.1f}"), Field(0, f"loss {loss:.4f}")]
         if logged or steps > 1:  # the first step alone would measure the startup
-            fields += speed.fields((self._durations.steps - step) * rows)
+            fields += speed.fields(self._trainer.steps_left(step) * rows)
         fields += [
             Field(3, f"{name.replace('_', ' ')} {float(metrics[name]):.3g}")
             for name in self._trainer.objective.shown

@@ -142,6 +142,24 @@ class Trainer:
         return self.objective.flops(self.trainable.passes())
 
     @functools.cached_property
+    def flops_by_phase(self) -> list[tuple[int, float | None]]:
+        """The same until each step at which the size of the views changes, and the last step."""
+        return self.objective.flops_by_phase(self.trainable.passes())
+
+    def flops_at(self, step: int) -> float | None:
+        """FLOPs of training on one image in the step that ends at `step`; None: not counted."""
+        return next(flops for end, flops in self.flops_by_phase if step <= end)
+
+    def steps_left(self, step: int) -> float:
+        """The steps after `step`, in steps of as many FLOPs as that one."""
+        one, left = self.flops_at(step), 0.0
+        for end, flops in self.flops_by_phase:
+            if step < end:
+                left += (end - step) * (flops / one if flops and one else 1)
+                step = end
+        return left
+
+    @functools.cached_property
     def _rows(self) -> np.ndarray:
         return sharding.host_rows(self.mesh, self.cfg.train.batch_size)
 

@@ -6,7 +6,7 @@ gets the outputs of the global batch, however many devices and microbatches ther
 microbatches are computed twice, once to see them all, and once to pass the gradient on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
@@ -195,18 +195,35 @@ class Objective:
         return state
 
     def flops(self, passes: float) -> float | None:
-        """FLOPs of training on one image, all views; None: not counted.
+        """FLOPs of training on one image, all views, the mean over the run; None: not counted.
 
         The matrices of `init` count as multiplied once for each view.
 
         Args:
           passes: of training the model, as multiples of its forward pass.
         """
-        views = [(self.forward_flops(v), share) for group, share in self.variants for v in group]
+        counts = [(self._flops(group, passes), share) for group, share in self.variants]
+        known = [flops * share for flops, share in counts if flops is not None]
+        return None if len(known) < len(counts) else sum(known)
+
+    def flops_by_phase(self, passes: float) -> list[tuple[int, float | None]]:
+        """The step at which each phase of `data.phases` and the run end, and the FLOPs until it."""
+        first, *others = self.views
+        if not first.phases:
+            return [(self.durations.steps, self.flops(passes))]
+        ends = [*(end for end, _ in first.phases), self.durations.steps]
+        views = (first.at(self.cfg.seed, end - 1) for end in ends)
+        return [
+            (end, self._flops((view, *others), passes))
+            for end, view in zip(ends, views, strict=True)
+        ]
+
+    def _flops(self, views: Sequence[View], passes: float) -> float | None:
+        forward = [self.forward_flops(view) for view in views]
         # Three passes (forward, and two backward), two FLOPs for a multiply-accumulate.
-        own = 3 * 2 * self.own_matrices * sum(view.number for view in self.views)
-        known = [flops * share for flops, share in views if flops is not None]
-        return None if len(known) < len(views) else passes * sum(known) + own
+        own = 3 * 2 * self.own_matrices * sum(view.number for view in views)
+        known = [flops for flops in forward if flops is not None]
+        return None if len(known) < len(forward) else passes * sum(known) + own
 
     def forward_flops(self, view: View) -> int | None:
         """FLOPs of the model's forward pass of a group of views; None: not counted."""
