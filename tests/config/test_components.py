@@ -3,6 +3,8 @@
 import errno
 import importlib
 import sys
+from collections.abc import Sequence
+from typing import Literal
 
 import chex
 import jax
@@ -63,6 +65,55 @@ def test_arguments_of_a_plug_in_are_those_of_its_signature(forgotten):
     vit_jax.register("model", "wide")(lambda width=3: None)
     with pytest.raises(config.ConfigError, match="its argument width is an option of every model"):
         config.build({"model": {"architecture": "wide"}})
+
+
+def test_lists_and_choices_of_a_plug_in_have_their_type(forgotten):
+    """One value is a list of one, where the signature has a list."""
+
+    @vit_jax.register("loss", "listed")
+    def listed(
+        names: list[str] = ["a"],  # noqa: B006
+        rates: Sequence[float] | None = None,
+        size: tuple[int, int] = (1, 1),
+        mode: Literal["mean", "sum"] = "mean",
+        sides=(1, 2),
+        whole: list = [],  # noqa: B006
+        seed: int = None,  # noqa: RUF013
+    ):
+        pass
+
+    def build(key, value):
+        return getattr(
+            config.build(
+                config.override({"loss": {"name": "listed"}}, {f"loss.{key}": value})
+            ).loss,
+            key,
+        )
+
+    for key, value, made in (
+        ("names", "abc", ("abc",)),
+        ("names", "1,b", ("1", "b")),
+        ("names", ["b", "c"], ("b", "c")),
+        ("rates", "1", (1.0,)),
+        ("rates", "none", None),
+        ("size", "3x4", (3, 4)),
+        ("mode", "sum", "sum"),
+        ("sides", "3", (3,)),
+        ("sides", 3, (3,)),
+        ("whole", "exact", ("exact",)),
+        ("seed", "none", None),
+        ("seed", "3", 3),
+    ):
+        assert build(key, value) == made
+    for key, value, line in (
+        ("rates", "1,b", "loss.rates=1,b: must be numbers, such as 0.3,0.6, or none"),
+        ("size", "1,2,3", "loss.size=1,2,3: must be two whole numbers"),
+        ("size", "x", "loss.size=x: must be two whole numbers"),
+        ("mode", "men", "loss.mode=men: no such choice; did you mean mean"),
+        ("seed", "x", "loss.seed=x: must be a whole number, or none"),
+    ):
+        with pytest.raises(config.ConfigError, match=line):
+            build(key, value)
 
 
 def test_no_annotation_of_a_section_made_at_run_time_is_compiled(forgotten, monkeypatch):

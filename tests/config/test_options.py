@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import pathlib
 import pickle
 
 import ml_collections
+import numpy as np
 import pytest
 
 from vit_jax import cli, config
@@ -119,6 +121,33 @@ def test_a_value_and_its_text_are_equal():
     typed = {"optimizer.lr": 3e-4, "model.patch_size": (4, 4), "evaluation.every": None}
     texts = {key: config.show(value) for key, value in typed.items()}
     assert build(typed) == build(texts)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "plain"),
+    [
+        ("train.batch_size", np.int64(8), 8),
+        ("optimizer.lr", np.float32(0.5), 0.5),
+        ("data.flip", np.bool_(True), True),
+        ("data.image_size", np.array([8, 16]), (8, 16)),
+        ("data.image_size", (np.int32(8), np.int32(16)), (8, 16)),
+        ("data.crop_area", np.array([0.25, 1.0]), (0.25, 1.0)),
+        ("data.examples", pathlib.Path("a b/c,d"), "a b/c,d"),
+    ],
+)
+def test_values_of_numpy_and_paths_are_plain(key, value, plain):
+    kept = config.get(build({key: value}), key)
+    assert kept == plain
+    assert type(kept) is type(plain)
+
+
+def test_a_section_is_not_replaced_whole():
+    for given in ({"lr": 3e-4}, ml_collections.ConfigDict({"lr": 3e-4})):
+        with pytest.raises(config.ConfigError) as caught:
+            config.override({"optimizer": {"weight_decay": 0.1}}, {"optimizer": given})
+        assert str(caught.value) == (
+            "optimizer: is a section; set its options one by one: optimizer.lr"
+        )
 
 
 @pytest.mark.parametrize(

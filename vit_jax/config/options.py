@@ -13,6 +13,8 @@ import inspect
 import json
 import math
 import operator
+import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,8 +195,8 @@ def _from_signature(base: type[Section], name: str, component: Callable[..., Any
         elif isinstance(default, list):
             default = tuple(default)
         if argument not in fields(base):
-            hint = parameter.annotation if _is_known(parameter.annotation) else Any
-            made.append((argument, hint, option(default, f"Argument of {name}.")))
+            hint, choices = _argument_type(parameter.annotation, parameter.default)
+            made.append((argument, hint, option(default, f"Argument of {name}.", choices=choices)))
 
     def reduce(section: Section) -> Any:
         # The class has no name to import; unpickling the component imports its plug-in.
@@ -214,10 +216,29 @@ def _restored(component: Callable[..., Any], base: type[Section], options: Any) 
     return base(**options)
 
 
+def _argument_type(annotation: Any, default: object) -> tuple[Any, tuple[Any, ...]]:
+    """The option type of an argument, and its choices; Any where options have no such type.
+
+    Lists and sequences become tuples; a default of None makes an argument optional.
+    """
+    inner, optional = _optional(annotation)
+    origin, members = typing.get_origin(inner), typing.get_args(inner)
+    choices: tuple[Any, ...] = ()
+    if origin is typing.Literal and len({type(one) for one in members}) == 1:
+        inner, choices = type(members[0]), members
+    elif origin in (list, Sequence) and members[0] in SCALARS:
+        inner = tuple[members[0], ...]
+    elif inner in (list, tuple) or (isinstance(default, list | tuple) and not _is_known(inner)):
+        inner = tuple[Any, ...]
+    if not _is_known(inner):
+        return Any, ()
+    return (inner | None if optional or default is None else inner), choices
+
+
 def _is_known(hint: Any) -> bool:
-    """Whether options support an argument's type; other arguments take any plain value."""
-    inner, _ = _optional(hint)
-    return inner in SCALARS or any(inner == tuple[one, ...] for one in SCALARS)
+    """Whether options have values of a type, so that others are errors."""
+    pairs = (tuple[int, int], tuple[float, float])
+    return hint in (*SCALARS, *pairs, *(tuple[one, ...] for one in (*SCALARS, Any)))
 
 
 @functools.cache
@@ -266,7 +287,7 @@ def override(
     Naming another component drops the arguments of the one before. In a list of sections,
     `logging.loggers.wandb.project` is an option of the one called wandb, added where it is missing.
 
-    Raises ConfigError for a member of a list that is there twice.
+    Raises ConfigError for a member of a list that is there twice, or a section as a whole.
     """
     result = _plain(values)
     choosers = {
@@ -280,6 +301,10 @@ def override(
         value = assignments[key]
         node, cls = result, schema
         *path, leaf = key.split(".")
+        if key in fields(schema) and _is_section(fields(schema)[key][1]) and _has_items(value):
+            # Replaced whole, a section would lose the options that are not in `value`.
+            inner = next(iter(value), next(iter(fields(fields(schema)[key][1]))))
+            raise ConfigError(f"{key}: is a section; set its options one by one: {key}.{inner}")
         for part in path:
             hint = fields(cls)[part][1] if cls and part in fields(cls) else None
             if listed := _listed(hint):
@@ -438,8 +463,16 @@ def _parse(schema: type, key: str, value: Any, field: Field, hint: Any) -> Any:
     return result
 
 
+def native(value: Any) -> Any:
+    """A path as its text, a scalar or array of numpy as a number or list; others as they are."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _converted(value: Any, hint: Any) -> Any:
     """Raises ValueError, KeyError or OverflowError for a value that its type cannot hold."""
+    value = native(value)
     inner, optional = _optional(hint)
     is_text = isinstance(value, Text)
     if optional and (value is None or (is_text and value.lower() == "none")):
@@ -451,9 +484,9 @@ def _converted(value: Any, hint: Any) -> Any:
     if typing.get_origin(inner) is tuple:
         member, last = typing.get_args(inner)
         if is_text:
-            text = value if member is str else value.replace("x", ",")
+            text = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", value) if member in (int, float) else value
             value = [Text(word) for word in _words(text)]
-        elif member in (int, str) and isinstance(value, member):
+        elif isinstance(value, SCALARS if member is Any else member) and member is not float:
             value = [value]
         elif member is str and isinstance(value, Mapping):  # weights by class, from Python
             value = [f"{name}:{number}" for name, number in value.items()]
