@@ -29,11 +29,11 @@ def list_configs(pattern: str | None = None) -> list[str]:
     return [name for name in catalog.names() if fnmatch.fnmatchcase(name, pattern or "*")]
 
 
-def get_config(name: str, overrides: Overrides = None) -> config.Config:
+def get_config(name: str | os.PathLike[str], overrides: Overrides = None) -> config.Config:
     """A frozen, complete config: defaults, sizes and overrides filled in.
 
     Args:
-      name: a config name, or `FILE.py:NAME`.
+      name: a config name, `FILE.py` or `FILE.py:NAME`.
       overrides: options by dotted name, as values or as texts of the command line.
 
     Where `init_from` is set, options that belong to those weights are taken from them. Raises
@@ -45,7 +45,7 @@ def get_config(name: str, overrides: Overrides = None) -> config.Config:
         0.0003
     """
     given = overrides or {}
-    cfg = run_config.resolve(name, given)
+    cfg = run_config.resolve(os.fspath(name), given)
     if cfg.init_from is None:
         return cfg
     from vit_jax.runs import directory
@@ -54,18 +54,18 @@ def get_config(name: str, overrides: Overrides = None) -> config.Config:
 
 
 def train(
-    name_or_config: str | config.Config | None,
+    name_or_config: str | os.PathLike[str] | config.Config | None,
     workdir: str | os.PathLike[str] | None = None,
     overrides: Overrides = None,
     *,
     smoke: bool = False,
     profile: tuple[int, int] | None = None,
-    accept: Collection[str] = (),
+    accept: Collection[str] | str = (),
 ) -> "Outcome":
     """Trains to the end in a run directory, or resumes the run it holds.
 
     Args:
-      name_or_config: a config name, a Config, or None to resume.
+      name_or_config: a config name or file, a Config, or None to resume.
       workdir: the run directory; by default, runs/NAME of a config name.
       overrides: options by dotted name, as in `get_config`.
       smoke: two steps of a tiny copy on random pixels, in runs/smoke/NAME; needs a name.
@@ -79,6 +79,7 @@ def train(
         >>> vit_jax.train("digits", smoke=True).steps
         2
     """
+    accept = (accept,) if isinstance(accept, str) else accept
     cfg, given, folder = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
     with progress.doing("loading libraries"):
         # Only now: a mistake in the config is reported before jax is imported, which is slow.
@@ -89,11 +90,11 @@ def train(
 
 
 def preview(
-    name_or_config: str | config.Config | None,
+    name_or_config: str | os.PathLike[str] | config.Config | None,
     workdir: str | os.PathLike[str] | None = None,
     overrides: Overrides = None,
     *,
-    accept: Collection[str] = (),
+    accept: Collection[str] | str = (),
 ) -> list[tuple[str, str]]:
     """Describes a run before `train` starts it, as (label, text) pairs; writes nothing.
 
@@ -104,6 +105,7 @@ def preview(
         >>> dict(vit_jax.preview("digits", "runs/new"))["training"]
         'train: 1,437 images of 10 classes'
     """
+    accept = (accept,) if isinstance(accept, str) else accept
     cfg, given, folder = _start(name_or_config, workdir, dict(overrides or {}), smoke=False)
     with progress.doing("loading libraries"):
         from vit_jax.runs import directory
@@ -112,7 +114,7 @@ def preview(
 
 
 def _start(
-    name_or_config: str | config.Config | None,
+    name_or_config: str | os.PathLike[str] | config.Config | None,
     workdir: str | os.PathLike[str] | None,
     given: dict[str, Any],
     *,
@@ -120,8 +122,8 @@ def _start(
 ) -> tuple[config.Config | None, dict[str, Any], pathlib.Path]:
     """The complete config, the options that the user has set, and the run directory."""
     directory = None if workdir is None else storage.given_path("workdir", workdir)
-    if isinstance(name_or_config, str):
-        cfg, directory = run_config.start(name_or_config, given, directory, tiny=smoke)
+    if isinstance(name_or_config, str | os.PathLike):
+        cfg, directory = run_config.start(os.fspath(name_or_config), given, directory, tiny=smoke)
         return cfg, given, directory
     if smoke:
         raise config.ConfigError("smoke=True: needs the name of a config")

@@ -18,6 +18,7 @@ from vit_jax.data import decoding
 from vit_jax.inference import conversion, embedding, loading, prediction
 from vit_jax.runtime import backend
 from vit_jax.training import build
+from vit_jax.utils.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONS = {
@@ -131,6 +132,26 @@ def test_a_config_trains_like_its_name(run, tmp_path):
     assert runs.digests(tmp_path / "run") == runs.digests(run)
     with pytest.raises(config.ConfigError, match="holds another run"):
         vit_jax.train(cfg, tmp_path / "run", {"seed": 1})
+
+
+def test_a_path_and_a_number_of_numpy_mean_what_their_texts_do(run, tmp_path):
+    body = (
+        "from vit_jax.config import catalog\ndef get_config(): return catalog.derive('digits', {})"
+    )
+    (tmp_path / "mine.py").write_text(body)
+    assert vit_jax.get_config(tmp_path / "mine.py") == vit_jax.get_config(f"{tmp_path}/mine.py")
+    assert dict(vit_jax.preview(tmp_path / "mine.py", tmp_path / "r"))["config"] == "mine"
+    for step in (2, "2", np.int64(2)):
+        assert loading.find_checkpoint(run, step)[1] == 2
+    with pytest.raises(UserError, match="no sound checkpoint of step 3; choose steps 2"):
+        loading.find_checkpoint(run, "3")
+
+
+def test_one_part_is_accepted_by_its_name(run):
+    changed = {"optimizer.lr": 0.5}
+    assert vit_jax.preview(None, run, changed, accept="config")
+    with pytest.raises(UserError, match="^--accept=konfig: must be among"):
+        vit_jax.preview(None, run, changed, accept="konfig")
 
 
 @pytest.mark.parametrize(

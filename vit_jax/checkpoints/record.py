@@ -337,8 +337,9 @@ def choose_step(commits: Mapping[int, Commit], at: int | str | None = None) -> t
     if at == BEST and top is None:
         raise CheckpointError(f"no checkpoint has {metric}")
     usual = newest if top is None else top
-    step = {None: usual, BEST: usual, NEWEST: newest}.get(at, at)
-    if not isinstance(step, int) or step not in commits:
+    named = {None: usual, BEST: usual, NEWEST: newest}
+    step = named[at] if at in named else int(str(at)) if str(at).isdecimal() else None
+    if step is None or step not in commits:
         raise CheckpointError(f"no sound checkpoint of step {at}")
     words = [f"step {step:,}"]
     if step == top:

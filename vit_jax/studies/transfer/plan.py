@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -136,6 +137,10 @@ def create_plan(
 
     Reads at most the metadata of the initial weights. Raises ConfigError.
     """
+    rates = [float(rate) for rate in rates]  # Python's numbers, which JSON holds
+    seeds, choose_seeds = (
+        [operator.index(seed) for seed in given] for given in (seeds, choose_seeds)
+    )
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
     values = catalog.load_values(reference)
@@ -200,10 +205,14 @@ def create_plan(
 
 def _texts(key: str, values: Sequence[Any]) -> tuple[str, ...]:
     """Values to try, as on the command line; raises ConfigError for one alone."""
+    values = config.native(values)
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise ConfigError(f"--try={key}={config.show(values)}: must be a list of values")
     # repr: `show` rounds to six digits.
-    return tuple(repr(one) if isinstance(one, float) else config.show(one) for one in values)
+    return tuple(
+        repr(one) if isinstance(one, float) else config.show(one)
+        for one in map(config.native, values)
+    )
 
 
 def _combinations(

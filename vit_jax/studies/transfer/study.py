@@ -36,7 +36,7 @@ class Failed(config.UserError):
 
 
 def transfer(
-    name_or_plan: str | TransferPlan,
+    name_or_plan: str | os.PathLike[str] | TransferPlan,
     workdir: str | os.PathLike[str],
     overrides: Mapping[str, Any] | None = None,
     *,
@@ -71,7 +71,7 @@ def transfer(
         vit_jax.utils.errors.ConfigError: transfer: digits names no learning rates to try; set \
 --rates=0.003,0.01,0.03
     """
-    plan = name_or_plan
+    plan = os.fspath(name_or_plan) if isinstance(name_or_plan, os.PathLike) else name_or_plan
     if isinstance(plan, str):
         plan = create_plan(
             plan,
