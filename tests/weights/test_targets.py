@@ -387,7 +387,7 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
         ({"patch_norm": True}, "timm", "w",
          "model.patch_norm=true: timm has no equivalent with model.norm=layer"),
         ({"rotary": 10.0, "rotary_learned": True, "rotary_span": "max"}, "timm", "w",
-         "model.rotary_span=max: not stored in timm's form, which reads back as patches"),
+         "model.biasless=(): timm's DINOv3 has no equivalent"),
         ({"pooling": "map", "pooling_heads": 1}, "timm", "w",
          "model.pooling_heads=1: not stored in timm's form, which reads back as none"),
         ({"position_place": "layers"}, "timm", "w",
