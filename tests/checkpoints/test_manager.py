@@ -297,7 +297,7 @@ def test_find(make, directory, tmp_path):
     with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
         record.find_step(tmp_path / "nowhere")
     put(saver, 1)
-    with pytest.raises(manager.CheckpointError, match="no checkpoint has top1; choose steps 1"):
+    with pytest.raises(manager.CheckpointError, match="no checkpoint has top1; choose step 1"):
         record.find_step(where, "best")
     put(saver, 2, {"top1": 0.9})
     put(saver, 3, {"top1": 0.1})

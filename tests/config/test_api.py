@@ -143,7 +143,7 @@ def test_a_path_and_a_number_of_numpy_mean_what_their_texts_do(run, tmp_path):
     assert dict(vit_jax.preview(tmp_path / "mine.py", tmp_path / "r"))["config"] == "mine"
     for step in (2, "2", np.int64(2)):
         assert loading.find_checkpoint(run, step)[1] == 2
-    with pytest.raises(UserError, match="no sound checkpoint of step 3; choose steps 2"):
+    with pytest.raises(UserError, match="no sound checkpoint of step 3; choose step 2"):
         loading.find_checkpoint(run, "3")
 
 

@@ -59,12 +59,16 @@ def test_patterns_take_parameters_and_layers(text, taken):
         ({"optimizer.groups.head.lr": "-1"}, "optimizer.groups.head.lr=-1: must be at least 0"),
         ({"optimizer.groups.head.lrr": "2"}, "did you mean optimizer.groups.head.lr?"),
         ({"optimizer.groups.hed.lr": "2"}, "optimizer.groups=hed: matches no parameter; close: he"),
+        ({"optimizer.weight_decay": "0", "optimizer.groups.head.decay": "2"},
+         "optimizer.groups.head.decay=2: is a factor on optimizer.weight_decay=0; set that"),
+        ({"optimizer.name": "lamb", "optimizer.weight_decay": "1",
+          "optimizer.groups.head.decay": "1"}, "ratio, but optimizer.groups.head.decay decays"),
         ({"optimizer.head_first": "3", "optimizer.freeze": "head"}, "the head is frozen; set 0"),
         ({"lora.rank": "2", "lora.where": "*norm*"}, "lora.where=*norm*: matches no parameter"),
         ({"lora.rank": "2", "lora.where": "encoder[1]"}, "adapters are for all layers"),
         ({"lora.alpha": "2"}, "lora.alpha=2: lora.rank=none does not read it"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_one_line(options, message):
     model = {f"model.{key}": str(value) for key, value in SIZES.items()}
     data = {"data.image_size": "8", "data.channels": "1"}

@@ -380,7 +380,7 @@ def _files(path: epath.Path) -> Iterator[epath.Path]:
 
 
 def _list_steps(commits: Mapping[int, Commit]) -> str:
-    return "steps " + ", ".join(str(step) for step in sorted(commits))
+    return f"step{'s' * (len(commits) > 1)} {', '.join(map(str, sorted(commits)))}"
 
 
 def _only_ours(path: epath.Path) -> bool:

@@ -117,8 +117,20 @@ def check_options(cfg: config.Config) -> None:
         _check_masked(cfg, cfg.masked)
     if cfg.mae is not None:
         _check_mae(cfg, cfg.mae)
-    if cfg.optimizer.name == "lamb" and (scheduled or cfg.dino is not None):
-        key = "optimizer.weight_decay_end" if scheduled else f"objective.name={cfg.objective.name}"
+    decays = {
+        f"optimizer.groups.{group.pattern}.decay": group.decay
+        for group in cfg.optimizer.groups
+        if group.decay is not None
+    }
+    if not cfg.optimizer.weight_decay and not scheduled:
+        for key in filter(decays.get, decays):
+            raise ConfigError(
+                f"{key}={decays[key]:g}: is a factor on optimizer.weight_decay=0; set that, or "
+                "leave this out"
+            )
+    if cfg.optimizer.name == "lamb" and (scheduled or decays or cfg.dino is not None):
+        apart = ["optimizer.weight_decay_end"] if scheduled else list(decays)
+        key = apart[0] if apart else f"objective.name={cfg.objective.name}"
         raise ConfigError(
             f"optimizer.name=lamb: has weight decay in its trust ratio, but {key} decays "
             "parameters apart from it; set adam"

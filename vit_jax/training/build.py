@@ -269,6 +269,8 @@ def create_model(cfg: config.Config, platform: str | None = None) -> models.Clas
       cfg: a complete config, such as that of `get_config`; `model.num_classes` must be set.
       platform: which `model.dtype=auto` is for; by default, that of this process.
 
+    Raises ConfigError.
+
     Examples:
         >>> import jax
         >>> import vit_jax
@@ -278,6 +280,8 @@ def create_model(cfg: config.Config, platform: str | None = None) -> models.Clas
         >>> logits.shape
         (1, 10)
     """
+    if not isinstance(cfg, config.Config):
+        raise config.ConfigError(f"create_model: takes a config, such as get_config({cfg!r})")
     dtype = cfg.model.dtype
     # Most CPUs have no arithmetic in bfloat16: they convert before and after every operation.
     if dtype == "auto":
