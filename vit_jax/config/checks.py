@@ -122,15 +122,15 @@ def check_options(cfg: config.Config) -> None:
         for group in cfg.optimizer.groups
         if group.decay is not None
     }
-    if not cfg.optimizer.weight_decay and not scheduled:
-        for key in filter(decays.get, decays):
-            raise ConfigError(
-                f"{key}={decays[key]:g}: is a factor on optimizer.weight_decay=0; set that, or "
-                "leave this out"
-            )
+    without_effect = [f"{key}={decay:g}" for key, decay in decays.items() if decay]
+    if without_effect and not cfg.optimizer.weight_decay and not scheduled:
+        raise ConfigError(
+            f"{without_effect[0]}: is a factor on optimizer.weight_decay=0; set that, or leave "
+            "this out"
+        )
     if cfg.optimizer.name == "lamb" and (scheduled or decays or cfg.dino is not None):
-        apart = ["optimizer.weight_decay_end"] if scheduled else list(decays)
-        key = apart[0] if apart else f"objective.name={cfg.objective.name}"
+        key = "optimizer.weight_decay_end" if scheduled else next(iter(decays), None)
+        key = key or f"objective.name={cfg.objective.name}"
         raise ConfigError(
             f"optimizer.name=lamb: has weight decay in its trust ratio, but {key} decays "
             "parameters apart from it; set adam"
