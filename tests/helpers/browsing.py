@@ -89,4 +89,4 @@ def browse(tmp_path, address, *flags):
         title = html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1])
         if title.startswith("["):  # no longer the page's own
             return json.loads(title)
-    raise AssertionError(f"{address}: the script did not come to its end")
+    raise AssertionError(f"{address}: the script did not finish")

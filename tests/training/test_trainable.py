@@ -334,7 +334,7 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     for name, leaf in tree_utils.flatten(loading.load(adapter, larger).params).items():
         np.testing.assert_array_equal(leaf, of_run[name], err_msg=name)
     assert of_run["position/table"].shape != arrays["position/table"].shape
-    said = "vit_jax: data.image_size=16,16: an adapter is of its run's size; set it where"
+    said = "vit_jax: data.image_size=16,16: an adapter keeps the image size of its run; set this"
     capsys.readouterr()
     size = "--config.data.image_size=16,16"
     assert cli.main([*line, "--to=adapter", f"--output={tmp_path / 'none'}", size]) == 2

@@ -143,8 +143,8 @@ def _save_adapter(
         raise config.ConfigError(f"--to={kind}: {reference} is not a run; only a run has a base")
     if (size := overrides.get("data.image_size")) is not None:
         raise config.ConfigError(
-            f"data.image_size={config.show(size)}: an adapter is of its run's size; set it where "
-            "the adapter is loaded"
+            f"data.image_size={config.show(size)}: an adapter keeps the image size of its run; "
+            "set this when you load the adapter"
         )
     directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
     cfg = run_config.config_from_values(record["config"], overrides)
