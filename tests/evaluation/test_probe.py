@@ -67,6 +67,24 @@ def test_a_fifth_of_each_class_is_held_out():
     np.testing.assert_array_equal(parts, probe.fifths(labels))
 
 
+def test_of_a_small_class_one_image_is_held_out():
+    labels = np.repeat([0, 1, 2, 5], [10, 4, 2, 1])
+    held_out = probe.held_out_images(labels)
+    assert np.unique(labels[held_out], return_counts=True)[1].tolist() == [2, 1, 1]
+    assert not held_out[-1]  # without its only image, a class could not be learned
+
+
+def test_of_single_images_none_is_held_out(caplog):
+    """The head is then that of the largest l2, which is said."""
+    x = np.eye(3, dtype=np.float32)
+    mesh = sharding.create_mesh(1, jax.devices()[:1])
+    head, l2 = probe.learn(x, np.arange(3), 3, mesh, stop=lambda: False)
+    assert l2 == probe.STRENGTHS[0]
+    scores = ((x - head.mean) / head.scale) @ head.weights + head.bias
+    assert scores.argmax(axis=1).tolist() == [0, 1, 2]
+    assert "no class has two training images" in caplog.text
+
+
 def test_the_largest_of_equal_strengths_and_stopping(digits, monkeypatch):
     x, y = digits
     monkeypatch.setattr(probe, "minimize", lambda head, *_: head)

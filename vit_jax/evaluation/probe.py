@@ -4,8 +4,8 @@ The paper gives no recipe; this one is ours. Features are standardized by the tr
 mean cross-entropy plus l2 / 2 times the squared weights, not the biases, is minimized by L-BFGS on
 all images at once; for each l2 of STRENGTHS in turn, from the solution of the one before, on four
 fifths of the images of every class. The l2 that is best on the other fifth is that of the final
-head, trained on all of them and measured on test images once. Only the choice of the fifth is
-random, by a fixed seed.
+head, trained on all of them and measured on test images once. Of a class with two to four images,
+one is held out. Only the choice of the fifth is random, by a fixed seed.
 
 Features are sharded over the devices, N x D x 4 bytes; scores exist for BLOCK images at a time.
 """
@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax.evaluation import fewshot
 from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.evaluation.fewshot import Linear
+from vit_jax.runtime import logs
 from vit_jax.training import sharding
 
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -50,10 +51,16 @@ def learn(
     """The head for features (N, D) and labels (N,), and its l2; None if `stop()` turned true."""
     mean, scale = fewshot.moments(x)
     values = _blocks(((x - mean) / scale).astype(np.float32), mesh, fill=0)
-    held_out = fifths(y) == PARTS - 1
+    held_out, strengths = held_out_images(y), STRENGTHS
+    judged = held_out
+    if not held_out.any():
+        judged, strengths = ~held_out, STRENGTHS[:1]
+        logs.log.warning(
+            "probe: no class has two training images, so none is held out; l2=%g", strengths[0]
+        )
     fitted, held, whole = (
         _blocks(labels.astype(np.int32), mesh, fill=PADDING)
-        for labels in (np.where(held_out, PADDING, y), np.where(held_out, y, PADDING), y)
+        for labels in (np.where(held_out, PADDING, y), np.where(judged, y, PADDING), y)
     )
     head: Head = {
         "weights": jnp.zeros((x.shape[1], classes), jnp.float32),
@@ -62,7 +69,7 @@ def learn(
     head = jax.device_put(head, NamedSharding(mesh, P()))
     tried: list[tuple[float, float, Head]] = []
     with jax.set_mesh(mesh):
-        for l2 in STRENGTHS:
+        for l2 in strengths:
             head = minimize(head, values, fitted, l2)
             tried.append((fewshot.accuracy(_linear(head), Features(mesh, values, held)), l2, head))
             if stop():
@@ -119,6 +126,13 @@ def cross_validate(
             )
             say(part + 1)
     return found
+
+
+def held_out_images(labels: np.ndarray) -> np.ndarray:
+    """Whether each image is in the last fold of its class, (N,) bool; none of a single image is."""
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    folds = np.minimum(counts, PARTS)[classes]
+    return (fifths(labels) == folds - 1) & (folds > 1)
 
 
 def fifths(labels: np.ndarray) -> np.ndarray:

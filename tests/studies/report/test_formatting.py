@@ -22,6 +22,25 @@ def test_results_have_the_names_of_prose(key, title):
     assert formatting.title(key) == title
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("f1/high", 0.5, "50.00 %"), ("loss/low", 0.5, "0.5000"), ("temperature", 0.8, "0.8000"),
+        ("probe/self/log10_l2", -1.0, "-1.0000"), ("kappa/low", 0.25, "0.2500"),
+        ("probe/self/top1", 1.0, "100.00 %"), ("test/count", 1200, "1,200"),
+    ],
+)  # fmt: skip
+def test_only_shares_are_percent(key, value, shown):
+    assert formatting.measured(key, value) == shown
+
+
+def test_means_of_numbers_are_no_percent():
+    found = {"top1": {"mean": 0.5, "values": [0.5]}, "kappa": {"mean": 0.25, "values": [0.25]},
+             "loss/low": {"mean": 0.5, "values": [0.5]}}  # fmt: skip
+    rows = transfer_section.beside("mine", found).rows
+    assert rows == [("top-1", "50.00", "1"), ("kappa, no %", "0.2500", "1")]
+
+
 @pytest.mark.parametrize(("printed", "percent"), [(0.8125, 81.25), (1, 100), (1.5, 1.5), (85, 85)])
 def test_shares_and_percent_of_the_paper_are_percent(printed, percent):
     assert formatting.in_percent(printed) == percent

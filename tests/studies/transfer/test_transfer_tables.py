@@ -23,6 +23,7 @@ def test_what_was_chosen_is_a_setup_at_a_rate():
         "results": {
             "test/top1": {"mean": 0.7, "half": 0.01, "values": [0.69, 0.71]},
             "test/loss": {"mean": 0.7, "half": None, "values": [0.7]},
+            "test/kappa/low": {"mean": 0.7, "half": None, "values": [0.7]},
         },
     }  # fmt: skip
     header, rows = tables.table(transfer)
@@ -31,7 +32,7 @@ def test_what_was_chosen_is_a_setup_at_a_rate():
     assert rows[2][2] == "failed: it diverged"
     assert rows[4][0] == "test/top1, mean, n = 2"
     assert rows[4][2].startswith("70")
-    assert rows[5][2] == "0.7000"
+    assert rows[5][2] == rows[6][2] == "0.7000"
 
 
 def test_the_time_left_is_of_what_waits():

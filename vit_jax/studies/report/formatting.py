@@ -19,8 +19,9 @@ MEASURES = {
     "ReaL, 3 runs": "real/top1",
     "5-shot ImageNet": "fewshot/imagenet/5shot",
 }
-# Last parts of the names of results that are not fractions.
+# Parts of the names of results that are not fractions, such as that of `loss/low`.
 COUNTED = ("loss", "error", "count", "mce", "step")
+NUMBERS = (*COUNTED, *config.NUMBERS, "kappa", "temperature", "log10_l2")
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "resnet_units", "resnet_width")
 
 
@@ -57,11 +58,14 @@ def mean_of(result: Mapping[str, Any]) -> str:
 def measured(key: str, value: float) -> str:
     """The value of a result such as `real/top1` or `loss`."""
     last = key.rpartition("/")[2]
-    if set(key.split("/")) & {*config.NUMBERS, "kappa"}:
-        return f"{value:.4f}"
-    if last not in COUNTED and not abs(value) > 1:  # not a fraction: a plug-in's, in its own units
+    if is_fraction(key) and not abs(value) > 1:  # not a fraction: a plug-in's, in its own units
         return percent(value)
     return f"{value:,.0f}" if last in ("count", "step") else f"{value:.4f}"
+
+
+def is_fraction(key: str) -> bool:
+    """Whether a result, or an end of its interval, is a share of 1, by its name."""
+    return not set(key.split("/")) & set(NUMBERS)
 
 
 def title(key: str) -> str:

@@ -57,11 +57,16 @@ def beside(name: str, results: Mapping[str, Any]) -> Table:
     papers = formatting.printed(name)
     rows = []
     for measure, ours in results.items():
-        if measure.rpartition("/")[2] in formatting.COUNTED:
+        if set(measure.split("/")) & set(formatting.COUNTED):
             continue
         mean, half = 100 * ours["mean"], formatting.half_interval(ours)
+        runs = len(ours.get("values", ()))
+        if not formatting.is_fraction(measure):
+            here = f"{ours['mean']:.4f}" + ("" if half is None else f" ± {half:.4f}")
+            rows.append((f"{formatting.title(measure)}, no %", here, f"{runs}", "", "", ""))
+            continue
         here = formatting.spread(mean, None if half is None else 100 * half)
-        start = (formatting.title(measure), here, f"{len(ours.get('values', ()))}")
+        start = (formatting.title(measure), here, f"{runs}")
         printed = [result for result, key in papers if key == measure]
         for result in printed:
             paper = formatting.in_percent(result.value)

@@ -66,7 +66,7 @@ def _top1(entry: Mapping[str, Any]) -> str:
 
 
 def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str, str]:
-    form = "{:.4f}".format if key.endswith("loss") else formatting.percent
+    form = formatting.percent if formatting.is_fraction(key) else "{:.4f}".format
     half = formatting.half_interval(one)
     return form(one["mean"]), "" if half is None else f"± {form(half)}", f"{len(one['values'])}"
 
