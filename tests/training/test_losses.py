@@ -134,11 +134,12 @@ COUNTS = losses.ClassCounts(("cat", "dog", "a:b", "none"), np.array([90, 9, 1, 0
 
 def test_weights_of_classes():
     found = COUNTS.weights(("balanced",))
-    np.testing.assert_allclose(found[:3], 100 / (4 * np.array([90, 9, 1])))  # as in scikit-learn
-    assert (found * COUNTS.images)[:3] == pytest.approx(25)
-    effective = (1 - 0.9999 ** np.array([90, 9, 1, 1])) / (1 - 0.9999)
-    expected = 4 / effective / (1 / effective).sum()
-    np.testing.assert_allclose(COUNTS.weights(("effective",)), expected, rtol=1e-9)
+    # As in scikit-learn: a class without an image weighs on no other.
+    np.testing.assert_allclose(found, [*100 / (3 * np.array([90, 9, 1])), 0])
+    assert (found * COUNTS.images).sum() == pytest.approx(100)
+    effective = (1 - 0.9999 ** np.array([90, 9, 1])) / (1 - 0.9999)
+    expected = 3 / effective / (1 / effective).sum()
+    np.testing.assert_allclose(COUNTS.weights(("effective",)), [*expected, 0], rtol=1e-9)
     some = ("dog:2.5", "a:b:0")
     assert config.build({"train": {"class_weights": some}}).train.class_weights == some
     from_python = {"dog": 2.5, "a:b": 0}

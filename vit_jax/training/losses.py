@@ -183,16 +183,20 @@ class ClassCounts(NamedTuple):
 
         `balanced` divides by the images of a class, so that all have the same sum, and the mean
         over images is 1. `effective` divides by (1 - b^n) / (1 - b), the effective number of n
-        images with b = 0.9999, and adds up to K (Cui et al. 2019). Classes not named have 1.
+        images with b = 0.9999, and adds up to K (Cui et al. 2019). A class without an image has 0
+        in both and is not counted in K. Classes not named have 1.
         """
-        images = np.maximum(self.images, 1).astype(np.float64)
+        some, found = self.images > 0, np.zeros(len(self.images))
+        images = self.images[some].astype(np.float64)
         if asked == ("balanced",):
-            return self.images.sum() / (len(images) * images)
+            found[some] = images.sum() / (len(images) * images)
+            return found
         if asked == ("effective",):
             # 1 - b^n: of few images b^n is so near 1 that the difference would lose digits.
             each = 1 / -np.expm1(images * np.log(EFFECTIVE))
-            return each * len(images) / each.sum()
-        found = np.ones(len(images))
+            found[some] = each * len(images) / each.sum()
+            return found
+        found += 1
         for name, _, weight in (text.rpartition(":") for text in asked):
             if name not in self.names:
                 raise config.ConfigError(
