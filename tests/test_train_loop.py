@@ -62,6 +62,7 @@ class Saver:
         self.wait()
         assert state == step
         self._best = max(self._best, top1(metrics))
+        self.record = record
         self.saved.append((step, metrics))
         self._pending = step
 
@@ -297,10 +298,15 @@ def test_an_evaluation_cut_short_by_a_stop_has_no_numbers():
         made.stop.signal = signal.SIGTERM
         assert stop()
 
-    made = make(evaluators={"test": first, "other": second}, stop=stop)
+    made = make(
+        evaluators={"test": first, "other": second}, stop=stop,
+        checkpoint={"best": "top1", "patience": 1},
+    )  # fmt: skip
     with pytest.raises(preemption.Preempted, match="stopped and saved at step 2;"):
         made.run(0, 0)
     assert saves(made) == [(2, None)]
+    # Nor is it one without a better checkpoint: the resumed run would end here.
+    assert made.saver.record["patience"] == {"best": None, "waited": 0, "step": -1}
     assert [step for step, values in made.metrics.lines if "test/top1" in values] == []
 
 

@@ -161,7 +161,8 @@ def run_steps(
                 if evaluated and not stopping:
                     results = evaluate(number, live)  # None if a signal cut it short
                     last, stopping = results or last, stop()
-                    patience.observe(number, results or {})
+                    if results is not None:  # else it is repeated, and counted, after a resume
+                        patience.observe(number, results)
                 # Saved after its evaluation, so that the record holds the results.
                 best = results and saver.is_best(results)
                 if saves or stopping or best or patience.over:
