@@ -8,10 +8,13 @@ import runs
 from vit_jax import config
 from vit_jax.runs import directory
 
+DINO = {"name": "dino", "local_views": 0}
+UNLABELED = {"data": {"train_crop": "inception"}, "checkpoint": {"best": "loss"}}
+
 
 def cooled(steps, cooldown=4, **sections):
     return runs.configure(
-        train={"duration": f"{steps} steps"},
+        train={"duration": f"{steps} steps", "ema": None},
         schedule={"name": "constant", "cooldown": f"{cooldown} steps"},
         **sections,
     )
@@ -38,6 +41,26 @@ def test_a_length_changes_until_a_cooldown_begins(step, old, new, fits):
     assert (found == "") == fits
     other = changes(step, cooled(*old), cooled(*new, optimizer={"lr": 0.5}))
     assert "optimizer.lr: 0.001 -> 0.5" in other
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({}, ""),
+        ({"optimizer": {"weight_decay": 0.1, "weight_decay_end": 0.1}}, ""),
+        ({"optimizer": {"weight_decay": 0.1, "weight_decay_end": 0.4}}, "weight_decay_end"),
+        ({"objective": DINO | {"momentum_end": 0.996}}, ""),
+        ({"objective": DINO}, "momentum_end"),
+    ],
+)
+def test_a_length_stays_where_early_steps_depend_on_it(sections, key, tmp_path):
+    old, new = (cooled(steps, **UNLABELED, **sections) for steps in (10, 20))
+    assert ("train.duration" in changes(2, old, new)) == bool(key)
+    if key:
+        (tmp_path / "config.json").write_text(json.dumps(config.to_dict(old)))
+        (tmp_path / "metrics.jsonl").write_text("{}")
+        with pytest.raises(config.ConfigError, match=f"depend on the length by [a-z]+.{key}$"):
+            directory.reconcile(tmp_path, new, {})
 
 
 def test_options_that_the_user_set_stay():

@@ -16,6 +16,7 @@ from vit_jax.utils import limits, storage
 from vit_jax.utils.errors import CheckpointError
 
 LENGTH = {"train.duration", "schedule.cooldown"}
+BEFORE_COOLDOWN = "a length can change before the cooldown alone"
 # What a commit record seals and resuming compares (`resume.restore`), as `--accept` names it.
 PARTS = ("config", "data", "plugins", "teacher")
 
@@ -100,13 +101,16 @@ def reconcile(
         return new
     if cfg is not None and not _has_begun(workdir):
         return as_in_weights(cfg, overrides)
-    longer = changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled)
+    why = ""
+    if changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled):
+        key = _changes_by_length(old)
+        why = f"earlier steps depend on the length by {key}" if key else BEFORE_COOLDOWN
     what, remedy = "holds another run", "resume it without these changes"
     if record is not None and cfg is None and not overrides:
         what, remedy = f"config.json is not that of step {record['step']}", "undo the edit"
     raise config.ConfigError(
         f"--workdir={workdir}: {what} ({_listed(changed)}); {remedy}, or choose another --workdir"
-        + ("; a length can change before the cooldown alone" if longer else "")
+        + (why and f"; {why}")
         + ("" if record is None else "; --accept=config resumes with the change")
     )
 
@@ -122,11 +126,22 @@ def _changes(
 ) -> dict[str, tuple[Any, Any]]:
     """Options that decide the result and differ; the length may differ before the cooldown."""
     changed = config.differences(old, new)
-    if record is not None and changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled):
+    cooled = isinstance(old.schedule, config.Cooled) and not _changes_by_length(old)
+    if record is not None and changed.keys() <= LENGTH and cooled:
         lengths = [Durations.from_config(cfg, record["examples"]) for cfg in (old, new)]
         if all(record["step"] <= one.steps - one.cooldown for one in lengths):
             return {}
     return changed
+
+
+def _changes_by_length(cfg: config.Config) -> str:
+    """The option by which a step before the cooldown depends on the run's length; empty if none."""
+    optimizer, dino = cfg.optimizer, cfg.dino
+    if optimizer.weight_decay_end not in (None, optimizer.weight_decay):
+        return "optimizer.weight_decay_end"
+    if dino is not None and dino.momentum != dino.momentum_end:
+        return "objective.momentum_end"
+    return ""
 
 
 def _listed(changed: Mapping[str, tuple[Any, Any]]) -> str:
