@@ -154,7 +154,9 @@ def trained(cfg, start=None):
         cfg_before, params = start
         facts = weights.ModelSpec(model=cfg_before.model, data=cfg_before.data)
         fitted, _ = weights.fit_params(params, facts, trainer.model, keep_head=False)
-        live = state.begin_with(live, fitted, trainer.trainable, trainer.objective)
+        live = state.begin_with(
+            live, fitted, trainer.trainable, trainer.objective, trainer.optimizer
+        )
     steps = int(cfg.train.duration.amount)
     live, _ = loop(live, batches(cfg.data, cfg.seed, cfg.train.batch_size, steps))
     return jax.device_get(live)

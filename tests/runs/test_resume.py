@@ -220,10 +220,11 @@ def test_a_new_run_begins_with_the_weights_it_names(monkeypatch):
     monkeypatch.setattr(resume.loading, "initial_params", lambda *arguments: given)
     monkeypatch.setattr(resume.state, "begin_with", lambda *arguments: arguments)
     said, cfg = [], runs.configure(init_from="there.npz")
-    trainer = mock.Mock(cfg=cfg, init_state=lambda: "new", trainable="all", objective="own")
+    parts = {"trainable": "all", "objective": "own", "optimizer": "adam"}
+    trainer = mock.Mock(cfg=cfg, init_state=lambda: "new", **parts)
     session = mock.Mock(progress=mock.Mock(say=said.append))
     start = resume.begin(trainer, ("0",), {}, session)
-    assert start.state == ("new", {"params": 1}, "all", "own")
+    assert start.state == ("new", {"params": 1}, *parts.values())
     assert (start.step, start.restored) == (0, False)
     assert said == ["starts from there.npz", "  a note"]
 

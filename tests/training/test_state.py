@@ -5,6 +5,7 @@ from unittest import mock
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,17 +22,19 @@ def test_a_state_begins_with_some_parameters(fsdp):
     live = trainer.init_state()
     old = tree_utils.flatten(jax.device_get(live["params"]))
     given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
-    # An objective's own state begins with the same parameters.
+    # The states of an objective and of an optimizer begin with the same parameters.
     keeps = mock.Mock(init_state=lambda params: {"teacher": params})
     live["objective"] = {"teacher": live["params"]}
-    new = state.begin_with(live, tree_utils.nest(given), trainer.trainable, keeps)
-    new["kept"], live["kept"] = new["objective"]["teacher"], live["params"]
-    for key in ("params", "ema", "kept"):
+    live["opt"] = jax.tree.map(jnp.copy, {"start": live["params"]})
+    starts = mock.Mock(init=lambda params: {"start": jax.tree.map(jnp.copy, params)})
+    new = state.begin_with(live, tree_utils.nest(given), trainer.trainable, keeps, starts)
+    live["kept"] = live["start"] = live["params"]
+    new |= {"kept": new["objective"]["teacher"], "start": new["opt"]["start"]}
+    for key in ("params", "ema", "kept", "start"):
         assert jax.tree.structure(new[key]) == jax.tree.structure(live[key])
         for name, leaf in tree_utils.flatten(new[key]).items():
             np.testing.assert_array_equal(leaf, given.get(name, old[name]))
             assert leaf.sharding == tree_utils.flatten(live[key])[name].sharding
-    assert new["opt"] is live["opt"]
 
 
 def test_initial_parameters_are_drawn_from_the_seed():

@@ -133,7 +133,9 @@ def begin(
     live, cfg = trainer.init_state(), trainer.cfg
     if cfg.init_from is not None:
         params, notes, _ = loading.initial_params(cfg, trainer.model, tuple(classes))
-        live = state.begin_with(live, params, trainer.trainable, trainer.objective)
+        live = state.begin_with(
+            live, params, trainer.trainable, trainer.objective, trainer.optimizer
+        )
         session.progress.say(f"starts from {cfg.init_from}")
         for line in notes:
             session.progress.say(f"  {line}")

@@ -52,12 +52,17 @@ def create_state(
 
 
 def begin_with(
-    state: State, params: models.Params, trainable: Trainable, objective: Objective
+    state: State,
+    params: models.Params,
+    trainable: Trainable,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
 ) -> State:
     """Replaces parameters of a new state, also in their average, and all that derives from them.
 
     `params` are numpy float32 arrays, nested by name, of some or all parameters; `trainable` is
-    what trains. The objective's state begins anew: it may hold parameters, such as a teacher's.
+    what trains. The states of objective and optimizer begin anew: they may hold parameters, such as
+    a teacher's, or those from which an update rule measures how far it has come.
     """
     given = tree_utils.flatten(params)
 
@@ -68,6 +73,15 @@ def begin_with(
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda part: whole[part])
 
     new = {"params": tree_utils.map_named(replaced, state["params"])}
+    places = jax.tree.map(lambda leaf: leaf.sharding, state["opt"])
+    # The old state is donated: two of them would be the largest part of the memory.
+    begun = jax.jit(
+        lambda own, _: optimizer.init(trainable.split(own)),
+        donate_argnums=1,
+        keep_unused=True,
+        out_shardings=places,
+    )
+    new["opt"] = begun(new["params"], state["opt"])
     if "ema" in state:
         places = jax.tree.map(lambda leaf: leaf.sharding, state["ema"])
         copied = jax.jit(
