@@ -203,6 +203,27 @@ def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, line):
     assert not line or re.search(line, lines[0])
 
 
+@pytest.mark.parametrize(
+    ("target", "weight", "smoothing", "lines"),
+    [
+        ("logits", 0.9, 0.1, []),
+        ("logits", 1.0, 0.0, []),
+        ("logits", 1.0, 0.1, ["leaves out the loss of labels, and with it train.label_smoothing"]),
+        ("tokens", 1.0, 0.0, ["no loss reaches the head"]),
+        ("features", 0.5, 0.1, []),
+    ],
+)
+def test_labels_without_a_part_in_the_loss_are_said(target, weight, smoothing, lines):
+    cfg = runs.configure(
+        objective={"name": "distillation", "teacher": "x", "target": target, "weight": weight},
+        train={"label_smoothing": smoothing},
+    )
+    found = checks.unused_labels(cfg)
+    assert len(found) == len(lines)
+    assert all(line in text for line, text in zip(lines, found, strict=True))
+    assert checks.unused_labels(runs.configure()) == []
+
+
 def test_masked_patches_refuse_augmentations():
     with plugins.loaded():
         texts = {"objective.name": "masked_patches", "train.augmentations": "jitter"}

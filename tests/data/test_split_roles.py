@@ -92,6 +92,8 @@ def test_a_test_split_is_neither_trained_nor_chosen_on():
         )
 
 
+DISTILLED = {"objective": {"name": "distillation"}, "data": {"eval_split": "val"}}
+FEATURES = {"name": "distillation", "target": "features"}
 NEIGHBORS = {"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}
 
 
@@ -108,6 +110,13 @@ NEIGHBORS = {"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}
         ({"data": {"eval_split": "val"}, "objective": {"name": "dino"}}, None),
         (NEIGHBORS | {"data": {"eval_split": "val"}}, "knn/self/20nn/top1"),
         (NEIGHBORS, None),
+        (DISTILLED, "val/top1"),
+        (DISTILLED | {"objective": FEATURES}, None),  # its head does not train
+        (DISTILLED | {"objective": FEATURES | {"weight": 0.9}}, "val/top1"),
+        (
+            DISTILLED | {"objective": FEATURES, "evaluation": {"knn": "self"}},
+            "knn/self/20nn/top1",
+        ),
         (
             NEIGHBORS
             | {"checkpoint": {"best": "knn"}, "evaluation": {"knn": "pets", "neighbors": (5, 99)}},

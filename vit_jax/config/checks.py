@@ -314,6 +314,25 @@ def check_phases(cfg: config.Config, steps: int, ends: Iterable[int]) -> None:
         others[end] = f"{key} ends"
 
 
+def unused_labels(cfg: config.Config) -> list[str]:
+    """Lines on distillation by the teacher alone: what it leaves untrained or unread."""
+    distillation = cfg.distillation
+    if distillation is None or distillation.weight < 1:
+        return []
+    lines, key = [], f"objective.weight={distillation.weight:g}"
+    if not distillation.trains_head:
+        lines.append(
+            f"{key}: no loss reaches the head, whose results mean nothing; set "
+            "--config.evaluation.knn=self to measure features, or --config.objective.weight=0.5"
+        )
+    options = ("train.label_smoothing", "train.class_weights")
+    set_here = {name: value for name in options if (value := config.get(cfg, name))}
+    if set_here:
+        shown = ", ".join(f"{name}={config.show(value)}" for name, value in set_here.items())
+        lines.append(f"{key}: leaves out the loss of labels, and with it {shown}")
+    return lines
+
+
 def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
     """A warning for a batch larger than the training split, which is rarely intended."""
     rows = cfg.train.batch_size // cfg.data.repeats

@@ -68,7 +68,8 @@ def best_metric(cfg: config.Config) -> str | None:
     `checkpoint.best=auto` means top-1, the mean average precision of images with several classes,
     the mean absolute error of one number, or the loss of several, or of masked patches, predicted
     or autoencoded, or else the nearest neighbors of features, if they are measured, on a validation
-    split; a test split is used only if the config names it.
+    split; a test split is used only if the config names it. A head that no loss reaches chooses
+    nothing.
     """
     measured, best = evaluation(cfg.data), cfg.checkpoint.best
     if best == AUTO:
@@ -77,6 +78,8 @@ def best_metric(cfg: config.Config) -> str | None:
             usual = "mae" if len(cfg.data.targets) == 1 else "loss"
         if not cfg.needs_labels:  # which a split can only be evaluated by if the objective says how
             usual = "loss" if cfg.measured else KNN
+        elif cfg.distillation is not None and not cfg.distillation.trains_head:
+            usual = KNN
         best = usual if measured.role == VALIDATION else None
     return knn_metric(cfg) if best == KNN else best and f"{measured.name}/{best}"
 

@@ -76,6 +76,7 @@ def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
         *_undone_remat(trainer),
         *([splits.files] if splits.files else []),
         *split_roles.notes(cfg, trainer.durations.evaluations),
+        *checks.unused_labels(cfg),
         *checks.large_batch(cfg, len(splits.train), jax.device_count()),
     ]
 
@@ -121,6 +122,7 @@ def _steps(trainer: Trainer) -> list[tuple[str, str]]:
     often = "after the last step" if durations.save is None else f"every {durations.save:,} steps"
     return [
         *(("note", line) for line in _undone_remat(trainer)),
+        *(("note", line) for line in checks.unused_labels(cfg)),
         *(("note", line) for line in checks.large_batch(cfg, trainer.examples, devices)),
         (
             "steps",
