@@ -224,6 +224,40 @@ def test_labels_without_a_part_in_the_loss_are_said(target, weight, smoothing, l
     assert checks.unused_labels(runs.configure()) == []
 
 
+DINO = {"objective.name": "dino", "data.train_crop": "inception", "train.label_smoothing": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "line"),
+    [
+        ({"train.ema": 0.999}, 1400, None),
+        (
+            {"train.ema": 0.999},
+            1000,
+            "after which 37% of the average, which is evaluated, are still the initial parameters; "
+            "set --config.train.ema=0.99$",
+        ),
+        ({"train.ema": 0.999}, 20, "98% of the average.*train.ema=none$"),
+        ({"train.ema": 0.9999}, 9000, r"41% of the average.*train.ema=0.999$"),
+        ({"optimizer.head_first": 9}, 10, None),
+        (
+            {"optimizer.head_first": 10},
+            10,
+            "optimizer.head_first=10: the run has 10 steps, so noth",
+        ),
+        (DINO, 11, None),
+        (DINO, 10, "objective.freeze_last_layer=1 epochs: the run has 10 steps, so the prototypes"),
+        (DINO | {"objective.gram": 2, "objective.gram_start": 20}, 21, None),
+        (DINO | {"objective.gram": 2, "objective.gram_start": 20}, 20, "=2 never begins$"),
+        ({"train.ema": 0.999, "data.source": "synthetic"}, 20, None),
+    ],
+)
+def test_a_run_too_short_for_its_options_is_told(options, steps, line):
+    lines = checks.short_run(vit_jax.get_config("digits", options), steps, 640)
+    assert len(lines) == bool(line)
+    assert not line or re.search(line, lines[0])
+
+
 def test_masked_patches_refuse_augmentations():
     with plugins.loaded():
         texts = {"objective.name": "masked_patches", "train.augmentations": "jitter"}

@@ -13,6 +13,8 @@ from vit_jax.config import components
 from vit_jax.config.options import unread
 from vit_jax.utils.errors import ConfigError
 
+SHARE_OF_START = 0.25  # of an average: the paper's own runs with one end with up to 0.14
+
 
 def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
     """Raises ConfigError for the first of the options `keys` that others leave unread.
@@ -330,6 +332,33 @@ def unused_labels(cfg: config.Config) -> list[str]:
     if set_here:
         shown = ", ".join(f"{name}={config.show(value)}" for name, value in set_here.items())
         lines.append(f"{key}: leaves out the loss of labels, and with it {shown}")
+    return lines
+
+
+def short_run(cfg: config.Config, steps: int, examples: int) -> list[str]:
+    """Lines on what a run of so many steps, with an epoch of `examples`, is too short for."""
+    if cfg.data.source == "synthetic":  # of --smoke, whose results mean nothing
+        return []
+    lines, run = [], f"the run has {steps:,} steps"
+    if cfg.train.ema is not None and (left := cfg.train.ema**steps) > SHARE_OF_START:
+        nines = math.floor(math.log10(max(steps / 5, 1)))
+        lines.append(
+            f"train.ema={cfg.train.ema:g}: {run}, after which {left:.0%} of the average, which is "
+            f"evaluated, are still the initial parameters; set --config.train.ema="
+            f"{f'{1 - 10.0**-nines:g}' if nines else 'none'}"
+        )
+    if (first := cfg.optimizer.head_first) >= steps:
+        lines.append(f"optimizer.head_first={first}: {run}, so nothing but the head trains")
+    if (dino := cfg.dino) is None:
+        return lines
+    waits = {
+        "freeze_last_layer": "the prototypes never train",
+        **({"gram_start": f"objective.gram={dino.gram:g} never begins"} if dino.gram else {}),
+    }
+    for name, why in waits.items():
+        duration = getattr(dino, name)
+        if duration.steps(cfg.train.batch_size, examples) >= steps:
+            lines.append(f"objective.{name}={duration}: {run}, so {why}")
     return lines
 
 

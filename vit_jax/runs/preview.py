@@ -76,8 +76,17 @@ def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
         *_undone_remat(trainer),
         *([splits.files] if splits.files else []),
         *split_roles.notes(cfg, trainer.durations.evaluations),
+        *_remarks(trainer),
+    ]
+
+
+def _remarks(trainer: Trainer) -> list[str]:
+    """Lines on options that do less than they seem to."""
+    cfg, examples = trainer.cfg, trainer.examples
+    return [
         *checks.unused_labels(cfg),
-        *checks.large_batch(cfg, len(splits.train), jax.device_count()),
+        *checks.short_run(cfg, trainer.durations.steps, examples),
+        *checks.large_batch(cfg, examples, jax.device_count()),
     ]
 
 
@@ -122,8 +131,7 @@ def _steps(trainer: Trainer) -> list[tuple[str, str]]:
     often = "after the last step" if durations.save is None else f"every {durations.save:,} steps"
     return [
         *(("note", line) for line in _undone_remat(trainer)),
-        *(("note", line) for line in checks.unused_labels(cfg)),
-        *(("note", line) for line in checks.large_batch(cfg, trainer.examples, devices)),
+        *(("note", line) for line in _remarks(trainer)),
         (
             "steps",
             f"{durations.steps:,} of {rows:,} images, {durations.warmup:,} of them "
