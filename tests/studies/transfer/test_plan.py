@@ -73,6 +73,20 @@ def test_a_resnet_tries_the_setup_of_big_transfer():
     assert ours[0].cfg.schedule.name == "cosine"
 
 
+def test_rates_and_seeds_count_once():
+    """From Python too: one run under two names would have an interval of 0."""
+    plan = sweeps.plan("digits", rates=(0.1, 0.3, 0.1), seeds=(4, 4), choose_seeds=(1, 2, 1))
+    assert [one.lr for one in plan.candidates] == [0.1, 0.3]
+    assert (plan.seeds, plan.choose_seeds) == ((4,), (1, 2))
+    for given, says in [
+        ({"rates": (0.1, float("nan"))}, "rates=nan: must be finite and above 0"),
+        ({"rates": (0,)}, "rates=0: must be finite and above 0"),
+        ({"seeds": (-1,)}, "seeds=-1: must be from 0 to 4294967295"),
+    ]:
+        with pytest.raises(config.ConfigError, match=f"^{says}$"):
+            sweeps.plan("digits", **given)
+
+
 def test_one_rate_is_not_chosen():
     plan = transfer.create_plan("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
     assert plan.choosing() == ()
@@ -120,6 +134,18 @@ def test_a_folder_with_a_validation_split_is_chosen_on_it(validation, tmp_path):
 def test_what_the_protocol_decides_cannot_be_set(key, says):
     with pytest.raises(config.ConfigError, match=rf"^{key}=1: {says}"):
         transfer.create_plan(sweeps.NAME, {key: "1"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "other"),
+    [("checkpoint.best", "f1", "auto"), ("checkpoint.best", "loss", "auto"),
+     ("checkpoint.patience", "2", "none")],
+)  # fmt: skip
+def test_what_a_run_that_is_measured_once_does_not_read_is_refused(key, value, other):
+    """Otherwise f1 would be called unmeasured, and patience would fail in every run."""
+    given = {key: value, "evaluation.metrics": "f1", "evaluation.every": "5 steps"}
+    with pytest.raises(config.ConfigError, match=f"^{key}={value}: .* set {key}={other}$"):
+        transfer.create_plan("digits", given, rates=(0.1,))
 
 
 def test_shares_of_the_devices(monkeypatch):

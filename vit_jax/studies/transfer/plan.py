@@ -127,20 +127,28 @@ def create_plan(
     Args:
       reference: the config's name.
       overrides: options of every cell, by dotted name, as on the command line.
-      rates: learning rates to try; (): those of the config.
+      rates: learning rates to try, each once; (): those of the config.
       search: further options to choose among, and their values, as such or as texts of the command
         line: every combination is tried.
       draws: how many combinations to try instead, drawn by the config's seed.
-      choose_seeds: seeds to try each with; (): those of the config's protocol, else its seed.
-      seeds: seeds of the final runs; (): those of the config's protocol.
+      choose_seeds: seeds to try each with, each once; (): those of the config's protocol, else its
+        seed.
+      seeds: seeds of the final runs, each once; (): those of the config's protocol.
       tiny: shrink every cell to two steps on random pixels.
 
     Reads at most the metadata of the initial weights. Raises ConfigError.
     """
-    rates = [float(rate) for rate in rates]  # Python's numbers, which JSON holds
+    # As Python's numbers, which JSON holds; a run that counts twice would narrow the interval.
+    rates = list(dict.fromkeys(map(float, rates)))
     seeds, choose_seeds = (
-        [operator.index(seed) for seed in given] for given in (seeds, choose_seeds)
+        list(dict.fromkeys(map(operator.index, given))) for given in (seeds, choose_seeds)
     )
+    for rate in rates:
+        if not 0 < rate < math.inf:
+            raise ConfigError(f"rates={rate:g}: must be finite and above 0")
+    for seed in (*seeds, *choose_seeds):
+        if not 0 <= seed < 2**32:
+            raise ConfigError(f"seeds={seed}: must be from 0 to {2**32 - 1}")
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
     values = catalog.load_values(reference)
@@ -163,6 +171,13 @@ def create_plan(
             f"data.targets={config.show(base.data.targets)}: transfer chooses by top-1, and "
             f"numbers have none; run `vit_jax train {base.name}`"
         )
+    unused = {"checkpoint.patience": (None,), "checkpoint.best": ("auto", "top1", None)}
+    for key, fits in unused.items():
+        if (given := config.get(base, key)) not in fits:
+            raise ConfigError(
+                f"{key}={given}: each run of a transfer is measured once, at its end, and top-1 "
+                f"chooses; set {key}={config.show(fits[0])}"
+            )
     # In this order: the paper's own cut, a validation split of the data, a tenth held out.
     if protocol.train and not tiny:
         splits = protocol.train, protocol.held_out
