@@ -239,13 +239,13 @@ CALLS = [
             Prediction(image="c", error="is no image"),
             Prediction(image="b", top=(("dog", 0.5),), truth="dog"),
         ],
-        "image,rank,class,probability,truth\r\na,1,cat,0.750000,dog\r\nb,1,dog,0.500000,dog\r\n", 2,
+        "image,rank,class,probability,truth\na,1,cat,0.750000,dog\nb,1,dog,0.500000,dog\n", 2,
     ),
     Call(
         f"predict {MODEL} . --csv", "inference.prediction.predict",
         {"reference": "run", "images": ["."], **LOADED},
         [Prediction(image="a", numbers=(("width", 0.1), ("height", 2.0)))],
-        "image,width,height\r\na,0.1,2.0\r\n",
+        "image,width,height\na,0.1,2.0\n",
     ),
     Call(
         f"predict {MODEL} .", "inference.prediction.predict",

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         seed=args.seed,
     )
     unreadable, rows, headed = 0, [], False
-    writer = csv.writer(sys.stdout)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     known = ("truth",) if args.examples else ()
     for one in predictions:
         if one.error:
