@@ -66,6 +66,14 @@ def test_halving_until_it_fits_skips_what_cannot():
     assert program.Settings(2, "none", 2, 1) not in tried
 
 
+def test_any_accumulation_that_divides_is_tried():
+    """12 images a device, of which two fit: six microbatches."""
+    needs = lambda s: 8 * 12 / s.accumulation  # noqa: E731
+    cfg = tiny(train={"batch_size": 96})
+    report = search.fit_batch(cfg, WHERE, 200, compile_=compiler(needs, []))
+    assert (report.fits, report.settings.accumulation) == (True, 6)
+
+
 def test_nothing_fits():
     tried = []
     report = search.fit_batch(
@@ -100,6 +108,9 @@ def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setattr(batch, "measure", measure)
     runs = [(tiny(name="a"), 200), (tiny(name="b", train={"duration": 7}), 200)]
     runs.append((tiny(name="c", model={"dropout": 0.0}), 200))
+    for name, until in (("d", "2 steps"), ("e", "2 steps"), ("f", "3 steps")):
+        phases = {"data": {"phases": [{"name": "p", "until": until, "image_size": 4}]}}
+        runs.append((tiny(name=name, **phases), 200))
     file = tmp_path / "reports.jsonl"
 
     def go():
@@ -107,14 +118,14 @@ def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
         return list(preflight.measure_all(runs, [WHERE], **keywords))
 
     first = go()
-    assert asked == [("a", "v3-8"), ("c", "v3-8")]  # b differs from a in its length alone
-    assert [one.name for one in first] == ["a", "b", "c"]
+    # b differs from a in its length alone, f from d in the share of its phase.
+    assert asked == [(name, "v3-8") for name in "acdf"]
+    assert [one.name for one in first] == [*"abcdef"]
     assert [one.steps for one in first[1:2]] == [7]
     assert go() == first
-    assert len(asked) == 2
+    assert len(asked) == 4
     assert [json.loads(line)["report"]["name"] for line in file.read_text().splitlines()] == [
-        "a",
-        "c",
+        *"acdf"
     ]
     file.write_text("{}\n")
     with pytest.raises(config.ConfigError, match="line 1 is not a report of preflight"):

@@ -45,7 +45,11 @@ def measure_all(
     known = read_reports(output)
     for cfg, examples in runs:
         for where in slices:
-            key = json.dumps([same_program(cfg), where.name, fit, loops])
+            ends = [phase.until for phase in cfg.data.phases]
+            if ends:  # which set the share of each phase in the arithmetic
+                ends.append(cfg.train.duration)
+            each = [end.steps(cfg.train.batch_size, examples) for end in ends]
+            key = json.dumps([same_program(cfg), where.name, fit, loops, *each])
             if key in known:
                 steps = Durations.from_config(cfg, examples).steps
                 yield dataclasses.replace(known[key], name=cfg.name, steps=steps)

@@ -40,10 +40,8 @@ def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Set
             continue
         unroll = deepest(cfg) if unrolled else 1
         for fsdp in sorted({1, min(8, devices), devices}):
-            for power in range(int(math.log2(batch)) + 1 if batch else 0):
-                parts = 2**power
-                if parts not in counts or devices % fsdp:
-                    continue
+            for parts in counts if devices % fsdp == 0 else ():
+                power = math.log2(parts)
                 small = max(1.0, SMALL * parts / batch)
                 time = cost * MICROBATCH**power * small * (GATHERED if fsdp > 1 else 1.0)
                 found.append((time, Settings(parts, remat, unroll, fsdp)))
