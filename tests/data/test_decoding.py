@@ -85,6 +85,19 @@ def test_alpha_is_dropped_and_the_colors_under_it_stay():
         np.testing.assert_array_equal(decode(encode(picture, kind, **options)), PIXELS)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("channels", [3, 4])
+def test_an_animated_png_is_what_pillow_opens(channels, apart):
+    """The first frame, or the image that stands apart from the frames."""
+    pictures = [PICTURE.rotate(angle).convert("RGBA") for angle in (0, 90)]
+    data = encode(
+        pictures[0], "PNG", save_all=True, append_images=pictures[1:] * 2, default_image=apart
+    )
+    shown = np.asarray(PIL.Image.open(io.BytesIO(data)))[:, :, :channels]
+    np.testing.assert_array_equal(shown, np.asarray(pictures[0])[:, :, :channels])
+    np.testing.assert_array_equal(decode(data, channels), shown)
+
+
 def test_16_bits_keep_the_high_byte():
     samples = np.arange(4 * 5 * 3, dtype=np.uint16).reshape(4, 5, 3) * 1000
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)

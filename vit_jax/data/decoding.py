@@ -60,7 +60,8 @@ def decode_image(encoded: bytes, *, channels: int, max_pixels: int, depth: int =
     C is `channels`. For 1 or 3, gray or RGB, CMYK becomes RGB, palettes are looked up, gray is
     repeated, and alpha is dropped (the colors under it stay). For another number, the file must
     have so many, among which alpha counts, as the last (gray with alpha is RGBA too). An EXIF
-    orientation is applied; of an animation or several pages the first counts.
+    orientation is applied; of an animation or several pages the first counts, of an animated PNG
+    the image that other programs show.
 
     Raises BadImage for anything but a complete image of at most `max_pixels`, checked in the header
     before allocating pixels, and for files that decode too slowly for their length: JPEGs with many
@@ -93,6 +94,8 @@ def decode_image(encoded: bytes, *, channels: int, max_pixels: int, depth: int =
     if kind == "GIF":  # OpenCV paints its transparent pixels black
         return with_channels(_decode_gif(encoded, channels, size), channels, depth)
     flags = cv2.IMREAD_COLOR_RGB | (cv2.IMREAD_ANYDEPTH if depth == 16 else 0)
+    if kind == "PNG":  # OpenCV would pass over an image that is no frame
+        encoded = image_headers.without_animation(encoded)
     if channels not in (1, 3):
         # The only flag that keeps alpha or two channels; it gives BGRA, without EXIF's orientation.
         flags = cv2.IMREAD_UNCHANGED

@@ -131,6 +131,20 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
     return abs(height), abs(width)  # a negative height means rows from the top
 
 
+def without_animation(data: bytes) -> bytes:
+    """A PNG without its `acTL` chunk: what programs show that know no animations.
+
+    That is the first frame, or an image of its own that stands before all frames.
+    """
+    at = 8
+    while at + 12 <= len(data) and (kind := data[at + 4 : at + 8]) != b"IDAT":
+        end = at + 12 + struct.unpack_from(">I", data, at)[0]
+        if kind == b"acTL":
+            return data[:at] + data[end:]
+        at = end
+    return data
+
+
 def is_complete(kind: str, data: bytes) -> bool:
     """Whether a PNG or WebP is complete; OpenCV detects truncation in other formats.
 
