@@ -200,13 +200,26 @@ def test_a_config_of_another_model_of_hugging_face_is_refused(tmp_path, fields, 
     assert message in refusal(tmp_path)
 
 
-def test_a_folder_of_hugging_face_without_its_patch_embedding_says_so(tmp_path):
-    described = foreign.record("backbones/hf_dinov3")
-    folder = foreign.write(tmp_path, described)
+@pytest.mark.parametrize(
+    ("source", "name", "message"),
+    [
+        (
+            "backbones/hf_dinov3", "embeddings.patch_embeddings.weight",
+            "model_type=dinov3_vit: there is no embeddings.patch_embeddings.weight in the file",
+        ),
+        (
+            "backbones/timm_avgmax_normed", "patch_embed.proj.weight",
+            "architecture=vit_base_patch16_224: the file has no patch embedding that is read for "
+            "timm's models: patch_embed.proj.weight, stem.conv.weight, embeds.proj.weight",
+        ),
+    ],
+    ids=["hf", "timm"],
+)  # fmt: skip
+def test_a_folder_without_its_patch_embedding_says_so(source, name, message, tmp_path):
+    folder = foreign.write(tmp_path, foreign.record(source))
     arrays = safetensors.load_file(folder / "model.safetensors")
-    name = "embeddings.patch_embeddings.weight"
     write(folder / "model.safetensors", without(arrays, name))
-    assert refusal(folder) == f"model_type=dinov3_vit: there is no {name} in the file"
+    assert refusal(folder) == message
 
 
 def test_rotary_positions_of_transformers_5(tmp_path):

@@ -406,6 +406,13 @@ def find_family(arrays: Arrays, files: Files) -> Found:
         _check_forms(arrays.specs)
         if kind := json_fields.text(files.get("config.json", {}), "model_type", ""):
             raise huggingface.unrecognized(kind)
+        if architecture := timm.architecture(timm.read_fields(files)):
+            ours = (family for family in FAMILIES if isinstance(family, timm.Timm))
+            anchors = dict.fromkeys(anchor for family in ours for anchor in family.anchors)
+            raise WeightsError(
+                f"architecture={architecture[:80]}: the file has no patch embedding that is read "
+                f"for timm's models: {', '.join(anchors)}"
+            )
         names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
         projects = ", ".join(dict.fromkeys(family.project for family in FAMILIES))
         raise WeightsError(
