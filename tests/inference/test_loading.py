@@ -310,6 +310,9 @@ def test_positions_of_a_run_are_resized_as_those_of_a_file(size, begun, tmp_path
     for name, leaf in tree_utils.flatten(expected.params).items():
         np.testing.assert_array_equal(arrays.pop(name), leaf, err_msg=name)
     assert not arrays
+    grid = "3 x 4" if size == "24,32" else "1 x 1"
+    lines = conversion.convert(begun, "timm", tmp_path / "new", {"data.image_size": size})
+    assert lines[0] == f"resized: position/table (from 2 x 3 to {grid} patches)"
 
 
 @pytest.mark.slow

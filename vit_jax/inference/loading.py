@@ -74,7 +74,7 @@ def load(
             unread = {"checkpoint.best": "auto", "checkpoint.patience": None, "data.phases": ()}
             values = config.override(values, unread)
         cfg, trained = _resized_from(values, overrides or {})
-        params = _at_size(load_params(directory, number, trained), trained, cfg)
+        params, notes = _at_size(load_params(directory, number, trained), trained, cfg)
         temperature = _temperature(record)
         scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
         logs.log.info("%s: %s%s", reference, record["selection"], scaled)
@@ -83,6 +83,7 @@ def load(
             params=params,
             classes=loaded_model.class_names(record["classes"], cfg),
             kind="run",
+            notes=notes,
             step=number,
             checkpoint=directory,
             selection=record["selection"],
@@ -211,15 +212,18 @@ def _resized_from(
     return cfg, cfg if same else trained
 
 
-def _at_size(params: models.Params, trained: config.Config, cfg: config.Config) -> models.Params:
-    """Parameters of a run, with positions resized to the `data.image_size` of `cfg`."""
+def _at_size(
+    params: models.Params, trained: config.Config, cfg: config.Config
+) -> tuple[models.Params, tuple[str, ...]]:
+    """Parameters of a run, with positions resized to the `data.image_size` of `cfg`, and notes."""
     if trained is cfg:
-        return params
+        return params, ()
     held = jax.device_get(params)
     spec = weights.ModelSpec(model=trained.model, data=trained.data)
-    resized, _ = weights.fit_params(held, spec, create_model(cfg), keep_head=True)
+    resized, report = weights.fit_params(held, spec, create_model(cfg), keep_head=True)
     # The objective's own parameters, such as a decoder, are of no image size.
-    return resized | {name: part for name, part in held.items() if name == OBJECTIVE}
+    resized |= {name: part for name, part in held.items() if name == OBJECTIVE}
+    return resized, tuple(dataclasses.replace(report, dropped={}, fresh={}).lines()[1:])
 
 
 def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> models.Params:
@@ -399,12 +403,13 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
     whole = {name: jnp.asarray(array) for name, array in (held | base.params).items()}
     trained = {name: held[name] for name in selection.specs or ()}
     state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}
+    params, notes = _at_size(jax.device_get(selection.evaluated(state)), cfg, final)
     return loaded_model.LoadedModel(
         config=final,
-        params=_at_size(jax.device_get(selection.evaluated(state)), cfg, final),
+        params=params,
         classes=loaded_model.class_names(classes, final),
         kind="adapter",
-        notes=(f"starts from {cfg.init_from}",),
+        notes=(f"starts from {cfg.init_from}", *notes),
         assumed=base.assumed,
     )
 
