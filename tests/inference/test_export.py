@@ -191,6 +191,13 @@ def test_the_view_of_a_program_is_described(digits):
     assert "pixels from 0 to 65535" in cut["input"]["meaning"]
 
 
+def test_a_description_has_the_temperature_and_no_places_of_a_machine(digits):
+    begun = dataclasses.replace(digits.config, init_from="/home/me/x.npz")
+    about = described(dataclasses.replace(digits, config=begun, temperature=1.25))
+    assert about["outputs"]["probabilities"]["meaning"] == "softmax of the logits divided by 1.25"
+    assert config.build(about["config"]) == digits.config
+
+
 @pytest.mark.slow
 def test_float32_is_float32_on_every_platform():
     products, stored = {}, {}

@@ -205,11 +205,7 @@ def describe_program(
     loaded: loaded_model.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
     """A description of a program for its users, as JSON-able values."""
-    loss = loaded.config.loss
     (pixels,), (logits, result) = exported.in_avals, exported.out_avals
-    meaning = f"{loss.name} of the logits"
-    if isinstance(loss, config.Regression):
-        meaning = f"logits x {config.show(loss.std)} + {config.show(loss.mean)}, one of each column"
     about = describe_inputs(loaded, options)
     return {
         "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
@@ -217,7 +213,7 @@ def describe_program(
         "input": {**_array(pixels), **about["input"]},
         "outputs": {
             "logits": _array(logits),
-            second_output(loaded): {**_array(result), "meaning": meaning},
+            **{name: {**_array(result), **said} for name, said in about["outputs"].items()},
         },
         "platforms": exported.platforms,
         "dtype": options.dtype,
@@ -230,8 +226,12 @@ def describe_program(
 
 
 def describe_inputs(loaded: loaded_model.LoadedModel, options: ExportOptions) -> dict[str, Any]:
-    """The preprocessing, classes and origin of a program, as JSON-able values."""
-    data = loaded.config.data
+    """The preprocessing, outputs and origin of a program, as JSON-able values."""
+    data, loss = loaded.config.data, loaded.config.loss
+    divided = "" if loaded.temperature is None else f" divided by {loaded.temperature:g}"
+    meaning = f"{loss.name} of the logits{divided}"
+    if isinstance(loss, config.Regression):
+        meaning = f"logits x {config.show(loss.std)} + {config.show(loss.mean)}, one of each column"
     most, last = np.iinfo(data.pixel_type).max, transforms.eval_transforms(data)[-1]
     sizes = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"
     color = {1: "gray", 3: "red, green, blue"}.get(data.channels, "channel")
@@ -248,10 +248,24 @@ def describe_inputs(loaded: loaded_model.LoadedModel, options: ExportOptions) ->
             "fill": getattr(last, "fill", None),  # pixels of a border, if one is needed
             "resampling": transforms.eval_resampling(data),
         },
+        "outputs": {second_output(loaded): {"meaning": meaning}},
         "classes" if second_output(loaded) == "probabilities" else "columns": loaded.classes,
         "checkpoint": {"step": loaded.step, "selection": loaded.selection},
-        "config": config.to_dict(loaded.config),
+        "config": _without_places(config.to_dict(loaded.config)),
     }
+
+
+def _without_places(value: Any) -> Any:
+    """Values without absolute paths and addresses, which say whose machine trained the model."""
+
+    def is_place(value: Any) -> bool:
+        return isinstance(value, str) and (value.startswith(("/", "~")) or "://" in value)
+
+    if isinstance(value, dict):
+        return {key: _without_places(v) for key, v in value.items() if not is_place(v)}
+    if isinstance(value, list | tuple):
+        return [_without_places(v) for v in value if not is_place(v)]
+    return value
 
 
 def second_output(loaded: loaded_model.LoadedModel) -> str:
