@@ -100,6 +100,7 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
           fail 2 "$word: no such setting, or not in the form --KEY=VALUE; see launch/tpu.sh $COMMAND --help"
         fi
         ;;
+      *.py | *.py:*) fail 2 "$word: no worker has it; put the file into configs/ and name its config" ;;
       *)
         ((${#RUN[@]} == 0)) || [[ ${RUN[0]} == --* ]] || fail 2 "$word: one config is enough"
         RUN=("$word" "${RUN[@]}")
@@ -254,7 +255,7 @@ run() {
   require_run
   preflight
   on all start "${TRAIN[@]}" || fail_for run '; the same command starts the workers that are missing'
-  say "started; follow it with launch/tpu.sh logs $ITSELF"
+  [ -n "$dry_run" ] || say "started; follow it with launch/tpu.sh logs $ITSELF"
 }
 
 preflight() {

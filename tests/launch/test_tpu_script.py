@@ -278,6 +278,7 @@ def test_what_is_missing_or_wrong_is_one_line(world):
         (["run", *RUN, "digits", "more"], "more: one config is enough"),
         (["run", *RUN, "digits", "--config.a"], "--config.a: needs a value, as in --config.a=V"),
         (["run", *RUN, "--config=x.py"], "--config=x.py: put the file into configs/ and name "),
+        (["run", *RUN, "mine/x.py:A"], "mine/x.py:A: no worker has it; put the file into configs"),
     ):
         printed = here.tpu(*words, code=2)
         assert printed.startswith(f"tpu.sh: {line}"), printed
@@ -526,6 +527,7 @@ def test_a_dry_run_is_the_commands(world):
             command, *RUN, *(["digits"] if command in ("run", "supervise") else []), "--dry-run"
         )
         assert "gcloud compute tpus " in printed
+        assert "Z started;" not in printed
     assert not here.calls()
 
 
