@@ -74,7 +74,7 @@ class Picture:
 
     Attributes:
       png: the file.
-      path: relative to the run directory.
+      path: relative to the run directory, or to the page.
       caption: what it shows.
     """
 

@@ -1,6 +1,7 @@
 """A report as Markdown: its text and tables, with links to pictures that are files."""
 
 import re
+import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 
 from vit_jax.pages.document import (
@@ -49,6 +50,11 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
+def _link(path: str) -> str:
+    """A path as the target of a link, which a space or a bracket would end."""
+    return urllib.parse.quote(path)
+
+
 def _section(section: PageSection) -> Iterator[str]:
     if section.title:
         yield from (f"{'#' * section.level} {escape(section.title)}", "")
@@ -68,7 +74,7 @@ def _block(block: Block) -> Iterator[str]:
             yield from table(block)
         case Charts(picture=str(picture)):
             titles = ", ".join(chart.title for chart in block.charts)
-            yield from (f"![{escape(titles)}]({picture})", "")
+            yield from (f"![{escape(titles)}]({_link(picture)})", "")
         case Charts():
             yield from ("Drawn in the HTML page.", "")
         case Gallery():
@@ -81,7 +87,12 @@ def _block(block: Block) -> Iterator[str]:
             header = ("image", "truth", "prediction", "probability")
             yield from table(Table(header=header, rows=rows, caption=block.caption))
         case Picture():
-            yield from (f"![{block.path}]({block.path})", "", escape(block.caption), "")
+            yield from (
+                f"![{escape(block.path)}]({_link(block.path)})",
+                "",
+                escape(block.caption),
+                "",
+            )
         case Confusion():
             yield from table(block.commonest())
         case Paragraph(code=True):

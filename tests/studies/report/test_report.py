@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import types
+import urllib.parse
 
 import jax
 import pytest
@@ -17,6 +18,7 @@ import runs
 from vit_jax import cli, config, train_loop
 from vit_jax.data import sources
 from vit_jax.inference import loading
+from vit_jax.inference.inspect import figure_index
 from vit_jax.inference.loaded_model import Prediction
 from vit_jax.pages import html, markdown
 from vit_jax.pages.document import Confusion, Sample
@@ -172,6 +174,25 @@ def test_several_runs_are_compared_and_then_shown(tmp_path):
     ]
     legend = [attrs["class"] for tag, attrs in page.elements if tag == "i"][:2]
     assert legend == ["key solid c0", "key solid c1"]
+
+
+@pytest.mark.parametrize("place", ["a", "my pages"])
+def test_the_pictures_of_a_run_are_linked_from_where_the_page_is(place, tmp_path):
+    """`curves.png` would be that of the run that the page is beside, or nothing."""
+    drawn = {name: figure_index.MAGIC + bytes(16) + name.encode() for name in "ab"}
+    for name, png in drawn.items():
+        run = tmp_path / name
+        pages.write_run(run, results=RESULTS)
+        (run / "curves.png").write_bytes(name.encode())
+        (run / "inspect").mkdir()
+        (run / "inspect/filters.png").write_bytes(png)
+        one = figure_index.Figure(what="filters", file="filters.png", caption="Filters.")
+        figure_index.add_figures(run / "inspect", [one])
+    (tmp_path / place).mkdir(exist_ok=True)
+    _, words = page_of(tmp_path / "a", tmp_path / "b", out=tmp_path / place / "report.html")
+    links = re.findall(r"!\[.*\]\((.*)\)", words)
+    found = [(tmp_path / place / urllib.parse.unquote(one)).read_bytes() for one in links]
+    assert found == [b"a", drawn["a"], b"b", drawn["b"]]
 
 
 def confusion(classes, pairs):

@@ -2,7 +2,9 @@
 
 import collections
 import contextlib
+import dataclasses
 import logging
+import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
@@ -10,7 +12,16 @@ from types import ModuleType
 from vit_jax import config
 from vit_jax.pages import html
 from vit_jax.pages.charts import Chart, Series
-from vit_jax.pages.document import Charts, Confusion, Document, PageSection, Sample, Table
+from vit_jax.pages.document import (
+    Block,
+    Charts,
+    Confusion,
+    Document,
+    PageSection,
+    Picture,
+    Sample,
+    Table,
+)
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
 from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
@@ -46,7 +57,7 @@ def write_report(
             predictions[index] = _predictions(item, images, seed)
     words = page.with_suffix(".md")
     with storage.writing("--output", page):
-        html.write_page(document(items, predictions), page, words)
+        html.write_page(document(items, predictions, page.parent), page, words)
     return page, words
 
 
@@ -57,30 +68,55 @@ def _path(output: pathlib.Path) -> pathlib.Path:
 def document(
     items: Sequence[StoredRun | StoredTransfer],
     predictions: Mapping[int, run_section.Predictions],
+    folder: pathlib.Path | None = None,
 ) -> Document:
     """The report.
 
     Args:
       items: runs and transfers, at least one.
       predictions: by position in `items`; missing where no model was loaded.
+      folder: where its files will be, from which pictures are linked; None: the run directory.
     """
+
+    def sections_of(index: int, level: int) -> Iterator[PageSection]:
+        item = items[index]
+        for one in _sections_module(item).sections(item, predictions.get(index), level=level):
+            yield one if folder is None else _linked(one, item.directory, folder)
+
     if len(items) == 1:
         (item,) = items
         return Document(
             title=item.name,
             lead=_sections_module(item).lead(item),
-            sections=list(_sections_module(item).sections(item, predictions.get(0), level=2)),
+            sections=list(sections_of(0, level=2)),
         )
     labels = _labels(items)
     sections = list(_comparison(items, labels))
-    for index, item in enumerate(items):
-        sections.append(PageSection(title=labels[index], blocks=[]))
-        sections += _sections_module(item).sections(item, predictions.get(index), level=3)
+    for index, label in enumerate(labels):
+        sections.append(PageSection(title=label, blocks=[]))
+        sections += sections_of(index, level=3)
     return Document(
         title=f"{len(items)} runs side by side",
         lead=", ".join(labels) + ".",
         sections=sections,
     )
+
+
+def _linked(section: PageSection, directory: pathlib.Path, folder: pathlib.Path) -> PageSection:
+    """A section of a run whose pictures are named from `folder`, where the report is."""
+
+    def linked(block: Block) -> Block:
+        match block:
+            case Charts(picture=str(file)):
+                return dataclasses.replace(block, picture=place(file))
+            case Picture(path=file):
+                return dataclasses.replace(block, path=place(file))
+        return block
+
+    def place(file: str) -> str:
+        return os.path.relpath((directory / file).resolve(), folder.resolve())
+
+    return dataclasses.replace(section, blocks=[linked(block) for block in section.blocks])
 
 
 def _sections_module(item: StoredRun | StoredTransfer) -> ModuleType:
