@@ -81,6 +81,32 @@ def test_mistakes_are_one_line(options, message):
         check()
 
 
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ({"lora.rank": "2", "optimizer.layer_decay": "0.5"}, []),
+        ({"optimizer.freeze": "encoder[:2]", "optimizer.groups.encoder.lr": "2"}, []),
+        ({"optimizer.freeze": "encoder[:2]", "optimizer.groups.encoder[0].lr": "2"},
+         ["optimizer.groups.encoder[0]: none of its parameters trains"]),
+        ({"lora.rank": "2", "optimizer.groups.encoder.lr": "2"},
+         ["optimizer.groups.encoder: none of its parameters trains; their adapters are "
+          "lora/encoder"]),
+        ({"lora.rank": "2", "optimizer.groups.lora/encoder.lr": "2"}, []),
+        ({"lora.rank": "2", "optimizer.freeze": "cls,encoder[:2]"},
+         ["optimizer.freeze=encoder[:2]: its matrices change by their adapters, which train; to "
+          "freeze those, add lora/encoder[:2]"]),
+        ({"lora.rank": "2", "optimizer.freeze": "encoder[:2],lora/encoder[:2]"}, []),
+        ({"lora.rank": "2", "optimizer.freeze": "encoder", "lora.where": "head"}, []),
+    ],
+)  # fmt: skip
+def test_patterns_without_effect_are_said(options, lines):
+    model = {f"model.{key}": str(value) for key, value in SIZES.items()}
+    data = {"data.image_size": "8", "data.channels": "1"}
+    cfg = run_config.config_from_values({}, model | data | options)
+    network = models.create(cfg.model, image_size=(8, 8), channels=1)
+    assert trainable.from_config(network, cfg).remarks() == lines
+
+
 SIZES = {
     "patch_size": 4, "width": 16, "depth": 3, "mlp_dim": 32, "heads": 2,
     "num_classes": CLASSES,

@@ -84,6 +84,7 @@ def _remarks(trainer: Trainer) -> list[str]:
     """Lines on options that do less than they seem to."""
     cfg, examples = trainer.cfg, trainer.examples
     return [
+        *trainer.trainable.remarks(),
         *checks.unused_labels(cfg),
         *checks.short_run(cfg, trainer.durations.steps, examples),
         *checks.large_batch(cfg, examples, jax.device_count()),

@@ -178,6 +178,35 @@ class Trainable:
             return 1 - spec.layers[0] / spec.count
         return 1.0
 
+    def remarks(self) -> list[str]:
+        """Lines on patterns that do less than they seem to."""
+        specs = self.specs
+        if specs is None:
+            return []
+        flat = tree_utils.flatten(self.shapes)
+        layers = {name: lora.layers_of(name, leaf.shape) for name, leaf in flat.items()}
+
+        def trains(name: str, mask: np.ndarray) -> bool:
+            """Whether any of these layers trains."""
+            spec = specs.get(name)
+            return bool(spec and (mask.any() if spec.layers is None else mask[spec.index].any()))
+
+        lines = []
+        for group in self.optimizer.groups:
+            taken = _matching([group.pattern], layers, "optimizer.groups")
+            if not any(trains(name, mask) for name, mask in taken.items()):
+                lines.append(f"optimizer.groups.{group.pattern}: none of its parameters trains")
+                if any(trains(f"{LORA}/{name}/a", mask) for name, mask in taken.items()):
+                    lines[-1] += f"; their adapters are {LORA}/{group.pattern}"
+        for text in self.optimizer.freeze:
+            taken = _matching([text], layers, "optimizer.freeze")
+            if any(trains(f"{LORA}/{name}/a", mask) for name, mask in taken.items()):
+                lines.append(
+                    f"optimizer.freeze={text}: its matrices change by their adapters, which train; "
+                    f"to freeze those, add {LORA}/{text}"
+                )
+        return lines
+
     def describe(self) -> str:
         """The number of parameters that train, in words; empty if all train alike."""
         if self.specs is None:
