@@ -35,12 +35,20 @@ def test_the_evaluation_split_is_measured_first_unless_it_is_not_asked_for():
     assert list(open_evaluation(cfg, split=False).evaluators) == ["knn"]
 
 
-def test_the_batch_of_training_may_be_for_other_devices():
-    """More devices than it divides over, and a microbatch and pairs that no evaluation has."""
-    train = {"batch_size": 25, "accumulation": 5, "mixup": 0.2}
+@pytest.mark.parametrize(
+    ("train", "rows"),
+    [
+        ({"batch_size": 25}, [32]),
+        ({"batch_size": 25, "accumulation": 5}, [8, 8]),
+        ({"batch_size": 64, "microbatch": 1}, [8, 8]),
+        ({"batch_size": 16, "microbatch": 32}, [16]),
+    ],
+)
+def test_a_microbatch_of_training_is_evaluated_at_a_time(train, rows):
+    """On these 8 devices, over which the batch need not divide."""
     evaluation = open_evaluation(runs.configure(data=SYNTHETIC, train=train))
-    assert jax.device_count() == 8
-    assert evaluation.cfg.evaluation.batch_size == 32
+    split = evaluation.runner(evaluation.source)
+    assert split.outputs(lambda batch: len(batch["image"]), stop=bool) == rows
     found = evaluation.evaluators["test"](evaluation.model.init(jax.random.key(0)), stop=bool)
     assert found["count"] == 12
     with pytest.raises(ConfigError, match="^evaluation.batch_size=9: not a multiple of 8 devices"):

@@ -1,5 +1,6 @@
 """What a process arranges with its machine, in processes of their own."""
 
+import functools
 import importlib.util
 import os
 import platform
@@ -163,20 +164,32 @@ def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
         "unset it to use what there is"
     )
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
-    with pytest.raises(errors.ConfigError) as caught, device.memory_errors():
+    errors_of_memory = functools.partial(device.memory_errors, "lower train.batch_size")
+    with pytest.raises(errors.ConfigError) as caught, errors_of_memory():
         found["find"]()
     assert str(caught.value) == line
-    with pytest.raises(RuntimeError, match="another"), device.memory_errors():
+    with pytest.raises(RuntimeError, match="another"), errors_of_memory():
         raise RuntimeError("another")
-    with pytest.raises(RuntimeError, match="RESOURCE"), device.memory_errors():
+    with pytest.raises(RuntimeError, match="RESOURCE"), errors_of_memory():
         raise RuntimeError("RESOURCE_EXHAUSTED: by another library")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), device.memory_errors():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), errors_of_memory():
         raise jax.errors.JaxRuntimeError("INTERNAL: broken")
-    line = "^out of device memory: RESOURCE_EXHAUSTED: 9 B; raise "
-    with pytest.raises(device.OutOfMemory, match=line), device.memory_errors():
+    line = "out of device memory: RESOURCE_EXHAUSTED: 9 B"
+    with (
+        pytest.raises(device.OutOfMemory, match=f"^{line}; lower train.batch_size$"),
+        errors_of_memory(),
+    ):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 B\nby whom")
-    with pytest.raises(device.OutOfMemory, match="9 bytes; raise"), device.memory_errors():
+    with pytest.raises(device.OutOfMemory, match="9 bytes; lower"), errors_of_memory():
         raise jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 9 bytes")
+
+    # A command without a remedy of its own.
+    def fail(**_: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 B\nby whom")
+
+    monkeypatch.setattr(cli.backend, "choose_platform", fail)
+    assert cli.main(["list"]) == 78
+    assert capsys.readouterr().err == f"vit_jax: {line}\n"
 
 
 @pytest.mark.slow  # libtpu looks for its device for ten seconds

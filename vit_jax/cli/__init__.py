@@ -160,6 +160,9 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
         if line := backend.problem(error):
             messages.print_error(line)
             return config.UserError.exit_code
+        if line := backend.out_of_memory(error):
+            messages.print_error(line)
+            return OUT_OF_MEMORY
         raise
 
 

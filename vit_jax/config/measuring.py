@@ -78,7 +78,7 @@ class Evaluation:
         Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True
     )
     batch_size: int | None = option(
-        None, "Images at a time; none: train.batch_size.", at_least=1, free=True
+        None, "Images at a time; none: a microbatch of training.", at_least=1, free=True
     )
     metrics: tuple[str, ...] = option(
         (),

@@ -5,7 +5,6 @@ function of parameters that returns named numbers, or None where `stop()` turned
 """
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
@@ -186,9 +185,21 @@ class Evaluation:
 
     def runner(self, source: Source) -> SplitRunner:
         """A runner, which applies a function to every batch of a source."""
-        data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
-        plan = plan_native(self.model, source, data, rows)
+        rows = _rows_at_once(self.cfg, self.mesh.size)
+        plan = plan_native(self.model, source, self.cfg.data, rows)
         return create_runner(source, self.cfg, self.mesh, rows, plan=plan, stop=self._stop)
+
+
+def _rows_at_once(cfg: config.Config, devices: int) -> int:
+    """Images of a batch over all `devices`: by default a microbatch, whose memory is there.
+
+    Rounded up, as the batch of a checkpoint may be for other devices.
+    """
+    train, rows = cfg.train, cfg.evaluation.batch_size
+    if rows is None:
+        rows = train.batch_size // train.accumulation
+        rows = min(rows, (train.microbatch or rows) * devices)
+    return -(-rows // devices) * devices
 
 
 def open_evaluation(
@@ -211,12 +222,7 @@ def open_evaluation(
 
     Raises ConfigError or DataError.
     """
-    devices = jax.device_count()
-    if cfg.evaluation.batch_size is None:  # that of training may be for other devices
-        rows = -(-cfg.train.batch_size // devices) * devices
-        evaluation = dataclasses.replace(cfg.evaluation, batch_size=rows)
-        cfg = dataclasses.replace(cfg, evaluation=evaluation)
-    checks.check_devices(cfg, devices, training=False)
+    checks.check_devices(cfg, jax.device_count(), training=False)
     source = sources.open_split(cfg, cfg.data.eval_split, head) if split else None
     numbers = tuple(str(number) for number in range(cfg.model.num_classes or 0))
     classes = tuple(head or (numbers if source is None else source.classes))

@@ -127,7 +127,7 @@ def write_features(
     file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
     if jax.process_index() == 0:
         file = create_file(pathlib.Path(output), len(source), shape, facts)
-    with device.memory_errors(), file as write_rows:
+    with device.memory_errors("lower --batch-size"), file as write_rows:
         pending = PendingRows(write_rows, source, plan)
         inputs = functools.partial(row_inputs, numbers=bool(cfg.data.targets))
         split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=inputs)

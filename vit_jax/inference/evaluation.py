@@ -46,7 +46,7 @@ def evaluate(
         conversion.check_free(output)
     kept: list[metrics.Outputs] = []
     device.keep_freed_memory()
-    with device.memory_errors():
+    with device.memory_errors("lower evaluation.batch_size"):
         split = loading.has_images(checkpoint, overrides) or not DATASETS & set(overrides)
         if split:
             loading.require_images(checkpoint, overrides)

@@ -24,6 +24,10 @@ from vit_jax.runtime.run_files import RunFiles
 from vit_jax.training import run_config
 from vit_jax.utils.digests import digest
 
+REMEDIES = (
+    "raise train.accumulation, set model.remat=full or mesh.fsdp, or lower train.batch_size "
+    "(and evaluation.batch_size, where it is set)"
+)
 NOTHING_LEFT = "there was nothing left to save; resume with the same command"
 
 
@@ -105,7 +109,7 @@ def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> I
     with (
         locking.attempt(workdir, wanted=distributed.is_first()) as (refusal, check_lease),
         stop,
-        device.memory_errors(),
+        device.memory_errors(REMEDIES),
         distributed.failures(cfg.watchdog.heartbeat),
         watchdog.Watchdog(phases, dataclasses.asdict(cfg.watchdog)),
         contextlib.closing(Progress(active=distributed.is_first())) as progress,

@@ -66,6 +66,17 @@ def problem(error: BaseException) -> str | None:
     return _missing(str(error).partition(" (set JAX_PLATFORMS")[0] or "jax has no such device")
 
 
+def out_of_memory(error: BaseException) -> str | None:
+    """The message for jax's error that a program does not fit a device; None for another."""
+    text = str(error)
+    # CPUs say INTERNAL and "Out of memory", others RESOURCE_EXHAUSTED.
+    exhausted = "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
+    # By name: jax need not be imported.
+    if type(error).__name__ != "JaxRuntimeError" or not exhausted:
+        return None
+    return f"out of device memory: {text.splitlines()[0]}"
+
+
 def _missing(why: str) -> str:
     asked = os.environ["JAX_PLATFORMS"]
     return f"JAX_PLATFORMS={asked}: not on this machine ({why}); unset it to use what there is"

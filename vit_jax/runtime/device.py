@@ -109,8 +109,8 @@ def return_freed_memory() -> None:
 
 
 @contextlib.contextmanager
-def memory_errors() -> Iterator[None]:
-    """Turns a failed allocation on a device, or a missing device, into a line with the remedies.
+def memory_errors(remedies: str) -> Iterator[None]:
+    """Turns a failed allocation on a device, or a missing device, into a line with `remedies`.
 
     JAX_ENABLE_X64 is off inside: arrays that optax and jax create without a dtype would not fit the
     parameters.
@@ -121,11 +121,6 @@ def memory_errors() -> Iterator[None]:
     except (RuntimeError, AssertionError) as error:
         if line := backend.problem(error):
             raise config.ConfigError(line) from error
-        # CPUs say INTERNAL and "Out of memory", others RESOURCE_EXHAUSTED.
-        exhausted = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
-        if not isinstance(error, jax.errors.JaxRuntimeError) or not exhausted:
-            raise
-        raise OutOfMemory(
-            f"out of device memory: {str(error).splitlines()[0]}; raise train.accumulation, "
-            "set model.remat=full or mesh.fsdp, or lower train.batch_size"
-        ) from error
+        if line := backend.out_of_memory(error):
+            raise OutOfMemory(f"{line}; {remedies}") from error
+        raise

@@ -54,7 +54,7 @@ def run(
 
     Raises Corrupted with the device, its host and the first array that differs, or ConfigError.
     """
-    with device.memory_errors():
+    with device.memory_errors("lower --batch"):
         names, mesh = replay.hosts(), Mesh(np.array(jax.devices()), ("device",))
         program, live, images = prepare(create_config(variant, batch), mesh)
         _compare_programs(program, names)
