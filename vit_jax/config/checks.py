@@ -336,7 +336,7 @@ def unused_labels(cfg: config.Config) -> list[str]:
 
 
 def short_run(cfg: config.Config, steps: int, examples: int) -> list[str]:
-    """Lines on what a run of so many steps, with an epoch of `examples`, is too short for."""
+    """A line for each option that needs a longer run than `steps`; an epoch has `examples`."""
     if cfg.data.source == "synthetic":  # of --smoke, whose results mean nothing
         return []
     lines, run = [], f"the run has {steps:,} steps"
