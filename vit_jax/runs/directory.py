@@ -16,7 +16,6 @@ from vit_jax.utils import limits, storage
 from vit_jax.utils.errors import CheckpointError
 
 LENGTH = {"train.duration", "schedule.cooldown"}
-BEFORE_COOLDOWN = "a length can change before the cooldown alone"
 # What a commit record seals and resuming compares (`resume.restore`), as `--accept` names it.
 PARTS = ("config", "data", "plugins", "teacher")
 
@@ -103,8 +102,9 @@ def reconcile(
         return as_in_weights(cfg, overrides)
     why = ""
     if changed.keys() <= LENGTH and isinstance(old.schedule, config.Cooled):
-        key = _changes_by_length(old)
-        why = f"earlier steps depend on the length by {key}" if key else BEFORE_COOLDOWN
+        why = "a length can change before the cooldown alone"
+        if key := _changes_by_length(old):
+            why = f"earlier steps depend on the length by {key}"
     what, remedy = "holds another run", "resume it without these changes"
     if record is not None and cfg is None and not overrides:
         what, remedy = f"config.json is not that of step {record['step']}", "undo the edit"
