@@ -196,7 +196,7 @@ class ClassCounts(NamedTuple):
             each = 1 / -np.expm1(images * np.log(EFFECTIVE))
             found[some] = each * len(images) / each.sum()
             return found
-        found += 1
+        found = np.ones(len(self.images))
         for name, _, weight in (text.rpartition(":") for text in asked):
             if name not in self.names:
                 raise config.ConfigError(
