@@ -87,6 +87,34 @@ def test_freed_memory_is_kept_until_it_is_returned():
     assert returned > 90 * 2**20
 
 
+IN_THREADS = """
+import ctypes, threading
+from vit_jax.runtime import device, signals
+
+signals.listen()
+device.keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+found = []
+threads = [threading.Thread(target=lambda: found.append(libc.malloc(2**27))) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+heap, = [line.split()[0] for line in open("/proc/self/maps") if "[heap]" in line]
+first, last = (int(end, 16) for end in heap.split("-"))
+print(sum(first <= address < last for address in found))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc's malloc")
+def test_no_thread_of_a_command_maps_its_blocks():
+    variables = os.environ | {"JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", IN_THREADS]
+    run = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert int(run.stdout) == 4
+
+
 @pytest.mark.parametrize(
     ("platforms", "answer"), [("cpu", True), ("cuda", False), ("tpu,cpu", False)]
 )

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 
 from vit_jax import config
-from vit_jax.runtime import backend, logs
+from vit_jax.runtime import backend, logs, signals
 
 CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
-# Of glibc's malloc.h: one arena (M_ARENA_MAX), nothing mapped on its own (M_MMAP_MAX), and nothing
-# handed back to the kernel (M_TRIM_THRESHOLD).
-MALLOC_OPTIONS = ((-8, 1), (-4, 0), (-1, -1))
+# Of glibc's malloc.h: one arena, nothing mapped on its own (M_MMAP_MAX), and nothing handed back to
+# the kernel (M_TRIM_THRESHOLD).
+MALLOC_OPTIONS = (signals.ONE_ARENA, (-4, 0), (-1, -1))
 
 
 class OutOfMemory(config.UserError):
@@ -88,7 +88,8 @@ def keep_freed_memory() -> None:
     ViT-S/16. Only glibc's main arena holds blocks over 64 MiB without mapping them, and a thread
     stays with the arena of its first allocation.
 
-    Call this before jax starts its threads; later it has no effect.
+    Call this before jax starts its threads; later it has no effect. A command's first thread is
+    older, so `signals.listen` sets the number of arenas too.
     """
     if not backend.is_cpu_only():
         return
