@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import itertools
+import sys
 
 import cv2
 import numpy as np
@@ -108,6 +109,14 @@ def test_tables_made_for_the_file_and_codes_of_every_length(quality, restart):
     options = {"optimize": True} if restart == 0 else {"restart_marker_blocks": restart}
     encoded = pillow(pixels, quality=quality, **options)
     assert_parts(encoded, random_rectangles(rng, 150, 170, 60))
+
+
+def test_no_reference_is_lost_where_nothing_can_be_decoded():
+    room, before = bytearray(100), sys.getrefcount(None)
+    for _ in range(1000):
+        assert jpeg._JPEG.size(b"") is None
+        assert jpeg._JPEG.decode(b"", room, 0, 0, 1, 1) is None
+    assert abs(sys.getrefcount(None) - before) < 100
 
 
 def exif(orientation: int) -> PIL.Image.Exif:

@@ -233,6 +233,13 @@ end:
 
 /* Python -------------------------------------------------------------------------------------- */
 
+/* Not Py_RETURN_NONE: headers of Python 3.12 and 3.13 take None for immortal, which it is not in
+ * 3.11. A binary built with them would lose a reference at every call there, until Python ends. */
+static PyObject *none(void)
+{
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *python_size(PyObject *module, PyObject *argument)
 {
     (void)module;
@@ -243,7 +250,7 @@ static PyObject *python_size(PyObject *module, PyObject *argument)
     const int plain = read_header(file.buf, (size_t)file.len, &header);
     PyBuffer_Release(&file);
     if (!plain)
-        Py_RETURN_NONE;
+        return none();
     return Py_BuildValue("(ll)", header.height, header.width);
 }
 
@@ -281,7 +288,7 @@ static PyObject *python_decode(PyObject *module, PyObject *arguments)
         return NULL;
     }
     if (outcome != DONE)
-        Py_RETURN_NONE;
+        return none();
     return Py_BuildValue("(kk)", (unsigned long)first, (unsigned long)columns);
 }
 
