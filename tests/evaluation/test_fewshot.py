@@ -57,6 +57,12 @@ def test_accuracies_of_big_vision(form):
     np.testing.assert_allclose(ours, expected, rtol=1e-7)
 
 
+def test_a_nan_is_never_right():
+    linear = fewshot.Linear(np.zeros(2), np.ones(2), np.eye(2), np.zeros(2))
+    test = placed(np.float32([[np.nan, 0], [0, 1], [0, 1]]), np.array([0, 0, 1]))
+    assert fewshot.accuracy(linear, test) == 1 / 3
+
+
 @pytest.mark.parametrize(("number", "width"), [(50, 7), (9, 20), (3, 4)])
 def test_the_solution_is_that_of_the_equations(number, width, monkeypatch):
     """By products of features, in the dual form for targets, and for features as there are more."""

@@ -1,5 +1,7 @@
 """Measures of outputs and labels, by hand and by definition."""
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from vit_jax import config
 from vit_jax.data import datasets
 from vit_jax.data.real_labels import NONE
 from vit_jax.evaluation import measures
+from vit_jax.training import losses
 
 
 def listed(values):
@@ -23,7 +26,7 @@ def test_the_fifth_counts_and_the_sixth_does_not():
 
 
 def test_any_of_several_classes_is_right():
-    """An image without a right class does not count; a NaN is never right."""
+    """An image without a right class does not count; a NaN is never right, of few classes too."""
     logits = jnp.asarray(np.tile(np.arange(10.0, dtype=np.float32)[::-1], (5, 1)))
     logits = logits.at[4, 1].set(jnp.nan)
     right = jnp.array([[4, 9], [5, NONE], [7, 0], [NONE, NONE], [0, 1]])
@@ -33,6 +36,19 @@ def test_any_of_several_classes_is_right():
         "top5": [True, False, True, False, False],
     }
     assert counted.tolist() == [True, True, True, False, True]
+    values, _ = measures.several_right(logits[4:, :3], right[4:, :1])
+    assert listed(values) == {"top1": [False], "top5": [False]}
+
+
+def test_probabilities_are_those_that_predict_shows(monkeypatch):
+    logits = np.float32([[0, 1], [0, -40]])
+    for name, first in (("softmax", 1 / (1 + np.exp([1, -40]))), ("sigmoid", [0.5, 0.5])):
+        found = measures.probabilities(logits, config.Loss(name=name))
+        np.testing.assert_allclose(found[:, 0], first, rtol=1e-12)
+    monkeypatch.setattr(losses, "probabilities", lambda logits, loss: jnp.exp(logits))
+    plugged_in = types.SimpleNamespace(name="own", meaning="own")
+    found = measures.probabilities(logits, plugged_in)
+    np.testing.assert_allclose(found, np.exp(logits), rtol=1e-6)
 
 
 def test_only_classes_that_occur_compete():
@@ -66,6 +82,9 @@ def test_label_sets_by_hand():
         {"map": np.mean([1 / 3, (1 + 2 / 3) / 2, 1 / 3]), "top1": 1 / 2, "loss": each.mean(),
          "count": 3}
     )  # fmt: skip
+    logits[1, 0], labels[1, 0] = np.nan, 1
+    lost = measures.label_sets(logits, labels, config.Loss(name="sigmoid"))
+    assert (lost["top1"], np.isnan(lost["map"])) == (1 / 2, True)
     nothing = measures.label_sets(logits, np.zeros_like(labels), config.Loss(name="sigmoid"))
     assert nothing.keys() == {"loss", "count"}
     assert measures.label_sets(logits[:0], labels[:0], config.Loss()) == {"count": 0}

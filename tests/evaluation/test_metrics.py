@@ -1,14 +1,17 @@
 """Metrics of a whole split, against scikit-learn's numbers and by definition."""
 
+import dataclasses
 import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import runs
 import toys
+from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import sources
 from vit_jax.evaluation import evaluators, metrics
@@ -235,6 +238,17 @@ def test_every_positive_label_is_one(reference):
     half = metrics.Outputs(logits, labels / 2, index)
     expected = metrics.measure(metrics.Outputs(logits, labels, index), ("f1", "auroc"))
     assert metrics.measure(half, ("f1", "auroc")) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("softmax", 0.5), ("sigmoid", 1.0)])
+def test_images_are_ranked_by_the_loss_of_the_head(name, expected):
+    """Of class 0, which the second image has less of, but more of than of other classes."""
+    cfg = dataclasses.replace(toys.configure(8, metrics=("auroc",)), loss=config.Loss(name=name))
+    source = toys.Toy([[200, 255, 0, 0], [150, 10, 0, 0], [50, 60, 250, 9]], [0, 1, 1])
+    split = toys.passing(source, cfg)
+    found = evaluators.whole_classification(toys.Echo(), cfg, split)
+    first = found(jnp.float32(0), stop=lambda: False)["auroc"] * 2  # with class 1, 0 either way
+    assert first == expected
 
 
 @pytest.mark.slow

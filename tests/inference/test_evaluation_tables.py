@@ -12,11 +12,11 @@ CLASSES = ("cat", "dog", "owl")
 SOURCE = types.SimpleNamespace(name=lambda at: f"{at}.png")
 
 
-def tables(folder, outputs, loss, classes=CLASSES):
+def tables(folder, outputs, loss, classes=CLASSES, source=SOURCE):
     opened = types.SimpleNamespace(
         classes=classes, config=types.SimpleNamespace(loss=loss), scaled=lambda logits: logits / 2
     )
-    evaluation.write_tables(folder, outputs, SOURCE, opened)
+    evaluation.write_tables(folder, outputs, source, opened)
     return {one.name: one.read_text().splitlines() for one in folder.iterdir()}
 
 
@@ -54,6 +54,18 @@ def test_images_of_several_classes_have_all_of_them(tmp_path):
         "owl,1,1.000000,1.000000,1.000000,1.000000,1.000000",
     ]
     assert "confusion.csv" not in found
+    some = types.SimpleNamespace(name=SOURCE.name, outputs=(0, 2))  # of a head that has others
+    loss = config.build({"loss": {"name": "sigmoid"}}).loss
+    again = tables(tmp_path / "some", outputs, loss, source=some)
+    assert again["classes.csv"] == [*found["classes.csv"][:2], "dog,,,,,,", found["classes.csv"][3]]
+
+
+def test_classes_are_ranked_by_the_probabilities_that_are_shown(tmp_path):
+    """One class per image, but a sigmoid: other logits of an image do not count."""
+    logits = np.float32([[1, 3, 0], [0.5, -2, 0], [-1, 0, 2]])
+    outputs = Outputs(logits, np.int32([0, 1, 2]), np.array([0, 1, 2]))
+    found = tables(tmp_path / "out", outputs, config.Loss(name="sigmoid"))
+    assert found["classes.csv"][1] == "cat,1,0.000000,0.000000,0.000000,1.000000,1.000000"
 
 
 def test_numbers_have_their_truth_beside_them(tmp_path, monkeypatch):

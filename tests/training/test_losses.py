@@ -72,14 +72,16 @@ def test_rank_of_label():
         np.float32,
     )
     labels = np.array([0, 0, 3, 2, 3, 1], np.int32)
-    # A tie goes to the lower index, as argmax has it; NaN is never right.
-    expected = [0, 0, 3, 1, 4, 0]
+    # A tie goes to the lower index, as argmax has it; NaN is never right, nor among the first 5.
+    expected = [0, 0, 3, 1, 2**31 - 1, 0]
     np.testing.assert_array_equal(jax.jit(losses.rank_of_label)(logits, labels), expected)
     clean = logits[[0, 1, 2, 3, 5]]
     np.testing.assert_array_equal(
         np.asarray(losses.rank_of_label(clean, labels[[0, 1, 2, 3, 5]])) == 0,
         clean.argmax(-1) == labels[[0, 1, 2, 3, 5]],
     )
+    right = losses.best_is_right(logits, np.ones_like(logits), several=True)
+    np.testing.assert_array_equal(right, ~np.isnan(logits).any(-1))
 
 
 def log_p():

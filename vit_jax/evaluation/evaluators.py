@@ -261,13 +261,14 @@ def label_sets(
     `annotated` are the outputs whose classes the images are labeled with; None: all. The others are
     left out, as it is unknown which images show their classes. `keep` gets the outputs.
     """
+    chances = functools.partial(measures.probabilities, loss=cfg.loss)
 
     def measure(found: Outputs) -> dict[str, float]:
         keep(found)
         if annotated is not None:
             logits, labels = found.logits[:, annotated], found.labels[:, annotated]
             found = Outputs(logits, labels, found.index)
-        further = metrics.measure(found, cfg.evaluation.metrics, seed=cfg.seed)
+        further = metrics.measure(found, cfg.evaluation.metrics, seed=cfg.seed, chances=chances)
         return measures.label_sets(found.logits, found.labels, cfg.loss) | further
 
     return Whole(measure, model, cfg, split)
@@ -337,6 +338,7 @@ def whole_classification(
             fit=fit,
             ranks=ranks,
             each=each,
+            chances=functools.partial(measures.probabilities, loss=cfg.loss),
         )
         return further | means | results
 

@@ -28,6 +28,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import config
 from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.runtime import logs
+from vit_jax.training import losses
 
 BIAS = 100.0  # so large that its weight is hardly regularized
 CHUNK = 4096  # examples converted to float64 at a time
@@ -195,8 +196,9 @@ def count_hits(
     inputs = (values - mean[None]) / scale[None]
     # By default TPUs multiply in bfloat16, and nearly equal scores would change places.
     scores = jnp.dot(inputs, weights, precision=jax.lax.Precision.HIGHEST) + bias[None]
-    right = jnp.argmax(scores, axis=-1).astype(labels.dtype) == labels
-    sums = jnp.stack([jnp.sum(right), jnp.sum(labels != PADDING)])
+    example = labels != PADDING
+    right = example & (losses.rank_of_label(scores, jnp.maximum(labels, 0)) == 0)
+    sums = jnp.stack([jnp.sum(right), jnp.sum(example)])
     return jax.lax.with_sharding_constraint(sums, P())
 
 

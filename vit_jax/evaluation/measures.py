@@ -51,6 +51,17 @@ def classification(logits: jax.Array, label: jax.Array, loss: config.Loss) -> di
     return {"top1": rank < 1, "top5": rank < 5, "loss": each}
 
 
+def probabilities(logits: np.ndarray, loss: config.Loss) -> np.ndarray:
+    """Probabilities (N, K) float64 of logits, by which metrics rank the images of a class.
+
+    A softmax ranks them by the logits of other classes too, so that it is no measure of a head
+    whose outputs are sigmoids.
+    """
+    if loss.name == "sigmoid" or loss.meaning == "softmax":
+        return metrics.scores(logits, several=loss.name == "sigmoid")
+    return np.asarray(losses.probabilities(logits, loss), np.float64)  # of a plug-in
+
+
 def several_right(logits: jax.Array, right: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
     """`top1` and `top5` (B,) bool where any of several classes is right (ReaL, ObjectNet).
 
@@ -67,7 +78,7 @@ def several_right(logits: jax.Array, right: jax.Array) -> tuple[dict[str, jax.Ar
     known = right != NONE
     each = jax.vmap(losses.rank_of_label, in_axes=(None, 1), out_axes=1)
     ranks = each(logits, jnp.where(known, right, 0))
-    best = jnp.min(jnp.where(known, ranks, logits.shape[-1]), axis=-1)
+    best = jnp.min(ranks, axis=-1, where=known, initial=jnp.iinfo(ranks.dtype).max)
     return {"top1": best < 1, "top5": best < 5}, known.any(axis=-1)
 
 
@@ -111,8 +122,8 @@ def label_sets(logits: np.ndarray, labels: np.ndarray, loss: config.Loss) -> dic
     labels = labels > 0
     some = labels.any(axis=1)
     if some.any():
-        best = np.argmax(logits[some], axis=1)[:, None]
-        right = np.take_along_axis(labels[some], best, axis=1)
+        best = metrics.predicted(logits[some], several=False)
+        right = (best >= 0) & labels[some][np.arange(len(best)), best]
         present = np.flatnonzero(labels.any(axis=0))
         ones = np.ones((1, count))
         areas = [metrics.curve_areas(logits[:, k], labels[:, k], ones) for k in present]

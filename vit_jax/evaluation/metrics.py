@@ -4,7 +4,8 @@ Every function takes weights (R, N): how often each image counts, in R rows. A r
 split itself; the other rows are draws with replacement, which the intervals come from.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ def measure(
     fit: bool = False,
     ranks: Array | None = None,
     each: Mapping[str, Array] = MappingProxyType({}),
+    chances: Callable[[Array], Array] | None = None,
 ) -> dict[str, float]:
     """The metrics of `config.METRICS` of these groups, by name; none of no images.
 
@@ -52,6 +54,7 @@ def measure(
       fit: whether to fit the temperature on these images, in place of a given one.
       ranks: (K,) of the classes in their order, which `ordinal` needs.
       each: (N,) values of single images, by the names of their means.
+      chances: probabilities (N, K) of logits, by which `auroc` ranks images; None: `scores`.
     """
     logits, labels, _ = outputs
     count = len(logits)
@@ -66,7 +69,8 @@ def measure(
     if "f1" in groups:
         found |= f1(truth, predicted(logits, several=truth.ndim == 2), logits.shape[1], weights)
     if "auroc" in groups:
-        found |= ranking(scores(logits, several=truth.ndim == 2), truth, weights)
+        chances = chances or functools.partial(scores, several=truth.ndim == 2)
+        found |= ranking(chances(logits), truth, weights)
     if "ordinal" in groups and ranks is not None:
         found |= ordinal(truth, predicted(logits, several=False), ranks, weights)
     if "calibration" in groups:

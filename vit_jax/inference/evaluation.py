@@ -13,7 +13,7 @@ from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import class_matching
 from vit_jax.data.source import Source, read_targets
-from vit_jax.evaluation import metrics, task_sets
+from vit_jax.evaluation import measures, metrics, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import conversion, loaded_model, loading
 from vit_jax.runtime import device, distributed, logs
@@ -94,7 +94,8 @@ def write_tables(
 
     Of numbers there is `images.csv` alone: the truth and the prediction of each, in their units. Of
     classes, `images.csv` has the truth, the prediction and their probabilities of every image;
-    `classes.csv` images, precision, recall, F1, AUROC and average precision of every class;
+    `classes.csv` images, precision, recall, F1, AUROC and average precision of every class, empty
+    for one of several that the data does not know;
     `confusion.csv`, of images of one class, how many of each (rows) were taken for each (columns).
     """
     logits, labels, index = outputs
@@ -132,17 +133,19 @@ def write_tables(
     ones = np.ones((1, len(logits)))
     counts = metrics.count(truth, best, len(classes), ones)
     columns = [counts.precision, counts.recall, counts.f1]
-    scores = metrics.scores(logits, several=several)
+    scores = measures.probabilities(logits, loss)
     areas = [
         metrics.curve_areas(scores[:, k], truth[:, k] if several else truth == k, ones)
         for k in range(len(classes))
     ]
     shares = np.concatenate([*columns, np.stack(areas, axis=-1)[:, 0]])  # (5, K)
+    # Which images show a class that the data has not is unknown, where outputs do not compete.
+    known = getattr(source, "outputs", range(len(classes))) if several else range(len(classes))
     each = (
         (
             name,
-            int(counts.support[0, k]),
-            *("" if np.isnan(x) else f"{x:.6f}" for x in shares[:, k]),
+            int(counts.support[0, k]) if k in known else "",
+            *("" if np.isnan(x) or k not in known else f"{x:.6f}" for x in shares[:, k]),
         )
         for k, name in enumerate(classes)
     )

@@ -146,7 +146,9 @@ def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False
     """
     if several:
         best = jnp.argmax(logits, axis=-1)[:, None]
-        return jnp.take_along_axis(labels, best, axis=-1)[:, 0] > 0
+        right = jnp.take_along_axis(labels, best, axis=-1)[:, 0] > 0
+        # The largest of logits with a NaN is that, to argmax.
+        return right & ~jnp.isnan(logits).any(axis=-1)
     return rank_of_label(logits, labels if labels.ndim == 1 else jnp.argmax(labels, axis=-1)) == 0
 
 
@@ -154,12 +156,12 @@ def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The rank of the true class among the logits, (B,) int32; 0 is correct.
 
     Ties go to the lower class index, as in argmax, so a constant output only counts as class 0. An
-    output with a NaN ranks last.
+    output with a NaN ranks behind any number of classes: among three, the last is in the top 5.
     """
     own = jnp.take_along_axis(logits, labels[:, None], axis=-1)
     earlier = jnp.arange(logits.shape[-1])[None, :] < labels[:, None]
     rank = jnp.sum((logits > own) | ((logits == own) & earlier), axis=-1)
-    return jnp.where(jnp.isnan(logits).any(axis=-1), logits.shape[-1], rank)
+    return jnp.where(jnp.isnan(logits).any(axis=-1), jnp.iinfo(rank.dtype).max, rank)
 
 
 class ClassCounts(NamedTuple):

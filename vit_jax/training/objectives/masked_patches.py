@@ -178,7 +178,7 @@ def measure(
     classes = colors(truth, variants.COLOR_SIDES[target])
     logits = jax.nn.log_softmax(_logits(outputs, target))
     own = jnp.take_along_axis(logits, classes[..., None], axis=-1)[..., 0]
-    right = jnp.argmax(logits, axis=-1) == classes
+    right = (jnp.argmax(logits, axis=-1) == classes) & ~jnp.isnan(own)
     return found | {"loss": -jnp.mean(own, axis=(1, 2)), "accuracy": right}
 
 
