@@ -499,11 +499,17 @@ def test_preflight_of_one_config(monkeypatch, capsys):
         ("digits --table=home", "preflight: name a config (see `vit_jax list`), or a --table"),
         ("image_folder", "image_folder: its length is 90 epochs and its number of images is not "
          "known; set --examples=N"),
+        ("digits --config.data.train_split=train[:10%]", "digits: its length is 90 epochs and its "
+         "number of images is not known; set --examples=N"),
+        ("image_folder --config.train.duration=900 --config.data.phases.a.until=1_epochs "
+         "--config.data.phases.a.image_size=160", "image_folder: data.phases.a.until is 1 epochs "
+         "and its number of images is not known; set --examples=N"),
     ],
 )  # fmt: skip
 def test_preflight_needs_configs_and_their_number_of_images(words, line, monkeypatch, capsys):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert cli.main(["preflight", "--topology=cpu", *words.split()]) == 2
+    words = [word.replace("_epochs", " epochs") for word in words.split()]
+    assert cli.main(["preflight", "--topology=cpu", *words]) == 2
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
 
 

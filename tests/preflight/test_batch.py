@@ -50,6 +50,20 @@ def test_what_is_in_the_file_is_not_compiled_again(monkeypatch, tmp_path):
     again, none, said = measure_all(monkeypatch, run, output=tmp_path / "known.jsonl")
     assert (len(asked), none, said) == (1, [], [])
     assert [one.peak for one in again] == [one.peak for one in first]
+    monkeypatch.setattr(batch, "_version", {"jax": "99", "libtpu": None}.get)
+    _, newer, _ = measure_all(monkeypatch, run, output=tmp_path / "known.jsonl")
+    _, kept, _ = measure_all(monkeypatch, run, output=tmp_path / "known.jsonl")
+    assert (len(newer), kept) == (1, [])
+
+
+def test_a_teacher_of_the_same_name_is_compiled_again(monkeypatch, tmp_path):
+    run = [(tiny(objective={"name": "distillation", "teacher": "big"}), 200)]
+    every = []
+    for depth in (1, 2, 1):
+        teachers = {"big": config.build({"model": {"depth": depth}})}
+        options = {"output": tmp_path / "known.jsonl", "teachers": teachers}
+        every.append(len(measure_all(monkeypatch, run, **options)[1]))
+    assert every == [1, 1, 0]
 
 
 def test_a_file_that_cannot_be_read_or_holds_something_else(tmp_path, monkeypatch):

@@ -264,6 +264,8 @@ def test_programs_are_the_same_whatever_the_rate_and_the_length():
     assert program.same_program(tiny(model={"dropout": 0.0})) != same
     assert program.same_program(tiny(train={"clip_norm": None})) != same
     assert program.same_program(tiny(data={"image_size": 16})) != same
+    assert program.same_program(tiny(data={"depth": 16})) != same
+    assert program.same_program(tiny(data={"flip": True})) == same
     chosen = [program.same_program(tiny(model={"unroll": None, "depth": n})) for n in (1, 2)]
     assert ["model.unroll" in one for one in chosen] == [False, True]
 

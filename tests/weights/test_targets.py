@@ -299,11 +299,12 @@ def test_a_border_is_said_where_a_format_has_none(tmp_path, fill):
 
 
 def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):
-    data = {"mean": (0.25,), "resampling": "antialiased_bicubic"}
+    data = {"depth": 16, "mean": (0.25,), "resampling": "antialiased_bicubic"}
     params, facts = made(data=data, classes=("a", "b", "c", "d"))
     told = weights.save(params, facts, "google", tmp_path / "w.npz")
     assert told == (
         "data.image_size=16,24: not stored in this format",
+        "data.depth=16: reads back as 8",
         "data.mean=0.25: reads back as 0.5",
         "data.resampling=antialiased_bicubic: reads back as bilinear",
     )

@@ -10,6 +10,8 @@ from vit_jax import config
 from vit_jax.cli import arguments, tables
 from vit_jax.config import catalog
 
+# Options on which the images of an epoch depend.
+IMAGES = ("source", "name", "train_split", "examples", "classes", "exclude", "holdout")
 HELP = "compile a run for a TPU slice, from any machine: memory, FLOPs, days"
 TAKES_CONFIG = True
 EPILOG = """\
@@ -48,11 +50,13 @@ def add_arguments(parser: arguments.Parser) -> None:
         type=arguments.amount,
     )
     parser.add(
-        "--examples N", "images of an epoch, if the config does not say", type=arguments.positive
+        "--examples N",
+        "images of an epoch, if the config does not say or has other data",
+        type=arguments.positive,
     )
     parser.add(
         "--output FILE.jsonl",
-        "keep every result in a file; results in it are not compiled again",
+        "keep every result in a file; what this jax and libtpu compiled is not compiled again",
         type=arguments.local_output_path,
     )
     parser.add("--json", "print one JSON object per result")
@@ -113,13 +117,16 @@ def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[co
     from vit_jax import preflight
     from vit_jax.training import run_config
 
-    cfg = config.build(config.override(catalog.load_values(name), overrides))
+    values = catalog.load_values(name)
+    cfg, own = config.build(config.override(values, overrides)), config.build(values)
     run_config.check_read(cfg, overrides)
+    if examples is None and all(getattr(cfg.data, n) == getattr(own.data, n) for n in IMAGES):
+        examples = catalog.about(name).images
     cfg = preflight.prepare_config(cfg)
-    examples = examples or catalog.about(name).images
-    if examples is None and cfg.train.duration.unit == "epochs":
-        raise config.ConfigError(
-            f"{name}: its length is {cfg.train.duration} and its number of images is not known; "
-            "set --examples=N"
-        )
+    ends = {f"data.phases.{phase.name}.until": phase.until for phase in cfg.data.phases}
+    for what, end in {"its length": cfg.train.duration, **ends}.items():
+        if examples is None and end.unit == "epochs":
+            raise config.ConfigError(
+                f"{name}: {what} is {end} and its number of images is not known; set --examples=N"
+            )
     return cfg, examples or 1

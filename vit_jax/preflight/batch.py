@@ -37,25 +37,27 @@ def measure_all(
       slices: to compile for.
       fit: whether to search for the fastest settings that fit.
       loops: search only among programs that loop over their layers.
-      output: a file of JSON lines with earlier reports, which are not compiled again; new reports
-        are appended.
+      output: a file of JSON lines with earlier reports, which the same compiler does not compile
+        again; new reports are appended.
       say: called with a line before every compilation.
       teachers: `model` and `data` of every `objective.teacher` of the runs.
     """
-    known = read_reports(output)
+    versions = {name: _version(name) for name in PACKAGES}
+    known = read_reports(output, versions)
     for cfg, examples in runs:
         for where in slices:
             ends = [phase.until for phase in cfg.data.phases]
             if ends:  # which set the share of each phase in the arithmetic
                 ends.append(cfg.train.duration)
             each = [end.steps(cfg.train.batch_size, examples) for end in ends]
-            key = json.dumps([same_program(cfg), where.name, fit, loops, *each])
+            teacher = cfg.distillation and (teachers or {}).get(cfg.distillation.teacher or "")
+            programs = [same_program(teacher)] if teacher else []  # another may have its name
+            key = json.dumps([same_program(cfg), where.name, fit, loops, *each, *programs])
             if key in known:
                 steps = Durations.from_config(cfg, examples).steps
                 yield dataclasses.replace(known[key], name=cfg.name, steps=steps)
                 continue
             say(f"{cfg.name} on {where.name}")
-            teacher = cfg.distillation and (teachers or {}).get(cfg.distillation.teacher or "")
             compile_ = functools.partial(measure, teacher=teacher)
             if fit:
                 report = search.fit_batch(
@@ -65,7 +67,7 @@ def measure_all(
                 report = compile_(cfg, where, examples)
             known[key] = report
             if output is not None:
-                made = provenance.fields(where.name, {name: _version(name) for name in PACKAGES})
+                made = provenance.fields(where.name, versions)
                 storage.append_line(
                     output, {"key": key, "report": dataclasses.asdict(report), **made}
                 )
@@ -88,8 +90,12 @@ def as_dict(report: Report, mfu: float | None = None, price: float | None = None
     }
 
 
-def read_reports(output: pathlib.Path | None) -> dict[str, Report]:
+def read_reports(
+    output: pathlib.Path | None, versions: Mapping[str, str | None] | None = None
+) -> dict[str, Report]:
     """Reads the reports in a file of JSON lines, by key; creates the file if it is missing.
+
+    With `versions`, those that say that others compiled them are left out.
 
     Raises ConfigError for a file that cannot be written, or that contains something else.
     """
@@ -104,7 +110,9 @@ def read_reports(output: pathlib.Path | None) -> dict[str, Report]:
         raise config.ConfigError(f"--output={output}: {storage.reason(error)}") from error
     for number, line in lines:
         try:
-            values = line["report"]
+            values, compiler = line["report"], {**(versions or {}), **line.get("versions", {})}
+            if any(compiler[name] != own for name, own in (versions or {}).items()):
+                continue
             known[line["key"]] = Report(**values | {"settings": Settings(**values["settings"])})
         except (LookupError, TypeError) as error:
             raise config.ConfigError(

@@ -151,7 +151,8 @@ def prepare_config(cfg: config.Config) -> config.Config:
 
 # Options that change constants of a compiled step, or nothing in it.
 CONSTANTS = re.compile(
-    r"name|seed|init_from|init_head|(schedule|checkpoint|evaluation|logging|data)\..*"
+    r"name|seed|init_from|init_head|(schedule|checkpoint|evaluation|logging)\..*"
+    r"|data\.(?!(depth|multilabel|targets)$).*"
     r"|optimizer\.(lr|b1|b2|eps|momentum)|train\.duration|model\.(variant|head_bias)"
 )
 

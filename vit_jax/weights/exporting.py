@@ -43,7 +43,7 @@ ENCODER = (
     *("relative_bias", "norm", "patch_norm", "pooling_heads", "pooling_mlp_dim", "pooling_prefix"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
-PIXELS = ("image_size", "mean", "std", "eval_crop", "aspect")
+PIXELS = ("image_size", "depth", "mean", "std", "eval_crop", "aspect")
 
 
 class Project(NamedTuple):
