@@ -499,8 +499,6 @@ def test_preflight_of_one_config(monkeypatch, capsys):
         ("digits --table=home", "preflight: name a config (see `vit_jax list`), or a --table"),
         ("image_folder", "image_folder: its length is 90 epochs and its number of images is not "
          "known; set --examples=N"),
-        ("digits --config.data.train_split=train[:10%]", "digits: its length is 90 epochs and its "
-         "number of images is not known; set --examples=N"),
         ("image_folder --config.train.duration=900 --config.data.phases.a.until=1_epochs "
          "--config.data.phases.a.image_size=160", "image_folder: data.phases.a.until is 1 epochs "
          "and its number of images is not known; set --examples=N"),
@@ -511,6 +509,16 @@ def test_preflight_needs_configs_and_their_number_of_images(words, line, monkeyp
     words = [word.replace("_epochs", " epochs") for word in words.split()]
     assert cli.main(["preflight", "--topology=cpu", *words]) == 2
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
+
+
+def test_preflight_says_whose_images_an_epoch_has(caplog):
+    slices = {"data.train_split": "train[:10%]", "data.workers": "0"}
+    assert preflight_command._run("digits", slices, 144)[1] == 144
+    assert preflight_command._run("digits", {"data.workers": "0"}, None)[1] == 1437
+    assert not caplog.messages
+    assert preflight_command._run("digits", slices, None)[1] == 1437
+    said = "digits: epochs are of 1,437 images, as of the config's own data; set --examples=N for"
+    assert caplog.messages == [f"{said} others"]
 
 
 def test_preflight_reads_the_model_of_every_teacher_once(monkeypatch):

@@ -51,7 +51,7 @@ def add_arguments(parser: arguments.Parser) -> None:
     )
     parser.add(
         "--examples N",
-        "images of an epoch, if the config does not say or has other data",
+        "images of an epoch, if the config does not say, or of other data",
         type=arguments.positive,
     )
     parser.add(
@@ -115,18 +115,26 @@ def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
 def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[config.Config, int]:
     """A config and the images of its epoch."""
     from vit_jax import preflight
+    from vit_jax.runtime import logs
     from vit_jax.training import run_config
 
     values = catalog.load_values(name)
     cfg, own = config.build(config.override(values, overrides)), config.build(values)
     run_config.check_read(cfg, overrides)
-    if examples is None and all(getattr(cfg.data, n) == getattr(own.data, n) for n in IMAGES):
-        examples = catalog.about(name).images
-    cfg = preflight.prepare_config(cfg)
+    other = any(getattr(cfg.data, key) != getattr(own.data, key) for key in IMAGES)
+    cfg, images = preflight.prepare_config(cfg), catalog.about(name).images
     ends = {f"data.phases.{phase.name}.until": phase.until for phase in cfg.data.phases}
-    for what, end in {"its length": cfg.train.duration, **ends}.items():
-        if examples is None and end.unit == "epochs":
-            raise config.ConfigError(
-                f"{name}: {what} is {end} and its number of images is not known; set --examples=N"
-            )
-    return cfg, examples or 1
+    ends = {what: end for what, end in {"its length": cfg.train.duration, **ends}.items()
+            if end.unit == "epochs"}  # fmt: skip
+    if examples is None and images is None and ends:
+        (what, end), *_ = ends.items()
+        raise config.ConfigError(
+            f"{name}: {what} is {end} and its number of images is not known; set --examples=N"
+        )
+    if examples is None and other and ends:
+        logs.log.warning(
+            "%s: epochs are of %s images, as of the config's own data; set --examples=N for others",
+            name,
+            f"{images:,}",
+        )
+    return cfg, examples or images or 1
