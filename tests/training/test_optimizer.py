@@ -134,6 +134,40 @@ def test_lamb_scales_each_layer_to_its_parameters_decay_included():
         np.testing.assert_allclose(update, expected, rtol=2e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("name", optimizers.WHOLE)
+def test_each_layer_is_updated_as_an_array_of_its_own(name):
+    """Stacks may have unlike numbers of layers."""
+    rng = np.random.default_rng(0)
+    shapes = {"encoder/mlp/kernel": (2, 3, 4), "encoder/norm/scale": (1, 4), "head/kernel": (3, 4)}
+    trees = [
+        {
+            key: np.float32(
+                rng.normal(size=size) * (1 + 9 * rng.random(size[:1] + (1,) * len(size[1:])))
+            )
+            for key, size in shapes.items()
+        }
+        for _ in range(3)
+    ]
+    tx = optimizers.create_optimizer(config.Optimizer(name=name), clip_norm=None)
+
+    @jax.jit
+    def last_update(params, first, second):
+        _, state = tx.update(first, tx.init(params), params)
+        return tx.update(second, state, params)[0]
+
+    def layers(tree):
+        return {
+            f"{key.replace('/', '_')}_{n}": layer
+            for key, leaf in tree.items()
+            for n, layer in enumerate(leaf if key.startswith("encoder") else [leaf])
+        }
+
+    found = last_update(*map(tree_utils.nest, trees))
+    expected = last_update(*map(layers, trees))
+    for key, update in layers(tree_utils.flatten(found)).items():
+        np.testing.assert_allclose(update, expected[key], rtol=1e-5, err_msg=key)
+
+
 def test_each_parameter_is_clipped_by_its_own_norm():
     """Of stacked layers each, and queries, keys and values of a layer together."""
     rng = np.random.default_rng(0)

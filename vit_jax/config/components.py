@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 
 from vit_jax.utils.errors import NO_ROOM, ConfigError, UserError
 
-# Optimizers of optax and optax.contrib that a config may name. Others need more than gradients, or
-# choose the learning rate themselves.
+# Optimizers of optax and optax.contrib that a config may name. Others need more than gradients,
+# choose the learning rate themselves, or have updates that are not in proportion to it (fromage).
 OPTAX_OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adamax", "adan", "ademamix", "amsgrad",
-    "fromage", "lars", "lion", "nadam", "novograd", "radam", "rmsprop", "sign_sgd",
+    "lars", "lion", "nadam", "novograd", "radam", "rmsprop", "sign_sgd",
     "signum", "sm3", "yogi",
 )  # fmt: skip
 # Direction of descent in optax, where it is not called scale_by_NAME.

@@ -18,6 +18,8 @@ from vit_jax.utils.tree_utils import Tree
 # Kernels (D, H, d) have one input axis; in all others, every axis but the last is one.
 HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
 HEADS = re.compile("/(query|key|value)/")
+# Optimizers of optax that measure an array as a whole: its norm, or the size of its update.
+WHOLE = ("adafactor", "lars", "novograd")
 
 
 def create_optimizer(
@@ -191,7 +193,26 @@ def _moments(optimizer: config.Optimizer) -> optax.GradientTransformation:
     made = components.make(optimizer, key, **({"learning_rate": 1.0} if descends else {}))
     if not isinstance(made, optax.GradientTransformation):
         raise config.ConfigError(f"{key}={name}: must return an optax.GradientTransformation")
-    return optax.chain(made, optax.scale(-1.0)) if descends else made
+    made = optax.chain(made, optax.scale(-1.0)) if descends else made
+    return _by_layer(made) if name in WHOLE else made
+
+
+def _by_layer(moments: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Updates each layer of stacked arrays as an array of its own."""
+    layer = optax.GradientTransformation(jax.vmap(moments.init), jax.vmap(moments.update))
+
+    def apart(tree: Tree) -> optax.GradientTransformation:
+        # Stacks may have unlike numbers of layers: frozen ones are left out, stages differ.
+        counts = tree_utils.map_named(
+            lambda name, leaf: str(leaf.shape[0]) if patterns.STACKED.fullmatch(name) else "", tree
+        )
+        rules = {count: layer if count else moments for count in jax.tree.leaves(counts)}
+        return optax.partition(rules, counts) if any(rules) else moments
+
+    def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
+        return apart(updates).update(updates, state, params)
+
+    return optax.GradientTransformation(lambda params: apart(params).init(params), update)
 
 
 def _matrices(params: Tree) -> Tree:
