@@ -80,7 +80,7 @@ def test_one_class_each(tmp_path):
     write(tmp_path, train='image,label\na.png,cat\n\n"sub/b.png","dog"\n')
     assert labels(opened(tmp_path, multilabel=False)) == [0, 1]
     write(tmp_path, train="image,label\na.png,cat\nsub/b.png,dog\nc.png,\n")
-    assert "line 4: 0 classes; for" in refusal(tmp_path, multilabel=False)
+    assert "line 4: no class; remove the line; for" in refusal(tmp_path, multilabel=False)
     write(tmp_path, train=TRAIN)
     assert refusal(tmp_path, multilabel=False) == (
         "ROOT/train.csv, line 2: 2 classes; for images of any number set data.multilabel=true and "
@@ -128,8 +128,8 @@ def test_lists_are_checked_before_a_run(tmp_path):
     write(tmp_path, train=TRAIN, test=TEST)
     splits = [opened(tmp_path), opened(tmp_path, "test"), None]
     assert folder_check.check_files(data(tmp_path), *splits) == (
-        f"data.root={tmp_path}: train 4 images of 3 classes, test 2 images of 3 classes; "
-        "all files are used"
+        f"data.root={tmp_path}: train 4 images of 3 classes (1 to 2 each), test 2 images "
+        "of 3 classes (0 to 1 each, none of cat and 1 other); all files are used"
     )
     (tmp_path / "f.png").unlink()
     with pytest.raises(DataError, match="of 2 images of test 1 cannot be used: .* does not exist"):

@@ -54,7 +54,7 @@ def test_what_is_not_used_is_said_with_the_reason(tmp_path):
 
 def test_classes_without_images_to_evaluate_on_are_said(tmp_path):
     root = fill(tmp_path, *FILES, "train/c/1.jpg", "train/d/1.jpg")
-    assert "val 6 images of 4 classes (0 to 3 each, none of c and 1 others)" in check(root)
+    assert "val 6 images of 4 classes (0 to 3 each, none of c and 1 other)" in check(root)
 
 
 def test_slices_in_percent_and_in_images_may_have_images_in_common(tmp_path):

@@ -94,7 +94,7 @@ def test_members_are_checked_before_a_run(tmp_path):
     """As files of a folder are: by their first bytes, wherever they are."""
     good, root = b"\xff\xd8\xff" + b"x" * 99, tmp_path / "t"
     pack(root / "train.tar", [("a/0.jpg", b""), ("b/1.jpg", b"<html>"), ("b/22.jpg", good)])
-    fill(root, "val/a/0.jpg", "val/b/1.jpg")
+    fill(root, "val/a/0.jpg", "val/b/1.jpg", "loose.jpg")
 
     def check(**given):
         data = options(root, eval_split="val", **given)
@@ -108,7 +108,9 @@ def test_members_are_checked_before_a_run(tmp_path):
         f"{folders.shown(f'{root}/train/b/1.jpg')} is a page or SVG, whatever its suffix says; "
         "fix or remove them, or allow them with data.max_bad_examples=2"
     )
-    assert "; of train 2 cannot be used: " in check(max_bad_examples=2)
+    assert "; not used: 1 image in no class folder (loose.jpg); of train 2 cannot be used: " in (
+        check(max_bad_examples=2)
+    )
 
 
 def test_labels_beside_images_are_classes_and_a_validation_split_is_found(tmp_path):
@@ -254,6 +256,15 @@ def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
     assert folder_check.check_files(data, half, None, None) == (
         f"data.root={root}: train 20 images of 2 classes (9 to 11 each)"
     )
+    path = root / "data/train-00000-of-00002.parquet"
+    table = pyarrow.parquet.read_table(path)
+    table = table.set_column(1, "label", [[None, -1, *table["label"].to_pylist()[2:]]])
+    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    for split in ("train", "train[:50%]"):  # listed, then from the cache
+        some = opened(tmp_path / "train.parquet", split, "parquet")
+        assert folder_check.check_files(data, some, None, None).endswith(
+            "; not used: 2 rows without an image or a label (null, empty or -1)"
+        )
     listed = tmp_path / "fix.csv"
     listed.write_text("image\ntrain/pear/train-00001-of-00002-00000003\n")
     left = opened(root, "train", "parquet", exclude=str(listed))
@@ -281,6 +292,13 @@ def test_arrow_files_are_the_folder_of_their_images(tables, tmp_path):
     assert records(pickle.loads(pickle.dumps(found))) == records(expected)
     assert found.name(3) == expected.name(3).replace(str(folder), str(saved))
     assert len(found.start(0)) <= 32
+    with pa.ipc.open_stream(there) as stream:
+        table = stream.read_all()
+    table = table.set_column(1, "label", [[None, -1, *table["label"].to_pylist()[2:]]])
+    path = str(tmp_path / "x.arrow")
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    assert opened(tmp_path / "x.arrow", "train", "arrow").skipped.rows == 2
     data = options(saved, "arrow", eval_split="auto")
     assert split_roles.resolved(data).eval_split == "test"
     listed = tmp_path / "fix.csv"

@@ -140,6 +140,11 @@ def test_a_single_strength_is_not_named_and_too_few_images_are(caplog):
     assert [record.message for record in caplog.records] == [
         "evaluation.shots=3: toy has a class with 2 training images; all are used"
     ]
+    caplog.clear()  # of images that lack the last class
+    few = toys.passing(toys.Toy(rows, labels % 3), cfg)
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        evaluator(cfg, few, split)(jnp.float32(0), stop=lambda: False)
+    assert "toy has a class with 0 training images" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ class CsvImages:
     first column is read, and may be the only one.
 
     `targets` are the numbers of all images, (N, K) float64, or None; `labels` the classes, (N,)
-    int32, or None where an image has any number.
+    int32, or None where an image has any number; `named` the classes of all images, one image after
+    another.
 
     Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
     of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest. Images of
@@ -113,9 +114,9 @@ class CsvImages:
                 found[at] = kinds[row.classes]
         self._files = FileNames(self._root, [row.image for row in rows])
         self.targets = np.array([row.numbers for row in rows], "<f8") if columns else None
-        self._labels = np.array([place for label in found for place in label], "<i4")
+        self.named = np.array([place for label in found for place in label], "<i4")
         # Known without reading an image, if each has one.
-        self.labels = self._labels if known and not self._multilabel else None
+        self.labels = self.named if known and not self._multilabel else None
         self._label_ends = np.cumsum([0, *map(len, found)], dtype="<i8")
 
     def _label(self, path: pathlib.Path, row: CsvRow, places: dict[str, int]) -> tuple[int, ...]:
@@ -129,9 +130,10 @@ class CsvImages:
                     )
                 )
         if not self._multilabel and len(row.classes) != 1:
+            found = f"{len(row.classes)} classes" if row.classes else "no class; remove the line"
             raise DataError(
-                f"{path}, line {row.line}: {len(row.classes)} classes; for images of any number "
-                "set data.multilabel=true and loss.name=sigmoid"
+                f"{path}, line {row.line}: {found}; for images of any number set "
+                "data.multilabel=true and loss.name=sigmoid"
             )
         return tuple(sorted(places[name] for name in row.classes))
 
@@ -141,7 +143,7 @@ class CsvImages:
     def __getitem__(self, index: int) -> Record:
         if self.targets is not None:
             return Record(decoding.read_file(self.name(index)), tuple(self.targets[index].tolist()))
-        label = self._labels[self._label_ends[index] : self._label_ends[index + 1]].tolist()
+        label = self.named[self._label_ends[index] : self._label_ends[index + 1]].tolist()
         return Record(
             decoding.read_file(self.name(index)), tuple(label) if self._multilabel else label[0]
         )
@@ -157,7 +159,7 @@ class CsvImages:
 
     def fingerprint(self) -> str:
         """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly."""
-        labels = self._labels if self.targets is None else self.targets
+        labels = self.named if self.targets is None else self.targets
         return digest(
             "\n".join(self.classes).encode(),
             self._files.block,

@@ -81,8 +81,8 @@ def check_files(
             notes.append(f"of {split} {checked:,} files were checked within {SECONDS:.0f} s")
     notes += _shared([(split, files) for split, _, files in lists])
     skipped = Skipped()
-    folders = [files for _, _, files in lists if isinstance(files, Folder)]
-    # Both sides of a holdout share one folder.
+    folders = [files for _, _, files in lists if not isinstance(files, CsvImages)]
+    # Both sides of a holdout share one folder, and all splits of tars and tables.
     for one in {folder.top: folder.skipped for folder in folders}.values():
         skipped.add(one)
     line = f"data.root={shown(str(data.root))}: {', '.join(parts)}"
@@ -217,15 +217,17 @@ def _described(source: Source) -> str:
     if isinstance(source, CsvImages) and source.targets is not None:
         return text
     text += f" of {len(source.classes):,} classes" if source.classes else " without labels"
-    if not isinstance(source, Folder | Tars) or not source.classes:
+    if not isinstance(source, Files) or not source.classes:
         return text
-    counts = np.bincount(source.labels, minlength=len(source.classes))
+    labels = source.named if isinstance(source, CsvImages) else source.labels
+    counts = np.bincount(labels, minlength=len(source.classes))
     least, most = int(counts.min()), int(counts.max())
     each = f"{least:,} each" if least == most else f"{least:,} to {most:,} each"
     without = np.flatnonzero(counts == 0).tolist()
     if without:
         each += f", none of {shown(source.classes[without[0]])}"
-        each += f" and {len(without) - 1:,} others" if len(without) > 1 else ""
+        more = len(without) - 1
+        each += f" and {more:,} other{'s' * (more > 1)}" if more else ""
     return f"{text} ({each})"
 
 

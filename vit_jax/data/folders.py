@@ -47,12 +47,14 @@ class Skipped:
       loose: number of images outside of class folders.
       first_loose: path of one of these.
       hidden: number of files and folders whose name begins with a dot.
+      rows: number of rows of tables without a label or an image.
     """
 
     ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     loose: int = 0
     first_loose: str = ""
     hidden: int = 0
+    rows: int = 0
 
     def note(self, name: str) -> None:
         """Counts an unsupported file."""
@@ -69,6 +71,7 @@ class Skipped:
         self.loose += other.loose
         self.first_loose = self.first_loose or other.first_loose
         self.hidden += other.hidden
+        self.rows += other.rows
 
     def describe(self) -> str:
         """`3 .tif (a format that is not read; save as .png), 1 hidden`; empty for none."""
@@ -83,6 +86,9 @@ class Skipped:
             parts.append(f"{_listed(others)} (no image)")
         if self.hidden:
             parts.append(f"{self.hidden:,} hidden")
+        if self.rows:
+            rows = f"{self.rows:,} row{'s' * (self.rows > 1)}"
+            parts.append(f"{rows} without an image or a label (null, empty or -1)")
         return ", ".join(parts)
 
     def no_images(self, folder: str) -> str:

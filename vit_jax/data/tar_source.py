@@ -8,6 +8,7 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.data import folders, splits
+from vit_jax.data.folders import Skipped
 from vit_jax.data.prepare import archives, assignment, image_listing, parquet, parquet_pages
 from vit_jax.data.source import DataError, Record
 from vit_jax.data.splits import Split
@@ -31,6 +32,8 @@ class Tars:
 
     Attributes:
       labels: the labels of all examples (N,), int32.
+      top: `data.root`.
+      skipped: images in no class folder and rows without a label, of all splits.
     """
 
     def __init__(
@@ -60,6 +63,9 @@ class Tars:
         self.classes = found.classes
         self.labels = found.labels[chosen[order]]
         self._files, self._containers = listing.rows[chosen[order]], listing.containers
+        self.top, self.skipped = root, Skipped(rows=listing.empty_rows)
+        for path in found.ignored[: len(found.ignored) - found.repeated]:
+            self.skipped.note_loose(path)
         self._root, self._paths = root, folders.FileNames(root, [paths[at] for at in order])
         self._readers = threading.local()
 

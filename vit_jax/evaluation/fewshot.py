@@ -59,7 +59,7 @@ def measure(
 ) -> dict[str, float] | None:
     """Accuracies as `5shot`, or with several l2 as `5shot/l2=1024`: means over draws."""
     x, y = train.gathered()
-    least, strengths = int(np.unique(y, return_counts=True)[1].min()), options.fewshot_l2
+    least, strengths = int(np.bincount(y, minlength=pair.classes).min()), options.fewshot_l2
     names = [f"/l2={l2:g}" for l2 in strengths] if len(strengths) > 1 else [""]
     results: dict[str, float] = {}
     for shots in options.shots:

@@ -36,6 +36,7 @@ class Listing:
         self._number: dict[str, int] = {}
         self._pending: list[FileEntry] = []
         self.ignored: list[str] = []
+        self.empty_rows = 0  # of tables, without a label or an image
 
     def add(self, found: FileEntry, *, any_name: bool = False) -> None:
         """Adds an image; a file without an image suffix is recorded as ignored, unless any is."""
@@ -109,6 +110,7 @@ class Listing:
             paths=np.frombuffer(bytes(self._paths), np.uint8),
             ends=self._ends[0],
             rows=self._rows[0],
+            empty_rows=np.array(self.empty_rows),
             containers=np.frombuffer(json.dumps(self._containers).encode(), np.uint8),
         )
         storage.write_atomically(path, file.getvalue())
@@ -123,6 +125,7 @@ class Listing:
                 listing = cls()
                 listing._paths += file["paths"].tobytes()
                 listing._ends, listing._rows = [file["ends"]], [file["rows"]]
+                listing.empty_rows = int(file["empty_rows"])
                 listing._containers = json.loads(file["containers"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
             return None
@@ -179,6 +182,8 @@ def scan_arrow(paths: Iterable[Path], label: str | None, key: str) -> Listing:
         for found in arrow.rows(path, label, "data.labels"):
             if found.size:
                 listing.add(found, any_name=True)
+            else:
+                listing.empty_rows += 1
     listing.close()
     return listing
 

@@ -86,6 +86,9 @@ def list_images(paths: Iterable[Path], label: str | None, key: str) -> Listing:
     for path in parquet.distinct(paths, key):
         size += path.stat().st_size
         for found in _images(path, label):
+            if found is None:
+                listing.empty_rows += 1
+                continue
             listing.add(found, any_name=True)
             count, last = count + (last != found[1:3]), found[1:3]
     listing.close()
@@ -98,8 +101,11 @@ def list_images(paths: Iterable[Path], label: str | None, key: str) -> Listing:
     return listing
 
 
-def _images(path: Path, label: str | None) -> Iterator[FileEntry]:
-    """Yields the labeled images of a file, named as those of `parquet.rows` but for a suffix."""
+def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
+    """Yields the labeled images of a file, named as those of `parquet.rows` but for a suffix.
+
+    None for a row without a label or an image.
+    """
     with parquet.opened(path, label, OPTION) as (file, table, columns):
         leaf, chunks = _chunks(path, table, file, columns.image)
         names, largest = (columns.image, columns.label), collections.Counter[tuple[int, int]]()
@@ -131,8 +137,8 @@ def _images(path: Path, label: str | None) -> Iterator[FileEntry]:
         for number, (one, value) in enumerate(zip(places(), labels, strict=True)):
             place, row, there = one
             kind = parquet.class_name(value, columns, str(path))
-            if there and kind is not None:
-                yield FileEntry(named(number, kind), str(path), place, row)
+            labeled = there and kind is not None
+            yield FileEntry(named(number, kind), str(path), place, row) if labeled else None
 
 
 def _chunks(
