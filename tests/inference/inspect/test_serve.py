@@ -133,6 +133,12 @@ def test_what_is_no_image_is_refused_in_one_line(server, body, headers, status, 
     connection.close()
 
 
+def test_a_file_that_is_too_large_is_refused_in_words(server):
+    body = bytes(serve.MOST_BYTES + 1)  # sent whole before the answer is read
+    status, _, content = ask(server, "POST", "/look", body, **KIND)
+    assert (status, "too large: at most 20 MB" in content.decode()) == (413, True)
+
+
 @pytest.mark.parametrize(
     ("request_", "status"),
     [

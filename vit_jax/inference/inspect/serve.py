@@ -1,5 +1,6 @@
 """Serves the page of `view` on 127.0.0.1 for images from the user, without storing them."""
 
+import contextlib
 import http.server
 import io
 import json
@@ -192,6 +193,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True  # the rest of the request was not read
         content = json.dumps({"error": str(error)}).encode()
         self._send(error.status, "application/json", content)
+        # To close while more arrives would reset the connection, and the client lose the answer.
+        self.connection.shutdown(socket.SHUT_WR)
+        self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
+        with contextlib.suppress(OSError):
+            while self.rfile.read1(2**16):
+                pass
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.connection.settimeout(self.timeout)
