@@ -31,10 +31,12 @@ def train(
     *,
     profile: tuple[int, int] | None = None,
     accept: Collection[str] = (),
+    like: pathlib.Path | None = None,
 ) -> Outcome:
     """Trains to the end, resuming where `workdir` left off.
 
-    `profile`: first and last step to trace; `accept`: changes to resume with (`directory.PARTS`).
+    `profile`: first and last step to trace; `accept`: changes to resume with (`directory.PARTS`);
+    `like`: another run, which a new one must have the data, plug-ins and teacher of.
     Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2), or another UserError.
     """
     # Locks the directory, joins the other processes, hears signals, watches for hangs.
@@ -56,7 +58,7 @@ def train(
         with session.open_files(cfg) as files, saving.open_manager(cfg, session) as manager:
             for line in notes:
                 session.progress.say(line)
-            start = resume.start(trainer, splits, teacher, manager, session, files, accept)
+            start = resume.start(trainer, splits, teacher, manager, session, files, accept, like)
             teacher_params = teacher and teacher.put(mesh, cfg.mesh)
             del teacher  # its copy in host memory
             patience.resume(start.patience)

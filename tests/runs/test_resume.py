@@ -39,6 +39,34 @@ def finished(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"data": "other"}, "data.root: the training examples (fingerprint other) are not"),
+        ({"plugins": {"mine": "2", "new": "1"}}, "--plugins: mine changed since step 1;"),
+        ({"teacher": "2"}, "objective.teacher: its parameters are not"),
+        ({"teacher": "2", "config": {"objective": {"name": "distillation", "teacher": "b"}}}, ""),
+    ],
+)
+def test_a_run_is_compared_with_one_of_the_same_data_plug_ins_and_teacher(
+    finished, monkeypatch, changes, said
+):
+    """Options differ between them, and with them what is used."""
+    record = resume.records.find_step(finished / "checkpoints")[1]
+    record |= {"plugins": {"mine": "1", "old": "1"}, "teacher": "1"}
+    monkeypatch.setattr(resume.records, "find_step", lambda *given: (1, record))
+    options = record["config"] | changes.pop("config", {})
+    facts = record | {"plugins": {"mine": "1"}, "config": options} | changes
+    if not said:
+        resume.check_alike(finished, facts)
+        return
+    with pytest.raises(config.ConfigError) as caught:
+        resume.check_alike(finished, facts)
+    assert str(caught.value).startswith(f"cannot be compared with {finished}: {said}")
+    assert str(caught.value).endswith(", or choose another --workdir")
+
+
 @pytest.mark.slow
 def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
     rng = random.Random(2026)

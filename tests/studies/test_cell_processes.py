@@ -111,11 +111,12 @@ def test_a_signal_stops_all_after_they_have_saved(run):
 @pytest.mark.parametrize("state", ["done", "failed"])
 def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, capsys):
     """The thread that ends the process with its parent does not keep it alive."""
-    job = {"config": config.to_dict(config.Config()), "measurements": [{"top": 1}, {"top": 5}]}
+    job = {"config": config.to_dict(config.Config()), "alike": True}
+    job["measurements"] = [{"top": 1}, {"top": 5}]
     trained, watching = [], []
 
-    def train_cell(cfg, workdir, directory):
-        trained.append((cfg, workdir, directory))
+    def train_cell(cfg, workdir, directory, *, alike):
+        trained.append((cfg, workdir, directory, alike))
         return {"state": state, "results": {"loss": 0.5}}
 
     def measure(path, one):
@@ -136,7 +137,7 @@ def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, ca
     monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path), "cell"])
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job) + "\n"))
     worker.serve(measure)
-    assert trained == [(config.Config(), tmp_path, "cell")]
+    assert trained == [(config.Config(), tmp_path, "cell", True)]
     assert watching == [(worker._end_with_parent, True), "started"]
     measured = {"top1": 0.25, "top5": 0.25} if state == "done" else {}
     expected = {"state": state, "results": {"loss": 0.5} | measured}
@@ -149,20 +150,27 @@ def test_a_cell_is_trained_in_its_directory_unless_that_holds_another_run(tmp_pa
     record = config.to_dict(run_config.complete(cfg))
     (tmp_path / "cell/config.json").write_text(json.dumps(record))
 
-    def train(*given):
-        calls.append(given)
+    def train(*given, like):
+        calls.append((*given, like))
         return types.SimpleNamespace(steps=25, last={"validation/loss": 0.5})
 
     monkeypatch.setattr(worker.train_loop, "train", train)
     monkeypatch.setattr(worker.device, "cache_programs", lambda: None)
     found = worker.train_cell(cfg, tmp_path, "cell")
-    assert calls == [(cfg, tmp_path / "cell")]
+    assert calls == [(cfg, tmp_path / "cell", None)]
     assert (found["state"], found["steps"]) == ("done", 25)
     (tmp_path / "cell/metrics.jsonl").write_text('{"step": 1}\n')
     another = runs.configure(seed=1)
     with pytest.raises(config.ConfigError, match=r"holds another run \(seed: 0 -> 1\); choose"):
         worker.train_cell(another, tmp_path, "cell")
     assert len(calls) == 1
+    for name in ("began", "trained", "waits"):  # one has a checkpoint
+        (tmp_path / name).mkdir()
+    (tmp_path / "trained/checkpoints/00000003").mkdir(parents=True)
+    (tmp_path / "trained/checkpoints/00000003/commit.json").write_text("")
+    for name, like in (("cell", tmp_path / "trained"), ("trained", None)):
+        worker.train_cell(cfg, tmp_path, name, alike=True)
+        assert calls.pop() == (cfg, tmp_path / name, like)
 
 
 def test_a_cell_ends_once_its_standard_input_is_closed(monkeypatch):

@@ -4,6 +4,7 @@ Every commit record holds the facts that decide how the run goes on: config, dat
 plug-ins. Resuming compares all of them, here alone.
 """
 
+import pathlib
 import platform
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from vit_jax import __version__, config
+from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.manager import CheckpointError, Manager
 from vit_jax.config import components
 from vit_jax.data import class_matching, split_roles
@@ -54,12 +56,20 @@ def start(
     session: Session,
     files: RunFiles,
     accept: Collection[str],
+    like: pathlib.Path | None = None,
 ) -> Start:
-    """Restores the run's newest sound checkpoint, else begins it; raises as both do."""
+    """Restores the run's newest sound checkpoint, else begins it; raises as both do.
+
+    One that begins must be `like` another run in what `check_alike` compares.
+    """
     own = facts(trainer, splits, teacher)
     shapes = trainer.state_shapes
     restored = restore(manager, shapes, own, session, files, accept=accept)
-    return restored or begin(trainer, splits.classes, own, session)
+    if restored is not None:
+        return restored
+    if like is not None:
+        check_alike(like, own)
+    return begin(trainer, splits.classes, own, session)
 
 
 def restore(
@@ -171,6 +181,23 @@ def facts(trainer: Trainer, splits: RunSplits, teacher: LoadedTeacher | None) ->
     if config.PLUGINS in values:
         found["plugins"] = components.digests(values[config.PLUGINS])
     return found
+
+
+def check_alike(other: pathlib.Path, facts: Mapping[str, Any]) -> None:
+    """Raises ConfigError if another run has other data, plug-ins or teacher: not comparable.
+
+    Options may differ: of plug-ins those count that both use, of teachers one of the same name.
+    """
+    _, record = records.find_step(other / "checkpoints", records.NEWEST)
+    old, new = (one.get("plugins", {}) for one in (record, facts))
+    same = {**record, "config": facts["config"], "plugins": {**new, **old}}
+    now = {**facts, "plugins": {**old, **new}}
+    if record["config"].get("objective") != facts["config"].get("objective"):
+        now = {key: value for key, value in now.items() if not key.startswith("teacher")}
+    for _, line in _differences(same, now):
+        raise config.ConfigError(
+            f"cannot be compared with {other}: {line}, or choose another --workdir"
+        )
 
 
 def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

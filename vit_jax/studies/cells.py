@@ -22,6 +22,7 @@ class Cell:
       origin: the cell whose final weights it starts from.
       worker: the module that runs it in a process; it calls `studies.worker.serve`.
       measurements: what that measures on the trained network besides its splits, as JSON values.
+      alike: whether it is compared with the runs beside it, and must have their data.
     """
 
     directory: str
@@ -30,6 +31,7 @@ class Cell:
     origin: "Cell | None" = None
     worker: str = "vit_jax.studies.worker"
     measurements: tuple[Mapping[str, Any], ...] = ()
+    alike: bool = False
 
     @property
     def lr(self) -> float:

@@ -55,7 +55,11 @@ class CellProcess(subprocess.Popen[str]):
                 env=whole | os.environ | environment | path,
                 start_new_session=True,
             )
-        job = {"config": values | {config.PLUGINS: plugins}, "measurements": cell.measurements}
+        job = {
+            "config": values | {config.PLUGINS: plugins},
+            "measurements": cell.measurements,
+            "alike": cell.alike,
+        }
         assert self.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # its answer says why it ended at once
             self.stdin.write(json.dumps(job) + "\n")

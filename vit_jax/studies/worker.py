@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from vit_jax import config, train_loop
+from vit_jax.checkpoints import record as records
 from vit_jax.config import components
 from vit_jax.data import split_roles
 from vit_jax.runs.directory import reconcile
@@ -30,13 +31,16 @@ from vit_jax.training import run_config
 Measure = Callable[[pathlib.Path, Mapping[str, Any]], dict[str, float]]
 
 
-def train_cell(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str, Any]:
+def train_cell(
+    cfg: config.Config, workdir: pathlib.Path, directory: str, *, alike: bool = False
+) -> dict[str, Any]:
     """Trains or resumes a cell until its end and returns its result.
 
     Args:
       cfg: the run.
       workdir: the directory of the study.
       directory: the directory of the cell, below `workdir`.
+      alike: as of the cell.
 
     A cell with a non-finite loss returns `failed`. Raises UserError, as `train_loop.train` does.
     """
@@ -52,7 +56,8 @@ def train_cell(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dic
     }
     failed: dict[str, Any] = {"state": FAILED, "machine": machine}
     try:
-        outcome = train_loop.train(cfg, workdir / directory)
+        like = _beside(workdir / directory) if alike else None
+        outcome = train_loop.train(cfg, workdir / directory, like=like)
     except Diverged as error:
         return failed | {"why": str(error)}
     prefix = f"{split_roles.evaluation(cfg.data).name}/"
@@ -61,6 +66,12 @@ def train_cell(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dic
         if not math.isfinite(value):
             return failed | {"why": f"{key} is {value} after step {outcome.steps}"}
     return {"state": DONE, "steps": outcome.steps, "results": results, "machine": machine}
+
+
+def _beside(path: pathlib.Path) -> pathlib.Path | None:
+    """The first run with a checkpoint in the same folder, or None."""
+    others = sorted(other for other in path.parent.iterdir() if other != path)
+    return next((other for other in others if records.steps(other / "checkpoints")), None)
 
 
 def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
@@ -95,7 +106,7 @@ def serve(measure: Measure | None = None) -> None:
         # The plug-ins of the parent process, which its user has named or imported.
         components.load_plugins(job["config"].get(config.PLUGINS, ()))
         with logs.assumptions_logged():
-            answer = train_cell(config.build(job["config"]), workdir, directory)
+            answer = train_cell(config.build(job["config"]), workdir, directory, alike=job["alike"])
             if measure is not None and answer["state"] == DONE:
                 for one in job["measurements"]:
                     answer["results"] |= measure(workdir / directory, one)

@@ -17,6 +17,7 @@ def test_cells_of_the_choosing_stage_see_no_test_image():
         split = {"name": "validation", "split": "train[80%:]"}
         assert cell.facts == {"stage": "choose", "setup": "vit", "split": split}
         assert cell.cfg.seed == 0
+        assert cell.alike
         assert cell.cfg.data.train_split == "train[:80%]"
         assert cell.cfg.data.eval_split == "train[80%:]"
         assert cell.cfg.evaluation == config.Evaluation(every=None)

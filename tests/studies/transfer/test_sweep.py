@@ -216,7 +216,7 @@ def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
 
 
 def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
-    def diverge(cfg, workdir):
+    def diverge(cfg, workdir, like):
         raise run_log.Diverged("step 3: loss nan")
 
     cell, _ = sweeps.plan().candidates
@@ -235,7 +235,7 @@ def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
         checkpoint="",
         files=(),
     )
-    monkeypatch.setattr(worker.train_loop, "train", lambda cfg, workdir: outcome)
+    monkeypatch.setattr(worker.train_loop, "train", lambda cfg, workdir, like: outcome)
     answer = worker.train_cell(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "loss is inf after step 3")
 

@@ -108,7 +108,7 @@ def _cell(stage: str, candidate: Candidate, cfg: config.Config, directory: str) 
         "setup": candidate.setup,
         "split": {"name": split.name, "split": split.split},
     }
-    return Cell(directory=directory, cfg=cfg, facts=facts)
+    return Cell(directory=directory, cfg=cfg, facts=facts, alike=True)
 
 
 def create_plan(
