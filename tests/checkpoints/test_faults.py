@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -472,6 +473,14 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(manager.CheckpointError, match="cannot hold checkpoints: Not a directory"):
         open_manager(tmp_path / "file" / "checkpoints")
+
+
+@pytest.mark.parametrize("sign", ["[", "\\"])
+def test_a_directory_whose_arrays_orbax_would_not_find(tmp_path, sign):
+    name = f"try{sign}1]"
+    with pytest.raises(manager.CheckpointError, match=re.escape(f"a name with {sign}; choose")):
+        open_manager(tmp_path / name / "checkpoints")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_does_not_show_what_was_written(tmp_path, monkeypatch):

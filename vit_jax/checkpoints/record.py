@@ -241,6 +241,12 @@ def prepare_directory(directory: epath.Path) -> str:
 
     Raises CheckpointError.
     """
+    # Orbax would look for the arrays by a pattern, or write them elsewhere, and report no failure.
+    if sign := next((sign for sign in "[\\" if sign in str(directory)), None):
+        raise CheckpointError(
+            f"{directory}: cannot hold checkpoints: orbax could not read them below a name with "
+            f"{sign}; choose another"
+        )
     try:
         with storage.os_errors():
             directory.mkdir(parents=True, exist_ok=True)
