@@ -37,7 +37,8 @@ def table(block: Table) -> list[str]:
         cells = [escape(cell) for cell in row]
         bold = index in block.highlighted
         rows.append([f"**{cell}**" if bold and cell else cell for cell in cells])
-    return [*grid(block.header, rows), *(["", escape(block.caption)] if block.caption else []), ""]
+    header = [escape(name) for name in block.header]
+    return [*grid(header, rows), *(["", escape(block.caption)] if block.caption else []), ""]
 
 
 def escape(text: str) -> str:

@@ -93,3 +93,21 @@ def test_runs_of_other_splits_are_told_apart(tmp_path):
     text = pages.Page.read(path).text
     assert "Evaluation accuracy" in text
     assert "Test accuracy" not in text
+
+
+def test_runs_of_numbers_are_compared_by_their_error(tmp_path):
+    for name, error in (("a|b", 2.5), ("c", 3.0)):
+        numbers = {"test/mae": error, "test/loss": 1.0, "test/count": 40}
+        write(tmp_path / name, [(25, numbers)], data={"eval_split": "test"})
+        stored = json.loads((tmp_path / name / "config.json").read_text()) | {"seed": int(error)}
+        (tmp_path / name / "config.json").write_text(json.dumps(stored))
+    path, words = report.write_report([tmp_path / "a|b", tmp_path / "c"], None, images=0)
+    lines = words.read_text().splitlines()
+    assert [line.split(" | ")[5] for line in lines if "| 25 |" in line][:2] == ["2.5000", "3.0000"]
+    (header,) = [line for line in lines if line.startswith("| run |")]
+    assert header.split(" | ")[5] == "mae"
+    text = pages.Page.read(path).text
+    assert "Test mean absolute error" in text
+    assert "accuracy" not in text[: text.index("Where they differ")]
+    (options,) = [line for line in lines if line.startswith("| option |") and "default" not in line]
+    assert "a\\|b" in options

@@ -136,21 +136,24 @@ def _labels(items: Sequence[StoredRun | StoredTransfer]) -> list[str]:
 def _comparison(
     items: Sequence[StoredRun | StoredTransfer], labels: Sequence[str]
 ) -> Iterator[PageSection]:
-    rows = [_row(label, item) for label, item in zip(labels, items, strict=True)]
-    header = ("run", "model", "parameters", "steps", "split", "top-1", "loss", "images/s", "time")
+    measured = {key for item in items if isinstance(item, StoredRun) for key in item.results}
+    measure = "mae" if "mae" in measured and "top1" not in measured else "top1"
+    rows = [_row(label, item, measure) for label, item in zip(labels, items, strict=True)]
+    header = ("run", "model", "parameters", "steps", "split", formatting.title(measure), "loss",
+              "images/s", "time")  # fmt: skip
     several = any(isinstance(item, StoredTransfer) for item in items)
     caption = f"Of transfers: {formatting.PLUS_MINUS}." if several else ""
     yield PageSection(title="Results", blocks=[Table(header=header, rows=rows, caption=caption)])
     runs = [(i, labels[i], item) for i, item in enumerate(items) if isinstance(item, StoredRun)]
     if len(runs) > 1:
-        yield PageSection(title="Curves", blocks=[Charts(charts=list(_charts(runs)))])
+        yield PageSection(title="Curves", blocks=[Charts(charts=list(_charts(runs, measure)))])
         rows = list(_differing([(label, run) for _, label, run in runs]))
         if rows:
             table = Table(header=("option", *(label for _, label, _ in runs)), rows=rows)
             yield PageSection(title="Where they differ", blocks=[table])
 
 
-def _row(label: str, item: StoredRun | StoredTransfer) -> tuple[str, ...]:
+def _row(label: str, item: StoredRun | StoredTransfer, measure: str) -> tuple[str, ...]:
     if isinstance(item, StoredTransfer):
         ours = item.results.get(item.measure)
         score = formatting.NOTHING
@@ -159,21 +162,22 @@ def _row(label: str, item: StoredRun | StoredTransfer) -> tuple[str, ...]:
         final = item.cells("final")
         split = (final[0].get("split") or {}).get("name", "") if final else ""
         return label, "transfer", "", "", split, score, "", "", ""
-    loss, speed = item.results.get("loss"), run_section.speed(item)
+    score, loss = item.results.get(measure), item.results.get("loss")
+    speed = run_section.speed(item)
     return (
         label,
         "" if item.cfg is None else formatting.model(item.cfg),
         "" if item.parameters is None else f"{item.parameters:,}",
         f"{item.step:,}",
         item.reported.name if item.results else "",
-        formatting.percent(item.results.get("top1")),
+        formatting.NOTHING if score is None else formatting.measured(measure, score),
         formatting.NOTHING if loss is None else f"{loss:.4f}",
         formatting.NOTHING if speed is None else f"{speed:,.0f}",
         formatting.NOTHING if item.seconds is None else logs.duration(item.seconds),
     )
 
 
-def _charts(runs: Sequence[tuple[int, str, StoredRun]]) -> Iterator[Chart]:
+def _charts(runs: Sequence[tuple[int, str, StoredRun]], measure: str) -> Iterator[Chart]:
     def series(key: str) -> list[Series]:
         return [Series(name=label, points=run.points(key), color=i) for i, label, run in runs]
 
@@ -192,7 +196,8 @@ def _charts(runs: Sequence[tuple[int, str, StoredRun]]) -> Iterator[Chart]:
         ]
 
     split = formatting.first_upper(next(iter(splits))) if same else "Evaluation"
-    yield Chart(title=f"{split} accuracy", series=evaluated("top1"), percent=True)
+    what, percent = ("accuracy", True) if measure == "top1" else ("mean absolute error", False)
+    yield Chart(title=f"{split} {what}", series=evaluated(measure), percent=percent)
     yield Chart(title=f"{split} loss", series=evaluated("loss"), log_y=True)
     yield Chart(title="Training loss", series=series("train/loss"), log_y=True)
     yield Chart(title="Learning rate", series=series("train/lr"), zero=True)
