@@ -98,7 +98,7 @@ def test_every_command_says_the_same_numbers(photos, tmp_path):
         assert part["val/mae"] == pytest.approx(
             np.mean([measured[f"{name}/mae"] for name in columns]), rel=1e-6
         )
-    with pytest.raises(ConfigError, match="no output for 1 of the 2 classes of the data: note"):
+    with pytest.raises(ConfigError, match="no output for 1 of the 2 columns of the data: note"):
         evaluation.evaluate(own, {"data.targets": "tilt,note"})
     (one,) = prediction.predict(own, examples=1)
     at = [pathlib.Path(file).name for file in files].index(pathlib.Path(one.image).name)
@@ -126,6 +126,14 @@ def test_other_projects_get_the_units_of_the_data(photos, tmp_path, kind, name):
         given = json.loads((there / "config.json").read_text())
         assert given["problem_type"] == "regression"
         assert given["id2label"] == {"0": "bright", "1": "tilt"}
+
+
+def test_other_columns_are_called_columns(photos):
+    model = opened(photos)
+    data = dataclasses.replace(model.config.data, targets=("note",))
+    other = dataclasses.replace(model, config=dataclasses.replace(model.config, data=data))
+    with pytest.raises(ConfigError, match="^data.targets=note: no column of the data is one of"):
+        other.for_columns()
 
 
 @pytest.mark.slow

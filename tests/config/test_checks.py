@@ -60,7 +60,7 @@ REFUSED = [
             "loss.std": (1, 2),
             "train.label_smoothing": 0,
         },
-        "loss.std=1,2: needs 1 numbers, one for each of data.targets=a; none takes those of the "
+        "loss.std=1,2: needs 1 number, one for each of data.targets=a; none takes those of the "
         "training images",
     ),
     (

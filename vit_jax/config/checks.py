@@ -531,8 +531,9 @@ def check_numbers(cfg: config.Config) -> None:
         given = getattr(cfg.loss, name, None)
         if targets and given is not None and len(given) != len(targets):
             raise ConfigError(
-                f"loss.{name}={config.show(given)}: needs {len(targets)} numbers, one for each of "
-                f"data.targets={config.show(targets)}; none takes those of the training images"
+                f"loss.{name}={config.show(given)}: needs {len(targets)} "
+                f"number{'s' * (len(targets) > 1)}, one for each of data.targets="
+                f"{config.show(targets)}; none takes those of the training images"
             )
 
 

@@ -101,7 +101,13 @@ def find_outputs(
 
 
 def match(
-    head: Sequence[str], classes: Sequence[str], where: str, *, remedy: str = "", keep: str = ""
+    head: Sequence[str],
+    classes: Sequence[str],
+    where: str,
+    *,
+    remedy: str = "",
+    keep: str = "",
+    what: tuple[str, str] = ("class", "classes"),
 ) -> list[int]:
     """Matches every class to its output, and logs its assumptions.
 
@@ -111,6 +117,7 @@ def match(
       where: what brought the two together, such as `data.eval_split=test`.
       remedy: what to do if they do not match.
       keep: option that keeps some classes only, if there is one: `data.classes`.
+      what: one and several of them, in words.
 
     Raises UnmatchedError for a class that no output has, or several have.
     """
@@ -124,14 +131,16 @@ def match(
         )
     known = [k for k, output in enumerate(found.outputs) if output is not None]
     if not known:
-        raise UnmatchedError(f"{where}: {_nothing(head, classes)}{remedy and f'; {remedy}'}")
+        raise UnmatchedError(
+            f"{where}: {_nothing(head, classes, what[0])}{remedy and f'; {remedy}'}"
+        )
     if len(known) < len(classes):
         lacking = [classes[k] for k, output in enumerate(found.outputs) if output is None]
         kept = shlex.quote(",".join(classes[k] for k in known))
         least = f"set {keep}={kept} to leave their images out"
         raise UnmatchedError(
-            f"{where}: the head has no output for {len(lacking)} of the {len(classes)} classes of "
-            f"the data: {_listed(lacking)}; head: {_listed(head)}; {least if keep else remedy}"
+            f"{where}: the head has no output for {len(lacking)} of the {len(classes)} {what[1]} "
+            f"of the data: {_listed(lacking)}; head: {_listed(head)}; {least if keep else remedy}"
         )
     logs.warn_of_assumptions(where, found.notes)
     return [output for output in found.outputs if output is not None]
@@ -305,9 +314,9 @@ def _is_numbered(head: Sequence[str]) -> bool:
     return all(_number(name) == place for place, name in enumerate(head))
 
 
-def _nothing(head: Sequence[str], classes: Sequence[str]) -> str:
+def _nothing(head: Sequence[str], classes: Sequence[str], one: str) -> str:
     return (
-        f"no class of the data is one of the head; data ({len(classes)}): {_listed(classes)}; "
+        f"no {one} of the data is one of the head; data ({len(classes)}): {_listed(classes)}; "
         f"head ({len(head)}{', without names' * _is_numbered(head)}): {_listed(head)}"
     )
 

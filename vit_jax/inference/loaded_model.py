@@ -291,7 +291,11 @@ class LoadedModel:
 
         Arguments as in `class_matching.match`; raises UnmatchedError, or as `with_outputs`.
         """
-        return self.with_outputs(class_matching.match(self.classes, classes, where, remedy=remedy))
+        numbers = isinstance(self.config.loss, config.Regression)
+        what = ("column", "columns") if numbers else ("class", "classes")
+        return self.with_outputs(
+            class_matching.match(self.classes, classes, where, remedy=remedy, what=what)
+        )
 
     def with_outputs(self, outputs: Sequence[int]) -> "LoadedModel":
         """This model with some outputs of its head, in the given order, and no others.
@@ -331,7 +335,7 @@ class LoadedModel:
         if not columns:
             return self
         remedy = "rename the columns as the head's, or train a new head"
-        return self.with_classes(columns, "data.targets", remedy=remedy)
+        return self.with_classes(columns, f"data.targets={config.show(columns)}", remedy=remedy)
 
     def rescaled(self, mean: Sequence[float], std: Sequence[float]) -> "LoadedModel":
         """This model of numbers with another `loss.mean` and `loss.std`, and the same predictions.

@@ -84,6 +84,11 @@ def test_what_is_missing_or_damaged_is_a_line(tmp_path):
     for line in ("Nothing has been evaluated yet.", "checkpoints: none has been saved yet.",
                  "No predictions: no checkpoint has been saved yet."):  # fmt: skip
         assert line in page.words
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "train/loss": null}\n{"step": 1, "test/auroc": null, "test/count": 8}\n'
+    )
+    page, _ = page_of(tmp_path, images=8)
+    assert "Not a number, so not shown: auroc." in page.words
     (tmp_path / "metrics.jsonl").write_bytes(
         b'{"step": 1, "train/loss": 2}\n[3]\n\xff{"st\n{"a":1}'
     )

@@ -135,6 +135,14 @@ class StoredRun:
         return _without(self.reported, found)
 
     @property
+    def undefined(self) -> tuple[str, ...]:
+        """Names of what was measured beside `results` and is no finite number."""
+        steps = (self.reported_at, self.results_at)
+        lines = [line for line in self.lines if line["step"] in steps and _results(line)]
+        keys = {key: 0.0 for line in lines for key, value in line.items() if value is None}
+        return tuple(key for key in _without(self.reported, keys) if key not in self.results)
+
+    @property
     def last(self) -> dict[str, float]:
         """The results of the last evaluation, named as in `results`."""
         return self.results_of(self.results_at, self.reported)

@@ -155,6 +155,8 @@ def _state(run: StoredRun) -> Iterator[str]:
         yield "Nothing has been evaluated yet."
     elif run.results_at != run.step:
         yield f"The last evaluation was at step {run.results_at:,}."
+    if run.undefined:
+        yield f"Not a number, so not shown: {', '.join(run.undefined)}."
     if run.cfg is not None and run.stopped_early:
         allowed = run.cfg.checkpoint.patience
         yield f"Stopped early: no better {run.metric} (checkpoint.patience={allowed})."
