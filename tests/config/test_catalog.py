@@ -156,6 +156,12 @@ def test_a_name_that_would_leave_the_folder_of_runs(tmp_path, name):
             MINE.replace("return ml_col", "1 / 0, ml_col"),
             "get_config('mine'): ZeroDivisionError: division by zero",
         ),
+        pytest.param(
+            "import vit_jax\n@vit_jax.register('loss', 'mine')\ndef mine(): ...",
+            "ValueError: loss mine: is defined in a config file, where no command but train finds "
+            "it; move it to a module, and name that with --plugins",
+            id="registers",
+        ),
     ],
 )
 def test_a_file_that_fails_is_one_line(body, line, tmp_path):

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit_jax import config
-from vit_jax.config import ConfigError
+from vit_jax.config import ConfigError, components
 
 if TYPE_CHECKING:
     from ml_collections import config_dict
@@ -343,7 +343,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 def _execute(path: pathlib.Path, modified: int) -> types.ModuleType:
     """Executes a config file and returns the module; cached until the `modified` time changes."""
     # By path, never by import: `configs` is too common a name to claim.
-    name = f"vit_jax_config_{path.stem}"
+    name = f"{components.CONFIG_FILE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None

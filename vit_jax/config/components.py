@@ -58,6 +58,7 @@ class Kind:
         KINDS[self.name] = self
 
 
+CONFIG_FILE = "vit_jax_config_"  # before the stem of a config file, the name of its module
 KINDS: dict[str, Kind] = {}  # as the schema declares them
 # By kind and name: the component, and the module whose import registers it.
 _REGISTERED: dict[tuple[str, str], tuple[Callable[..., Any], str]] = {}
@@ -79,7 +80,8 @@ def suggest(word: str, known: Sequence[Any]) -> str:
 def register(kind: str, name: str) -> Callable[[C], C]:
     """Makes a class or function a component, as a decorator.
 
-    Raises ValueError for an unknown kind, and for a name that another component has.
+    Raises ValueError for an unknown kind, for a name that another component has, and in a config
+    file.
 
     Examples:
         >>> import vit_jax
@@ -97,6 +99,12 @@ def register(kind: str, name: str) -> Callable[[C], C]:
 
     def add(component: C) -> C:
         module = component.__module__ or ""  # None in some REPLs
+        if module.startswith(CONFIG_FILE):
+            # Commands that read the run's checkpoints do not execute the config file.
+            raise ValueError(
+                f"{kind} {name}: is defined in a config file, where no command but train finds it; "
+                "move it to a module, and name that with --plugins"
+            )
         if name in built_in(kind) and module.partition(".")[0] != "vit_jax":
             raise ValueError(f"{kind} {name}: vit_jax has one; register yours by another name")
         other, _ = _REGISTERED.get((kind, name), (component, ""))
