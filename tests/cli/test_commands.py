@@ -412,6 +412,10 @@ def test_bench_input_is_kept_and_says_how_many_cores_feed_a_slice(tmp_path, monk
     """By the last measurement, on all cores."""
     slower, output = dataclasses.replace(COMPARED, amount=1), tmp_path / "speed.jsonl"
     monkeypatch.setattr(bench_input, "measure", lambda _: [slower, slower, COMPARED])
+    one, *others = COMPARED.results
+    threads = [dataclasses.replace(one, name=f"vit_jax, {n} threads", seconds=[s] * 3)
+               for n, s in ((1, 2.0), (4, 0.25))]  # fmt: skip
+    threads = dataclasses.replace(COMPARED, results=[*threads, *others])
     monkeypatch.setattr(bench_input, "title", lambda _: ["a title"])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     words = ["bench", "input", "--feed=ViT-B/32", "--topology=v3-8", f"--output={output}"]
@@ -421,6 +425,9 @@ def test_bench_input_is_kept_and_says_how_many_cores_feed_a_slice(tmp_path, monk
     assert re.findall(r"work +vit_jax +(\S+) images", printed) == ["2", "2", "2,000"]
     (line,) = map(json.loads, output.read_text().splitlines())
     assert [one["amount"] for one in line["compared"]] == [1, 1, 1000]
+    monkeypatch.setattr(bench_input, "measure", lambda _: [threads])
+    assert cli.main([*words, "--threads=1,4"]) == 0  # the best number of those tried
+    assert "host cores like these, at 1,000 images/s each" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("first", [True, False])

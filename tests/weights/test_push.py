@@ -108,8 +108,10 @@ def test_a_repository_keeps_no_weights_beside_new_ones(hub, folder, capsys):
     assert "me/vit: has pytorch_model.bin, which this folder lacks" in said
     assert hub["files"].keys() == {"README.md", "pytorch_model.bin"}
     hub["files"] = {"README.md": b"old", "notes.txt": b"kept"}
-    assert cli.main(["push", str(folder), "me/vit"]) == 0
-    assert "private" not in capsys.readouterr().out  # it stays what it was
+    assert cli.main(["push", str(folder), "me/vit", "--public"]) == 0
+    said = capsys.readouterr().out
+    assert "private" not in said  # it stays what it was
+    assert "--public: the repository was there, and is as public as it was" in said
     assert hub["files"]["notes.txt"] == b"kept"
     assert hub["files"]["README.md"] != b"old"
 

@@ -174,6 +174,11 @@ def _compare(
     )
 
 
+def names_of(options: Input) -> list[str]:
+    """Our programs that read files, one for each number of threads."""
+    return [f"{OURS}, {threads} threads" for threads in options.threads] or [OURS]
+
+
 def title(options: Input) -> list[str]:
     """Lines that describe the measurement, the machine and the versions."""
     from vit_jax.data import jpeg

@@ -201,7 +201,8 @@ def _input(args: argparse.Namespace) -> None:
     if args.feed:
         print()
         last = compared[-1]
-        per_core = last.rate(last.results[0]) / len(os.sched_getaffinity(0))
+        fed = [one for one in last.results if one.name in input.names_of(settings)]
+        per_core = max(map(last.rate, fed)) / len(os.sched_getaffinity(0))
         tables.table(("host", ""), input.host_cores(args.feed, args.topology, per_core))
 
 

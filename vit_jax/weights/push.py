@@ -57,6 +57,8 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
         raise WeightsError(f"push {repository}: {api.endpoint}: {_first_line(error)}") from error
     if not there:
         said.append("the repository is public" if public else "the repository is private")
+    elif public:
+        said.append("--public: the repository was there, and is as public as it was")
     if not any(file.name == "README.md" for file in files):
         said.append("README.md: is missing, so the Hub shows no model card")
     megabytes = sum(file.stat().st_size for file in files) / 1e6
