@@ -265,6 +265,12 @@ def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
         assert folder_check.check_files(data, some, None, None).endswith(
             "; not used: 2 rows without an image or a label (null, empty or -1)"
         )
+    with pytest.raises(DataError, match="=test: no such split in .*; 2 rows have no image or no"):
+        opened(tmp_path / "train.parquet", "test", "parquet")
+    table = table.set_column(1, "label", [[-1] * 20])  # as test splits of competitions
+    pyarrow.parquet.write_table(table, tmp_path / "test.parquet")
+    with pytest.raises(DataError, match="none of its 20 rows has both an image, as bytes, and a"):
+        opened(tmp_path / "test.parquet", "test", "parquet")
     listed = tmp_path / "fix.csv"
     listed.write_text("image\ntrain/pear/train-00001-of-00002-00000003\n")
     left = opened(root, "train", "parquet", exclude=str(listed))

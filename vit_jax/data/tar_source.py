@@ -50,8 +50,10 @@ class Tars:
         if (there := splits.find_folder(requested.name, found.order)) is None:
             listed = ", ".join(map(folders.shown, found.order))
             alone = "; to hold out a tenth of it, set data.holdout=0.1" * (len(found.order) == 1)
+            rows = f"{listing.empty_rows:,} rows have no image or no label; "
             raise DataError(
-                f"{key}={split}: no such split in data.root={root}; splits there: {listed}{alone}"
+                f"{key}={split}: no such split in data.root={root}; "
+                f"{rows * bool(listing.empty_rows)}splits there: {listed}{alone}"
             )
         chosen = found.order[there]  # by hash: a slice is a random sample
         if requested.low or requested.high:

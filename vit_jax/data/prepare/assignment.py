@@ -55,6 +55,11 @@ def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) ->
     split HELD_OUT: the images that `data.holdout` selects in an image folder, by hash; at least one
     of each class with two or more images, and never all.
     """
+    if not len(listing) and listing.empty_rows:
+        raise DataError(
+            f"{named}: none of its {listing.empty_rows:,} rows has both an image, as bytes, and a "
+            "label; `datasets` keeps paths alone of files that were not embedded"
+        )
     if not len(listing):
         raise DataError(f"{named}: has no image; images end in {', '.join(SUFFIXES)}")
     below, has_splits = _common_parents(listing, named)

@@ -92,7 +92,7 @@ def list_images(paths: Iterable[Path], label: str | None, key: str) -> Listing:
             listing.add(found, any_name=True)
             count, last = count + (last != found[1:3]), found[1:3]
     listing.close()
-    if size > LARGE * count:
+    if 0 < LARGE * count < size:
         log.info(
             "%s: an image is read with the %s others of its page, %s; packed ones are read alone: "
             "vit_jax prepare NAME --from=FOLDER",
