@@ -80,7 +80,7 @@ def test_rows_become_files_of_their_split_and_class(tmp_path):
     assert (tmp_path / "copy").read_bytes() == JPEG + PNG + 2 * JPEG + PNG
     listing = image_listing.scan([data])  # a dry run
     assert len(listing) == 5
-    assert len(listing.ignored) == 2  # without a label
+    assert (listing.ignored, listing.empty_rows) == ([], 2)  # without a label
 
 
 def arrow_data(found, new=pa.ipc.new_stream, rows=2, **options):
@@ -106,7 +106,7 @@ def test_rows_of_arrow_files_are_those_of_parquet_files_where_they_lie(tmp_path,
     assert not (tmp_path / "nothing").stat().st_size
     listing = image_listing.scan([tmp_path / "saved"])
     assert listing.containers == (str(folder / f"{name}.arrow"),)
-    assert len(listing.ignored) == 4  # two without a label, and two other files
+    assert (len(listing.ignored), listing.empty_rows) == (2, 2)  # other files; without a label
 
 
 BYTES = [JPEG, None, b"", PNG, None, b"other", JPEG]

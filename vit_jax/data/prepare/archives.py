@@ -299,6 +299,8 @@ class _Part:
 class Reader:
     """Reads listed files; keeps `most_open` tars and all zips open until it is dropped."""
 
+    _close = staticmethod(os.close)  # `os` is gone for one that is dropped at exit
+
     def __init__(self, most_open: int = MOST_OPEN) -> None:
         self._most_open = most_open
         self._files: dict[str, int] = {}
@@ -370,7 +372,7 @@ class Reader:
     def close(self) -> None:
         """Closes the open files."""
         for descriptor in self._files.values():
-            os.close(descriptor)
+            self._close(descriptor)
         for file, _ in self._zips.values():
             file.close()
         self._files, self._zips = {}, {}

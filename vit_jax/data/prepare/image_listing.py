@@ -165,6 +165,7 @@ def scan(
                 listing.add(found)
     if label is not None and not table.read:
         raise DataError(f"--label={label}: is for Parquet and Arrow files, and none is there")
+    listing.empty_rows = table.empty_rows
     listing.close()
     return listing
 
@@ -215,15 +216,22 @@ class _Table:
 
     def __init__(self, label: str | None, copy: Path | None, file: IO[bytes] | None) -> None:
         self._label, self._copy, self._file = label, str(copy), file
-        self._end, self.read = 0, False
+        self._end, self.read, self.empty_rows = 0, False, 0
 
     def files(self, path: Path) -> Iterator[FileEntry]:
-        """Yields the images of a table; raises DataError."""
+        """Yields the images of a table, and counts rows without one; raises DataError."""
         self.read = True
         if parquet.table_kind(path.name) == "arrow":  # which holds images as they are
-            yield from arrow.rows(path, self._label)
+            for found in arrow.rows(path, self._label):
+                if found.size:
+                    yield found
+                else:
+                    self.empty_rows += 1
             return
         for name, data in parquet.rows(path, self._label):
+            if not data:
+                self.empty_rows += 1
+                continue
             if self._file is not None:
                 self._file.write(data)
             yield FileEntry(name, self._copy, self._end, len(data))

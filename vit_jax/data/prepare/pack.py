@@ -142,7 +142,7 @@ def _plan_lines(
     for split, order in assigned.order.items():
         size = size_text(int(sizes[order].sum()))
         yield f"{name}: {split}: {len(order):,} images of {len(assigned.classes):,} classes, {size}"
-    if listing.ignored or assigned.ignored:
+    if listing.ignored or listing.empty_rows or assigned.ignored:
         yield f"{name}: would skip {_why_ignored(listing, assigned)}"
     missing = [shard for shard in planned if shards.find_outcome(shard.path) is None]
     needed = sum(shard.size for shard in missing)
@@ -416,7 +416,7 @@ def _finish(
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
         "label": packing.label,
         "holdout": packing.holdout if assigned.held_out else None,
-        "ignored": len(listing.ignored) + len(assigned.ignored),
+        "ignored": len(listing.ignored) + listing.empty_rows + len(assigned.ignored),
         "ignored_why": _why_ignored(listing, assigned),
         "ignored_first": sorted([*assigned.ignored, *listing.ignored])[:100],
         "shards": {shard.path.name: outcome.sha256 for shard, outcome in packed},
@@ -457,7 +457,7 @@ def write_info(
 
 def _why_ignored(listing: Listing, assigned: Assignment) -> str:
     """The kinds of skipped files with their numbers."""
-    skipped = Skipped()
+    skipped = Skipped(rows=listing.empty_rows)
     for path in listing.ignored:
         skipped.note(path)
     for path in assigned.ignored[: len(assigned.ignored) - assigned.repeated]:

@@ -187,6 +187,8 @@ def _rows(page: Page, path: Path) -> int:
 class Reader:
     """Reads listed images from several threads; keeps the latest pages."""
 
+    _close = staticmethod(os.close)  # `os` is gone for one that is dropped at exit
+
     def __init__(self, label: str | None = None) -> None:
         """Takes the column of labels where several could be meant."""
         self._label, self._lock = label, threading.Lock()
@@ -199,7 +201,7 @@ class Reader:
 
     def __del__(self) -> None:
         for descriptor, _ in self._files.values():
-            os.close(descriptor)
+            self._close(descriptor)
 
     def __call__(self, found: FileEntry) -> bytes:
         """The bytes of an image.
