@@ -65,12 +65,10 @@ def test_results_are_those_of_the_step_with_their_split(tmp_path):
         {"step": 90, "test/top1": 0.625, "test/step": 60, "test/split": "test"},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "checkpoints" / "00000060").mkdir(parents=True)
     wanted = {"valid": {"top1": 0.75, "count": 40}, "test": {"top1": 0.625, "step": 60}}
-    for place in (".", "checkpoints", "checkpoints/00000060"):
-        assert model_card.results(tmp_path / place, 60) == wanted
-    assert model_card.results(tmp_path, 10) == {}
-    assert model_card.results(tmp_path / "checkpoints/00000060/params", 60) == {}  # of no run
+    assert model_card.results(tmp_path / "checkpoints", 60) == wanted
+    assert model_card.results(tmp_path / "checkpoints", 10) == {}
+    assert model_card.results(tmp_path / "mean" / "checkpoints", 60) == {}  # that lies in the run
 
 
 def test_results_stand_in_the_card_and_in_its_index(opened):
@@ -96,6 +94,8 @@ def test_results_of_other_options_are_left_out(tmp_path):
         left_out = "README.md: leaves out the run's results, of other options" in lines
         fields = parts((tmp_path / name / "README.md").read_text())[0]
         assert (left_out, "model-index" in fields) == ((name == "crop"), (name == "same"))
+    vit_jax.convert(tmp_path / "run" / "checkpoints" / "00000000", "hf", tmp_path / "step")
+    assert "model-index" in parts((tmp_path / "step" / "README.md").read_text())[0]
 
 
 def test_settings_hold_no_path_of_the_machine(opened):

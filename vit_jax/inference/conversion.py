@@ -81,8 +81,8 @@ def convert(
         if opened.config.masked is not None:
             opened.require_classes()
         measured = {}
-        if opened.step is not None:
-            measured = model_card.results(reference, opened.step)
+        if opened.checkpoint is not None and opened.step is not None:
+            measured = model_card.results(opened.checkpoint, opened.step)
         differs = bool(measured) and not _is_as_measured(opened, reference)
         if isinstance(opened.config.loss, config.Regression):
             # No other project keeps a scale: the head itself predicts in the units of the data.

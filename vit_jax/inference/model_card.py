@@ -1,7 +1,6 @@
 """The README.md of an exported folder, the model's page on the Hugging Face Hub."""
 
 import json
-import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,6 @@ from vit_jax.inference import loaded_model
 from vit_jax.pages import markdown
 from vit_jax.pages.document import Table
 from vit_jax.runtime import logs
-from vit_jax.utils import storage
 
 NAME = "README.md"
 LIBRARIES = {"hf": "transformers", "timm": "timm", "flax": "transformers"}
@@ -51,13 +49,12 @@ def title(opened: loaded_model.LoadedModel) -> str:
     return name if opened.kind == "run" else pathlib.PurePath(name).name
 
 
-def results(reference: str | os.PathLike[str], step: int) -> dict[str, dict[str, float]]:
-    """A run's results at a step, by split and metric; {} for other checkpoints."""
-    folder = storage.as_path(reference)  # of the run, of its checkpoints, or of one of them
-    files = (place / "metrics.jsonl" for place in (folder, *folder.parents[:2]))
-    file = next((file for file in files if file.is_file()), None)
+def results(checkpoints: pathlib.Path, step: int) -> dict[str, dict[str, float]]:
+    """Results at a step of the run with these checkpoints, by split and metric; {} of no run."""
+    # Of no folder above: a mean of a run's checkpoints may lie in the run.
+    file = checkpoints.parent / "metrics.jsonl"
     found: dict[str, dict[str, float]] = {}
-    for line in logs.read_metrics(file) if file else ():
+    for line in logs.read_metrics(file) if file.is_file() else ():
         for role in (key.removesuffix("/split") for key in line if key.endswith("/split")):
             if line.get(f"{role}/step", line["step"]) != step:
                 continue
