@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -94,6 +95,28 @@ def test_an_optimizer_and_an_evaluator_are_what_they_say():
     registered("evaluator", 7)
     with pytest.raises(config.ConfigError, match="evaluation.evaluators=mine: must return a funct"):
         evaluation.open_evaluation(runs.configure(evaluation={"evaluators": "mine"}))
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        (
+            {"sum": jnp.zeros(2, jnp.bfloat16)},
+            "sum is float32 (2,) at first and bfloat16 (2,) after",
+        ),
+        ({}, "sum is float32 (2,) at first and missing after a step"),
+    ],
+)
+def test_an_optimizer_keeps_the_form_of_its_state(state, line):
+    update = optax.GradientTransformation(
+        lambda params: {"sum": jnp.zeros(2)}, lambda updates, old, params=None: (updates, state)
+    )
+    registered("optimizer", update)
+    cfg = runs.configure(model={"num_classes": 10}, optimizer={"name": "mine"})
+    trainer = build.build(cfg, 200)
+    with pytest.raises(config.ConfigError) as caught:
+        jax.eval_shape(trainer.step, trainer.state_shapes, trainer.batch_shapes)
+    assert f"optimizer.name=mine: its state 1/{line}" in str(caught.value)
 
 
 class Source(list):

@@ -17,6 +17,7 @@ from vit_jax.training.objectives import Batch, Inputs, Objective
 from vit_jax.training.state import State
 from vit_jax.training.teacher import Teacher
 from vit_jax.training.trainable import Trainable
+from vit_jax.utils import tree_utils
 from vit_jax.utils.tree_utils import Tree
 
 Metrics = dict[str, jax.Array]
@@ -79,6 +80,8 @@ def create_step(
             new["objective"] = objective.update(
                 inputs.state, whole, measured, state["step"], average
             )
+        for name, key in (("opt", "optimizer.name"), ("objective", "objective.name")):
+            _check_types(old.get(name), new.get(name), f"{key}={config.get(cfg, key)}")
         new = {
             name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, old[name])
             for name, tree in new.items()
@@ -262,6 +265,24 @@ def compile_step(
         if cfg.train.sdc_checker:
             options = options | compiler_options.sdc_checker(device)
         return compiler_options.compile_with(lowered, options)
+
+
+def _check_types(old: Tree, new: Tree, key: str) -> None:
+    """Raises ConfigError, while the step is traced, for a state that the next step cannot take."""
+    before, after = (
+        {
+            name: f"{jnp.result_type(leaf)} {jnp.shape(leaf)}"
+            for name, leaf in tree_utils.flatten(state).items()
+        }
+        for state in (old, new)
+    )
+    for name in sorted(before.keys() | after.keys()):
+        one, other = (types.get(name, "missing") for types in (before, after))
+        if one != other:
+            raise config.ConfigError(
+                f"{key}: its state {name} is {one} at first and {other} after a step; it must keep "
+                "its names, shapes and types"
+            )
 
 
 def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
