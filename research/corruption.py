@@ -268,7 +268,7 @@ def main():
     options = parser.parse_args()
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     jax.config.update("jax_platforms", "cpu")
-    device.keep_freed_memory()  # as `vit_jax train` does
+    device.step_by_step()  # as `vit_jax train` does
     if options.cost:
         for every, median, least, most in cost(options.seed):
             bar = 1 / every + 0.02

@@ -17,6 +17,7 @@ os.environ["XLA_FLAGS"] = (
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"  # else each command begins twice
 # Many tests compile the same small programs; a cache for each process, thrown away after it.
 CACHE = tempfile.mkdtemp(prefix="vit_jax_tests_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE

@@ -1,6 +1,8 @@
 """The process of a command, from its first line."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +18,7 @@ class Ended(Exception):
 def happened(monkeypatch):
     """What the process does, in order."""
     found = []
+    monkeypatch.setenv(__main__.TUNABLES, __main__.LARGE_PAGES + "=1")
 
     def end(code):
         found.append(("exit", code))
@@ -51,3 +54,28 @@ def test_an_interrupt_of_the_command_is_the_last_line_of_what_was_heard(happened
     with pytest.raises(Ended):
         __main__.entry()
     assert happened == ["listens", (2, b"vit_jax: stopped by SIGTERM\n"), ("exit", 143)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+@pytest.mark.parametrize("others", [[], ["glibc.malloc.check=0"]])
+def test_a_command_begins_again_with_large_pages_and_with_its_arguments(others):
+    begun = [sys.executable, "-m", "vit_jax", "list", "digits"]
+    variables = os.environ | {__main__.TUNABLES: ":".join(others)}
+    code = (
+        f"import os, sys; sys.orig_argv = {begun}\n"
+        "from vit_jax import __main__\n"
+        "os.execv = lambda *words: sys.exit(repr((words, os.environ[__main__.TUNABLES])))\n"
+        "__main__.entry()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True
+    )
+    setting = ":".join([*others, "glibc.malloc.hugetlb=1"])
+    assert ended.stderr.strip() == repr(((sys.executable, begun), setting))
+
+
+def test_a_setting_of_the_user_stays(happened, monkeypatch):
+    monkeypatch.setenv(__main__.TUNABLES, "glibc.malloc.hugetlb=0")
+    __main__.entry()
+    assert os.environ[__main__.TUNABLES] == "glibc.malloc.hugetlb=0"
+    assert happened == ["listens", "command"]

@@ -172,7 +172,7 @@ BENCH = {
     "benchmarks.checkpoint.title": ["a title"],
     "benchmarks.evaluate.title": ["a title"],
     "benchmarks.train.title": ["a title"],
-    "runtime.device.keep_freed_memory": None,
+    "runtime.device.step_by_step": None,
 }
 STEPS = bench_train.works(
     ("ViT-S/16",), (224,), batch=4, dtype="bfloat16", attentions=("explicit",)
@@ -629,7 +629,7 @@ def test_an_interrupt_before_the_command_can_answer_is_a_line(when, monkeypatch)
         raise SystemExit
 
     monkeypatch.setattr(__main__, "os", types.SimpleNamespace(
-        write=lambda *given: done.append(given), _exit=end
+        write=lambda *given: done.append(given), _exit=end, environ=os.environ
     ))  # fmt: skip
     monkeypatch.setattr(signals, "listen", interrupt if when == "while importing" else lambda: None)
     monkeypatch.setattr(cli, "entry", interrupt)

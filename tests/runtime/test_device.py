@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import pathlib
 import platform
 import subprocess
 import sys
@@ -10,17 +11,18 @@ import sys
 import jax
 import pytest
 
+from vit_jax import __main__
 from vit_jax.utils import errors
 
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
-FAULTS = """
+STEPS = """
 import resource, statistics
 from vit_jax.runtime import device
 {arrange}
 import jax, jax.numpy as jnp
 
-def summed(x):  # 66 MiB of temporary buffers: more than glibc's other arenas hold
+def summed(x):  # 66 MiB of temporary buffers
     return jnp.cumsum(jnp.cumsum(x, axis=1)[::-1], axis=0).sum()
 
 x = jnp.ones((64, 2**17))
@@ -36,12 +38,12 @@ print(int(statistics.median(faults)), int(ready))
 """
 
 
-def run_program(arrange=""):
+def run_program(arrange="", **variables):
     """The median page faults of a program's runs, and whether it has ended when a call returns."""
     # Optimized, unlike in conftest.py: otherwise the program takes ten times as long.
     run = subprocess.run(
-        [sys.executable, "-c", FAULTS.format(arrange=arrange)],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+        [sys.executable, "-c", STEPS.format(arrange=arrange)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""} | variables,
         capture_output=True,
         text=True,
         check=True,
@@ -50,14 +52,26 @@ def run_program(arrange=""):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc's malloc")
-def test_a_step_on_the_cpu_reuses_memory_of_the_last_one():
-    plain, ended = run_program()
+def test_a_step_on_the_cpu_ends_in_the_call():
+    assert not run_program()[1]
+    assert run_program(arrange="device.step_by_step()")[1]
+
+
+LARGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc"
+    or not LARGE_PAGES.exists()
+    or "[madvise]" not in LARGE_PAGES.read_text(),
+    reason="no large pages to ask for, or no need to ask",
+)
+def test_a_step_of_a_command_has_large_pages():
+    plain, _ = run_program(**{__main__.TUNABLES: f"{__main__.LARGE_PAGES}=0"})
     assert plain > 10_000
-    assert not ended
-    kept, ended = run_program(arrange="device.keep_freed_memory()")
-    assert kept < 0.01 * plain
-    assert ended
+    large, _ = run_program(**{__main__.TUNABLES: f"{__main__.LARGE_PAGES}=1"})
+    assert large < 0.1 * plain
 
 
 KEPT = """
@@ -67,9 +81,9 @@ from vit_jax.runtime import device
 def held():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-device.keep_freed_memory()
-blocks = [ctypes.create_string_buffer(b"x" * 2**20) for _ in range(100)]
-last, before = ctypes.create_string_buffer(2**20), held()  # above them all
+blocks = [ctypes.create_string_buffer(b"x" * 2**16) for _ in range(1600)]
+last = [ctypes.create_string_buffer(2**16) for _ in range(9)]  # above most of them
+before = held()
 del blocks
 kept = held()
 device.return_freed_memory()
@@ -85,34 +99,6 @@ def test_freed_memory_is_kept_until_it_is_returned():
     kept, returned = map(int, run.stdout.split())
     assert kept < 10 * 2**20
     assert returned > 90 * 2**20
-
-
-IN_THREADS = """
-import ctypes, threading
-from vit_jax.runtime import device, signals
-
-signals.listen()
-device.keep_freed_memory()
-libc = ctypes.CDLL(None)
-libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
-found = []
-threads = [threading.Thread(target=lambda: found.append(libc.malloc(2**27))) for _ in range(4)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-heap, = [line.split()[0] for line in open("/proc/self/maps") if "[heap]" in line]
-first, last = (int(end, 16) for end in heap.split("-"))
-print(sum(first <= address < last for address in found))
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc's malloc")
-def test_no_thread_of_a_command_maps_its_blocks():
-    variables = os.environ | {"JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", IN_THREADS]
-    run = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    assert int(run.stdout) == 4
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, ca
         def start(self):
             watching.append("started")
 
-    for name in ("device.keep_freed_memory", "backend.choose_platform", "logs.setup"):
+    for name in ("device.step_by_step", "backend.choose_platform", "logs.setup"):
         monkeypatch.setattr(f"vit_jax.runtime.{name}", lambda: None)
     monkeypatch.setattr(worker, "train_cell", train_cell)
     monkeypatch.setattr(worker, "threading", types.SimpleNamespace(Thread=Thread))

@@ -67,7 +67,7 @@ def programs(steps: int) -> Iterator[dict[str, Take]]:
 
     The loop of a run, the same with the images of the first epoch in memory, and the step alone.
     """
-    device.keep_freed_memory()
+    device.step_by_step()
     with contextlib.ExitStack() as opened:
         session = Session(
             workdir=pathlib.Path(opened.enter_context(tempfile.TemporaryDirectory())),

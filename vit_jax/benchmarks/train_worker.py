@@ -71,7 +71,7 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    device.keep_freed_memory()
+    device.step_by_step()
     step_timing.serve(
         lambda: prepare(config_from_work(json.loads(sys.argv[1]))),
         peak=step_timing.jax_peak,

@@ -88,6 +88,7 @@ class Worker:
     def __init__(self, bench: str, name: str, command: Sequence[str]) -> None:
         """Takes the measurement and the program, for messages, and the command line."""
         self._what, self._command = f"bench {bench}: {name}", command
+        self._ours = name == OURS
 
     def __enter__(self) -> "Worker":
         environment = os.environ | {
@@ -96,6 +97,8 @@ class Worker:
             # Else the last line of a traceback, which `answer` shows, is about the traceback.
             "JAX_TRACEBACK_FILTERING": "off",
         }
+        if not self._ours:  # a peer's user has not set what our command sets for itself
+            environment.pop("GLIBC_TUNABLES", None)
         self._errors = tempfile.TemporaryFile()  # a pipe would block the process once it is full
         self._process = subprocess.Popen(
             self._command,

@@ -293,7 +293,7 @@ def _checkpoint(args: argparse.Namespace) -> None:
     from vit_jax.benchmarks import checkpoint
     from vit_jax.runtime import device
 
-    device.keep_freed_memory()
+    device.step_by_step()
     names, rounds = args.models or ("ViT-S/16",), args.rounds or checkpoint.ROUNDS
     every = []
     measured = checkpoint.measure(names, args.workdir, rounds=rounds, say=_print_progress)
@@ -308,7 +308,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     from vit_jax.benchmarks import evaluate
     from vit_jax.runtime import backend, device
 
-    device.keep_freed_memory()
+    device.step_by_step()
     batch = args.batch or (32 if backend.is_cpu_only() else 256)
     every = []
     for compared in evaluate.measure(

@@ -119,7 +119,7 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     logs.setup()
     if args.serve is not None:
-        device.keep_freed_memory()  # else glibc keeps what each connection's thread has freed
+        device.share_one_arena()  # of the threads of connections
     viewer, pictures = view.open_viewer(
         args.checkpoint,
         overrides,

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.runtime import device, distributed, logs
     from vit_jax.training import selftest
 
-    device.keep_freed_memory()
+    device.step_by_step()
     logs.setup()
     wait = config.Watchdog()
     distributed.initialize(None, wait=wait.join, heartbeat=wait.heartbeat)

@@ -73,7 +73,7 @@ def embed(
         >>> np.load("features.npz")["features"].shape
         (5, 16)
     """
-    device.keep_freed_memory()
+    device.step_by_step()
     # Mistakes that show before a checkpoint is opened.
     output = storage.given_path("--output", output, remote=False)
     if output.suffix.lower() not in SUFFIXES:

@@ -45,7 +45,7 @@ def evaluate(
     if output is not None:
         conversion.check_free(output)
     kept: list[metrics.Outputs] = []
-    device.keep_freed_memory()
+    device.step_by_step()
     with device.memory_errors("lower evaluation.batch_size"):
         split = loading.has_images(checkpoint, overrides) or not DATASETS & set(overrides)
         if split:

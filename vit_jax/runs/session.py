@@ -104,7 +104,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
 
 @contextlib.contextmanager
 def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> Iterator[Session]:
-    device.keep_freed_memory()  # before jax starts its threads
+    device.step_by_step()  # before jax starts its threads
     began, phases = time.monotonic(), watchdog.PhaseTimer("start")
     with (
         locking.attempt(workdir, wanted=distributed.is_first()) as (refusal, check_lease),

@@ -11,12 +11,10 @@ from typing import Any
 import jax
 
 from vit_jax import config
-from vit_jax.runtime import backend, logs, signals
+from vit_jax.runtime import backend, logs
 
 CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
-# Of glibc's malloc.h: one arena, nothing mapped on its own (M_MMAP_MAX), and nothing handed back to
-# the kernel (M_TRIM_THRESHOLD).
-MALLOC_OPTIONS = (signals.ONE_ARENA, (-4, 0), (-1, -1))
+M_ARENA_MAX = -8  # in glibc's malloc.h
 
 
 class OutOfMemory(config.UserError):
@@ -77,36 +75,30 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def keep_freed_memory() -> None:
-    """On the CPU, lets each step reuse the memory of the one before.
+def step_by_step() -> None:
+    """On the CPU, runs a program in the thread that calls it, so that none is queued.
 
-    XLA's CPU client allocates its temporary buffers anew in every step. A step dispatched before
-    the last one has freed its own needs others: two sets, or three, of 2.7 GiB for MAE with
+    XLA's CPU client allocates its temporary buffers anew in every step, and a step dispatched
+    before the last one has freed its own needs others: two sets, or three, of 2.7 GiB for MAE with
     ViT-S/16 at batch 16. jax reports a result as ready before the buffers are free, so waiting for
-    it is not enough, and steps run in the thread that calls them. What a step frees, glibc would
-    unmap, and the kernel would clear its pages one by one for the next: a fifth of the CPU time of
-    ViT-S/16. Only glibc's main arena holds blocks over 64 MiB without mapping them, and a thread
-    stays with the arena of its first allocation.
+    it is not enough.
 
-    Call this before jax starts its threads; later it has no effect. A command's first thread is
-    older, so `signals.listen` sets the number of arenas too.
+    Call this before jax starts its threads; later it has no effect.
     """
-    if not backend.is_cpu_only():
-        return
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        for parameter, value in MALLOC_OPTIONS:
-            libc.mallopt(parameter, value)
+    if backend.is_cpu_only():
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def return_freed_memory() -> None:
-    """On the CPU, hands back what `keep_freed_memory` kept: half a GiB after a step was compiled.
-
-    The compiler leaves gaps in which no step's buffers have room.
-    """
+    """On the CPU, hands back what the compiler has freed in the middle of glibc's heap."""
     if backend.is_cpu_only() and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def share_one_arena() -> None:
+    """Has threads that begin later share glibc's arenas; else each keeps what it has freed."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 @contextlib.contextmanager

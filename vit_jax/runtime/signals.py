@@ -9,7 +9,6 @@ raises the interrupt again if it was lost, and ends the process if the main thre
 
 import atexit
 import contextlib
-import ctypes
 import logging
 import multiprocessing
 import os
@@ -32,7 +31,6 @@ TICK = 0.2  # seconds between looks at the main thread
 GRACE = 1.0  # seconds until a main thread that runs no handler is given up
 UNWIND = 10.0  # seconds that cleaning up may take after an interrupt
 PATIENCE = 3.0  # seconds until the user is told what a save waits for
-ONE_ARENA = (-8, 1)  # M_ARENA_MAX of glibc's malloc.h
 
 # The logger of `vit_jax.runtime.logs`, which takes longer to import than a signal may wait.
 log = logging.getLogger("vit_jax")
@@ -236,10 +234,6 @@ def listen() -> None:
     _listener = _Listener(resumable=len(sys.argv) > 1 and sys.argv[1] in RESUMABLE)
     for number in NUMBERS:
         signal.signal(number, _handle)
-    # This thread's own arena would be handed to later threads, which then map their large blocks
-    # anew in every step: `device.keep_freed_memory` comes too late to forbid it.
-    with contextlib.suppress(AttributeError):  # another libc than glibc
-        ctypes.CDLL(None).mallopt(*ONE_ARENA)
     _listener.start()
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_ignore)  # the first registered is the last to run

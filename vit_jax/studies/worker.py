@@ -98,7 +98,7 @@ def serve(measure: Measure | None = None) -> None:
     """Runs the cell described on standard input; ends when that is closed."""
     workdir, directory = pathlib.Path(sys.argv[1]), sys.argv[2]
     backend.choose_platform()
-    device.keep_freed_memory()
+    device.step_by_step()
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logs.setup()
