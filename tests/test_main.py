@@ -28,6 +28,7 @@ def happened(monkeypatch):
     monkeypatch.setattr(cli, "entry", lambda: found.append("command"))
     monkeypatch.setattr(os, "write", lambda *words: found.append(words))
     monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(os, "execv", lambda *words: found.append("again"))
     return found
 
 
@@ -72,6 +73,16 @@ def test_a_command_begins_again_with_large_pages_and_with_its_arguments(others):
     )
     setting = ":".join([*others, "glibc.malloc.hugetlb=1"])
     assert ended.stderr.strip() == repr(((sys.executable, begun), setting))
+
+
+def test_a_process_that_cannot_begin_again_goes_on(happened, monkeypatch):
+    def refuse(*words):
+        raise OSError
+
+    monkeypatch.setenv(__main__.TUNABLES, "")
+    monkeypatch.setattr(os, "execv", refuse)
+    __main__.entry()
+    assert happened == ["listens", "command"]
 
 
 def test_a_setting_of_the_user_stays(happened, monkeypatch):

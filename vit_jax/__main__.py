@@ -1,5 +1,6 @@
 """`python -m vit_jax` is the command `vit_jax`."""
 
+import contextlib
 import os
 import sys
 
@@ -8,8 +9,8 @@ TUNABLES, LARGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 def entry() -> None:
     """Runs the command of this process, which hears signals before it imports anything else."""
-    _use_large_pages()
     try:
+        _use_large_pages()
         from vit_jax.runtime import signals
 
         signals.listen()
@@ -37,7 +38,8 @@ def _use_large_pages() -> None:
     if sys.platform == "linux" and LARGE_PAGES not in chosen:
         settings = [*filter(None, [chosen]), f"{LARGE_PAGES}=1"]
         os.environ[TUNABLES] = ":".join(settings)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+        with contextlib.suppress(OSError, ValueError):  # forbidden: small pages will do
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
 if __name__ == "__main__":
