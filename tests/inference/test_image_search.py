@@ -233,6 +233,26 @@ def test_a_table_of_other_weights_is_refused(searched, monkeypatch):
             search.search("run", table, root / "q.png")
 
 
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_a_table_of_images_cropped_otherwise_is_refused(kind, searched, monkeypatch):
+    root, _ = searched
+    table, crops = root / f"y.{kind}", {"image_size": (32, 32), "eval_crop": "central"}
+    facts = {"classes": (), "views": embedding.digest_views(config.Data(**crops, resize_to=36))}
+    with embedding.create_file(table, 2, (2,), facts) as write:
+        write(np.eye(2, dtype=np.float32), ["a", "b"], np.zeros(2, np.int32))
+
+    def find(data):
+        opened = types.SimpleNamespace(
+            embed=lambda image: np.float32([[1, 0]]), config=types.SimpleNamespace(data=data)
+        )
+        monkeypatch.setattr(search.loading, "load", lambda *given: opened)
+        return search.search("run", table, root / "q.png", top=1)
+
+    assert find(config.Data(**crops, resize_to=36, flip=False))[0].image == "a"
+    with pytest.raises(ConfigError, match="were resized or cropped otherwise; search with the opt"):
+        find(config.Data(**crops, resize_to=40))
+
+
 def test_a_query_that_is_no_image_is_named(searched, monkeypatch):
     root, _ = searched
 

@@ -27,6 +27,7 @@ from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.utils.digests import digest
+from vit_jax.weights import exporting
 
 AT_ONCE = 32  # images on a device
 WINDOW = 64  # batches whose images are grouped by shape, so that few wait for others to be written
@@ -122,6 +123,7 @@ def write_features(
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
     facts |= {"classes": source.classes, "weights": digest_weights(opened)}
+    facts |= {"views": digest_views(cfg.data)}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
     facts |= {"numbers": True} if cfg.data.targets else {}
     file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
@@ -140,6 +142,11 @@ def digest_weights(opened: loaded_model.LoadedModel) -> str:
     leaves = {n: jnp.asarray(array) for n, array in tree_utils.flatten(opened.params).items()}
     found, _ = digests.Digests(leaves).read()
     return digest(json.dumps(found, sort_keys=True).encode())
+
+
+def digest_views(data: config.Data) -> str:
+    """A digest of how images are resized and cropped, kept with their features."""
+    return digest(json.dumps(exporting.preprocessing(data), sort_keys=True).encode())
 
 
 class PendingRows:
@@ -268,7 +275,7 @@ def create_file(
 class _Npz:
     """Arrays `features`, `names`, `labels`, and `classes` that labels index; for `numpy.load`.
 
-    `weights` is the digest of the parameters.
+    `weights` is the digest of the parameters, `views` that of the options images are resized by.
 
     With `data.multilabel`, labels are (N, K): 1 for each of an image's classes; with `data.targets`
     they are the numbers, float32.
@@ -304,6 +311,7 @@ class _Npz:
                 "labels": np.array(self._labels, "f4" if "numbers" in self._facts else "i4"),
                 "classes": np.array(self._facts["classes"], np.str_),
                 "weights": np.array(self._facts.get("weights", ""), np.str_),
+                "views": np.array(self._facts.get("views", ""), np.str_),
             }
             for name, array in rest.items():
                 with self._archive.open(f"{name}.npy", "w") as member:

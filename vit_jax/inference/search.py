@@ -39,19 +39,22 @@ class SimilarImage(NamedTuple):
 class FeatureIndex:
     """Features of images: unit rows (N, D) float32, or NaN for an image that was not readable.
 
-    `weights` is the digest of the parameters that gave them; empty where it is not known.
+    `weights` is the digest of the parameters that gave them, `views` that of the options by which
+    images were resized; empty where it is not known.
     """
 
     names: tuple[str, ...]
     features: np.ndarray
     weights: str = ""
+    views: str = ""
 
     @classmethod
     def from_features(
-        cls, names: Iterable[object], features: np.ndarray, weights: str = ""
+        cls, names: Iterable[object], features: np.ndarray, weights: str = "", views: str = ""
     ) -> "FeatureIndex":
         """Divides rows by their length; a row of zeros is like nothing."""
-        return cls(names=tuple(map(str, names)), features=_unit(features), weights=weights)
+        own, rows = tuple(map(str, names)), _unit(features)
+        return cls(names=own, features=rows, weights=weights, views=views)
 
     def nearest(self, query: np.ndarray, top: int) -> list[SimilarImage]:
         """The `top` images of the largest cosine with features (D,); of equals the earlier."""
@@ -83,7 +86,7 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         raise config.ConfigError(f"{where}: no such file or folder")
     try:
         if path.suffix.lower() == ".parquet":
-            names, features, weights = _read_parquet(path)
+            names, features, weights, views = _read_parquet(path)
         else:
             with zipfile.ZipFile(path) as archive:  # `embed` compresses nothing
                 if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
@@ -92,7 +95,10 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
             names, features = arrays.read("names"), arrays.read("features")
             if names.ndim != 1:
                 raise ValueError(names.shape)
-            weights = str(arrays.read("weights")) if "weights" in arrays.specs else ""
+            weights, views = (
+                str(arrays.read(name)) if name in arrays.specs else ""
+                for name in ("weights", "views")
+            )
     except OSError as error:
         raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
     except (
@@ -108,11 +114,11 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         )
     if np.isnan(features).any(axis=1).all():
         raise config.ConfigError(f"{where}: has features of no image; none of them could be read")
-    return FeatureIndex.from_features(names, features, weights)
+    return FeatureIndex.from_features(names, features, weights, views)
 
 
-def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str]:
-    """Names, features (N, D) and the digest of the weights.
+def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str, str]:
+    """Names, features (N, D) and the digests of weights and views.
 
     Raises ValueError for columns of other types or far too large.
     """
@@ -138,8 +144,9 @@ def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str]:
         raise ValueError(most)
     names, rows = table["name"].to_pylist(), table["features"].combine_chunks()
     facts = limits.load_json((table.schema.metadata or {}).get(b"vit_jax", b"{}"))
-    weights = str(facts.get("weights", "")) if isinstance(facts, dict) else ""
-    return names, rows.flatten().to_numpy().reshape(len(names), kind.list_size), weights
+    facts = facts if isinstance(facts, dict) else {}
+    weights, views = (str(facts.get(name, "")) for name in ("weights", "views"))
+    return names, rows.flatten().to_numpy().reshape(len(names), kind.list_size), weights, views
 
 
 def search(
@@ -215,6 +222,11 @@ def search(
         raise config.ConfigError(
             f"--index={source}: has features of other weights than {reference}; search with the "
             "checkpoint that it was written by"
+        )
+    if written and written.views and written.views != embedding.digest_views(opened.config.data):
+        raise config.ConfigError(
+            f"--index={source}: has features of images that were resized or cropped otherwise; "
+            "search with the options of data that it was embedded with"
         )
     found = table.nearest(features, top)
     if page is not None and folder is not None:
