@@ -56,6 +56,17 @@ def test_sizes_that_a_variant_implies_are_no_differences():
     assert rows["model.width"][0] == str(runs.configure().model.width)
 
 
+@pytest.mark.parametrize(("depth", "layers"), [(1, "1 layer"), (2, "2 layers")])
+def test_a_network_without_a_name_is_described(depth, layers):
+    cfg = config.Config(
+        model=config.Model(
+            variant=None, patch_size=(4, 8), width=16, depth=depth, mlp_dim=8, heads=1
+        )
+    )
+    text = f"a Vision Transformer of {layers}, width 16, patches of 4 \u00d7 8"
+    assert formatting.model(cfg) == text
+
+
 @pytest.mark.parametrize(
     ("cell", "several", "name"),
     [

@@ -89,7 +89,8 @@ def model(cfg: config.Config) -> str:
     if one.patch_size is None:
         return f"a {(one.architecture or 'network').replace('_', ' ')}"
     patch = " \u00d7 ".join(map(str, one.patch_size))
-    return f"a Vision Transformer of {one.depth} layers, width {one.width}, patches of {patch}"
+    layers = f"{one.depth} layers" if one.depth != 1 else "1 layer"
+    return f"a Vision Transformer of {layers}, width {one.width}, patches of {patch}"
 
 
 def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
