@@ -60,10 +60,10 @@ def test_an_interrupt_of_the_command_is_the_last_line_of_what_was_heard(happened
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
 @pytest.mark.parametrize("others", [[], ["glibc.malloc.check=0"]])
 def test_a_command_begins_again_with_large_pages_and_with_its_arguments(others):
-    begun = [sys.executable, "-m", "vit_jax", "list", "digits"]
+    begun = [sys.executable, "-m", "vit_jax", "train", "digits"]
     variables = os.environ | {__main__.TUNABLES: ":".join(others)}
     code = (
-        f"import os, sys; sys.orig_argv = {begun}\n"
+        f"import os, sys; sys.orig_argv = {begun}; sys.argv = {begun[2:]}\n"
         "from vit_jax import __main__\n"
         "os.execv = lambda *words: sys.exit(repr((words, os.environ[__main__.TUNABLES])))\n"
         "__main__.entry()"
@@ -79,13 +79,23 @@ def test_a_process_that_cannot_begin_again_goes_on(happened, monkeypatch):
     def refuse(*words):
         raise OSError
 
+    monkeypatch.setattr(sys, "argv", ["vit_jax", "train"])
     monkeypatch.setenv(__main__.TUNABLES, "")
     monkeypatch.setattr(os, "execv", refuse)
     __main__.entry()
     assert happened == ["listens", "command"]
 
 
+@pytest.mark.parametrize("arguments", [[], ["list"]])
+def test_a_command_that_runs_no_program_begins_once(arguments, happened, monkeypatch):
+    monkeypatch.setenv(__main__.TUNABLES, "")
+    monkeypatch.setattr(sys, "argv", ["vit_jax", *arguments])
+    __main__.entry()
+    assert happened == ["listens", "command"]
+
+
 def test_a_setting_of_the_user_stays(happened, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["vit_jax", "train"])
     monkeypatch.setenv(__main__.TUNABLES, "glibc.malloc.hugetlb=0")
     __main__.entry()
     assert os.environ[__main__.TUNABLES] == "glibc.malloc.hugetlb=0"

@@ -10,9 +10,10 @@ TUNABLES, LARGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 def entry() -> None:
     """Runs the command of this process, which hears signals before it imports anything else."""
     try:
-        _use_large_pages()
         from vit_jax.runtime import signals
 
+        if sys.argv[1:] and sys.argv[1] not in signals.WITHOUT_DEVICES:
+            _use_large_pages()
         signals.listen()
     except KeyboardInterrupt:  # the import takes some milliseconds itself
         os.write(2, b"vit_jax: interrupted\n")
@@ -31,8 +32,8 @@ def _use_large_pages() -> None:
 
     XLA's CPU client maps the temporary buffers of every step anew, 1.2 GB for `cifar10/ViT-6_4`: in
     pages of 4 KiB, the kernel takes an eighth of the CPU time to clear them. Kept in glibc's heap
-    instead, they leave gaps that the next step does not fit: three times the memory. glibc 2.35 and
-    later read this setting when a process begins, and at no other time.
+    instead, they leave gaps that the next step does not fit: three times the memory. glibc (2.35 or
+    later) reads this setting when a process begins, and at no other time.
     """
     chosen = os.environ.get(TUNABLES, "")
     if sys.platform == "linux" and LARGE_PAGES not in chosen:

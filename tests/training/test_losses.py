@@ -72,7 +72,7 @@ def test_rank_of_label():
         np.float32,
     )
     labels = np.array([0, 0, 3, 2, 3, 1], np.int32)
-    # A tie goes to the lower index, as argmax has it; NaN is never right, nor among the first 5.
+    # Of equal logits the lower index wins, as in argmax. NaN is never right, not even in the top 5.
     expected = [0, 0, 3, 1, 2**31 - 1, 0]
     np.testing.assert_array_equal(jax.jit(losses.rank_of_label)(logits, labels), expected)
     clean = logits[[0, 1, 2, 3, 5]]

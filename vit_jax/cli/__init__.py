@@ -43,7 +43,6 @@ COMMANDS = (
     "bench",
     "selftest",
 )
-WITHOUT_DEVICES = ("list", "show", "prepare", "preflight", "push", "report")
 FAILED = 70  # worth a retry, once there is room on the disk
 OUT_OF_MEMORY = 78  # would fail again
 # Errors of a path that the user gave and nothing has checked yet.
@@ -120,7 +119,9 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
             raise config.ConfigError(
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
             )
-        backend.choose_platform(opens=args.name_of_command.split()[0] not in WITHOUT_DEVICES)
+        backend.choose_platform(
+            opens=args.name_of_command.split()[0] not in signals.WITHOUT_DEVICES
+        )
         if os.environ.pop("JAX_ENABLE_X64", "0").lower() not in ("", "0", "f", "false", "n", "no"):
             messages.print_line("JAX_ENABLE_X64: not used here, where every array has its own type")
         from vit_jax.runtime import logs  # not needed for help and mistakes

@@ -119,7 +119,7 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     logs.setup()
     if args.serve is not None:
-        device.share_one_arena()  # of the threads of connections
+        device.share_one_arena()
     viewer, pictures = view.open_viewer(
         args.checkpoint,
         overrides,
