@@ -172,11 +172,15 @@ sent() { # sent NUMBER FILES...; a VM runs for a minute before it takes connecti
 }
 
 each() { # each WORKER COMMAND WORDS...: COMMAND NUMBER WORDS... for one worker or all, at the same time
-  local number code worst=0 pids=() own=/dev/null failed=''
+  local number=0 code worst=0 pids=() own=/dev/null failed=''
   if [ -n "$dry_run" ]; then
     NAMES=("$name-0" ...)
-    [ "$1" != all ] || echo "# on each of the VMs, here the first:"
-    "$2" 0 "${@:3}"
+    if [ "$1" = all ]; then
+      echo "# on each of the VMs, here the first:"
+    else
+      number=$1 NAMES[number]=$name-$1
+    fi
+    "$2" "$number" "${@:3}"
     return
   fi
   if ((${#NAMES[@]} == 0)); then

@@ -85,6 +85,7 @@ understand_slice() { # sets ACCELERATOR (GKE's label) and TOPOLOGY, and what `ma
 
 pool() {
   local policy flags=("--machine-type=$MACHINE" "--num-nodes=$VMS" "--node-locations=$zone")
+  ((${#RUN[@]} == 0)) || fail 2 "${RUN[0]}: pool takes no config; a pool is named by --name=NAME"
   [ -n "$dry_run" ] || command -v gcloud >/dev/null ||
     fail 2 "gcloud is not installed; see https://cloud.google.com/sdk/docs/install"
   ((VMS == 1)) || flags+=("--tpu-topology=$TOPOLOGY") # which Google refuses for a single host
@@ -117,6 +118,8 @@ job() {
   ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "job: which config? see vit_jax list"
   [[ ${RUN[1]:---} == --* ]] || fail 2 "${RUN[1]}: one config is enough"
   [[ $workdir == gs://?*/?* || $workdir == /?* ]] || fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or a mounted /DIR"
+  [[ $workdir == gs://* ]] ||
+    echo "gke.sh: --workdir=$workdir: add a volume that is mounted there; without one a restart begins at step 0" >&2
   picture=$(text "$image")
   command=$(text vit_jax train "${RUN[@]}" "--workdir=$workdir")
   codes=$(sed -nE 's/^exit +permanent +//p' "$ANSWERS")
@@ -175,6 +178,7 @@ case $COMMAND in
   *) fail 2 "$(shown "$COMMAND"): no such command; see launch/gke.sh --help" ;;
 esac
 parse "${@:2}"
+check_switches spot dry_run
 if [ "$COMMAND" = pool ]; then
   require name project cluster zone slice
 else

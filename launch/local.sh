@@ -15,6 +15,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 WORKDIR=$ROOT/runs/digits
 case ${1:-} in "" | --*) ;; *) WORKDIR=$1; shift ;; esac
+for word; do
+  case $word in
+    --config.?*=*) ;;
+    *) echo "local.sh: $word: must be --config.KEY=VALUE; WORKDIR comes first" >&2; exit 2 ;;
+  esac
+done
 SEED=${SEED:-0}
 case $SEED in *[!0-9]* | ??????????*) echo "local.sh: SEED=$SEED: must be a whole number below 1e9" >&2; exit 2 ;; esac
 HALF=$(dirname "$WORKDIR")/home/ViT-half

@@ -63,6 +63,7 @@ force=${VIT_JAX_FORCE:-} dry_run=${VIT_JAX_DRY_RUN:-} then_delete=${VIT_JAX_THEN
 VALUES=' name project zone slice api capacity runtime workdir create_flags ssh_flags wheel python worker lines grace '
 VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds wait_seconds timeout_seconds '
 SWITCHES=' force dry_run then_delete '
+GIVEN=() # settings given as flags: variables are set for all commands
 
 fail() { # fail CODE TEXT...
   hush "tpu.sh: ${*:2}" >&2
@@ -99,6 +100,7 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
         else
           fail 2 "$word: no such setting, or not in the form --KEY=VALUE; see launch/tpu.sh $COMMAND --help"
         fi
+        GIVEN+=("$key")
         ;;
       *.py | *.py:*) fail 2 "$word: no worker has it; put the file into configs/ and name its config" ;;
       *)
@@ -106,6 +108,27 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
         RUN=("$word" "${RUN[@]}")
         ;;
     esac
+  done
+}
+
+check_use() { # what a command would not read: a name beside it, which names no slice, and settings of other commands
+  local key readers
+  case $COMMAND in
+    run | supervise) ;;
+    *) ((${#RUN[@]} == 0)) || fail 2 "${RUN[0]}: $COMMAND takes no config; a slice is named by --name=NAME" ;;
+  esac
+  for key in "${GIVEN[@]}"; do
+    case $key in
+      wheel | python) readers=' setup supervise ' ;;
+      worker | lines) readers=' logs ' ;;
+      grace) readers=' stop ' ;;
+      examples) readers=' run supervise ' ;;
+      force) readers=' run supervise delete ' ;;
+      timeout_seconds) continue ;;
+      max_restarts | *_seconds | then_delete) readers=' supervise ' ;;
+      *) continue ;;
+    esac
+    [[ $readers == *" $COMMAND "* ]] || fail 2 "--${key//_/-}: $COMMAND does not read it; for:${readers% }"
   done
 }
 
@@ -175,13 +198,22 @@ understand_slice() { # sets CHIPS, and what the API has to know of --slice
 }
 
 require_run() {
-  local word
+  local word path
   ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "$COMMAND: which config? see vit_jax list"
   case $workdir in
     /?* | gs://?*/?*) ;;
     '') fail 2 "no workdir; set --workdir=gs://BUCKET/DIR or VIT_JAX_WORKDIR" ;;
     *) fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or /DIR on a disk that all workers have mounted there" ;;
   esac
+  for word in "${RUN[@]}"; do
+    path=${word#*=} path=${path/#'~'/"$HOME"}
+    case $word in
+      --config.data.root=* | --config.init_from=* | --config.objective.teacher=*)
+        [[ ${word#*=} == /* || ! -e $path ]] ||
+          fail 2 "$word: lies on this machine; workers read gs://BUCKET/DIR, or /DIR on a disk that all have mounted there"
+        ;;
+    esac
+  done
   TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
   CONFIG=() # what other commands than `train` take of it
   for word in "${RUN[@]}"; do
@@ -346,7 +378,9 @@ case $COMMAND in
   *) fail 2 "$COMMAND: no such command; see launch/tpu.sh --help" ;;
 esac
 parse "${@:2}"
+check_switches force dry_run then_delete
 check_numbers
+check_use
 choose_api
 SCRATCH=.
 if [ -z "$dry_run" ]; then

@@ -6,6 +6,17 @@ CHILD='' # process ids of what is running
 ANSWER='' # of gcloud, to the last question
 KILL_SECONDS=10 # from SIGTERM to SIGKILL, for what does not end
 
+check_switches() { # check_switches SETTING...: those that a variable turns off are empty from here on
+  local setting
+  for setting; do
+    case ${!setting} in
+      '' | 1) ;;
+      0) printf -v "$setting" '' ;;
+      *) fail 2 "VIT_JAX_${setting^^}=$(shown "${!setting}"): must be 1 or 0" ;;
+    esac
+  done
+}
+
 quoted() { # quoted WORDS...: as a shell has to be told them
   local word flag line=() quote="'" inside="'\\''"
   for word; do

@@ -446,6 +446,8 @@ def test_once(world, command, fault):
 
 def test_a_dry_run_of_supervise_is_a_plan(world):
     here = world()
+    asked = here.tpu("logs", *ADDRESS, "--api=compute", "--worker=3", "--dry-run")
+    assert asked.startswith("gcloud compute ssh s-3 --command='VIT_JAX_WORKER=3 ")
     printed = here.tpu(
         "supervise", *ADDRESS, "--slice=tpu7x:2x2x2", "--workdir=gs://b/l16", "big", "--dry-run"
     )

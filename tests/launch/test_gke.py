@@ -42,12 +42,12 @@ FIELDS = {
 }  # fmt: skip
 
 
-def gke(*words, code=0, path=None):
+def gke(*words, code=0, path=None, **variables):
     bash = shutil.which("bash")
     done = subprocess.run(
         [bash, worlds.ROOT / "launch/gke.sh", *words],
         capture_output=True, text=True, timeout=60,
-        env={"PATH": path or "/usr/bin:/bin", "HF_TOKEN": "hf_planted0123456789"},
+        env={"PATH": path or "/usr/bin:/bin", "HF_TOKEN": "hf_planted0123456789"} | variables,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert "planted" not in done.stdout + done.stderr
@@ -104,6 +104,18 @@ def test_a_manifest(slice_, accelerator, hosts, chips):
     # Kubernetes makes $(HOME) of $$(HOME).
     name = words[0].replace("$(", "$$(")
     assert container["command"] == ["vit_jax", "train", "digits", name, "--workdir=gs://b/d"]
+
+
+def test_a_manifest_of_another_disk_says_that_nothing_is_mounted():
+    words = ["--slice=v5e:4x4", "--workdir=/shared/run"]
+    bash = shutil.which("bash")
+    done = subprocess.run(
+        [bash, worlds.ROOT / "launch/gke.sh", *JOB, *words],
+        capture_output=True, text=True, check=True,
+        env={"VIT_JAX_SPOT": "0", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.stderr.startswith("gke.sh: --workdir=/shared/run: add a volume that is mounted")
+    assert "gke-spot" not in done.stdout  # 0 turns it off
 
 
 def test_a_pool_of_several_hosts_of_ironwood_has_a_policy():
@@ -179,10 +191,16 @@ def test_a_pool_is_made_or_not(tmp_path, does, code, line, monkeypatch):
         ([*JOB, "--slice=v5e:4x4", "more"], "digits: one config is enough"),
         ([*JOB[:-1], "--slice=v5e:4x4"], "job: which config? see vit_jax list"),
         ([*JOB, "--slice=v5e:4x4", "--workdir=x"], "--workdir=x: must be gs://BUCKET/DIR, or a "),
+        (
+            ["pool", *JOB[1:], "--slice=v5e:4x4", "--project=p", "--cluster=c", "--zone=z"],
+            "digits: pool takes no config; a pool is named by --name=NAME",
+        ),
+        ([*JOB, "VIT_JAX_SPOT=no"], "VIT_JAX_SPOT=no: must be 1 or 0"),
     ],
 )
 def test_what_is_missing_or_wrong_is_one_line(words, line):
-    printed = gke(*words, code=2)
+    variables = dict(word.split("=") for word in words if word.startswith("VIT_JAX_"))
+    printed = gke(*(word for word in words if word[:8] != "VIT_JAX_"), code=2, **variables)
     assert printed.startswith(f"gke.sh: {line}"), printed
     assert printed.count("\n") == 1
 
@@ -220,11 +238,14 @@ def test_its_command_is_one_process_of_the_slice(tmp_path, number):
     here.make_ready()
     home = here.worker(number)
     run = yaml.safe_load(SKY.read_text())["run"].replace("launch/", "")
-    settings = {"CONFIG": "digits", "WORKDIR": "gs://b/d", "OVERRIDES": "--config.a=1 --config.b=2"}
+    overrides = "--config.a=1 --config.b='[2 epochs]'"
+    settings = {"CONFIG": "digits", "WORKDIR": "gs://b/d", "OVERRIDES": overrides}
     subprocess.run(
         ["bash", "-c", run], cwd=home, timeout=60,
         env=here.environment | settings | {"HOME": str(home)}, capture_output=True,
     )  # fmt: skip
     assert (home / "joined").read_text() == f"10.0.0.2:8476 2 {number}\n"
-    told = (home / "words").read_text().split()
-    assert told == ["train", "digits", "--workdir=gs://b/d", "--config.a=1", "--config.b=2"]
+    told = (home / "words").read_text().splitlines()
+    assert told == [
+        "train", "digits", "--workdir=gs://b/d", "--config.a=1", "--config.b=[2 epochs]"
+    ]  # fmt: skip

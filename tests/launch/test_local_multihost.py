@@ -121,3 +121,13 @@ def test_two_real_processes_train(tmp_path):
     assert "in 2 processes" in done.stdout
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, 7))
+
+
+@pytest.mark.parametrize("words", [["--workdir=runs/x"], ["runs/x", "--config.seed=1", "runs/y"]])
+def test_one_command_of_a_fresh_machine_takes_one_directory(words):
+    """Another would be trained in, and the first evaluated."""
+    done = subprocess.run(
+        [worlds.ROOT / "launch/local.sh", *words], capture_output=True, text=True, timeout=60
+    )
+    told = f"local.sh: {words[-1]}: must be --config.KEY=VALUE; WORKDIR comes first\n"
+    assert (done.returncode, done.stderr) == (2, told)

@@ -245,8 +245,9 @@ def test_a_worker_that_was_killed_says_so(world):
 # --- Mistakes, each in one line -----------------------------------------------------------------
 
 
-def test_what_is_missing_or_wrong_is_one_line(world):
+def test_what_is_missing_or_wrong_is_one_line(world, monkeypatch):
     here = world()
+    monkeypatch.chdir(here.checkout)
     for words, line in (
         (["fly"], "fly: no such command; see launch/tpu.sh --help"),
         (["create", "--slice=v5e-8"], "no name; set --name=... or VIT_JAX_NAME"),
@@ -279,6 +280,15 @@ def test_what_is_missing_or_wrong_is_one_line(world):
         (["run", *RUN, "digits", "--config.a"], "--config.a: needs a value, as in --config.a=V"),
         (["run", *RUN, "--config=x.py"], "--config=x.py: put the file into configs/ and name "),
         (["run", *RUN, "mine/x.py:A"], "mine/x.py:A: no worker has it; put the file into configs"),
+        (
+            ["run", *RUN, "digits", "--config.data.root", "launch"],
+            "--config.data.root=launch: lies on this machine; workers read gs://BUCKET/DIR, or ",
+        ),
+        (["run", *RUN, "digits", "--config.init_from=~/code"], "--config.init_from=~/code: lies o"),
+        (["delete", *ADDRESS, "other"], "other: delete takes no config; a slice is named by --n"),
+        (["run", *RUN, "digits", "--then-delete"], "--then-delete: run does not read it; for: su"),
+        (["status", *ADDRESS, "--worker=1"], "--worker: status does not read it; for: logs\n"),
+        (["stop", *ADDRESS, "--wait-seconds=1"], "--wait-seconds: stop does not read it; for: s"),
     ):
         printed = here.tpu(*words, code=2)
         assert printed.startswith(f"tpu.sh: {line}"), printed
@@ -529,6 +539,15 @@ def test_a_dry_run_is_the_commands(world):
         assert "gcloud compute tpus " in printed
         assert "Z started;" not in printed
     assert not here.calls()
+
+
+def test_a_switch_may_be_off(world):
+    here = world()
+    switches = ("DRY_RUN", "FORCE", "THEN_DELETE")
+    here.tpu("create", *SLICE, **{f"VIT_JAX_{switch}": "0" for switch in switches})
+    assert here.calls("create")  # no dry run
+    told = here.tpu("create", *SLICE, VIT_JAX_THEN_DELETE="no", code=2)
+    assert told == "tpu.sh: VIT_JAX_THEN_DELETE=no: must be 1 or 0\n"
 
 
 @pytest.mark.parametrize("command", ["run", "supervise"])
