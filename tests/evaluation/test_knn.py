@@ -31,7 +31,7 @@ def reference(x, y, test_x, test_y, k, classes):
         votes = np.zeros(classes)
         np.add.at(votes, y[nearest], np.exp(cosines[nearest] / 0.07))
         order = np.argsort(-votes, kind="stable")
-        hits += [order[0] == label, label in order[:5]]
+        hits += [order[0] == label, label in order[: min(5, k)]]
     return hits / len(test_y)
 
 
@@ -76,6 +76,18 @@ def test_few_training_images_all_vote(data, caplog):
         assert [ours.pop(f"toy/{k}nn/{top}") for top in ("top1", "top5")] == expected.tolist()
     assert not ours
     assert "evaluation.neighbors=20: toy has 12 training images; all of them vote" in caplog.text
+
+
+def test_classes_without_a_training_image_are_said(data, caplog):
+    (x, y), (test_x, test_y) = data
+    kept, tested = ~np.isin(y, (2, 6)), test_y != 6
+    measure = evaluator((1,), passed(x[kept], y[kept]), passed(test_x[tested], test_y[tested]))
+    found = measure(jnp.float32(0), stop=lambda: False)
+    assert found["toy/1nn/top1"] == found["toy/1nn/top5"] > 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "evaluation.knn=toy: 4 of 24 test images are of classes without a training image (1 of 7), "
+        "so top-1 counts them as wrong"
+    ]
 
 
 def test_a_shared_split_is_read_once_and_then_let_go(data):

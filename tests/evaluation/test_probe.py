@@ -48,7 +48,7 @@ def test_the_minimum(digits, monkeypatch):
     np.testing.assert_allclose(ours, best.x, rtol=0, atol=2e-4)
 
 
-def test_accuracy_is_that_of_test_images(monkeypatch):
+def test_accuracy_is_that_of_test_images(monkeypatch, caplog):
     split = toys.passing(toys.Toy(np.eye(4) * 200, [0, 1, 2, 2]), toys.configure(8))
     extract = features.Extractor(toys.Echo(), toys.configure(8).data)
     test = extract(0.0, split, stop=lambda: False)
@@ -57,6 +57,7 @@ def test_accuracy_is_that_of_test_images(monkeypatch):
     monkeypatch.setattr(probe, "learn", lambda *_, **__: head)
     found = probe.measure(train, test, features.Pair("x", split, split, 4), stop=lambda: False)
     assert found == {"top1": 3 / 4, "log10_l2": -1}
+    assert "evaluation.probe=x: 4 of 4 test images are of classes without a" in caplog.text
 
 
 def test_a_fifth_of_each_class_is_held_out():

@@ -656,6 +656,11 @@ def _check_mae(cfg: config.Config, mae: config.Mae) -> None:
             f"objective.mask_ratio={mae.mask_ratio:g}: keeps {kept} of {patches} patches; it "
             "must keep some, and not all"
         )
+    if mae.norm_pix and patch == (1, 1) and cfg.data.channels == 1:
+        raise ConfigError(
+            "objective.norm_pix=true: divides by the deviation of a patch, and a patch of "
+            "model.patch_size=1,1 is one number; set objective.norm_pix=false or a larger patch"
+        )
 
 
 def _check_dino(cfg: config.Config, dino: config.Dino) -> None:

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.evaluation.runner import SplitRunner
+from vit_jax.runtime import logs
 from vit_jax.training import normalization, sharding
 
 PADDING = -1  # label of a padded row
@@ -53,6 +54,11 @@ class Features(NamedTuple):
         if self.order is not None:
             examples = examples[np.argsort(self.order[examples])]
         return values[examples], labels[examples]
+
+    def counts(self, classes: int) -> np.ndarray:
+        """The number of images of each class, (K,) int64."""
+        with jax.set_mesh(self.mesh):
+            return np.asarray(_counts(classes, self.labels), np.int64)
 
 
 class Extractor:
@@ -122,6 +128,28 @@ class OnFeatures:
                 return None
             results |= {f"{pair.name}/{key}": value for key, value in found.items()}
         return results
+
+
+def count_training_images(kind: str, train: Features, test: Features, pair: Pair) -> int:
+    """The number of training images; warns of classes that have test images alone."""
+    own, other = train.counts(pair.classes), test.counts(pair.classes)
+    if lost := int(other[own == 0].sum()):
+        logs.log.warning(
+            "evaluation.%s=%s: %d of %d test images are of classes without a training image (%d of "
+            "%d), so top-1 counts them as wrong",
+            kind, pair.name, lost, other.sum(), ((own == 0) & (other > 0)).sum(), pair.classes,
+        )  # fmt: skip
+    return int(own.sum())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _counts(classes: int, labels: list[jax.Array]) -> jax.Array:
+    # PADDING is -1, the last class, to which it adds nothing.
+    total = sum(
+        jnp.zeros(classes, jnp.int32).at[part].add((part != PADDING).astype(jnp.int32))
+        for part in labels
+    )
+    return jax.lax.with_sharding_constraint(total, P())
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # compiled once for all splits

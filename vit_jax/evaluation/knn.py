@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from vit_jax.data import split_roles
+from vit_jax.evaluation import features
 from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.runtime import logs
 from vit_jax.training import losses, sharding
@@ -34,8 +35,7 @@ def measure(
     Numbers beyond that of the training images are left out, but for the one that stands for a run
     (`split_roles.representative`): then all of them vote.
     """
-    with jax.set_mesh(train.mesh):
-        count = int(_count(train.labels))
+    count = features.count_training_images("knn", train, test, pair)
     usual = split_roles.representative(neighbors)
     numbers = tuple(k for k in neighbors if k <= count or k == usual)
     if usual > count:
@@ -55,12 +55,6 @@ def measure(
         for row, k in enumerate(numbers)
         for column, top in enumerate(("top1", "top5"))
     }
-
-
-@jax.jit
-def _count(labels: list[jax.Array]) -> jax.Array:
-    total = sum(jnp.sum(part != PADDING) for part in labels)
-    return jax.lax.with_sharding_constraint(total, P())
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -106,7 +100,8 @@ def _hits(
             .add(weights[:, :k])
         )
         rank = losses.rank_of_label(votes, jnp.maximum(labels, 0))
-        found.append([jnp.sum(example & (rank < top)) for top in (1, 5)])
+        # As in DINO's code: k images vote for k classes at most.
+        found.append([jnp.sum(example & (rank < min(top, k))) for top in (1, 5)])
     found.append([jnp.sum(example)] * 2)
     sums = jnp.stack([jnp.stack(row) for row in found])
     return jax.lax.with_sharding_constraint(sums, P())

@@ -20,7 +20,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.evaluation import fewshot
+from vit_jax.evaluation import features, fewshot
 from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.runtime import logs
@@ -38,6 +38,7 @@ def measure(
     train: Features, test: Features, pair: Pair, *, stop: Callable[[], bool]
 ) -> dict[str, float] | None:
     """`top1` and the selected `log10_l2`; None if `stop()` turned true."""
+    features.count_training_images("probe", train, test, pair)
     found = learn(*train.gathered(), pair.classes, train.mesh, stop=stop)
     if found is None:
         return None

@@ -457,6 +457,8 @@ def test_however_it_is_computed_it_is_the_same(alone, devices, options):
         ({"train": {"mixup": 0.5}}, "train.mixup=0.5: objective.name=mae has no labels to blend"),
         ({"checkpoint": {"best": "top1"}}, "checkpoint.best=top1: objective.name=mae has no"),
         ({"data": {"aspect": "native"}}, "data.aspect=native: is not for objective.name=mae"),
+        ({"model": {"patch_size": (1, 1)}, "data": {"channels": 1}},
+         "objective.norm_pix=true: divides by the deviation of a patch"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_one_line(sections, line):
