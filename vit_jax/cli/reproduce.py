@@ -10,10 +10,10 @@ HELP = "run a table or figure of the paper, and compare its numbers with the pap
 TAKES_CONFIG = True
 EPILOG = """\
 Pre-training runs first, then fine-tuning by the protocol of `vit_jax transfer`. Finished runs in
---workdir are not repeated; whatever is missing (private JFT-300M, data that is not prepared) is
-listed with the command that provides it. Options such as --config.data.root=DIR
---config.data.name=NAME replace JFT-300M by a dataset of yours. Tables and figures have the names
-that `list --table` takes.
+--workdir are not repeated, and their options that are not the table's are shown; whatever is
+missing (private JFT-300M, data that is not prepared) is listed with the command that provides it.
+Options such as --config.data.root=DIR --config.data.name=NAME replace JFT-300M by a dataset of
+yours. Tables and figures have the names that `list --table` takes.
 
 What the paper concludes from them is tested with small networks by `python -m research.findings`,
 in a checkout.
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
         logs.setup()
         code = reproduce.perform(table, workdir, overrides, smoke=args.smoke)
-    plan = reproduce.TablePlan(table, workdir, overrides)
+    plan = reproduce.TablePlan(table, workdir, overrides, smoke=args.smoke)
     if args.output is not None:
         reproduce.write_document(plan, args.output)
     if args.json:

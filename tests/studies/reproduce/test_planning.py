@@ -9,10 +9,12 @@ import pytest
 
 import pages
 import runs
-from vit_jax import cli
+from vit_jax import cli, config
+from vit_jax.config import catalog
 from vit_jax.studies import reproduce
 from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import document, exhibit, measurements, tables
+from vit_jax.training import run_config
 
 NAME = "finetune/ViT-B_16-i21k-cifar10"
 REAL = "finetune/ViT-B_16-i21k-imagenet"
@@ -101,6 +103,29 @@ def test_a_run_that_has_begun_says_how_far_it_is(tmp_path):
     pages.write_run(tmp_path / name, name=name, steps=(10, 20))
     begun = planned("home", tmp_path)[name]
     assert (begun.state, begun.why) == ("begun", "step 20 of 25")
+
+
+def test_a_run_that_is_done_says_which_options_are_not_the_tables(tmp_path):
+    name, target, few = "home/ViT-half", "home/ViT-digits", {"fewshot/digits/5shot": 0.6}
+    pages.write_run(tmp_path / name, name=name, results=few | {"test/top1": 0.5})
+    given = {"train.duration": "25 steps", "schedule.warmup": "0 steps", "optimizer.lr": "0.5"}
+    made = config.to_dict(run_config.resolve(name, given))
+    (tmp_path / name / "config.json").write_text(json.dumps(made))
+    own = config.to_dict(run_config.resolve(target, {"init_from": str(tmp_path / name)}))
+    own["model"]["gelu"] = "erf"  # as the weights have it
+    put_transfer(tmp_path, target, config=own, candidates=[["vit", 0.1]])
+    steps = planned("home", tmp_path)
+    unlike = "with train.duration=25 steps, optimizer.lr=0.5, schedule.warmup=0 steps"
+    assert (steps[name].state, steps[name].why) == ("done", unlike)
+    assert (steps[target].state, steps[target].why) == ("done", "with --rates=0.1")
+    table = tables.table("home")
+    caption = "Some runs had options of their own, beside their state."
+    assert caption in document.grid(reproduce.TablePlan(table, tmp_path, {})).caption
+    tiny = reproduce.TablePlan(table, tmp_path, {}, smoke=True)
+    assert not any(one.why for one in tiny.planned.values() if one.state == "done")
+    protocol = catalog.about(target).transfer.rates
+    put_transfer(tmp_path, target, config=own, candidates=[["vit", lr] for lr in protocol])
+    assert planned("home", tmp_path)[target].why == ""
 
 
 def test_costs(tmp_path):
@@ -286,6 +311,11 @@ def test_a_dry_run_asks_for_no_device(tmp_path):
 def test_mistakes_are_one_line(tmp_path, capsys):
     assert cli.main(["reproduce", "table1", "--dry-run"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    for table, option in (("home", "data.root=x"), ("table5", "optimizer.lr=3"), ("masked", "x=1")):
+        assert cli.main(["reproduce", table, "--dry-run", f"--config.{option}"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"vit_jax: {option}: the runs of {table} have the paper's options")
+        assert told.count("\n") == 1
     (tmp_path / "file").write_text("")
     arguments = ["reproduce", "table8", "--dry-run", f"--output={tmp_path / 'file' / 'x.md'}"]
     assert cli.main(arguments) == 2

@@ -11,7 +11,7 @@ from vit_jax.studies.report import formatting
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, Score
 from vit_jax.studies.reproduce.measurements import Number
-from vit_jax.studies.reproduce.planning import TablePlan
+from vit_jax.studies.reproduce.planning import DONE, TablePlan
 from vit_jax.utils import storage
 
 NOT_RUN = "not run"
@@ -32,7 +32,10 @@ def grid(plan: TablePlan) -> Table:
             title = ""
         shown = ("" if c is None else _here(c, known.get(c)) for c in here)
         rows.append((title, "here", *shown))
-    return Table(header=("", "", *columns), rows=rows, caption=_caption(table, known))
+    caption = _caption(table, known)
+    if any(one.state == DONE and one.why for one in plan.planned.values()):
+        caption += " Some runs had options of their own, beside their state."
+    return Table(header=("", "", *columns), rows=rows, caption=caption)
 
 
 def _caption(table: Exhibit, known: Mapping[Score, Number]) -> str:

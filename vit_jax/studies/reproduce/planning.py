@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
+from vit_jax import config, weights
 from vit_jax.config import catalog, components
 from vit_jax.data import availability, datasets, tasks
 from vit_jax.pages import listing
@@ -15,11 +16,13 @@ from vit_jax.studies.report import run_data
 from vit_jax.studies.reproduce import measurements
 from vit_jax.studies.reproduce.exhibit import Exhibit, Score, TableRun
 from vit_jax.studies.reproduce.measurements import Found, Number
+from vit_jax.training import run_config
 from vit_jax.utils import limits, storage
 
 SEEDS = 3  # of the final runs of a transfer
 PEAK = 61.5e12  # FLOP/s of a TPUv3 core; core-days are estimated as in `preflight`
 RECORDED = "preflight-table3.jsonl"
+SHOWN = 3  # options of a run that are not the table's
 DONE, BEGUN, READY, WAITS, LACKS = "done", "begun", "can run", "waits", "lacks"
 
 
@@ -35,7 +38,8 @@ class Planned:
       core_days: TPUv3-core-days as printed, else estimated as in `preflight`.
       slices: slices it fits on, from stored preflight results.
       state: `done`, `begun`, `can run`, `waits` for another run, or `lacks` a requirement.
-      why: the awaited run, the missing requirement, or the progress.
+      why: the awaited run, the missing requirement, the progress, or of a run that is done the
+        options that are not the table's.
       command: command that runs it or provides the requirement.
     """
 
@@ -62,15 +66,27 @@ class TablePlan:
       planned: the runs in the order to run them, by directory.
     """
 
-    def __init__(self, table: Exhibit, workdir: pathlib.Path, overrides: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        table: Exhibit,
+        workdir: pathlib.Path,
+        overrides: Mapping[str, str],
+        *,
+        smoke: bool = False,
+    ) -> None:
         """Reads the existing runs.
 
         Args:
           table: a table or figure of the paper.
           workdir: the folder of all runs.
           overrides: options of the user's data, for runs whose own data is unavailable.
+          smoke: the runs are tiny copies, so their options are not the table's.
+
+        Raises ConfigError for other overrides.
         """
         self.table, self.workdir, self._overrides = table, workdir, overrides
+        self._smoke = smoke
+        _check_overrides(table, overrides)
         self.found: Found = {
             run.directory: measurements.read_stored(run, workdir) for run in table.runs
         }
@@ -122,13 +138,39 @@ class TablePlan:
         """The state of a run, the reason, and the command that helps."""
         there = self.found[run.directory]
         if measurements.finished(there):
-            return DONE, "", ""
+            return DONE, self._differing(run, there), ""
         lack = self._lacks(run, entry)
         if lack is not None:
             return lack
         words = command(run, self.workdir, self.options(run))
         line = f"vit_jax {shlex.join(words)}"
         return (READY, "", line) if there is None else (BEGUN, _progress(there), line)
+
+    def _differing(
+        self, run: TableRun, there: run_data.StoredRun | run_data.StoredTransfer | None
+    ) -> str:
+        """The options of a run that are not the table's; empty if there are none."""
+        if self._smoke or there is None:
+            return ""
+        given = self.options(run)
+        try:
+            if isinstance(there, run_data.StoredTransfer):
+                stored = config.build(there.values["config"])
+            elif (stored := there.cfg) is None:
+                return ""
+            own = run_config.config_from_values(catalog.load_values(run.name), given)
+        except (config.ConfigError, KeyError):  # as of another version
+            return ""
+        changed = config.differences(stored, config.as_recorded(own, stored))
+        if stored.init_from is not None:  # whose weights decide these
+            spec = weights.ModelSpec(model=stored.model, data=stored.data)
+            for key in weights.numerics(spec, keep_head=stored.init_head == "keep"):
+                changed.pop(key, None)
+        found = [f"{key}={config.show(value)}" for key, (value, _) in changed.items()]
+        if isinstance(there, run_data.StoredTransfer):
+            found += _other_rates(there, catalog.about(run.name))
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        return f"with {', '.join(found[:SHOWN])}{more}" if found else ""
 
     def _lacks(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str] | None:
         """Why a run cannot run here, if it cannot."""
@@ -146,6 +188,27 @@ class TablePlan:
                 why = f"{dataset.name} in {availability.directory(root)}"
                 return LACKS, why, availability.prepare_command(task, root) or ""
         return None
+
+
+def _check_overrides(table: Exhibit, overrides: Mapping[str, str]) -> None:
+    """Raises ConfigError for an option that would change the table's own runs, or none."""
+    lifted = {key for run in table.runs for key in catalog.about(run.name).lifted_by}
+    for key, value in overrides.items():
+        if key in lifted or ("data.root" in lifted and key.startswith("data.")):
+            continue
+        reads = ", ".join(sorted(lifted)) or "none"
+        raise config.ConfigError(
+            f"{key}={value}: the runs of {table.name} have the paper's options (to set: {reads}); "
+            "run another with `vit_jax train` or `transfer`, in a --workdir of its own"
+        )
+
+
+def _other_rates(there: run_data.StoredTransfer, about: catalog.About) -> list[str]:
+    """The learning rates of a transfer, if they are not those of its protocol."""
+    tried = [lr for setup, lr in there.values.get("candidates", ()) if setup == "vit"]
+    rates = about.transfer.rates if about.transfer else ()
+    listed = ",".join(f"{lr:g}" for lr in tried)
+    return [] if sorted(tried) == sorted(rates) else [f"--rates={listed}"]
 
 
 def command(run: TableRun, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:

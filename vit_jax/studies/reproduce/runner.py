@@ -47,11 +47,13 @@ def perform(
     code = 0
     with locking.exclusive(workdir, f"reproduce-{table.name}.lock"):
         for table_run in table.runs:
-            plan = TablePlan(table, workdir, overrides)  # anew: the last one may make it ready
+            # Anew: the last one may make it ready.
+            plan = TablePlan(table, workdir, overrides, smoke=smoke)
             one = plan.planned[table_run.directory]
             reason = "" if smoke else _left_out(one)
             if one.state == planning.DONE or reason:
-                logs.log.info("%s: %s", table_run.directory, reason or "done")
+                done = f"{one.state} {one.why}".strip()
+                logs.log.info("%s: %s", table_run.directory, reason or done)
                 continue
             options = plan.options(table_run)
             logs.log.info("%s", one.command or table_run.directory)
