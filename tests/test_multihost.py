@@ -3,7 +3,10 @@
 With other processes, devices and meshes it sees the same images and computes the same numbers.
 """
 
+import json
+import re
 import signal
+import sys
 import time
 
 import jax
@@ -12,6 +15,7 @@ import pytest
 
 import recording
 import runs
+import vit_jax
 from vit_jax import config, train_loop
 from vit_jax.config import checks
 from vit_jax.inference import loading
@@ -86,6 +90,35 @@ def test_a_signal_to_one_stops_both_at_one_step_and_one_process_resumes(tmp_path
     assert saved == max(runs.trace(workdir))
     finish([runs.start(runs.command(workdir), env=runs.environment(2))])
     assert max(runs.trace(workdir)) == 300
+
+
+def together(*words):
+    """What each of two processes prints of a command."""
+    command = [sys.executable, "-m", "vit_jax", *map(str, words)]
+    both = [runs.start(command, env=variables) for variables in runs.environments(2, 2)]
+    said = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    return said
+
+
+@pytest.mark.slow
+def test_processes_evaluate_and_embed_as_one(tmp_path):
+    """They join before a checkpoint asks for devices; the first one speaks for both."""
+    train_loop.train(runs.configure(train={"duration": 5}), tmp_path / "run")
+    first, second = together("evaluate", f"--checkpoint={tmp_path / 'run'}", "--json")
+    assert '{"step"' not in second
+    found = json.loads(re.search('{"step".*}', first)[0])
+    expected = vit_jax.evaluate(tmp_path / "run")
+    assert found.pop("test/split") == expected.pop("test/split")
+    assert found == pytest.approx(expected, rel=5e-7)
+    one, two = tmp_path / "one.npz", tmp_path / "two.npz"
+    first, second = together("embed", f"--checkpoint={tmp_path / 'run'}", f"--output={two}")
+    count = vit_jax.embed(tmp_path / "run", one)
+    assert f"{two}: {count} images" in first
+    assert f"{two}:" not in second
+    with np.load(one) as alone, np.load(two) as both:
+        np.testing.assert_allclose(both["features"], alone["features"], rtol=1e-5, atol=1e-6)
+        assert both["names"].tolist() == alone["names"].tolist()
 
 
 @pytest.mark.slow

@@ -433,7 +433,7 @@ def test_bench_input_is_kept_and_says_how_many_cores_feed_a_slice(tmp_path, monk
 @pytest.mark.parametrize("first", [True, False])
 def test_a_selftest_joins_its_processes_and_the_first_one_speaks(first, monkeypatch, capsys):
     joined = []
-    monkeypatch.setattr(distributed, "initialize", lambda *given, **more: joined.append(given))
+    monkeypatch.setattr(distributed, "initialize", lambda *given: joined.append(given))
     monkeypatch.setattr(distributed, "is_first", lambda: first)
 
     def run(variant, *, batch, hours, say):
@@ -442,7 +442,7 @@ def test_a_selftest_joins_its_processes_and_the_first_one_speaks(first, monkeypa
 
     monkeypatch.setattr(selftest, "run", run)
     assert cli.main(["selftest"]) == 0
-    assert joined == [(None,)]  # there is no run directory to share
+    assert joined == [()]  # there is no run directory to share
     said = "round 1\n3 rounds in 7200 s: no difference\n"
     assert capsys.readouterr().out == (said if first else "")
 

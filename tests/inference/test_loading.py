@@ -56,6 +56,17 @@ def begun(tmp_path_factory):
     return workdir
 
 
+def test_programs_are_kept_before_the_first_one_is_compiled(begun, monkeypatch):
+    """That is the digests of the run's arrays, which took each command a second."""
+    order, load_params = [], loading.load_params
+    monkeypatch.setattr(loading.device, "cache_programs", lambda: order.append("kept"))
+    monkeypatch.setattr(
+        loading, "load_params", lambda *given: order.append("read") or load_params(*given)
+    )
+    vit_jax.load(begun)
+    assert order == ["kept", "read"]
+
+
 @pytest.mark.parametrize("key", ["optimizer.lr", "train.mixup"])
 def test_options_of_training_alone_are_refused(key):
     with pytest.raises(config.ConfigError, match=f"^{key}=1: is read in training alone; leave it"):

@@ -163,7 +163,7 @@ def test_processes_are_joined_in_the_order_that_names_who_is_missing(tmp_path, m
     monkeypatch.setattr(
         distributed.jax.distributed, "initialize", lambda **given: done.append(given)
     )
-    distributed.initialize(tmp_path, wait=7, heartbeat=9)
+    distributed.initialize(tmp_path, config.Watchdog(join=7, heartbeat=9))
     assert done == [
         (me, tmp_path, 7),  # first: jax aborts a process that waits in vain
         {

@@ -50,7 +50,7 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes the features of images to a file."""
     from vit_jax.inference import embedding
-    from vit_jax.runtime import logs
+    from vit_jax.runtime import distributed, logs
 
     logs.setup()
     count = embedding.embed(
@@ -62,5 +62,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         features=args.features,
         batch_size=args.batch_size,
     )
-    print(f"{args.output}: {count:,} images")
+    if distributed.is_first():
+        print(f"{args.output}: {count:,} images")
     return 0

@@ -28,10 +28,12 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the metrics of a checkpoint."""
     import vit_jax
-    from vit_jax.runtime import logs
+    from vit_jax.runtime import distributed, logs
 
     logs.setup()
     results = vit_jax.evaluate(args.checkpoint, overrides, args.step, output=args.output)
+    if not distributed.is_first():
+        return 0
     if args.json:
         print(json.dumps(results))
         return 0

@@ -26,14 +26,12 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the test; raises Corrupted."""
-    from vit_jax import config
     from vit_jax.runtime import device, distributed, logs
     from vit_jax.training import selftest
 
     device.step_by_step()
     logs.setup()
-    wait = config.Watchdog()
-    distributed.initialize(None, wait=wait.join, heartbeat=wait.heartbeat)
+    distributed.initialize()
     first = distributed.is_first()
     outcome = selftest.run(
         args.model, batch=args.batch, hours=args.hours, say=print if first else lambda _: None

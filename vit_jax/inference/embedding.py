@@ -74,7 +74,6 @@ def embed(
         >>> np.load("features.npz")["features"].shape
         (5, 16)
     """
-    device.step_by_step()
     # Mistakes that show before a checkpoint is opened.
     output = storage.given_path("--output", output, remote=False)
     if output.suffix.lower() not in SUFFIXES:
@@ -86,8 +85,9 @@ def embed(
     elif not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
         raise config.ConfigError(f"{bucket.shown(folder)}: {what}")
+    device.step_by_step()
+    distributed.initialize()
     opened = loading.load(reference, overrides, step)
-    device.cache_programs()
     return write_features(opened, output, folder, features=features, batch_size=batch_size)
 
 
@@ -110,7 +110,6 @@ def write_features(
     cfg = opened.config
     if images is not None and cfg.data.targets:  # whose numbers are not known
         cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, targets=()))
-    distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
     source = _source(opened, images, key)
     model = opened.model
     shape = loaded_model.feature_shape(model, features)

@@ -46,6 +46,7 @@ def evaluate(
         conversion.check_free(output)
     kept: list[metrics.Outputs] = []
     device.step_by_step()
+    distributed.initialize()
     with device.memory_errors("lower evaluation.batch_size"):
         split = loading.has_images(checkpoint, overrides) or not DATASETS & set(overrides)
         if split:
@@ -54,8 +55,6 @@ def evaluate(
         cfg = opened.config
         if task_sets.asks_for_real(cfg) or task_sets.asks_for_own(cfg):
             loading.require_images(checkpoint, overrides)
-        distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
-        device.cache_programs()
         head = opened.classes if cfg.needs_labels else None
         try:
             if head is not None and (split or cfg.evaluation.tasks):

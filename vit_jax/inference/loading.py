@@ -18,7 +18,7 @@ from vit_jax.data import split_roles
 from vit_jax.inference import loaded_model
 from vit_jax.models import mae
 from vit_jax.models.classifier import OBJECTIVE
-from vit_jax.runtime import logs
+from vit_jax.runtime import device, logs
 from vit_jax.training import run_config, sharding, trainable
 from vit_jax.training.build import create_model
 from vit_jax.utils import messages, storage, tree_utils
@@ -65,6 +65,7 @@ def load(
         (16, ('0', '1'), 2)
     """
     check_overrides(overrides or {})
+    device.cache_programs()  # before the first one, which computes the digests of a run's arrays
     if is_run(reference):
         directory, number, record = find_checkpoint(storage.as_path(reference), step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged

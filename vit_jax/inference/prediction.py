@@ -14,7 +14,7 @@ from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
 from vit_jax.inference import loaded_model, loading
 from vit_jax.inference.loaded_model import Prediction
-from vit_jax.runtime import device, logs
+from vit_jax.runtime import logs
 from vit_jax.utils import messages
 
 
@@ -56,7 +56,6 @@ def predict(
     if examples:
         loading.require_images(reference, overrides or {})
     loaded = loading.load(reference, overrides, step)
-    device.cache_programs()
     loaded.require_head()
     if top is not None and isinstance(loaded.config.loss, config.Regression):
         raise config.ConfigError(

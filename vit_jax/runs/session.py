@@ -117,7 +117,7 @@ def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> I
         # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
         directory = None if refusal else workdir  # another run's directory stays as it is
         stop.waiting_for = lambda: progress.activity or "the current step"
-        distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        distributed.initialize(directory, cfg.watchdog)
         if jax.distributed.is_initialized():
             stop.hold()  # the processes stop together
         if refusal := collectives.first_problem(refusal):

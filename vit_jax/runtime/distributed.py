@@ -86,32 +86,35 @@ def _number(name: str, why: str, below: int | None = None) -> int:
     return int(text)
 
 
-def initialize(workdir: pathlib.Path | None, *, wait: int, heartbeat: int) -> None:
+def initialize(workdir: pathlib.Path | None = None, limits: config.Watchdog | None = None) -> None:
     """Joins the other processes where the environment names them; alone, does nothing.
+
+    Must be called before anything asks jax for a device.
 
     Args:
       workdir: the run directory that all of them share, where each writes the name of its host.
-      wait: seconds until processes that have not joined are named, and this one ends.
-      heartbeat: seconds without a sign of life after which a process counts as lost, and all others
-        end.
+      limits: those of the config; None: the defaults. After `join` seconds, processes that have not
+        joined are named, and this one ends; after `heartbeat` seconds without a sign of life a
+        process counts as lost, and all others end.
 
     Both ends have code 70.
     """
     me = from_environment()
     if me is None or jax.distributed.is_initialized():
         return
+    limits = limits or config.Watchdog()
     if workdir is not None:
         with contextlib.suppress(OSError):  # an unwritable directory is reported soon enough
             _write_host(workdir / FOLDER, me)
     # Before joining: jax also aborts this process if another one never comes.
-    _end_with_code(me, workdir, wait)
+    _end_with_code(me, workdir, limits.join)
     found = me.address is None  # by jax itself, on a TPU slice
     jax.distributed.initialize(
         coordinator_address=me.address,
         num_processes=None if found else me.count,
         process_id=None if found else me.number,
-        initialization_timeout=wait,
-        heartbeat_timeout_seconds=heartbeat,
+        initialization_timeout=limits.join,
+        heartbeat_timeout_seconds=limits.heartbeat,
     )
     _joined.append(True)
 
