@@ -9,7 +9,7 @@ import pytest
 from vit_jax import config
 from vit_jax.data import datasets
 from vit_jax.data.real_labels import NONE
-from vit_jax.evaluation import measures
+from vit_jax.evaluation import evaluators, measures
 from vit_jax.training import losses
 
 
@@ -74,20 +74,35 @@ def test_only_classes_that_occur_compete():
 def test_label_sets_by_hand():
     logits = np.float32([[0, 2, 1, 0], [3, 0, 0, 1], [0, 0, 1, 2]])
     labels = np.float32([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
-    found = measures.label_sets(logits, labels, config.Loss(name="sigmoid"))
-    each = np.logaddexp(0, np.where(labels > 0, -logits, logits).astype(float)).sum(axis=1)
     # The image of class 0 is last of three, those of 1 first and third, that of 2 is last of three.
-    # No image has class 3, and one has no class.
-    assert found == pytest.approx(
-        {"map": np.mean([1 / 3, (1 + 2 / 3) / 2, 1 / 3]), "top1": 1 / 2, "loss": each.mean(),
-         "count": 3}
-    )  # fmt: skip
+    # No image has class 3, and one has no class. Of draws, one has the first image twice, the next
+    # nothing but the last.
+    draws = np.array([[1, 1, 1], [2, 0, 1], [0, 0, 3]])
+    found = measures.label_sets(logits, labels, draws)
+    expected = np.mean([1 / 3, (1 + 2 / 3) / 2, 1 / 3]), np.mean([2 / 3, 1]), np.nan
+    np.testing.assert_allclose(found["map"], expected)
+    np.testing.assert_array_equal(found["top1"], [1 / 2, 1, np.nan])
     logits[1, 0], labels[1, 0] = np.nan, 1
-    lost = measures.label_sets(logits, labels, config.Loss(name="sigmoid"))
+    lost = measures.label_sets(logits, labels, draws[:1])
     assert (lost["top1"], np.isnan(lost["map"])) == (1 / 2, True)
-    nothing = measures.label_sets(logits, np.zeros_like(labels), config.Loss(name="sigmoid"))
-    assert nothing.keys() == {"loss", "count"}
-    assert measures.label_sets(logits[:0], labels[:0], config.Loss()) == {"count": 0}
+    assert not measures.label_sets(logits, np.zeros_like(labels), draws)
+
+
+def test_label_sets_have_a_loss_and_intervals():
+    logits = np.float32([[0, 2, 1, 0], [3, 0, 0, 1], [0, 0, 1, 2]])
+    labels = np.float32([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
+    batch = [jnp.asarray(part) for part in (logits, labels, np.arange(3), np.ones(3, bool))]
+    split = types.SimpleNamespace(mesh=None, outputs=lambda *_, **__: [batch])
+    cfg = config.Config(
+        evaluation=config.Evaluation(metrics=("intervals",)), loss=config.Loss(name="sigmoid")
+    )
+    found = evaluators.label_sets(None, cfg, split)(None, stop=lambda: False)
+    each = np.logaddexp(0, np.where(labels > 0, -logits, logits).astype(float)).sum(axis=1)
+    assert found["loss"] == pytest.approx(each.mean(), rel=1e-6)
+    assert found["loss/low"] == pytest.approx(each.min(), rel=1e-6)
+    assert [found[f"top1{end}"] for end in ("/low", "", "/high")] == [0, 1 / 2, 1]
+    assert found["map/low"] < found["map"] < found["map/high"]
+    assert found["count"] == 3
 
 
 def test_the_corruption_error_of_alexnet_is_1():

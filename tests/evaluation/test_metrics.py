@@ -281,11 +281,6 @@ def test_the_same_for_all_batches_and_devices(options):
     ("sections", "message"),
     [
         ({"evaluation": {"metrics": ("f2",)}}, "evaluation.metrics=f2: .*f1"),
-        (
-            {"evaluation": {"metrics": ("intervals",)}, "loss": {"name": "sigmoid"},
-             "data": {"source": "csv", "root": "x", "multilabel": True}},
-            "needs a metric; set f1,intervals",
-        ),
         ({"checkpoint": {"best": "auroc"}}, "best=auroc: is not measured; set .*metrics=auroc"),
         (
             {"evaluation": {"metrics": ("ordinal",)}},

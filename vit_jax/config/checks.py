@@ -554,8 +554,6 @@ def _check_metrics(cfg: config.Config) -> None:
                 f"{what}: needs the order of the classes, from lowest to highest, such as "
                 "data.classes=poor,fair,good"
             )
-    if asked == (config.INTERVALS,) and cfg.data.multilabel:
-        raise ConfigError(f"{key}: needs a metric; set f1,{config.INTERVALS}")
     if "calibration" in asked and (cfg.data.multilabel or loss == "sigmoid"):
         raise ConfigError(f"{key}: calibration needs one class per image and a softmax")
     group = next((group for group, names in config.METRICS.items() if best in names), None)

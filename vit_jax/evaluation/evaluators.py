@@ -268,8 +268,15 @@ def label_sets(
         if annotated is not None:
             logits, labels = found.logits[:, annotated], found.labels[:, annotated]
             found = Outputs(logits, labels, found.index)
-        further = metrics.measure(found, cfg.evaluation.metrics, seed=cfg.seed, chances=chances)
-        return measures.label_sets(found.logits, found.labels, cfg.loss) | further
+        each = losses.cross_entropy(*map(jnp.asarray, found[:2]), loss=cfg.loss)
+        return metrics.measure(
+            found,
+            cfg.evaluation.metrics,
+            seed=cfg.seed,
+            each={"loss": np.asarray(each)},
+            chances=chances,
+            own=functools.partial(measures.label_sets, *found[:2]),
+        ) | {"count": len(found.logits)}
 
     return Whole(measure, model, cfg, split)
 

@@ -101,8 +101,8 @@ def class_subset(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     return {f"top{k}": int((rank < k).sum()) / count for k in (1, 5)} | {"count": count}
 
 
-def label_sets(logits: np.ndarray, labels: np.ndarray, loss: config.Loss) -> dict[str, float]:
-    """`map`, `top1`, `loss` (unsmoothed) and `count` of images with any number of classes.
+def label_sets(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> metrics.Arrays:
+    """`map` and `top1` of images with any number of classes, (R,) each; none if none has a class.
 
     `map` is the mean over the classes that an image has of average precision, without
     interpolation; `top1` is the share of the images with a class whose highest score is one of
@@ -111,28 +111,23 @@ def label_sets(logits: np.ndarray, labels: np.ndarray, loss: config.Loss) -> dic
     Args:
       logits: of a whole split, (N, K) float32.
       labels: (N, K) float32, above 0 for each class of an image.
-      loss: what the model was trained with.
+      weights: (R, N), as in `metrics`.
     """
     chex.assert_equal_shape([logits, labels])
-    count = len(logits)
-    if not count:
-        return {"count": 0}
-    each = np.asarray(losses.cross_entropy(jnp.asarray(logits), jnp.asarray(labels), loss=loss))
-    results = {"loss": float(each.mean(dtype=np.float64)), "count": count}
     labels = labels > 0
     some = labels.any(axis=1)
-    if some.any():
-        best = metrics.predicted(logits[some], several=False)
-        right = (best >= 0) & labels[some][np.arange(len(best)), best]
-        present = np.flatnonzero(labels.any(axis=0))
-        ones = np.ones((1, count))
-        areas = [metrics.curve_areas(logits[:, k], labels[:, k], ones) for k in present]
-        results = {
-            "map": float(np.mean([precision for _, precision in areas])),
-            "top1": float(right.mean()),
-            **results,
+    if not some.any():
+        return {}
+    best = metrics.predicted(logits, several=False)
+    right = (best >= 0) & labels[np.arange(len(best)), best]
+    pairs = zip(logits.T, labels.T, strict=True)
+    areas = np.stack([metrics.curve_areas(*pair, weights)[1] for pair in pairs], axis=-1)
+    known = weights @ labels > 0  # draws may lack a class
+    with np.errstate(invalid="ignore"):
+        return {
+            "map": np.where(known, areas, 0).sum(axis=1) / known.sum(axis=1),
+            "top1": weights @ right / (weights @ some),
         }
-    return results
 
 
 def mean_corruption_error(top1: Mapping[str, float]) -> float | None:

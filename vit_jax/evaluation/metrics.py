@@ -17,6 +17,7 @@ BINS = 15  # of the calibration error (Guo et al. 2017, arXiv 1706.04599)
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures; a split without mistakes asks for 0, so for none
 
 Array = np.ndarray
+Arrays = dict[str, np.ndarray]
 
 
 class Outputs(NamedTuple):
@@ -43,6 +44,7 @@ def measure(
     ranks: Array | None = None,
     each: Mapping[str, Array] = MappingProxyType({}),
     chances: Callable[[Array], Array] | None = None,
+    own: Callable[[Array], Arrays] = lambda _: {},
 ) -> dict[str, float]:
     """The metrics of `config.METRICS` of these groups, by name; none of no images.
 
@@ -55,6 +57,7 @@ def measure(
       ranks: (K,) of the classes in their order, which `ordinal` needs.
       each: (N,) values of single images, by the names of their means.
       chances: probabilities (N, K) of logits, by which `auroc` ranks images; None: `scores`.
+      own: further values (R,) by name, of weights.
     """
     logits, labels, _ = outputs
     count = len(logits)
@@ -62,7 +65,7 @@ def measure(
         return {}
     weights = _weights(count, seed, intervals="intervals" in groups)
     truth = labels > 0 if labels.ndim == 2 else labels
-    found: dict[str, Array] = {}
+    found = own(weights)
     for name, values in each.items():
         finite = np.isfinite(values).all()
         found[name] = weights @ np.float64(values if finite else values * np.nan) / count
