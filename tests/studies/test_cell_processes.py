@@ -108,15 +108,20 @@ def test_a_signal_stops_all_after_they_have_saved(run):
     assert run.log == {"trains": {"state": "stopped", "why": "saved", "exit_code": 75}}
 
 
-@pytest.mark.parametrize("state", ["done", "failed"])
+@pytest.mark.parametrize("state", ["done", "failed", "stopped"])
 def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, capsys):
-    """The thread that ends the process with its parent does not keep it alive."""
+    """The thread that ends the process with its parent does not keep it alive.
+
+    One that is stopped does not wait for threads that still compile.
+    """
     job = {"config": config.to_dict(config.Config()), "alike": True}
     job["measurements"] = [{"top": 1}, {"top": 5}]
-    trained, watching = [], []
+    trained, watching, ended = [], [], []
 
     def train_cell(cfg, workdir, directory, *, alike):
         trained.append((cfg, workdir, directory, alike))
+        if state == "stopped":
+            raise Preempted("saved")
         return {"state": state, "results": {"loss": 0.5}}
 
     def measure(path, one):
@@ -136,11 +141,15 @@ def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, ca
     monkeypatch.setattr(worker, "threading", types.SimpleNamespace(Thread=Thread))
     monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path), "cell"])
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job) + "\n"))
+    monkeypatch.setattr(worker.os, "_exit", ended.append)
     worker.serve(measure)
+    assert ended == ([0] if state == "stopped" else [])
     assert trained == [(config.Config(), tmp_path, "cell", True)]
     assert watching == [(worker._end_with_parent, True), "started"]
     measured = {"top1": 0.25, "top5": 0.25} if state == "done" else {}
     expected = {"state": state, "results": {"loss": 0.5} | measured}
+    if state == "stopped":
+        expected = {"state": state, "why": "saved", "exit_code": 75}
     assert json.loads(capsys.readouterr().out) == expected
 
 

@@ -113,6 +113,10 @@ def serve(measure: Measure | None = None) -> None:
     except config.UserError as error:
         answer = {"state": "stopped", "why": str(error), "exit_code": error.exit_code}
     sys.stdout.write(json.dumps(answer) + "\n")
+    if answer["state"] not in (DONE, FAILED):
+        # As commands do: Python's own end would crash beside XLA's threads that still work.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
