@@ -8,12 +8,14 @@ import cv2
 import numpy as np
 import pytest
 
+import runs
 import vit_reference
 from vit_jax import cli, config
 from vit_jax.inference import loaded_model, loading
-from vit_jax.inference.inspect import inputs, measures
+from vit_jax.inference.inspect import figures, inputs, measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
+from vit_jax.training.objectives import mae
 from vit_jax.utils import tree_utils
 
 ROOT2 = math.sqrt(2)
@@ -380,3 +382,38 @@ def test_people_see_the_pixels_that_a_file_has(axis, side, seen):
     view, photo = inputs.see(np.zeros(size, np.uint8), data)
     assert view.shape == (16, 16, 1)
     assert photo.shape == (seen, seen, 1)
+
+
+# Masked patches
+
+
+@pytest.mark.parametrize(("depth", "channels"), [(8, 2), (16, 4)])
+def test_what_a_masked_autoencoder_predicts_is_drawn_in_the_levels_of_its_images(
+    depth, channels, monkeypatch
+):
+    """If it predicted the very patches, they would be those of the image."""
+    cfg = runs.configure(
+        data={"source": "folder", "root": "x", "channels": channels, "depth": depth},
+        objective={"name": "mae", "decoder_width": 4, "decoder_depth": 1, "decoder_heads": 1},
+        checkpoint={"best": "loss"},
+    )  # fmt: skip
+    images = np.random.default_rng(0).integers(0, 100 << depth - 8, (1, 8, 8, channels))
+    images = images.astype(f"uint{depth}")
+
+    def perfect(model, options, params, pixels, rank):
+        return mae.targets(pixels, cfg.model.patch_size, norm_pix=options.norm_pix)[0]
+
+    monkeypatch.setattr(mae, "reconstruct", perfect)
+    opened = loaded_model.LoadedModel(config=cfg, params={}, classes=(), kind="run")
+    found = measures.predict_masked(opened, images)
+    np.testing.assert_array_equal(found["predicted"], images)
+    assert (found["corrupted"][found["masked"]] == 2**depth // 2 - 1).all()
+    (axes,) = figures.reconstruction(found).axes
+    original, corrupted, predicted = (
+        axes.images[0].get_array()[:, x : x + 112] for x in (0, 119, 238)
+    )
+    np.testing.assert_array_equal(original, predicted)
+    assert original.max() == {8: images[..., 0].max(), 16: 255}[depth]
+    where = found["masked"][0].repeat(14, axis=0).repeat(14, axis=1)
+    np.testing.assert_array_equal(corrupted[~where], original[~where])
+    assert (corrupted[where] == figures.MASKED).all()

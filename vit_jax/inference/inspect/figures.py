@@ -295,12 +295,17 @@ def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
 
 def reconstruction(found: dict[str, np.ndarray]) -> Figure:
     """Draws what `measures.predict_masked` found: images original, corrupted and predicted."""
-    corrupted = np.array(np.broadcast_to(found["corrupted"], (*found["masked"].shape, 3)))
-    corrupted[found["masked"]] = MASKED
-    triples = [
-        np.stack([_large(image, RECONSTRUCTED) for image in triple])
-        for triple in zip(found["original"], corrupted, found["predicted"], strict=True)
-    ][: ROWS * COLUMNS]
+    triples = []
+    for index, masked in enumerate(found["masked"][: ROWS * COLUMNS]):
+        original, corrupted, predicted = (
+            found[name][index] for name in ("original", "corrupted", "predicted")
+        )
+        known = np.where(masked[..., None], 0, corrupted)
+        # As one image, as 16 bits are scaled by the largest value.
+        whole = decoding.for_display(np.concatenate([original, known, predicted]))
+        parts = [np.repeat(part, 3 // part.shape[2], axis=2) for part in np.split(whole, 3)]
+        parts[1][masked] = MASKED
+        triples.append(np.stack([_large(part, RECONSTRUCTED) for part in parts]))
     across = -(-len(triples) // ROWS)
     down = -(-len(triples) // across)
     height, width = triples[0].shape[1:3]

@@ -384,15 +384,16 @@ def unit_rows(image: np.ndarray) -> np.ndarray:
 def predict_masked(opened: loaded_model.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
     """Predictions of a model trained on masked patches, by name.
 
-    `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, cropped to whole patches. For
-    patches with the mask token, `corrupted` is 127 and `masked` (B, H, W) is True. `predicted`
-    copies uncorrupted patches. `indices` (B, M) int32 lists the corrupted patches.
+    `original`, `corrupted` and `predicted` are (B, H, W, C) like the images, cropped to whole
+    patches. For patches with the mask token, `corrupted` is 127, of 16 bits 32767, and `masked`
+    (B, H, W) is True. `predicted` copies uncorrupted patches. `indices` (B, M) int32 lists the
+    corrupted patches.
 
     Args:
       opened: a run of masked patch prediction or a masked autoencoder; raises CannotAnswer for
         others.
-      images: (B, H, W, C) uint8, before normalization. Image i gets the corruption of example i in
-        evaluation.
+      images: (B, H, W, C) uint8 or uint16, before normalization. Image i gets the corruption of
+        example i in evaluation.
     """
     require_masked(opened)
     cfg = opened.config
@@ -463,13 +464,14 @@ def _reconstruct(
     patches = patchify(images, patch)
     painted = masked_patches.predictions(guess * std + mean, patch, "pixels", data)
     where = (rank >= variants.kept_patches(options, model.patches))[:, :, None, None, None]
-    rounded = jnp.round(jnp.clip(painted, 0, 255)).astype(jnp.uint8)
+    white = jnp.iinfo(images.dtype).max
+    rounded = jnp.round(jnp.clip(painted, 0, white)).astype(images.dtype)
 
     def whole(x: jax.Array) -> jax.Array:
         return unpatchify(x, variants.covered(model.config, model.image_size))
 
     return {
-        "corrupted": whole(jnp.where(where, jnp.uint8(127), patches)),
+        "corrupted": whole(jnp.where(where, jnp.full_like(patches, white // 2), patches)),
         "predicted": whole(jnp.where(where, rounded, patches)),
         "masked": whole(jnp.broadcast_to(where, (*patches.shape[:-1], 1)))[..., 0],
         "indices": jnp.argsort(rank, axis=1)[:, variants.kept_patches(options, model.patches) :],

@@ -187,13 +187,15 @@ def predictions(
 ) -> jax.Array:
     """Predicted pixels (B, M, h, w, C) float32 of outputs (B, M, outputs).
 
-    In gray levels, of colors 0 to 255; of pixels, which are regressed, a little more or less.
+    In levels of gray, of colors 0 to 255; of pixels, which are regressed, a little more or less
+    than `data.depth` bits hold.
     """
     if target != "pixels":
         classes = jnp.argmax(_logits(outputs, target), axis=-1)
         return paint(classes, patch, data.channels)
+    white = np.float32(np.iinfo(data.pixel_type).max)
     mean, std = (
-        255 * np.asarray(value, np.float32).reshape(1, 1, 1, 1, -1)
+        white * np.asarray(value, np.float32).reshape(1, 1, 1, 1, -1)
         for value in (data.mean, data.std)
     )
     return outputs.reshape(*outputs.shape[:2], *patch, data.channels) * std + mean
