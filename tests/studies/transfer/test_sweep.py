@@ -215,6 +215,24 @@ def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
         transfer.perform(sweeps.plan(), tmp_path)
 
 
+def test_a_search_goes_on_with_its_values_in_the_same_order(tmp_path):
+    """Its runs are numbered by them: in another order, results would be beside other runs."""
+    scores = {f"choose/try{n}-lr0.06": 0.5 + n / 10 for n in (0, 1)} | {"final/seed0": 0.5}
+
+    def plan(*decays):
+        return transfer.create_plan(
+            sweeps.NAME, sweeps.TINY, rates=(0.06,), choose_seeds=(0,), seeds=(0,),
+            search={"optimizer.weight_decay": decays},
+        )  # fmt: skip
+
+    transfer.perform(plan(0.1, 0.2), tmp_path, run=sweeps.pretending(scores))
+    log = []
+    transfer.perform(plan(0.1, 0.2), tmp_path, run=sweeps.pretending(scores, log))
+    assert log == []
+    with pytest.raises(config.ConfigError, match=r"holds another transfer \(rates: optimizer.w"):
+        transfer.perform(plan(0.2, 0.1), tmp_path)
+
+
 def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
     def diverge(cfg, workdir, like):
         raise run_log.Diverged("step 3: loss nan")

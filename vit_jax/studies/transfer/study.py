@@ -275,7 +275,9 @@ class TransferStudy(Study):
             raise ConfigError(f"{where}: {FILE} is unreadable: {error}") from error
         changed = config.differences(old, self._plan.base)
         given = [[one.setup, one.lr] for one in self._plan.candidates]
-        if sorted(tried) != sorted(given):
+        # Runs of a search have the numbers of its setups, in order; the order of rates is free.
+        setups = [list(dict.fromkeys(setup for setup, _ in pairs)) for pairs in (tried, given)]
+        if sorted(tried) != sorted(given) or setups[0] != setups[1]:
             changed["rates"] = _rates(tried), _rates(given)
         if seeds != list(self._plan.choose_seeds) and len(given) > 1:
             changed["choose_seeds"] = _listed(seeds), _listed(self._plan.choose_seeds)
