@@ -192,10 +192,11 @@ def test_the_view_of_a_program_is_described(digits):
 
 
 def test_a_description_has_the_temperature_and_no_places_of_a_machine(digits):
-    begun = dataclasses.replace(digits.config, init_from="/home/me/x.npz")
+    focal = dataclasses.replace(digits.config, loss=config.Focal(name="focal"))
+    begun = dataclasses.replace(focal, init_from="/home/me/x.npz")
     about = described(dataclasses.replace(digits, config=begun, temperature=1.25))
     assert about["outputs"]["probabilities"]["meaning"] == "softmax of the logits divided by 1.25"
-    assert config.build(about["config"]) == digits.config
+    assert config.build(about["config"]) == focal
 
 
 @pytest.mark.slow

@@ -229,7 +229,7 @@ def describe_inputs(loaded: loaded_model.LoadedModel, options: ExportOptions) ->
     """The preprocessing, outputs and origin of a program, as JSON-able values."""
     data, loss = loaded.config.data, loaded.config.loss
     divided = "" if loaded.temperature is None else f" divided by {loaded.temperature:g}"
-    meaning = f"{loss.name} of the logits{divided}"
+    meaning = f"{loss.meaning} of the logits{divided}"
     if isinstance(loss, config.Regression):
         meaning = f"logits x {config.show(loss.std)} + {config.show(loss.mean)}, one of each column"
     most, last = np.iinfo(data.pixel_type).max, transforms.eval_transforms(data)[-1]
