@@ -323,6 +323,20 @@ def test_a_label_outside_of_the_named_classes_is_an_error(tmp_path):
         assert refusal(path) == f"labels {label}: the file names 2 classes"
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a/b", "a_b"], "labels: 'a/b' and 'a_b' would be one class, a_b; rename one of them"),
+        (["cat", "cat "], "labels: 'cat' and 'cat ' would be one class, cat; rename one of them"),
+        (["/", "cat"], "labels has a class without a name, '/'; name it"),
+    ],
+)
+def test_classes_of_one_folder_or_none_are_refused(tmp_path, names, message):
+    known = {"labels": {"_type": "ClassLabel", "names": names}}
+    columns = {"image": pa.array([{"bytes": JPEG, "path": None}] * 2, IMAGE), "labels": [0, 1]}
+    assert refusal(written(tmp_path, table(columns, known))) == message
+
+
 def test_the_image_that_a_description_names_is_read(tmp_path):
     columns = {"mask": pa.array([PNG]), "img": pa.array([JPEG]), "y": [0]}
     features = {"img": {"_type": "Image"}, "y": {"_type": "Image"}}  # a column of numbers is none
@@ -379,9 +393,14 @@ def test_a_webdataset_has_the_classes_of_its_labels(tmp_path):
     for source in (tmp_path / "train-000.tar", tmp_path):
         found = {path.removeprefix("train-000/") for path in contents(source)}
         assert found == {
-            "train/7/train-000-0001.jpg", "train/a cat/train-000-0002.png", "0003.jpg",
+            "train/7/train-000-0001.jpg", "train/a cat/train-000-0002.png",
+            "train/train-000-0003.jpg",  # in no class, and in none called by the tar
             "cat/0004.jpg",
         }  # fmt: skip
+    (tmp_path / "more.tar").write_bytes(official_fakes.tar({"0.jpg": JPEG}))
+    message = r"images of .*more\.tar have no labels beside them .*, as those of .*train-000\.tar"
+    with pytest.raises(DataError, match=message):
+        contents(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -393,14 +412,17 @@ def test_a_webdataset_has_the_classes_of_its_labels(tmp_path):
         ({"txt": b"7"}, None), ({"json": b'{"cls": 3}'}, "3"),
         ({"json": b'{"cls": 3, "label": "a"}'}, "a"), ({"json": b'{"label": [1]}'}, None),
         ({"json": b"[1]"}, None), ({"json": b"{"}, None), ({"json": b"[" * 60_000}, None),
-        ({"json": b'{"label": null}', "cls": b"7"}, "7"),
+        ({"json": b'{"label": null}', "cls": b"7"}, "7"), ({"cls": b"-1"}, ""),
+        ({"json": b'{"label": -1}'}, ""),
     ],
 )  # fmt: skip
 def test_labels_beside_an_image_of_a_webdataset(tmp_path, beside, label):
     files = {f"00.1.{suffix}": data for suffix, data in beside.items()}
     whole = official_fakes.tar({"00.left.JPG": JPEG, **files, "01.jpg": JPEG})
     (tmp_path / "x.tar").write_bytes(whole)
-    found = [f"{label}/x-00.left.JPG" if label else "00.left.JPG", "01.jpg"]
+    found = [f"{label}/x-00.left.JPG".lstrip("/"), "x-01.jpg"]
+    if label is None:  # the tar has none
+        found = ["00.left.JPG", "01.jpg"]
     assert sorted(contents(tmp_path / "x.tar")) == sorted(found)
 
 

@@ -143,8 +143,9 @@ def scan(
 
     A tar inside a folder or a tar becomes a folder of its name, and so does one of several source
     tars with images at its top level: `n01440764.tar` becomes `n01440764/`. A tar whose images
-    have labels beside them (`0.jpg`, `0.cls`; webdataset) has their classes as folders. Hidden
-    files are skipped. Raises DataError for unreadable sources, links, devices and paths outside.
+    have labels beside them (`0.jpg`, `0.cls`; webdataset) has their classes as folders, and its
+    images without a label are in none. Hidden files are skipped. Raises DataError for unreadable
+    sources, links, devices, paths outside, and tars of both kinds.
 
     Args:
       sources: folders and files.
@@ -153,7 +154,7 @@ def scan(
         a shuffled order needs random access; None: they are listed only.
       key: the option that named the sources, for messages.
     """
-    listing = Listing()
+    listing, kinds = Listing(), dict[bool, Path]()
     with contextlib.ExitStack() as stack:
         table = _Table(label, copy, stack.enter_context(copy.open("wb")) if copy else None)
         for source in sources:
@@ -161,8 +162,13 @@ def scan(
                 source.stat()
             except OSError as error:
                 raise DataError(f"{key}={source}: {archives.io_reason(error)}") from None
-            for found in _files(source, table, key, several=len(sources) > 1):
+            for found in _files(source, table, key, kinds, several=len(sources) > 1):
                 listing.add(found)
+    if len(kinds) > 1:  # the names of tars would be classes beside those of the labels
+        raise DataError(
+            f"{key}: the images of {kinds[False]} have no labels beside them (.cls, or a label in "
+            f".json), as those of {kinds[True]} have; add them, or move that tar"
+        )
     if label is not None and not table.read:
         raise DataError(f"--label={label}: is for Parquet and Arrow files, and none is there")
     listing.empty_rows = table.empty_rows
@@ -189,7 +195,9 @@ def scan_arrow(paths: Iterable[Path], label: str | None, key: str) -> Listing:
     return listing
 
 
-def _files(source: Path, table: "_Table", key: str, *, several: bool) -> Iterator[FileEntry]:
+def _files(
+    source: Path, table: "_Table", key: str, kinds: dict[bool, Path], *, several: bool
+) -> Iterator[FileEntry]:
     if source.is_dir():
         for found in archives.list_folder(source, key):
             path, name = source / found.path, found.path.lower()
@@ -197,7 +205,7 @@ def _files(source: Path, table: "_Table", key: str, *, several: bool) -> Iterato
                 yield from table.files(path)
             elif name.endswith(".tar"):
                 stem = archives.stem(found.path)
-                yield from _labeled(archives.list_files(path, f"{stem}/"), path, f"{stem}/")
+                yield from _labeled(archives.list_files(path, f"{stem}/"), path, f"{stem}/", kinds)
             else:
                 yield found
     elif parquet.table_kind(source.name):
@@ -205,10 +213,8 @@ def _files(source: Path, table: "_Table", key: str, *, several: bool) -> Iterato
     elif not source.is_file() or archives.is_zip(source):
         yield from archives.list_files(source)
     else:
-        for found in _labeled(archives.list_files(source), source, ""):
-            if several and "/" not in found.path:
-                found = found._replace(path=f"{archives.stem(source.name)}/{found.path}")
-            yield found
+        folder = f"{archives.stem(source.name)}/" if several else ""
+        yield from _labeled(archives.list_files(source), source, "", kinds, folder)
 
 
 class _Table:
@@ -238,11 +244,20 @@ class _Table:
             self._end += len(data)
 
 
-def _labeled(files: Iterable[FileEntry], tar: Path, prefix: str) -> Iterator[FileEntry]:
+def _labeled(
+    files: Iterable[FileEntry], tar: Path, prefix: str, kinds: dict[bool, Path], folder: str = ""
+) -> Iterator[FileEntry]:
     """The files of a tar; an image with a label beside it gets a path `SPLIT/CLASS/...`.
 
     The files of one example share their name up to the first dot and follow one another, in no
-    folder.
+    folder. Those without a label stand in `folder` if the tar has no labels, else in no class.
+
+    Args:
+      files: those of the tar.
+      tar: its path.
+      prefix: with which the paths of its files begin.
+      kinds: is given the tar if images lie at its top, by whether they have labels.
+      folder: as above.
     """
 
     def key(found: FileEntry) -> str:
@@ -250,19 +265,37 @@ def _labeled(files: Iterable[FileEntry], tar: Path, prefix: str) -> Iterator[Fil
         return found.path if "/" in inside else inside.partition(".")[0]
 
     split, read = parquet.split_name(tar), archives.Reader()
+    labels, alone = False, list[FileEntry]()
     with contextlib.closing(read):
         for _, group in itertools.groupby(files, key):
             members = list(itertools.islice(group, MEMBERS))
-            label = next(filter(None, (_label(found, read) for found in members)), None)
+            beside = [text for found in members if (text := _label(found, read)) is not None]
+            label, labels = next(filter(None, beside), ""), labels or bool(beside)
             for found in itertools.chain(members, group):
-                if label is not None and found.path.lower().endswith(SUFFIXES):
-                    name = f"{tar.stem}-{found.path.removeprefix(prefix)}"
-                    found = found._replace(path="/".join(filter(None, (split, label, name))))
-                yield found
+                name = found.path.removeprefix(prefix)
+                image = found.path.lower().endswith(SUFFIXES)
+                if image and label:
+                    path = "/".join(filter(None, (split, label, f"{tar.stem}-{name}")))
+                    yield found._replace(path=path)
+                elif image and "/" not in name:  # of which class, the end of the tar says
+                    alone.append(found)
+                else:
+                    yield found
+    if labels or alone:
+        kinds.setdefault(labels, tar)
+    for found in alone:
+        path = folder + found.path
+        if labels:
+            name = f"{tar.stem}-{found.path.removeprefix(prefix)}"
+            path = "/".join(filter(None, (split, name)))
+        yield found._replace(path=path)
 
 
 def _label(found: FileEntry, read: archives.Reader) -> str | None:
-    """The class in an image's side file: `.cls`, or `label` or `cls` of a `.json`."""
+    """The class in an image's side file: `.cls`, or `label` or `cls` of a `.json`.
+
+    Empty for -1, which says that there is none; None for a file that says nothing.
+    """
     suffix = Path(found.path).suffix.lower()
     if suffix not in (".cls", ".json") or found.size > LABEL:
         return None
@@ -275,4 +308,6 @@ def _label(found: FileEntry, read: archives.Reader) -> str | None:
         value = value if isinstance(value, dict) else {}
         value = value.get("label", value.get("cls"))
         text = str(value) if isinstance(value, str | int) else ""
+    if text == "-1":
+        return ""
     return parquet.folder_name(text) if text.isprintable() else None

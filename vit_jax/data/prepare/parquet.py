@@ -127,6 +127,13 @@ def find_columns(
     names = known.get(labels[0], {}).get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         names = None
+    by_folder = dict[str | None, str]()
+    for name in names or ():
+        if (other := by_folder.setdefault(folder_name(name), name)) != name:
+            raise DataError(
+                f"{path}: {labels[0]}: {other!r} and {name!r} would be one class, "
+                f"{folder_name(name)}; rename one of them"
+            )
     return Columns(images[0], labels[0], None if names is None else tuple(names))
 
 
@@ -173,6 +180,8 @@ def class_name(value: object, columns: Columns, path: str) -> str | None:
             )
         value = columns.names[value]
     name = folder_name(str(value))
+    if name is None and columns.names is not None:
+        raise DataError(f"{path}: {columns.label} has a class without a name, {value!r}; name it")
     if name is not None and (size := len(name.encode())) > LONGEST:
         raise DataError(
             f"{path}: {columns.label} has a name of {size:,} bytes; at most {LONGEST} are allowed"
