@@ -13,7 +13,7 @@ import pytest
 from image_folders import fill, folder
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import folder_check, folders
+from vit_jax.data import folder_check, folders, splits
 from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.data.sources import Source, open_source
 from vit_jax.evaluation import task_sets
@@ -185,6 +185,22 @@ def test_splits_are_not_held_out_of_as_if_they_were_classes(pets):
         f"data.holdout=0.05: data.root={pets} has splits, test, train, which would be taken as "
         "classes; set data.holdout=0"
     )
+
+
+def test_splits_inside_of_classes_are_none_and_that_is_said(tmp_path):
+    files = (f"{c}/{s}/{k}.jpg" for c in ("a", "b") for s in ("train", "Val") for k in range(3))
+    root = fill(tmp_path / "r", *files)
+    for source in ("folder", "tar"):
+        own = config.Data(source=source, root=str(root), holdout=0.1, cache=str(tmp_path))
+        with pytest.warns(AssumptionWarning) as told:
+            found = open_source(own, "train")
+        assert found.classes == ("a", "b")
+        assert str(told[0].message) == (
+            f"data.root={root}: its class folders hold folders called Val and train, which are not "
+            "taken for splits: all their images are of the class, and any may be held out; for "
+            "splits, arrange Val/CLASS/IMAGE"
+        )
+    assert splits.within_classes({"train", "old"}) == []
 
 
 def test_holdout_does_not_move_files_when_others_come(tmp_path):

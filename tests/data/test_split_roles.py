@@ -4,7 +4,8 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import split_roles, splits
+from vit_jax.data import sources, split_roles, splits
+from vit_jax.utils.errors import AssumptionWarning
 
 
 def data(**options):
@@ -90,6 +91,18 @@ def test_a_test_split_is_neither_trained_nor_chosen_on():
             f"data.test_split={options['test_split']}: has images of data.{key}; "
             "name a split of its own, or none"
         )
+
+
+def test_a_list_of_validation_images_that_stands_for_the_test_split_is_no_test(tmp_path):
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.csv").write_text("image,class\n1.jpg,a\n2.jpg,b\n")
+    own = config.Data(source="csv", root=str(tmp_path), eval_split="val", test_split="test[:9]")
+    with pytest.raises(ConfigError, match="^data.test_split=test.*has images of data.eval_split=v"):
+        split_roles.check_test_split(own)
+    with pytest.warns(AssumptionWarning, match="data.eval_split=test: there is none; val is read"):
+        sources.open_source(own, "test")
+    (tmp_path / "test.csv").write_text("image,class\n")
+    split_roles.check_test_split(own)
 
 
 DISTILLED = {"objective": {"name": "distillation"}, "data": {"eval_split": "val"}}

@@ -14,7 +14,16 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.data import class_matching, decoding, splits
-from vit_jax.data.folders import SUFFIXES, FileNames, hash64, local_root, remaining, remedy, shown
+from vit_jax.data.folders import (
+    SUFFIXES,
+    FileNames,
+    hash64,
+    local_root,
+    remaining,
+    remedy,
+    shown,
+    warn_of_substitute,
+)
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.utils import limits, messages, storage
@@ -187,6 +196,7 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     there = list_splits(str(root))
     found = splits.find_folder(name, list(there))
     if found is not None:
+        warn_of_substitute(key, name, found)
         return there[found]
     listed = ", ".join(shown(path.name) for path in list(there.values())[:10]) or "none"
     raise DataError(

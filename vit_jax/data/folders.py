@@ -184,13 +184,13 @@ class Folder:
         if not root.is_dir():
             what = "not a folder" if root.exists() else "no such folder"
             raise DataError(f"data.root={root}: {what}")
-        inside = "CLASS/IMAGE" if labels else "IMAGE"
-        self.top = root if data.holdout else _split_folder(root, requested.name, key, inside)
+        layout = "CLASS/IMAGE" if labels else "IMAGE"
+        self.top = root if data.holdout else _split_folder(root, requested.name, key, layout)
         self.skipped = Skipped()
         if labels:
             class_top = root
             if not data.holdout:
-                class_top = _split_folder(root, train.name, "data.train_split", inside)
+                class_top = _split_folder(root, train.name, "data.train_split", layout)
             self.classes = tuple(_folders(class_top))
             if data.holdout and self.classes and all(map(splits.is_split, self.classes)):
                 raise DataError(
@@ -207,6 +207,9 @@ class Folder:
             if not files:
                 raise DataError(f"data.root={root}: {_nothing(self.top, self.skipped)}")
         if data.holdout:
+            if labels:
+                inside = {path.split("/", 2)[1] for _, path in files if path.count("/") > 1}
+                warn_of_assumptions(f"data.root={root}", splits.within_classes(inside))
             files = _side(files, data, requested.name, split, key)
         if requested.low or requested.high:
             part = requested.select(len(files), key)
@@ -405,6 +408,12 @@ def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
         f"{key}={name}: no such folder in data.root={root}; folders there: {listed}; "
         f"{remedy(key, there)}"
     )
+
+
+def warn_of_substitute(key: str, wanted: str, found: str) -> None:
+    """Says that a validation split is read where `test` was asked for; a folder is renamed so."""
+    if wanted.lower() in splits.TEST and found.lower() not in splits.TEST:
+        warn_of_assumptions(f"{key}={wanted}", [f"there is none; {found} is read in its place"])
 
 
 def remedy(key: str, there: list[str]) -> str:

@@ -129,8 +129,15 @@ def check_test_split(data: config.Data) -> None:
     """Raises ConfigError if the test split is also used for training or selection."""
     if data.test_split is None:
         return
+    # Lists, tars and tables take a validation split for `test` where there is none of that name.
+    there = () if data.source in ("folder", "tfds") else _there(data)
+
+    def found(split: str) -> str:
+        name = split.partition("[")[0]
+        return (splits.find_folder(name, there) or name) + split[len(name) :]
+
     for key, other in (("train_split", data.train_split), ("eval_split", data.eval_split)):
-        if splits.overlap(data.test_split, other):
+        if splits.overlap(found(data.test_split), found(other)):
             raise config.ConfigError(
                 f"data.test_split={data.test_split}: has images of data.{key}={other}; "
                 "name a split of its own, or none"

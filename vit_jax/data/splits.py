@@ -87,6 +87,18 @@ def is_split(name: str) -> bool:
     return name.lower() in KNOWN
 
 
+def within_classes(folders: Collection[str]) -> list[str]:
+    """A note for the folders right inside class folders, if their names are those of splits."""
+    named = sorted(filter(is_split, folders))
+    if len(named) < 2:  # one may be called so for another reason
+        return []
+    return [
+        f"its class folders hold folders called {' and '.join(named)}, which are not taken for "
+        "splits: all their images are of the class, and any may be held out; for splits, arrange "
+        f"{named[0]}/CLASS/IMAGE"
+    ]
+
+
 def find_folder(wanted: str, there: Collection[str]) -> str | None:
     """The folder of a split, or None if there is none or more than one candidate.
 

@@ -16,7 +16,7 @@ from vit_jax.runtime.logs import log
 from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 
-FORMAT = "1"  # of a listing
+FORMAT = "2"  # of a listing
 MOST_OPEN = 4  # tars of a thread; 16 threads read each split, and a process may have 1,024 files
 
 Path = pathlib.Path
@@ -55,6 +55,7 @@ class Tars:
                 f"{key}={split}: no such split in data.root={root}; "
                 f"{rows * bool(listing.empty_rows)}splits there: {listed}{alone}"
             )
+        folders.warn_of_substitute(key, requested.name, there)
         chosen = found.order[there]  # by hash: a slice is a random sample
         if requested.low or requested.high:
             part = requested.select(len(chosen), key)

@@ -13,6 +13,7 @@ from vit_jax.data import class_matching, splits
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.prepare.image_listing import Listing
 from vit_jax.data.source import DataError
+from vit_jax.runtime import logs
 
 EVALUATION = (*splits.VALIDATION, *splits.TEST)
 HELD_OUT = "validation"  # the split made if there is none to evaluate on
@@ -68,18 +69,21 @@ def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) ->
     members = collections.defaultdict[str, set[str]](set)  # classes by split
     numbers: dict[str, int] = {}  # of classes, as they come
     labels, hashes = np.zeros(len(listing), np.int32), np.zeros(len(listing), np.uint64)
-    ignored = []
+    ignored, nested = [], set[str]()
     for index, path in enumerate(_paths(listing, below)):
         split, inside = path.partition("/")[::2] if has_splits else (unsplit, path)
-        name, slash, _ = inside.partition("/")
+        name, slash, rest = inside.partition("/")
         if not slash:
             ignored.append(listing.path(index))
             continue
+        if not has_splits and "/" in rest:
+            nested.add(rest.partition("/")[0])
         positions[split].append(index)
         members[split].add(name)
         labels[index] = numbers.setdefault(name, len(numbers))
         digest = hashlib.sha256(os.fsencode(inside)).digest()
         hashes[index] = int.from_bytes(digest[:8], "big")
+    logs.warn_of_assumptions(named, splits.within_classes(nested))
     classes = _class_names(members, named)
     final = {name: number for number, name in enumerate(classes)}
     labels = np.array([final[name] for name in numbers], np.int32)[labels]
