@@ -2,13 +2,14 @@
 
 import os
 import pathlib
+from unittest import mock
 
 import pytest
 
 import image_folders
 from vit_jax import cli, config
 from vit_jax.data import folder_check
-from vit_jax.data.source import DataError
+from vit_jax.data.source import DataError, Selection
 from vit_jax.data.sources import open_source
 
 FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for i in range(3)]
@@ -168,6 +169,26 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
     with pytest.raises(config.ConfigError, match=r"holds no .*; it contains 1 \.heic"):
         folders.Loose(fill(tmp_path / "b", "2.heic"), (), "--images")
+
+
+def test_images_that_evaluation_leaves_out_are_counted_too(tmp_path, monkeypatch, caplog):
+    from vit_jax.inference import evaluation
+
+    root = fill(tmp_path, *FILES, "val/b/3.heic", "train/a/4.heic")
+    data = config.Data(source="folder", root=str(root), eval_split="val")
+    source = Selection(open_source(data, "val", train=False), [1])
+    opened = mock.Mock(config=config.Config(data=data), temperature=None, step=None)
+    opened.for_columns.return_value = opened
+    found = mock.Mock(source=source, role=mock.Mock(split="val"), return_value={})
+    monkeypatch.setattr(evaluation.loading, "load", lambda *_, **__: opened)
+    for name in ("has_images", "require_images"):
+        monkeypatch.setattr(evaluation.loading, name, lambda *_: True)
+    monkeypatch.setattr(evaluation, "open_evaluation", lambda *_, **__: found)
+    caplog.set_level("INFO", "vit_jax")
+    evaluation.evaluate("run", {})
+    assert caplog.messages == [
+        f"data.root={root}: not used: 1 .heic (a format that is not read; save as .png)"
+    ]
 
 
 @pytest.mark.parametrize(

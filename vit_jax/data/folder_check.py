@@ -10,7 +10,7 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder, Skipped, shown
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tar_source import Tars
+from vit_jax.runtime.logs import log
 
 Files = Folder | CsvImages | Tars
 
@@ -80,17 +81,28 @@ def check_files(
         if checked < len(files):
             notes.append(f"of {split} {checked:,} files were checked within {SECONDS:.0f} s")
     notes += _shared([(split, files) for split, _, files in lists])
-    skipped = Skipped()
-    folders = [files for _, _, files in lists if not isinstance(files, CsvImages)]
-    # Both sides of a holdout share one folder, and all splits of tars and tables.
-    for one in {folder.top: folder.skipped for folder in folders}.values():
-        skipped.add(one)
     line = f"data.root={shown(str(data.root))}: {', '.join(parts)}"
-    if left_out := skipped.describe():
-        notes.insert(0, f"not used: {left_out}")
+    if skipped := left_out([source for _, source, _ in lists]):
+        notes.insert(0, f"not used: {skipped}")
     elif data.source in ("folder", "csv"):  # others hold what is no image too, and count none
         notes.insert(0, "all files are used")
     return "; ".join([line, *notes])
+
+
+def left_out(sources: Iterable[Source]) -> str:
+    """What the folders and tables of sources hold besides their images; empty for nothing."""
+    skipped = Skipped()
+    folders = [files for files in map(_files, sources) if isinstance(files, Folder | Tars)]
+    # Both sides of a holdout share one folder, and all splits of tars and tables.
+    for one in {folder.top: folder.skipped for folder in folders}.values():
+        skipped.add(one)
+    return skipped.describe()
+
+
+def log_left_out(data: config.Data, *sources: Source) -> None:
+    """Logs a line about what is left out of sources that no run has checked."""
+    if skipped := left_out(sources):
+        log.info("data.root=%s: not used: %s", shown(str(data.root)), skipped)
 
 
 def _shared(opened: list[tuple[str, Files]]) -> list[str]:
