@@ -172,7 +172,7 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
 
 
 def test_images_that_evaluation_leaves_out_are_counted_too(tmp_path, monkeypatch, caplog):
-    from vit_jax.inference import evaluation
+    from vit_jax.inference import embedding, evaluation
 
     root = fill(tmp_path, *FILES, "val/b/3.heic", "train/a/4.heic")
     data = config.Data(source="folder", root=str(root), eval_split="val")
@@ -186,9 +186,9 @@ def test_images_that_evaluation_leaves_out_are_counted_too(tmp_path, monkeypatch
     monkeypatch.setattr(evaluation, "open_evaluation", lambda *_, **__: found)
     caplog.set_level("INFO", "vit_jax")
     evaluation.evaluate("run", {})
-    assert caplog.messages == [
-        f"data.root={root}: not used: 1 .heic (a format that is not read; save as .png)"
-    ]
+    embedding._source(opened, None, "images")
+    line = f"data.root={root}: not used: 1 .heic (a format that is not read; save as .png)"
+    assert caplog.messages == [line, line]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.checkpoints import digests
-from vit_jax.data import bucket, folders, native_aspect, sources
+from vit_jax.data import bucket, folder_check, folders, native_aspect, sources
 from vit_jax.evaluation import runner
 from vit_jax.inference import loaded_model, loading
 from vit_jax.runtime import device, distributed, logs
@@ -206,7 +206,9 @@ def _source(
         return folders.Loose(pathlib.Path(images), opened.classes, key)
     # Without labels, as in training, so that folders without classes can be embedded.
     needed = opened.config.needs_labels
-    return sources.open_source(data, data.eval_split, labels=needed, train=False)
+    source = sources.open_source(data, data.eval_split, labels=needed, train=False)
+    folder_check.log_left_out(data, source)
+    return source
 
 
 def row_inputs(batch: runner.Batch, *, numbers: bool = False) -> runner.Inputs:
