@@ -359,3 +359,11 @@ def test_what_a_model_predicts_is_drawn_for_masked_models_alone(mae, said, monke
     assert figure == "figure"
     assert caption.endswith("deviation of the true one.") == said
     assert answer.arrays["found"] == "views"
+
+
+def test_every_image_asked_for_is_reconstructed():
+    dark = np.zeros((19, 4, 4, 1), np.uint8)
+    found = dict.fromkeys(("original", "corrupted", "predicted"), dark)
+    figure = figures.reconstruction(found | {"masked": dark[..., 0] > 0})
+    drawn = [axes.images[0].get_array()[::119, 0, 0].tolist() for axes in figure.axes]
+    assert drawn == [[0] * 5] * 3 + [[0] * 4 + [255]]

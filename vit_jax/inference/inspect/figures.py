@@ -20,7 +20,7 @@ LINES = 24  # matches between two images
 ITSELF = "0.75"  # gray of the reference patch
 MASKED = (86, 180, 233)  # Okabe and Ito's sky blue, distinct from gray patches
 RECONSTRUCTED = 112  # pixels of a reconstructed image, at least
-ROWS, COLUMNS = 6, 3  # of reconstructed images
+ROWS = 6  # of reconstructed images, at most
 
 
 def filters(components: np.ndarray, shares: np.ndarray, layer: str) -> Figure:
@@ -296,7 +296,7 @@ def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
 def reconstruction(found: dict[str, np.ndarray]) -> Figure:
     """Draws what `measures.predict_masked` found: images original, corrupted and predicted."""
     triples = []
-    for index, masked in enumerate(found["masked"][: ROWS * COLUMNS]):
+    for index, masked in enumerate(found["masked"]):
         original, corrupted, predicted = (
             found[name][index] for name in ("original", "corrupted", "predicted")
         )
