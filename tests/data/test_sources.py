@@ -1,5 +1,6 @@
 """Sources that need no files of the user, splits, and what `open_source` refuses."""
 
+import copy
 import hashlib
 import pickle
 import types
@@ -215,3 +216,14 @@ def test_labels_of_a_plug_in_are_numbers_of_its_classes(label):
         sources.check_plugged_in(Source([Record(image, good)]), data, labels=True)
     with pytest.raises(DataError, match="^data.source=mine: its first label is .*; must be a numb"):
         sources.check_plugged_in(Source([Record(image, label)]), data, labels=True)
+    # So are those of all others, once they are read; what else the source has stays.
+    plugged = Source([Record(image, 1), Record(image, label)])
+    plugged.name, plugged.file_name = "image {}".format, "{}.png".format
+    found = copy.copy(sources.PluggedIn(plugged, data))  # as in a process of the loader
+    assert (found[0].label, found.file_name(0), len(found)) == (1, "0.png", 2)
+    with pytest.raises(DataError, match="^data.source=mine: the label of image 1 is .*; must be a"):
+        found[1]
+    if label in (2, -1):
+        plugged.labels = np.array([1, label])
+        with pytest.raises(DataError, match="^data.source=mine: one of its labels is -?[12]; must"):
+            sources.check_plugged_in(plugged, data, labels=True)

@@ -1,10 +1,11 @@
 """Opens the images of a run, a split or a task; the two sources that need no files of the user."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def open_source(
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
             check_plugged_in(made, data, labels=labels)
-            return made
+            return PluggedIn(made, data) if labels or made.classes else made
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
         return Tfds(data, split, key, labels=labels)
@@ -255,13 +256,55 @@ def check_plugged_in(source: Source, data: config.Data, *, labels: bool) -> None
         )
     if not labels and not source.classes:
         return
-    several = label if data.multilabel and isinstance(label, tuple) else (label,)
-    if any(one not in range(len(source.classes)) for one in several):
-        raise DataError(
-            f"data.source={text}: its first label is {label!r}; must be a number below "
-            f"{len(source.classes)}, the number of its classes"
-            + (", or a tuple of them" if data.multilabel else "")
-        )
+    if (known := getattr(source, "labels", None)) is not None and not data.multilabel:
+        for extreme in (np.min(known), np.max(known)):
+            _check_label(extreme.item(), source, data, "one of its labels is")
+    _check_label(label, source, data, "its first label is")
+
+
+def _check_label(label: object, source: Source, data: config.Data, what: str) -> None:
+    """Raises DataError, which begins with `what`, for a label that is no class of a plug-in."""
+    several: Any = label if data.multilabel and isinstance(label, tuple) else (label,)
+    with contextlib.suppress(TypeError):  # of another type than a number
+        if all(0 <= one < len(source.classes) and int(one) == one for one in several):
+            return
+    raise DataError(
+        f"data.source={data.source}: {what} {label!r}; must be a number below "
+        f"{len(source.classes)}, the number of its classes"
+        + (", or a tuple of them" if data.multilabel else "")
+    )
+
+
+class PluggedIn:
+    """A plug-in's source; raises DataError for a label that is no class.
+
+    Otherwise -1, by which other programs mean that there is none, would be the last class.
+    """
+
+    def __init__(self, source: Source, data: config.Data) -> None:
+        self.source, self.classes, self._data = source, source.classes, data
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the source has, such as `labels` or `file_name`."""
+        if name == "source":  # which is not there while this is unpickled
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Record:
+        image, label = self.source[index]
+        _check_label(label, self, self._data, f"the label of {self.name(index)} is")
+        return Record(image, label)
+
+    def name(self, index: int) -> str:
+        """The source's name of the example."""
+        return self.source.name(index)
+
+    def fingerprint(self) -> str:
+        """That of the source."""
+        return self.source.fingerprint()
 
 
 class Digits:
