@@ -188,6 +188,13 @@ def test_what_is_not_the_same_network_is_refused_in_one_line():
         "encoder/mlp/fc2/kernel is (2, 24, 16), not (2, 32, 16)"
         "; set model.patch_size=4,4 model.mlp_dim=24"
     )
+    resnet = config.Model(architecture="resnet", resnet_units=(1, 2))
+    for source, target, differing in (
+        (resnet, MODEL, "architecture=resnet model.resnet_units=1,2"),
+        (MODEL, dataclasses.replace(MODEL, resnet_units=(1, 2)), "resnet_units=none"),
+        (dataclasses.replace(MODEL, pooling="map"), MODEL, "pooling=map"),
+    ):
+        assert adapting._other_sizes(source, target) == f"model.{differing}"
     with pytest.raises(weights.WeightsError) as raised:
         fitted(facts(), facts(position="sincos_2d"))
     assert str(raised.value) == (

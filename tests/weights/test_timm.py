@@ -6,7 +6,7 @@ from safetensors import numpy as safetensors
 
 import foreign
 from containers import refusal
-from vit_jax import weights
+from vit_jax import config, weights
 from vit_jax.weights.families import timm_vit
 
 HEADS = {"model.heads": "3"}
@@ -94,6 +94,25 @@ def test_heads_are_64_wide_but_in_the_largest_models(width, heads):
     found, assumed = timm_vit.read_heads({}, width)
     assert found == heads
     assert set(assumed) == ({"model.heads"} if heads else set())
+
+
+def test_a_run_gives_the_heads_of_a_file_of_its_width_alone(tmp_path):
+    described = foreign.record("timm_no_embed_class")
+    wide = {
+        name: [{24: 192, 72: 576}.get(side, side) for side in shape]
+        for name, shape in described["arrays"].items()
+    }
+
+    def read(arrays, **model):
+        wanted = config.Config(model=config.Model(**model))
+        found = weights.read_spec(foreign.write(tmp_path, described | {"arrays": arrays}), wanted)
+        return found.model.heads, found.assumed.get("model.heads")
+
+    run = "as in the run; the file does not say"
+    assert read(wide, width=192, heads=3) == (3, None)
+    assert read(wide, width=192, heads=6) == (6, f"{run}, and layers of width 192 mostly have 3")
+    assert read(wide, width=384, heads=6) == (3, "each 64 wide; the file does not say")
+    assert read(described["arrays"], width=384, heads=6) == (6, run)
 
 
 def test_named_heads_and_activations():

@@ -28,7 +28,8 @@ NUMERICS = (
     *("rotary_offset", "rotary_learned", "position_resize"),
 )
 # Options that decide which arrays there are, and their shapes; a run keeps its own.
-SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")
+SIZES = ("architecture", "resnet_units", "resnet_width", "resnet_version", "patch_size", "width",
+         "depth", "mlp_dim", "heads", "position")  # fmt: skip
 
 
 def fit_params(
@@ -115,7 +116,14 @@ def fit_params(
 
 def _other_sizes(source: config.Model, target: config.Model) -> str:
     """The size options in which the new model differs from the weights, as settings to paste."""
-    pairs = ((key, getattr(source, key), getattr(target, key)) for key in SIZES)
+    keys = list(SIZES)
+    if "map" in (source.pooling, target.pooling):  # which has arrays of its own
+        keys.append("pooling")
+    if source.architecture != target.architecture:  # which reads options of its own
+        keys = [key for key in keys if getattr(source, key) is not None]
+    if source.width is None:
+        keys.remove("position")
+    pairs = ((key, getattr(source, key), getattr(target, key)) for key in keys)
     return " ".join(f"model.{key}={options.show(had)}" for key, had, has in pairs if had != has)
 
 

@@ -250,8 +250,30 @@ def _recognize(
         heads = given.model.heads
     hints = Hints(files=files, image_size=size, heads=heads)
     found = found._replace(arrays=found.family.prepared(found.arrays, hints))
-    spec = with_head(found.family.read_spec(found.arrays.specs, hints), arrays.metadata)
+    spec = found.family.read_spec(found.arrays.specs, hints)
+    if wanted is not None and "model.heads" not in overrides and spec.model.heads == heads:
+        spec = _with_heads(found, spec, hints, wanted.model)
+    spec = with_head(spec, arrays.metadata)
     return found, dataclasses.replace(spec, assumed={**spec.assumed, **found.assumed})
+
+
+def _with_heads(
+    found: Found, spec: mapping.ModelSpec, hints: Hints, wanted: config.Model
+) -> mapping.ModelSpec:
+    """The model whose heads are those of the run `wanted`, if its file does not say others.
+
+    A run of another width has the heads of another model: the usual ones of this width, if known.
+    """
+    alone = found.family.read_spec(found.arrays.specs, dataclasses.replace(hints, heads=None))
+    usual = alone.model.heads
+    if usual == spec.model.heads:
+        return spec
+    if usual is not None and wanted.width != spec.model.width:
+        return alone
+    why = "as in the run; the file does not say"
+    if usual is not None:
+        why += f", and layers of width {spec.model.width} mostly have {usual}"
+    return dataclasses.replace(spec, assumed={**spec.assumed, "model.heads": why})
 
 
 def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
