@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import sources
 from vit_jax.evaluation import evaluators, metrics
-from vit_jax.training import build, sharding
+from vit_jax.training import build, losses, sharding
 
 # scikit-learn 1.9.1; its averages over classes with images, of which class 4 has none.
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/classification_metrics.json"
@@ -249,6 +250,14 @@ def test_images_are_ranked_by_the_loss_of_the_head(name, expected):
     found = evaluators.whole_classification(toys.Echo(), cfg, split)
     first = found(jnp.float32(0), stop=lambda: False)["auroc"] * 2  # with class 1, 0 either way
     assert first == expected
+
+
+def test_calibration_is_of_a_softmax(monkeypatch):
+    given = toys.Echo(), toys.configure(8, metrics=("calibration",)), types.SimpleNamespace(mesh=0)
+    evaluators.whole_classification(*given)
+    monkeypatch.setattr(losses, "own_probabilities", lambda loss: abs)
+    with pytest.raises(ConfigError, match="loss.name=softmax has probabilities of its own; leave"):
+        evaluators.whole_classification(*given)
 
 
 @pytest.mark.slow

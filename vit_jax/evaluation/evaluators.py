@@ -327,7 +327,15 @@ def whole_classification(
 
     Logits are divided by `temperature`, or by one to `fit`. `ranks` (K,) orders the outputs, for
     metrics of ordered classes. `keep` gets the outputs.
+
+    Raises ConfigError for calibration of a loss whose probabilities are no softmax.
     """
+    asked = cfg.evaluation.metrics
+    if "calibration" in asked and losses.own_probabilities(cfg.loss) is not None:
+        raise config.ConfigError(
+            f"evaluation.metrics={config.show(asked)}: calibration needs a softmax, and "
+            f"loss.name={cfg.loss.name} has probabilities of its own; leave it out"
+        )
 
     def measure(found: Outputs) -> dict[str, float]:
         keep(found)

@@ -1,6 +1,6 @@
 """Losses per example, and their weights by class."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -130,10 +130,15 @@ def probabilities(logits: jax.typing.ArrayLike, loss: config.Loss) -> jax.Array:
     """
     if loss.name == "sigmoid":
         return jax.nn.sigmoid(logits)
-    own = None
-    if loss.name not in components.built_in("loss"):
-        own = getattr(components.make(loss, "loss.name"), "probabilities", None)
+    own = own_probabilities(loss)
     return jax.nn.softmax(logits) if own is None else own(logits)
+
+
+def own_probabilities(loss: config.Loss) -> Callable[[jax.typing.ArrayLike], jax.Array] | None:
+    """The method `probabilities(logits)` of a plug-in's loss, or None."""
+    if loss.name in components.built_in("loss"):
+        return None
+    return getattr(components.make(loss, "loss.name"), "probabilities", None)
 
 
 def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False) -> jax.Array:
