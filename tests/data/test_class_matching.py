@@ -47,7 +47,8 @@ def test_equal_names_need_no_word(head, classes, outputs, recwarn):
         (("class 0", "class 1"), ("01", "0"), [1, 0], "x: the head's outputs have no names; '01'"),
         (
             tuple(f"class {k}" for k in range(12)), SORTED, [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9],
-            "have no names; '0' of the data is taken for 'class 0' of the head, and 11 others",
+            "have no names; '0' of the data is taken for 'class 0' of the head, and 11 others "
+            "likewise; wrong if it was trained on folders in the order of texts: 0, 1, 10, 11, ...",
         ),
         (
             ("class 0", "class 1", "class 2"), ("ant", "bee", "cow"), [0, 1, 2],

@@ -202,6 +202,10 @@ def test_a_class_in_another_unicode_form(tmp_path):
         "ROOT/test.csv, line 2: class cafe\u0301 is not in the training split; cafe\u0301 is there "
         "in another Unicode form (NFC or NFD); write both in NFC"
     )
+    write(tmp_path, test="image,class\ne.png,DOG\n")
+    assert refusal(tmp_path, "test", multilabel=False).endswith(
+        "class DOG is not in the training split; 'DOG' is 'dog' there; spell it alike"
+    )
 
 
 def test_images_in_two_lists_are_said(tmp_path):

@@ -12,7 +12,7 @@ import image_folders
 import runs
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import sources
+from vit_jax.data import class_matching, sources
 from vit_jax.data.source import DataError, Record
 from vit_jax.utils.errors import AssumptionWarning
 
@@ -203,6 +203,9 @@ def test_one_class_and_classes_that_look_alike(tmp_path):
         "are one, spell it alike"
     )
     assert run(classes=("dog", "cat")).classes == ("dog", "cat")  # and no warning
+    assert class_matching.alike(("-1", "1")) == []
+    (line,) = class_matching.alike(("-1", "0", "1"))
+    assert line == "'-1' is taken for a class; if its images have none, leave them out"
 
 
 @pytest.mark.parametrize("label", [2, -1, 0.5, (0, 2)])

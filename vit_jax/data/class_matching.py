@@ -89,6 +89,10 @@ def find_outputs(
     ):
         lacking = "the head's outputs have no names; " if numbered else ""
         notes.append(lacking + _taken(near, head, classes))
+        by_text = sorted((classes[k], output) for k, output in near)
+        if numbered and by_text != sorted(by_text, key=lambda pair: pair[1]):
+            first = ", ".join(name for name, _ in by_text[:4])
+            notes[-1] += f"; wrong if it was trained on folders in the order of texts: {first}, ..."
     if None in outputs and (
         same := _pair(outputs, _imagenet_numbers(head), _imagenet_numbers(classes))
     ):
@@ -238,21 +242,31 @@ def names_in(head: Sequence[str], classes: Sequence[str], where: str) -> tuple[s
 
 
 def alike(classes: Sequence[str]) -> list[str]:
-    """A line for names of one dataset that people would take for one class; none for most."""
+    """Lines for names of a dataset that people would take for one class, or none; few have any."""
     by_key = collections.defaultdict[Hashable, list[str]](list)
     for name in classes:
         by_key[_folded(name)].append(name)
     same = [" and ".join(map(repr, names)) for names in by_key.values() if len(set(names)) > 1]
-    lines = [f"{_listed(same)} are taken for different classes; if they are one, spell it alike"]
-    return lines if same else []
+    lines = []
+    if same:
+        lines += [
+            f"{_listed(same)} are taken for different classes; if they are one, spell it alike"
+        ]
+    if "-1" in classes and len(classes) > 2:  # of two, it may be the other of 1
+        lines += ["'-1' is taken for a class; if its images have none, leave them out"]
+    return lines
 
 
 def other_form(names: Sequence[str], classes: Sequence[str]) -> str:
-    """The remedy where a name is a class in another Unicode form, which no message shows."""
+    """The remedy where a name is a class in another spelling: Unicode form, case, spaces."""
     forms = {unicodedata.normalize("NFC", name): name for name in classes}
     for name in names:
         if name not in forms.values() and unicodedata.normalize("NFC", name) in forms:
             return f"; {name} is there in another Unicode form (NFC or NFD); write both in NFC"
+    spelled = {_folded(name): name for name in classes}
+    for name in names:
+        if (other := spelled.get(_folded(name), name)) != name:
+            return f"; {name!r} is {other!r} there; spell it alike"
     return ""
 
 
