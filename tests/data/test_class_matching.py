@@ -91,6 +91,7 @@ def test_two_classes_of_one_word_are_told_apart_by_their_numbers():
             "the head has no output for 1 of the 3 classes of the data: it's; head: cat, dog; set "
             "data.classes=cat,dog to leave their images out",
         ),
+        (("tench, Tinca", "b"), ("tench, Tinca", "b", "c"), "; head: tench, Tinca, b; mend it"),
         (("Cat", "cAt", "emu"), ("cat", "emu"), "for 1 of the 2 classes of the data: cat"),
         (("cat", "dog"), ("cat", "Cat"), "no output for 1 of the 2 classes of the data: Cat;"),
         (("a", "a"), ("a",), "several outputs of the head are called a (0, 1); give each"),

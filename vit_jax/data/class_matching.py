@@ -142,6 +142,8 @@ def match(
         lacking = [classes[k] for k, output in enumerate(found.outputs) if output is None]
         kept = shlex.quote(",".join(classes[k] for k in known))
         least = f"set {keep}={kept} to leave their images out"
+        if any("," in classes[k] for k in known):  # which separates names there
+            keep = ""
         raise UnmatchedError(
             f"{where}: the head has no output for {len(lacking)} of the {len(classes)} {what[1]} "
             f"of the data: {_listed(lacking)}; head: {_listed(head)}; {least if keep else remedy}"
