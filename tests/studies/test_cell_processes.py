@@ -182,6 +182,12 @@ def test_a_cell_is_trained_in_its_directory_unless_that_holds_another_run(tmp_pa
         assert calls.pop() == (cfg, tmp_path / name, like)
 
 
+def test_a_worker_that_a_user_starts_says_what_it_is(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/code/research/label_neighbors.py", "--help"])
+    with pytest.raises(SystemExit, match=r"^label_neighbors.py: runs a cell of a study, which st"):
+        worker.serve()
+
+
 def test_a_cell_ends_once_its_standard_input_is_closed(monkeypatch):
     """Whatever else comes on it."""
     read = iter([b"a", b"b", b""])

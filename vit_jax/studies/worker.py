@@ -96,6 +96,8 @@ def _end_with_parent() -> None:
 
 def serve(measure: Measure | None = None) -> None:
     """Runs the cell described on standard input; ends when that is closed."""
+    if len(sys.argv) != 3:
+        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: runs a cell of a study, which starts it")
     workdir, directory = pathlib.Path(sys.argv[1]), sys.argv[2]
     backend.choose_platform()
     device.step_by_step()

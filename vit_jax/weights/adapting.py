@@ -116,7 +116,7 @@ def fit_params(
 
 def _other_sizes(source: config.Model, target: config.Model) -> str:
     """The size options in which the new model differs from the weights, as settings to paste."""
-    keys = list(SIZES)
+    keys: list[str] = [*SIZES]
     if "map" in (source.pooling, target.pooling):  # which has arrays of its own
         keys.append("pooling")
     if source.architecture != target.architecture:  # which reads options of its own
