@@ -1,5 +1,6 @@
 """Features in files: every image once, in order, the same for any batch size and devices."""
 
+import dataclasses
 import json
 import pathlib
 import tracemalloc
@@ -83,6 +84,38 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
         assert file["features"].dtype == np.float32
         want = expected(opened, pictures, "pre_logits")
         np.testing.assert_allclose(file["features"], want, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("layout", ["classes", "mixed", "flat"])
+def test_a_model_trained_without_labels_writes_those_of_the_data(layout, opened, tmp_path, caplog):
+    caplog.set_level("INFO")
+    names = ["test/cat/1.png", "test/dog/2.png", "test/dog/3.png"]
+    if layout != "classes":
+        names.append("test/4.png")
+    if layout == "flat":
+        names = names[-1:]
+    for name in names:
+        file = tmp_path / "images" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(cv2.imencode(".png", np.full((9, 9), 77, np.uint8))[1].tobytes())
+    splits = {"train_split": "test", "eval_split": "test"}
+    data = dataclasses.replace(
+        opened.config.data, source="folder", root=str(tmp_path / "images"), **splits
+    )
+    cfg = dataclasses.replace(opened.config, data=data, objective=config.MaskedPatches())
+    params = jax.jit(build.create_model(cfg).init)(jax.random.key(0))
+    masked = dataclasses.replace(opened, config=cfg, params=params, classes=())
+    found = tmp_path / "out.npz"
+    assert embedding.write_features(masked, found) == len(names)
+    with np.load(found) as file:
+        labels, classes = file["labels"].tolist(), file["classes"].tolist()
+    if layout == "classes":
+        assert (labels, classes) == ([0, 1, 1], ["cat", "dog"])
+    else:
+        assert (labels, classes) == ([-1] * len(names), [])
+    said = {"mixed": "test: 3 of 4 images have a class, so no", "flat": "no labels are written: "}
+    assert said.get(layout, "") in caplog.text
+    assert (layout == "classes") == ("labels are written" not in caplog.text)
 
 
 @pytest.mark.slow

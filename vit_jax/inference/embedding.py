@@ -204,9 +204,20 @@ def _source(
     data = opened.config.data
     if images is not None:
         return folders.Loose(pathlib.Path(images), opened.classes, key)
-    # Without labels, as in training, so that folders without classes can be embedded.
-    needed = opened.config.needs_labels
-    source = sources.open_source(data, data.eval_split, labels=needed, train=False)
+    source = sources.open_source(data, data.eval_split, labels=opened.config.needs_labels)
+    if not opened.config.needs_labels:  # as in training: folders need no classes, but may have some
+        try:
+            labeled = sources.open_source(data, data.eval_split)
+        except config.UserError as error:
+            logs.log.info("no labels are written: %s", error)
+        else:
+            if len(labeled) < len(source):
+                logs.log.warning(
+                    "data.eval_split=%s: %d of %d images have a class, so no labels are written",
+                    data.eval_split, len(labeled), len(source),
+                )  # fmt: skip
+            else:
+                source = labeled
     folder_check.log_left_out(data, source)
     return source
 
