@@ -25,7 +25,8 @@ def test_architectures_are_compared_only_in_models():
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Compare) and any(map(named, (node.left, *node.comparators)))
+        if isinstance(node, ast.Compare)
+        and {True, False} == set(map(named, (node.left, *node.comparators)))
     ]
     assert not offenders
 

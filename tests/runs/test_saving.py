@@ -107,7 +107,9 @@ def test_a_run_has_done_the_steps_of_its_newest_checkpoint(tmp_path):
 
 def test_the_lease_of_a_run_is_checked_by_its_session(tmp_path, monkeypatch):
     joined = []
-    monkeypatch.setattr(distributed, "initialize", lambda directory, **_: joined.append(directory))
+    monkeypatch.setattr(
+        distributed, "initialize", lambda directory, limits: joined.append(directory)
+    )
     for refusal in (None, "in use"):
         lease = lambda: None  # noqa: E731
         attempt = contextlib.nullcontext((refusal, lease))

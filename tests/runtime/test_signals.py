@@ -242,7 +242,8 @@ def test_a_signal_at_any_time_of_other_commands(number, code):
                 break
             assert process.returncode == code, (words, seconds, output)
             assert "Traceback" not in output
-            assert output.splitlines()[-1] == "vit_jax: interrupted"
+            # It may have come while the results were printed, in the middle of a line.
+            assert output.endswith("vit_jax: interrupted\n")
 
 
 def test_a_child_never_gets_the_signals_of_its_parent():

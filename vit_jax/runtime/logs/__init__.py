@@ -92,7 +92,10 @@ def assumptions_logged() -> Iterator[None]:
 
 def ignore_full_cache() -> None:
     """Silences jax about a full disk: a cache may be missing, and failed saves are reported."""
-    warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
+    text = "Error writing persistent compilation cache entry"
+    # A further filter would make Python forget which warnings were shown once.
+    if not any(pattern and pattern.pattern == text for _, pattern, *_ in warnings.filters):
+        warnings.filterwarnings("ignore", text)
 
 
 class _Line(logging.Formatter):
