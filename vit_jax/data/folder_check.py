@@ -90,7 +90,7 @@ def check_files(
 
 
 def left_out(sources: Iterable[Source]) -> str:
-    """What the folders and tables of sources hold besides their images; empty for nothing."""
+    """The files and rows of folders and tables that are not used, counted; empty if all are."""
     skipped = Skipped()
     folders = [files for files in map(_files, sources) if isinstance(files, Folder | Tars)]
     # Both sides of a holdout share one folder, and all splits of tars and tables.

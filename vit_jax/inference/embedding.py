@@ -205,7 +205,7 @@ def _source(
     if images is not None:
         return folders.Loose(pathlib.Path(images), opened.classes, key)
     source = sources.open_source(data, data.eval_split, labels=opened.config.needs_labels)
-    if not opened.config.needs_labels:  # as in training: folders need no classes, but may have some
+    if not source.classes:  # of folders, lists and TFDS, which need none here, but may have some
         try:
             labeled = sources.open_source(data, data.eval_split)
         except config.UserError as error:
