@@ -17,14 +17,18 @@ in a fifth of the steps. Test images are measured once, at the end of each run.
 
 There is one pre-training of each kind, so intervals are of images, order and new layers alone. Its
 weights are kept in float16 beside the records, and fine-tuning begins with those: a clone that has
-the records goes on where another was stopped. `run --most=1` ends after one cell. `--budget=tiny`
-takes few steps, which say nothing: with archives of 60 training images of each of ten classes it
-tries all of it within an hour.
+the records goes on where another was stopped. `run --most=1` ends after one cell.
+
+`--budget=small` takes a network of an eighth of the size, fewer steps and at most 5,000 labels:
+four hours of two slow cores instead of four days. `--budget=tiny` takes few steps, which say
+nothing: with archives of 60 training images of each of ten classes it tries all of it within an
+hour.
 """
 
 import argparse
 import csv
 import dataclasses
+import itertools
 import pathlib
 import statistics
 import sys
@@ -34,13 +38,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from research import imbalance
+from research.findings import planning
 from research.label_neighbors import read_list
 from vit_jax import config
 from vit_jax.inference import conversion
 from vit_jax.pages.charts import Chart, Series
 from vit_jax.runtime import locking, logs
+from vit_jax.studies import devices
 from vit_jax.studies.cells import Cell
-from vit_jax.studies.records import DONE, Record, Records
+from vit_jax.studies.records import DONE, Records
 from vit_jax.studies.study import Study
 from vit_jax.training import run_config
 from vit_jax.utils import intervals
@@ -55,15 +61,10 @@ SCRATCH, MAE, DINO, CONTROL = "random weights", "MAE", "DINO", "CIFAR-100, label
 ARMS = (SCRATCH, MAE, DINO, CONTROL)
 UNTRAINED = "untrained"
 
-NETWORK: dict[str, Any] = {  # that of cifar10/ViT-6_4
+OPTIONS: dict[str, Any] = {
     "model.patch_size": (4, 4),
-    "model.width": 192,
-    "model.depth": 6,
-    "model.mlp_dim": 768,
     "model.heads": 3,
     "model.pooling": "gap",
-}
-OPTIONS: dict[str, Any] = NETWORK | {
     "data.source": "csv",
     "data.image_size": (32, 32),
     "data.crop_area": (0.35, 1.0),
@@ -82,7 +83,6 @@ OPTIONS: dict[str, Any] = NETWORK | {
 PRETRAINING: dict[str, dict[str, Any]] = {
     MAE: {
         "objective.name": "mae",
-        "objective.decoder_width": 96,
         "objective.decoder_depth": 2,
         "objective.decoder_heads": 3,
         "data.crop_area": (0.2, 1.0),
@@ -103,27 +103,44 @@ TUNING: dict[str, Any] = {"train.label_smoothing": 0.1, "data.test_split": "test
 
 
 class Budget(NamedTuple):
-    """The lengths of trainings.
+    """The network and the lengths of trainings.
 
     Attributes:
+      width: of the network; that of MAE's decoder is half of it.
+      depth: of the network.
       pretraining: steps of each kind, and its rate.
       tuning: batch and steps by the number of labels.
       choosing: steps in which the rate for all labels is chosen.
     """
 
+    width: int
+    depth: int
     pretraining: Mapping[str, tuple[int, float]]
     tuning: Mapping[int, tuple[int, int]]
     choosing: int
 
 
 BUDGETS = {
-    # What 150 minutes of two quick cores allow: 100, 10 and 30 epochs.
+    # The network of cifar10/ViT-6_4 for what 150 minutes of two quick cores allow: 100, 10 and 30
+    # epochs.
     "full": Budget(
+        192,
+        6,
         {MAE: (19_500, 1e-3), DINO: (3900, 5e-4), CONTROL: (11_700, 1e-3)},
         {50: (50, 300), 500: (100, 1000), 5000: (128, 2000), ALL: (128, 8000)},
         1600,
     ),
+    # That of cifar10/ViT-3_4 for half an hour of two slow cores: 20, 4 and 6 epochs.
+    "small": Budget(
+        96,
+        3,
+        {MAE: (4000, 1e-3), DINO: (1500, 5e-4), CONTROL: (2400, 1e-3)},
+        {50: (50, 100), 500: (100, 300), 5000: (128, 500)},
+        0,
+    ),
     "tiny": Budget(
+        192,
+        6,
         {MAE: (4, 1e-3), DINO: (4, 5e-4), CONTROL: (4, 1e-3)},
         {50: (50, 4), ALL: (64, 4)},
         2,
@@ -192,10 +209,12 @@ class LabelStudy(Study):
         weights: pathlib.Path,
         budget: str = "full",
         most: int | None = None,
+        parallel: int = 1,
     ) -> None:
-        """Takes the folder of the weights kept, and how many cells to run at most."""
+        """Takes the folder of the weights kept, and how many cells to run at most and at once."""
         self.records, self.workdir, self.weights = records, workdir, weights
         self.budget, self.lengths, self._left = budget, BUDGETS[budget], most
+        self.parallel = parallel
         self._made: dict[tuple[Any, ...], Cell] = {}
 
     def origin(self, arm: str) -> Cell | None:
@@ -261,6 +280,14 @@ class LabelStudy(Study):
         labels: int | None = None,
         measurements: tuple[Mapping[str, Any], ...] = (),
     ) -> Cell:
+        width = self.lengths.width
+        options = options | {
+            "model.width": width,
+            "model.depth": self.lengths.depth,
+            "model.mlp_dim": 4 * width,
+        }
+        if arm == MAE and origin is None:
+            options["objective.decoder_width"] = width // 2
         own = {"data.root": str(self.workdir / data), "data.train_split": split}
         own["name"] = "label_efficiency"
         cfg = run_config.config_from_values(config.override({}, OPTIONS | own | options), {})
@@ -338,14 +365,11 @@ class LabelStudy(Study):
                 yield cell
 
     def ready(self) -> list[Cell]:
-        """The next cell: one at a time, as each may take an hour."""
-        if self._left is not None and self._left <= 0:
-            return []
-        # What no origin holds up comes first: with some labels, random weights say something.
-        for cell in sorted(self.wanted(), key=lambda one: one.facts["images"]):
-            if cell.origin is None or self._has_weights(cell):
-                return [cell]
-        return []
+        """The next cells, as many as run in parallel: the shortest of those with their weights."""
+        count = self.parallel if self._left is None else min(self.parallel, self._left)
+        cells = sorted(self.wanted(), key=lambda one: one.facts["images"])
+        runnable = (one for one in cells if one.origin is None or self._has_weights(one))
+        return list(itertools.islice(runnable, count))
 
     def _keep_weights(self, origin: Cell) -> None:
         """Keeps the weights of a recorded pre-training in float16, if its run is here."""
@@ -437,10 +461,11 @@ def chart(study: LabelStudy) -> Chart:
     )  # fmt: skip
 
 
-def neighbors(records: Sequence[Record]) -> Iterator[str]:
+def neighbors(study: LabelStudy) -> Iterator[str]:
     """Yields a row for each beginning: 20-NN of features, in %, by seed."""
+    known = [r for r in study.records if r["state"] == DONE and r["budget"] == study.budget]
     for arm in (UNTRAINED, *PRETRAINING):
-        done = [r["measures"] for r in records if r["state"] == DONE and r["arm"] == arm]
+        done = [r["measures"] for r in known if r["arm"] == arm]
         for kind, label in (("knn/20nn/top1", arm), ("pixels/20nn/top1", "pixels")):
             values = [one[kind] for one in done if kind in one]
             if values:
@@ -476,16 +501,18 @@ def main() -> None:
     parser.add_argument("--images", type=pathlib.Path, help="archive of CIFAR-10")
     parser.add_argument("--others", type=pathlib.Path, help="archive of CIFAR-100")
     parser.add_argument("--most", type=int, metavar="N", help="run N cells at most")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="run N cells at once")
     parser.add_argument("--budget", choices=tuple(BUDGETS), default="full")
     parser.add_argument("--figure", type=pathlib.Path, metavar="PNG", help="draw it")
     parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs", "labels"))
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS)
     args = parser.parse_args()
-    if args.most is not None and args.most < 1:
-        parser.error(f"--most={args.most}: must be at least 1")
+    for name in ("most", "parallel"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name}={getattr(args, name)}: must be at least 1")
     records, workdir = Records(args.records), args.workdir.absolute()
-    weights = args.records.with_suffix("").absolute()
-    study = LabelStudy(workdir, records, weights, args.budget, args.most)
+    weights = args.records.with_suffix("").absolute() / args.budget
+    study = LabelStudy(workdir, records, weights, args.budget, args.most, args.parallel)
     if args.command == "run":
         if args.images is None or args.others is None:
             parser.error("run: needs --images and --others")
@@ -493,11 +520,11 @@ def main() -> None:
         with locking.exclusive(workdir, "labels.lock"):
             prepare(args.images, workdir / "cifar10")
             prepare(args.others, workdir / "cifar100")
-            study.perform()
+            study.perform(planning.one_core_each(devices.shares(args.parallel)))
     if args.command == "plan":
         print("\n".join(plan(study)))
         return
-    for row in (*table(study), *neighbors(list(records))):
+    for row in (*table(study), *neighbors(study)):
         print(row)
     for labels in study.lengths.tuning:
         for arm in (MAE, DINO, CONTROL):

@@ -81,6 +81,22 @@ def test_fine_tuning_waits_for_its_weights_and_begins_with_those_kept(study, tmp
     assert converted == [(study.workdir / origin.directory, "float16")]
 
 
+@pytest.mark.parametrize(("parallel", "most", "count"), [(1, None, 1), (2, None, 2), (2, 1, 1)])
+def test_no_more_cells_run_than_processes_and_most(tmp_path, parallel, most, count):
+    records = Records(None)
+    study = label_efficiency.LabelStudy(
+        tmp_path, records, tmp_path / "weights", "tiny", most, parallel
+    )
+    assert len(study.ready()) == count
+
+
+def test_a_smaller_budget_has_a_smaller_network_with_half_its_width_in_the_decoder(tmp_path):
+    study = label_efficiency.LabelStudy(tmp_path, Records(None), tmp_path / "weights", "small")
+    cfg = study.origin(MAE).cfg
+    assert (cfg.model.width, cfg.model.depth, cfg.model.mlp_dim) == (96, 3, 384)
+    assert cfg.objective.decoder_width == 48
+
+
 def test_there_is_no_verdict_without_the_control_and_all_seeds(study):
     tops = {SCRATCH: 0.3, MAE: 0.4, CONTROL: 0.5}
     for arm in (SCRATCH, MAE):
