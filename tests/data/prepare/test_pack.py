@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import multiprocessing
 import os
 import pathlib
 import resource
@@ -80,8 +81,10 @@ def test_what_is_packed_is_read_back_by_the_training_source(photos, tmp_path):
 @pytest.mark.slow
 def test_bytes_do_not_depend_on_processes(photos, tmp_path):
     pack.pack(packing(photos, tmp_path / "one"))
+    before = set(multiprocessing.active_children())
     pack.pack(packing(photos, tmp_path / "two", workers=2))
     assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert set(multiprocessing.active_children()) == before  # its processes have ended
 
 
 def die(path, entries):
