@@ -134,6 +134,35 @@ def test_lamb_scales_each_layer_to_its_parameters_decay_included():
         np.testing.assert_allclose(update, expected, rtol=2e-6, err_msg=name)
 
 
+def test_lars_is_that_of_the_masked_autoencoder():
+    """Its code's, in float64: decay, then the trust ratio of what decays, then momentum."""
+    rng = np.random.default_rng(0)
+    shapes = {"encoder/mlp/kernel": (2, 3, 4), "head/kernel": (4, 5), "head/bias": (5,)}
+    shapes["zero/kernel"] = (2, 2)
+    params = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    params["zero/kernel"] *= 0
+    ours = {name: np.float32(leaf) for name, leaf in params.items()}
+    cfg = config.Lars(name="lars", weight_decay=0.1, trust_coefficient=0.01, momentum=0.8)
+    tx = optimizers.create_optimizer(cfg, clip_norm=None)
+    update, state = jax.jit(tx.update), tx.init(tree_utils.nest(ours))
+    trace = {name: np.zeros(shape) for name, shape in shapes.items()}
+    for _ in range(3):
+        grads = {name: np.float32(rng.normal(size=shape)) for name, shape in shapes.items()}
+        found, state = update(tree_utils.nest(grads), state, tree_utils.nest(ours))
+        ours = {name: ours[name] - 0.5 * leaf for name, leaf in tree_utils.flatten(found).items()}
+        for name, param in params.items():
+            change = np.float64(grads[name])
+            for layer in range(2) if name.startswith("encoder") else [...]:
+                if not name.endswith("bias"):
+                    change[layer] += 0.1 * param[layer]
+                    norm = np.linalg.norm(param[layer])
+                    change[layer] *= 0.01 * norm / np.linalg.norm(change[layer]) if norm else 1
+            trace[name] = 0.8 * trace[name] + change
+            params[name] = param - 0.5 * trace[name]
+    for name, param in params.items():
+        np.testing.assert_allclose(ours[name], param, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
 @pytest.mark.parametrize("name", optimizers.WHOLE)
 def test_each_layer_is_updated_as_an_array_of_its_own(name):
     """Stacks may have unlike numbers of layers."""

@@ -50,6 +50,7 @@ from vit_jax.config.training import Falling as Falling
 from vit_jax.config.training import Focal as Focal
 from vit_jax.config.training import Huber as Huber
 from vit_jax.config.training import Lamb as Lamb
+from vit_jax.config.training import Lars as Lars
 from vit_jax.config.training import LogitAdjusted as LogitAdjusted
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Loss as Loss

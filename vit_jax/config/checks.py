@@ -130,12 +130,12 @@ def check_options(cfg: config.Config) -> None:
             f"{without_effect[0]}: is a factor on optimizer.weight_decay=0; set that, or leave "
             "this out"
         )
-    if cfg.optimizer.name == "lamb" and (scheduled or decays or cfg.dino is not None):
+    if cfg.optimizer.name in ("lamb", "lars") and (scheduled or decays or cfg.dino is not None):
         key = "optimizer.weight_decay_end" if scheduled else next(iter(decays), None)
         key = key or f"objective.name={cfg.objective.name}"
         raise ConfigError(
-            f"optimizer.name=lamb: has weight decay in its trust ratio, but {key} decays "
-            "parameters apart from it; set adam"
+            f"optimizer.name={cfg.optimizer.name}: has weight decay in its trust ratio, but {key} "
+            "decays parameters apart from it; set adam"
         )
     if not cfg.needs_labels:
         _check_unlabeled(cfg)

@@ -25,8 +25,7 @@ from vit_jax.utils.errors import NO_ROOM, ConfigError, UserError
 # choose the learning rate themselves, or have updates that are not in proportion to it (fromage).
 OPTAX_OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adamax", "adan", "ademamix", "amsgrad",
-    "lars", "lion", "nadam", "novograd", "radam", "rmsprop", "sign_sgd",
-    "signum", "sm3", "yogi",
+    "lion", "nadam", "novograd", "radam", "rmsprop", "sign_sgd", "signum", "sm3", "yogi",
 )  # fmt: skip
 # Direction of descent in optax, where it is not called scale_by_NAME.
 _SCALES = {"adabelief": "belief", "adagrad": "rss", "rmsprop": "rms"}

@@ -505,14 +505,14 @@ class Lamb(Optimizer, components=("lamb",)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lars(Optimizer, components=("lars",)):
-    """LARS's arguments, copied from optax: listing a config must not import optax."""
+    """LARS's arguments, by optax's names: weight decay stands in its trust ratio."""
 
-    weight_decay_mask: bool = option(
-        True, "Whether optax's own weight decay, which is 0 here, applies."
-    )
+    weight_decay_mask: bool = option(True, "Without effect: see optimizer.decayed.")
     trust_coefficient: float = option(0.001, "Factor on the trust ratio.", above=0)
     eps: float = option(0.0, "Epsilon of the trust ratio.", at_least=0)
-    trust_ratio_mask: bool = option(True, "Whether updates are scaled by the trust ratio.")
+    trust_ratio_mask: bool = option(
+        True, "Whether updates of what decays (optimizer.decayed) are scaled by the trust ratio."
+    )
     momentum: float = option(0.9, "Momentum.", at_least=0, below=1)
     nesterov: bool = option(False, "Whether the momentum is Nesterov's.")
 

@@ -18,8 +18,8 @@ from vit_jax.utils.tree_utils import Tree
 # Kernels (D, H, d) have one input axis; in all others, every axis but the last is one.
 HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
 HEADS = re.compile("/(query|key|value)/")
-# Optimizers of optax that measure an array as a whole: its norm, or the size of its update.
-WHOLE = ("adafactor", "lars", "novograd")
+# Optimizers of optax that measure an array as a whole: its norm, the size of its update, its axes.
+WHOLE = ("adafactor", "novograd", "sm3")
 
 
 def create_optimizer(
@@ -45,16 +45,18 @@ def create_optimizer(
     def decayed(params: Tree) -> Tree:
         return tree_utils.map_named(lambda name, _: decays(optimizer, name), params)
 
-    # The clip before the moments, weight decay after them (AdamW); LAMB's ratio is of the whole
-    # update, so it comes last.
-    parts = [_waiting(_moments(optimizer), waits)]
+    # The clip before the moments, weight decay after them (AdamW), then LAMB's ratio, which is of
+    # the whole update. LARS's is of the gradient with weight decay; its momentum comes last.
+    parts = []
+    if optimizer.weight_decay and not decays_apart(optimizer) and not waits:
+        parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decayed))
+    if isinstance(optimizer, config.Lamb | config.Lars):
+        parts.append(_trust_ratio(optimizer))
+    first = len(parts) if optimizer.name == "lars" else 0
+    parts.insert(first, _waiting(_moments(optimizer), waits))
     if clip_norm is not None:
         clip = _clip_each if clip_by == "parameter" else optax.clip_by_global_norm
         parts.insert(0, clip(clip_norm))
-    if optimizer.weight_decay and not decays_apart(optimizer) and not waits:
-        parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decayed))
-    if optimizer.name == "lamb":
-        parts.append(_trust_ratio(optimizer))
     chain = optax.chain(*parts)
 
     def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
@@ -161,21 +163,32 @@ def lamb(*, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     return optax.scale_by_adam(b1, b2, eps)
 
 
+@components.register("optimizer", "lars")
+def lars(*, momentum: float, nesterov: bool, **_: Any) -> optax.GradientTransformation:
+    """The momentum of LARS (You et al. 2017); weight decay and its trust ratio precede it."""
+    return optax.trace(momentum, nesterov=nesterov)
+
+
 def _trust_ratio(optimizer: config.Optimizer) -> optax.GradientTransformation:
     """Scales the update of a decayed parameter to its norm, of stacked layers each by itself.
 
-    Others keep Adam's updates, as in timm's LAMB and deit3-jax's.
+    Others keep their updates, as in timm's LAMB, deit3-jax's, and the LARS of MAE's code.
     """
+    factor, eps, ratios = 1.0, 0.0, True
+    if isinstance(optimizer, config.Lars):
+        factor, eps = optimizer.trust_coefficient, optimizer.eps
+        ratios = optimizer.trust_ratio_mask
 
     def scaled(name: str, update: jax.Array, param: jax.Array) -> jax.Array:
-        if not decays(optimizer, name):
+        if not (ratios and decays(optimizer, name)):
             return update
         axes = tuple(range(1 if patterns.STACKED.fullmatch(name) else 0, param.ndim))
         lengths = (jnp.sqrt(jnp.sum(x * x, axes, keepdims=True)) for x in (param, update))
         wanted, found = lengths
         # A parameter of zeros, such as a new head, would be scaled by 0 for ever.
         usable = (wanted > 0) & (found > 0)
-        return update * jnp.where(usable, wanted / jnp.where(usable, found, 1.0), 1.0)
+        ratio = factor * wanted / (jnp.where(usable, found, 1.0) + eps)
+        return update * jnp.where(usable, ratio, 1.0)
 
     def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
         return tree_utils.map_named(scaled, updates, params), state
