@@ -35,7 +35,7 @@ def test_images_classes_and_confusions_of_a_split(tmp_path):
         "class,images,precision,recall,f1,auroc,average_precision",
         "cat,1,0.500000,1.000000,0.666667,1.000000,1.000000",
         "dog,2,1.000000,0.500000,0.666667,1.000000,1.000000",
-        "owl,0,0.000000,0.000000,0.000000,,",
+        "owl,0,,,,,",
     ]
     assert found["confusion.csv"] == ["truth,cat,dog,owl", "cat,1,0,0", "dog,1,1,0", "owl,0,0,0"]
 
@@ -50,7 +50,7 @@ def test_images_of_several_classes_have_all_of_them(tmp_path):
     ]
     assert found["classes.csv"][1:] == [
         "cat,1,1.000000,1.000000,1.000000,1.000000,1.000000",
-        "dog,1,0.000000,0.000000,0.000000,0.500000,0.500000",
+        "dog,1,,0.000000,0.000000,0.500000,0.500000",
         "owl,1,1.000000,1.000000,1.000000,1.000000,1.000000",
     ]
     assert "confusion.csv" not in found

@@ -96,7 +96,7 @@ def write_tables(
     Of numbers there is `images.csv` alone: the truth and the prediction of each, in their units. Of
     classes, `images.csv` has the truth, the prediction and their probabilities of every image;
     `classes.csv` images, precision, recall, F1, AUROC and average precision of every class, empty
-    for one of several that the data does not know;
+    where undefined, as recall without an image, and for one of several that the data does not know;
     `confusion.csv`, of images of one class, how many of each (rows) were taken for each (columns).
     """
     logits, labels, index = outputs
@@ -133,7 +133,9 @@ def write_tables(
     )
     ones = np.ones((1, len(logits)))
     counts = metrics.count(truth, best, len(classes), ones)
-    columns = [counts.precision, counts.recall, counts.f1]
+    occurs = (counts.predicted, counts.support, counts.predicted + counts.support)
+    values = (counts.precision, counts.recall, counts.f1)
+    columns = [np.where(n > 0, x, np.nan) for x, n in zip(values, occurs, strict=True)]
     scores = measures.probabilities(logits, loss)
     areas = [
         metrics.curve_areas(scores[:, k], truth[:, k] if several else truth == k, ones)
