@@ -90,7 +90,7 @@ class Trainer:
                 f"the training state takes {memory_text(state_bytes)}, but a {local[0].platform} "
                 f"has {memory_text(limit)}; set mesh.fsdp, or choose a smaller model"
             )
-        rows = len(self._rows) / self.cfg.train.batch_size  # of this host
+        rows = len(self._rows) / self.cfg.train.batch_size  # share of this host
         batch = rows * sum(
             math.prod(one.shape) * one.dtype.itemsize for one in self.batch_shapes.values()
         )
@@ -143,7 +143,7 @@ class Trainer:
 
     @functools.cached_property
     def flops_by_phase(self) -> list[tuple[int, float | None]]:
-        """The same until each step at which the size of the views changes, and the last step."""
+        """The last step of each phase, in which views keep their size, and its FLOPs per image."""
         return self.objective.flops_by_phase(self.trainable.passes())
 
     def flops_at(self, step: int) -> float | None:
@@ -151,7 +151,7 @@ class Trainer:
         return next(flops for end, flops in self.flops_by_phase if step <= end)
 
     def steps_left(self, step: int) -> float:
-        """The steps after `step`, in steps of as many FLOPs as that one."""
+        """The work left after `step`, counted in steps as costly as that one."""
         one, left = self.flops_at(step), 0.0
         for end, flops in self.flops_by_phase:
             if step < end:

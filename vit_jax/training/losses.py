@@ -152,7 +152,7 @@ def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False
     if several:
         best = jnp.argmax(logits, axis=-1)[:, None]
         right = jnp.take_along_axis(labels, best, axis=-1)[:, 0] > 0
-        # The largest of logits with a NaN is that, to argmax.
+        # argmax takes a NaN for the largest logit.
         return right & ~jnp.isnan(logits).any(axis=-1)
     return rank_of_label(logits, labels if labels.ndim == 1 else jnp.argmax(labels, axis=-1)) == 0
 
@@ -161,7 +161,8 @@ def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The rank of the true class among the logits, (B,) int32; 0 is correct.
 
     Ties go to the lower class index, as in argmax, so a constant output only counts as class 0. An
-    output with a NaN ranks behind any number of classes: among three, the last is in the top 5.
+    output with a NaN ranks behind every class: otherwise, with three classes, it would still be in
+    the top 5.
     """
     own = jnp.take_along_axis(logits, labels[:, None], axis=-1)
     earlier = jnp.arange(logits.shape[-1])[None, :] < labels[:, None]

@@ -25,7 +25,7 @@ from vit_jax.training.step import Metrics, Step
 from vit_jax.utils import tree_utils
 from vit_jax.utils.tree_utils import Tree
 
-# A bit that a particle has flipped is right the next time; a device that differs again is broken.
+# A bit flipped by a particle is right the next time; a device that differs again is broken.
 ATTEMPTS = 2
 
 

@@ -58,11 +58,11 @@ def begin_with(
     objective: Objective,
     optimizer: optax.GradientTransformation,
 ) -> State:
-    """Replaces parameters of a new state, also in their average, and all that derives from them.
+    """Replaces parameters of a new state, and everything derived from them, such as the average.
 
     `params` are numpy float32 arrays, nested by name, of some or all parameters; `trainable` is
     what trains. The states of objective and optimizer begin anew: they may hold parameters, such as
-    a teacher's, or those from which an update rule measures how far it has come.
+    a teacher's, or the initial ones, to which some update rules measure the distance.
     """
     given = tree_utils.flatten(params)
 

@@ -119,7 +119,7 @@ def colors(patches: jax.Array, side: int) -> jax.Array:
       side: parts along each side of a patch; 1 gives its mean color.
     """
     h, w, channels = patches.shape[2:]
-    # In whole numbers: a mean on the border of two colors must not be rounded to the other one.
+    # Integer arithmetic: rounding must not move a mean on the border of two colors to the other.
     down, right = (jnp.asarray(_shares(side, n), jnp.int32) for n in (h, w))
     sums = jnp.einsum("sh,tw,bphwc->bpstc", down, right, patches.astype(jnp.int32))
     bits = sums // (h * w * LEVELS)

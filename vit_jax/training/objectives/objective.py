@@ -207,7 +207,7 @@ class Objective:
         return None if len(known) < len(counts) else sum(known)
 
     def flops_by_phase(self, passes: float) -> list[tuple[int, float | None]]:
-        """The step at which each phase of `data.phases` and the run end, and the FLOPs until it."""
+        """The last step of each phase of `data.phases` and of the run, and its FLOPs per image."""
         first, *others = self.views
         if not first.phases:
             return [(self.durations.steps, self.flops(passes))]
