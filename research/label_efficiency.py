@@ -28,7 +28,6 @@ hour.
 import argparse
 import csv
 import dataclasses
-import itertools
 import pathlib
 import statistics
 import sys
@@ -209,12 +208,10 @@ class LabelStudy(Study):
         weights: pathlib.Path,
         budget: str = "full",
         most: int | None = None,
-        parallel: int = 1,
     ) -> None:
-        """Takes the folder of the weights kept, and how many cells to run at most and at once."""
+        """Takes the folder of the weights kept, and how many cells to run at most."""
         self.records, self.workdir, self.weights = records, workdir, weights
         self.budget, self.lengths, self._left = budget, BUDGETS[budget], most
-        self.parallel = parallel
         self._made: dict[tuple[Any, ...], Cell] = {}
 
     def origin(self, arm: str) -> Cell | None:
@@ -365,11 +362,9 @@ class LabelStudy(Study):
                 yield cell
 
     def ready(self) -> list[Cell]:
-        """The next cells, as many as run in parallel: the shortest of those with their weights."""
-        count = self.parallel if self._left is None else min(self.parallel, self._left)
+        """The cells whose weights are there, the shortest first."""
         cells = sorted(self.wanted(), key=lambda one: one.facts["images"])
-        runnable = (one for one in cells if one.origin is None or self._has_weights(one))
-        return list(itertools.islice(runnable, count))
+        return [c for c in cells if c.origin is None or self._has_weights(c)][: self._left]
 
     def _keep_weights(self, origin: Cell) -> None:
         """Keeps the weights of a recorded pre-training in float16, if its run is here."""
@@ -512,7 +507,7 @@ def main() -> None:
             parser.error(f"--{name}={getattr(args, name)}: must be at least 1")
     records, workdir = Records(args.records), args.workdir.absolute()
     weights = args.records.with_suffix("").absolute() / args.budget
-    study = LabelStudy(workdir, records, weights, args.budget, args.most, args.parallel)
+    study = LabelStudy(workdir, records, weights, args.budget, args.most)
     if args.command == "run":
         if args.images is None or args.others is None:
             parser.error("run: needs --images and --others")
