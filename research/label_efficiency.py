@@ -362,8 +362,13 @@ class LabelStudy(Study):
                 yield cell
 
     def ready(self) -> list[Cell]:
-        """The cells whose weights are there, the shortest first."""
-        cells = sorted(self.wanted(), key=lambda one: one.facts["images"])
+        """The cells whose weights are there: the longest pre-training first, as others wait."""
+
+        def turn(cell: Cell) -> int:
+            pretraining = cell.facts["arm"] in PRETRAINING and cell.origin is None
+            return -cell.facts["images"] if pretraining else cell.facts["images"]
+
+        cells = sorted(self.wanted(), key=turn)
         return [c for c in cells if c.origin is None or self._has_weights(c)][: self._left]
 
     def _keep_weights(self, origin: Cell) -> None:
