@@ -507,7 +507,6 @@ class Lamb(Optimizer, components=("lamb",)):
 class Lars(Optimizer, components=("lars",)):
     """LARS's arguments, by optax's names: weight decay stands in its trust ratio."""
 
-    weight_decay_mask: bool = option(True, "Without effect: see optimizer.decayed.")
     trust_coefficient: float = option(0.001, "Factor on the trust ratio.", above=0)
     eps: float = option(0.0, "Epsilon of the trust ratio.", at_least=0)
     trust_ratio_mask: bool = option(
