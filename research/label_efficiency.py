@@ -129,11 +129,11 @@ BUDGETS = {
         {50: (50, 300), 500: (100, 1000), 5000: (128, 2000), ALL: (128, 8000)},
         1600,
     ),
-    # That of cifar10/ViT-3_4 for half an hour of two slow cores: 20, 4 and 6 epochs.
+    # That of cifar10/ViT-3_4 for half an hour of two slow cores: 13, 4 and 6 epochs.
     "small": Budget(
         96,
         3,
-        {MAE: (4000, 1e-3), DINO: (1500, 5e-4), CONTROL: (2400, 1e-3)},
+        {MAE: (2500, 1e-3), DINO: (1500, 5e-4), CONTROL: (2400, 1e-3)},
         {50: (50, 100), 500: (100, 300), 5000: (128, 500)},
         0,
     ),
