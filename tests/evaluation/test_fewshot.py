@@ -63,6 +63,14 @@ def test_a_nan_is_never_right():
     assert fewshot.accuracy(linear, test) == 1 / 3
 
 
+def test_two_batches_at_most_are_queued(monkeypatch):
+    linear = fewshot.Linear(np.zeros(2), np.ones(2), np.eye(2), np.zeros(2))
+    test, waited = placed(np.zeros((24, 2), np.float32), np.zeros(24), rows=8), []
+    monkeypatch.setattr(jax, "block_until_ready", lambda outputs: waited.append(len(outputs)))
+    fewshot.accuracy(linear, test)
+    assert waited == [0, 1, 1]
+
+
 @pytest.mark.parametrize(("number", "width"), [(50, 7), (9, 20), (3, 4)])
 def test_the_solution_is_that_of_the_equations(number, width, monkeypatch):
     """By products of features, in the dual form for targets, and for features as there are more."""

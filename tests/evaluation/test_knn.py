@@ -3,6 +3,7 @@
 import functools
 import weakref
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -63,6 +64,17 @@ def test_votes_are_dinos(data):
     assert list(ours) == list(expected)
     assert len({value for key, value in ours.items() if key.endswith("top1")}) > 1
     assert measure(jnp.float32(0), stop=lambda: True) is None
+
+
+def test_two_batches_at_most_are_queued(data, monkeypatch):
+    """Processes of several CPU devices that queued all of them waited for each other forever."""
+    (x, y), (test_x, test_y) = data
+    waited = []
+    monkeypatch.setattr(jax, "block_until_ready", lambda outputs: waited.append(len(outputs)))
+    measure = evaluator((1,), passed(x, y), passed(test_x, test_y))
+    measure(jnp.float32(0), stop=lambda: False)
+    # Batches of both splits, and those of the test split among their neighbors.
+    assert waited == [0, 1, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1]
 
 
 def test_few_training_images_all_vote(data, caplog):

@@ -26,6 +26,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config
+from vit_jax.evaluation import runner
 from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.runtime import logs
 from vit_jax.training import losses
@@ -172,10 +173,10 @@ def accuracy(linear: Linear, test: Features) -> float:
     place = NamedSharding(test.mesh, P())
     replicated = [jax.device_put(part.astype(np.float32), place) for part in linear]
     with jax.set_mesh(test.mesh):
-        sums = [
-            count_hits(*replicated, values, labels)
-            for values, labels in zip(test.values, test.labels, strict=True)
-        ]
+        sums: list[jax.Array] = []
+        for values, labels in zip(test.values, test.labels, strict=True):
+            sums.append(count_hits(*replicated, values, labels))
+            runner.wait_for_last(sums)
     hits, count = np.array(jax.device_get(sums), np.int64).sum(axis=0)
     return float(hits / count)
 

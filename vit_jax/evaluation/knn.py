@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from vit_jax.data import split_roles
-from vit_jax.evaluation import features
+from vit_jax.evaluation import features, runner
 from vit_jax.evaluation.features import PADDING, Features, Pair
 from vit_jax.runtime import logs
 from vit_jax.training import losses, sharding
@@ -47,6 +47,7 @@ def measure(
     with jax.set_mesh(test.mesh):
         for values, labels in zip(test.values, test.labels, strict=True):
             sums.append(_hits(numbers, pair.classes, train.values, train.labels, values, labels))
+            runner.wait_for_last(sums)
             if stop():
                 return None
     hits = np.array(jax.device_get(sums), np.int64).sum(axis=0)  # (numbers + 1, 2)

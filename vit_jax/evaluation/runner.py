@@ -1,6 +1,6 @@
 """One pass over a split: applies a function to every batch on the devices."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import jax
@@ -31,6 +31,15 @@ class Evaluator(Protocol):
 def needed(batch: Batch) -> Inputs:
     """The parts of a batch that go to the devices: `image`, `grids` if any, `label` and `mask`."""
     return {key: batch[key] for key in ("image", "grids", "label", "mask") if key in batch}
+
+
+def wait_for_last(outputs: Sequence[object]) -> None:
+    """Waits for all but the newest of a pass's outputs, so that the device always has the next.
+
+    A process of several CPU devices that queues some thirty programs with collectives waits for
+    another process forever.
+    """
+    jax.block_until_ready(outputs[-2:-1])
 
 
 class SplitRunner:
@@ -72,8 +81,7 @@ class SplitRunner:
                 for batch in batches:
                     placed = sharding.put_batch(inputs(batch), self.mesh, self._rows, self._local)
                     found.append(function(placed))
-                    # One batch behind, so that the device has the next one before we wait.
-                    jax.block_until_ready(found[-2:-1])
+                    wait_for_last(found)
                     if stop():
                         return None
         except prefetch.StoppedError:
