@@ -44,6 +44,8 @@ def test_equal_names_need_no_word(head, classes, outputs, recwarn):
         ),
         (("caf\u00e9", "b"), ("b", "cafe\u0301"), [1, 0], "taken for 'caf\u00e9' of the head"),
         (("stra\u00dfe", "b"), ("STRASSE",), [0], "'STRASSE' of the data is taken for"),
+        (("a/b", "c"), ("c", "a_b"), [1, 0], "'a_b' of the data is taken for 'a/b' of the head"),
+        (("1", "2", "x"), ("2.0", "1.0"), [1, 0], "'2.0' of the data is taken for '2' of the head"),
         (("class 0", "class 1"), ("01", "0"), [1, 0], "x: the head's outputs have no names; '01'"),
         (
             tuple(f"class {k}" for k in range(12)), SORTED, [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9],

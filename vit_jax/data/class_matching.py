@@ -5,8 +5,8 @@ program and as numbers by another, and fine-tuning begins with the classes of so
 every label is translated through its class's name. In order of trust:
 
 1. the same name;
-2. the same but for case, spaces, underscores, hyphens and Unicode form, or a placeholder's number
-   (`class 3`, `LABEL_3` and `003`);
+2. the same but for case, spaces, underscores, hyphens, slashes (no folder has one in its name) and
+   Unicode form, or a placeholder's number (`class 3`, `LABEL_3`, `003`, and pandas' `3.0`);
 3. two names of one ImageNet class: its WordNet id, or words (`n01440764`, `tench, Tinca tinca`);
 4. where the head has no names: ImageNet's if it has 1,000 outputs and the data's classes are some
    of ImageNet; else those of the data, if there are as many: number k for output k, other names in
@@ -362,13 +362,13 @@ def _folded(name: str) -> Hashable:
     number = _number(name)
     if number is not None:
         return number
-    return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
+    return re.sub(r"[\s_/-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 
 def _number(name: str) -> int | None:
-    """The number of a class that is called by it: `3`, `003`, `class 3` or `LABEL_3`."""
+    """The number of a class that is called by it: `3`, `003`, `3.0`, `class 3` or `LABEL_3`."""
     found = re.fullmatch(
-        r"\s*(?:(?:class|label)[ _-]?)?(\d{1,9})\s*", name, re.ASCII | re.IGNORECASE
+        r"\s*(?:(?:class|label)[ _-]?)?(\d{1,9})(?:\.0+)?\s*", name, re.ASCII | re.IGNORECASE
     )
     return None if found is None else int(found[1])
 
