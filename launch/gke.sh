@@ -113,13 +113,26 @@ text() { # text WORDS...: as YAML strings, with commas between them
   echo "${all[*]}"
 }
 
+elsewhere() { # elsewhere WORD: what a path of this machine needs there
+  hush "gke.sh: $1: lies on this machine; a pod finds it only where the image has it in its working directory" >&2
+}
+
 job() {
-  local codes picture command chosen=''
+  local codes picture command word path chosen=''
   ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "job: which config? see vit_jax list"
   [[ ${RUN[1]:---} == --* ]] || fail 2 "${RUN[1]}: one config is enough"
   [[ $workdir == gs://?*/?* || $workdir == /?* ]] || fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or a mounted /DIR"
   [[ $workdir == gs://* ]] ||
     echo "gke.sh: --workdir=$workdir: add a volume that is mounted there; without one a restart begins at step 0" >&2
+  for word in "${RUN[@]}"; do
+    case $word in
+      *.py | *.py:*) [ ! -e "${word%:*}" ] || elsewhere "$word" ;;
+      --config.data.root=* | --config.init_from=* | --config.objective.teacher=*)
+        path=${word#*=}
+        [[ $path == /* || ! -e ${path/#'~'/"${HOME:-}"} ]] || elsewhere "$word"
+        ;;
+    esac
+  done
   picture=$(text "$image")
   command=$(text vit_jax train "${RUN[@]}" "--workdir=$workdir")
   codes=$(sed -nE 's/^exit +permanent +//p' "$ANSWERS")

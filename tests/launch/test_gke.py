@@ -118,6 +118,19 @@ def test_a_manifest_of_another_disk_says_that_nothing_is_mounted():
     assert "gke-spot" not in done.stdout  # 0 turns it off
 
 
+@pytest.mark.parametrize("given", ["own.py", "own.py:small", "--config.data.root=photos"])
+def test_a_manifest_with_a_path_of_this_machine_says_so(tmp_path, given):
+    for name in ("own.py", "photos"):
+        (tmp_path / name).mkdir()
+    words = [*JOB[:-1], *(["digits"] if given.startswith("--") else []), given, "--slice=v5e:4x4"]
+    bash = shutil.which("bash")
+    done = subprocess.run(
+        [bash, worlds.ROOT / "launch/gke.sh", *words],
+        capture_output=True, text=True, check=True, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.stderr.startswith(f"gke.sh: {given}: lies on this machine; a pod finds it only")
+
+
 def test_a_pool_of_several_hosts_of_ironwood_has_a_policy():
     words = ["pool", "--name=n", "--cluster=c", "--project=p", "--zone=us-central1-c", "--dry-run"]
     where = "--project=p --quiet"
