@@ -14,7 +14,7 @@ import statistics
 import scipy.stats
 
 import runs
-from research import corruption, fleet, home_repetitions
+from research import corruption, fleet, home_repetitions, label_efficiency
 from research import faults as fault_campaign
 from research import imbalance as imbalance_study
 from research import mixed_aspect as aspect_study
@@ -22,6 +22,7 @@ from research import parity as weights_parity
 from vit_jax import config, models, preflight
 from vit_jax.config import catalog
 from vit_jax.preflight import batch, formatting, program, topologies
+from vit_jax.studies.records import Records
 from vit_jax.weights import zoo
 
 IMAGENET = 1_281_167  # images for training
@@ -408,6 +409,13 @@ def imbalance():
     yield from imbalance_study.table(lines("imbalance"))
 
 
+def label_neighbors():
+    """Rows of unlabeled.md: nearest neighbors by the features of the study of labels."""
+    records = Records(FOLDER / "label_efficiency.jsonl")
+    study = label_efficiency.LabelStudy(FOLDER, records, FOLDER / "label_efficiency", "small")
+    yield from label_efficiency.neighbors(study)
+
+
 def mixed_aspect():
     """Test top-1 of both arms, and the difference, on photos of mixed aspect."""
     *arms, ahead = aspect_study.table(lines("mixed_aspect"))
@@ -522,7 +530,7 @@ QUOTED = {
     "docs/preflight.md": (table3, public_runs, unlabeled_programs),
     "docs/records/README.md": (records, peaks, starts),
     "docs/reliability.md": (reliability,),
-    "docs/unlabeled.md": (findings,),
+    "docs/unlabeled.md": (findings, label_neighbors),
     "docs/gpu.md": (gpu,),
     "docs/how_it_works.md": (speed,),
     "docs/data.md": (speed, listing, mixed_aspect),
