@@ -62,6 +62,42 @@ def test_tars_of_a_folder_are_that_folder(both, split):
     assert found.name(0) == f"{tars}/{pathlib.Path(expected.name(0)).relative_to(folder)}"
 
 
+def test_without_labels_all_images_of_a_split_count(both, tmp_path):
+    """As of a folder; of tars of images alone, their names say the split, as those of tables do."""
+    folder, tars = both
+    for split in ("train", "val", "test[:50%]"):
+        expected = open_source(options(folder, "folder"), split, labels=False)
+        found = open_source(options(tars), split, labels=False)
+        assert found.classes == ()
+        assert records(found) == records(expected)
+    for name in ("train-0", "train-1", "val-0"):
+        members = [(f"{k}.jpg", f"{name} {k}".encode()) for k in range(3)]
+        pack(
+            tmp_path / "bare" / f"{name}.tar", [*members, ("0.cls", b"cat")][: 4 - (name[-1] > "0")]
+        )
+    given = options(tmp_path / "bare", eval_split="auto", test_split="auto")
+    assert split_roles.resolved(given, labels=False).eval_split == "val"
+    assert len(open_source(given, "train", labels=False)) == 6
+    assert len(open_source(given, "val", labels=False)) == 3
+    tables = {"image": [b"\xff\xd8\xff %d" % k for k in range(4)] + [None]}
+    (tmp_path / "p").mkdir()
+    for split in ("train", "test"):
+        pyarrow.parquet.write_table(pa.table(tables), tmp_path / f"p/{split}-0.parquet")
+    given = options(tmp_path / "p", "parquet", eval_split="auto", test_split="auto")
+    assert split_roles.resolved(given, labels=False).eval_split == "test"
+    found = open_source(given, "train", labels=False)
+    assert [image for image, _ in records(found)] == tables["image"][:4]
+    assert folder_check.check_files(given, found, None, None) == (
+        f"data.root={tmp_path / 'p'}: train 4 images without labels; not used: 2 rows without an "
+        "image"
+    )
+    (tmp_path / "out.csv").write_text("path\ntrain/train-0-00000001\n")
+    given = options(tmp_path / "p", "parquet", exclude=str(tmp_path / "out.csv"))
+    assert len(open_source(given, "train", labels=False)) == 3
+    with pytest.raises(DataError, match="no column of labels; .*set objective.name=mae or dino"):
+        open_source(given, "train")
+
+
 def test_a_tar_without_splits_holds_out_what_a_folder_does(both, tmp_path):
     folder, _ = both
     inside = folder / "train"

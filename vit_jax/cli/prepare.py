@@ -59,6 +59,9 @@ def add_arguments(parser: arguments.Parser) -> None:
     parser.add("--partial", "pack a dataset of known size even if images are missing")
     parser.add("--label COLUMN", "column of labels of your Parquet files (default: the only one)")
     parser.add(
+        "--no-labels", "pack all images of --from without labels: folder names are not classes"
+    )
+    parser.add(
         "--holdout FRACTION",
         "fraction of each class of your images to hold out as a validation split, if there is "
         "none (default: 0.1; 0: none)",
@@ -101,6 +104,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         sources=tuple(args.sources),
         verify=args.verify,
         label=args.label,
+        labels=not args.no_labels,
         holdout=args.holdout,
         max_side=args.max_side,
         against=tuple(name for names in args.dedup_against for name in names.split(",")),

@@ -44,10 +44,11 @@ class Skipped:
 
     Attributes:
       ends: number of unsupported files by lower-case suffix.
-      loose: number of images outside of class folders.
+      loose: number of images outside of class folders, or of those of splits without labels.
       first_loose: path of one of these.
       hidden: number of files and folders whose name begins with a dot.
       rows: number of rows of tables without a label or an image.
+      labeled: whether images and rows need labels.
     """
 
     ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -55,6 +56,7 @@ class Skipped:
     first_loose: str = ""
     hidden: int = 0
     rows: int = 0
+    labeled: bool = True
 
     def note(self, name: str) -> None:
         """Counts an unsupported file."""
@@ -72,6 +74,7 @@ class Skipped:
         self.first_loose = self.first_loose or other.first_loose
         self.hidden += other.hidden
         self.rows += other.rows
+        self.labeled = other.labeled
 
     def describe(self) -> str:
         """`3 .tif (a format that is not read; save as .png), 1 hidden`; empty for none."""
@@ -81,14 +84,16 @@ class Skipped:
         if images:
             parts.append(f"{_listed(images)} (a format that is not read; save as .png)")
         if self.loose:
-            parts.append(f"{_images(self.loose)} in no class folder ({shown(self.first_loose)})")
+            folder = "class folder" if self.labeled else "folder of a split"
+            parts.append(f"{_images(self.loose)} in no {folder} ({shown(self.first_loose)})")
         if others:
             parts.append(f"{_listed(others)} (no image)")
         if self.hidden:
             parts.append(f"{self.hidden:,} hidden")
         if self.rows:
             rows = f"{self.rows:,} row{'s' * (self.rows > 1)}"
-            parts.append(f"{rows} without an image or a label (null, empty or -1)")
+            what = "an image or a label (null, empty or -1)" if self.labeled else "an image"
+            parts.append(f"{rows} without {what}")
         return ", ".join(parts)
 
     def no_images(self, folder: str) -> str:

@@ -42,7 +42,7 @@ def open_source(
     """The source that `data.source` names, cut to `split`.
 
     Without `labels`, which an objective may not need, images need no class: a folder may hold them
-    directly, a list their paths alone, and `classes` is empty. What digits, synthetic data and
+    directly, a list or a table no labels, and `classes` is empty. What digits, synthetic data and
     plug-ins know stays.
 
     `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
@@ -55,7 +55,7 @@ def open_source(
     if head is not None:
         num_classes = None if data.source != "synthetic" else len(head)
 
-    excluded = read_excluded(data)
+    excluded = read_excluded(data, labels=labels)
 
     def open_(split: str) -> Source:
         if data.source == "digits":
@@ -67,9 +67,9 @@ def open_source(
         if data.source == "csv":
             return CsvImages(data, split, key, labels=labels, exclude=excluded)
         if data.source in ("tar", "arrow"):
-            return Tars(data, split, key, excluded)
+            return Tars(data, split, key, labels=labels, exclude=excluded)
         if data.source == "parquet":
-            return Tables(data, split, key, excluded)
+            return Tables(data, split, key, labels=labels, exclude=excluded)
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
             check_plugged_in(made, data, labels=labels)
@@ -134,7 +134,7 @@ def open_splits(cfg: config.Config) -> RunSplits:
     Images in files are checked, by their first bytes; none is decoded.
     """
     data, final = cfg.data, split_roles.final(cfg.data)
-    split_roles.check_test_split(data)
+    split_roles.check_test_split(data, labels=cfg.needs_labels)
     evaluation = open_split(cfg, data.eval_split)
     classes = tuple(evaluation.classes)
     cfg = config.with_classes(cfg, len(classes))
@@ -201,7 +201,7 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     return Tfds(data, split, task.name)
 
 
-def read_excluded(data: config.Data) -> dict[str, tuple[str, ...]]:
+def read_excluded(data: config.Data, *, labels: bool = True) -> dict[str, tuple[str, ...]]:
     """The paths below root of `data.exclude`: the first column of a CSV file with a header.
 
     An image of several lists may be left out of some alone: each path has the names of these
@@ -223,7 +223,7 @@ def read_excluded(data: config.Data) -> dict[str, tuple[str, ...]]:
                 f"{config.suggest(split, lists)}"
             )
     if data.source in config.PACKED:
-        missing = sorted(paths.keys() - set(list_paths(data)))
+        missing = sorted(paths.keys() - set(list_paths(data, labels=labels)))
     else:
         missing = sorted(path for path in paths if not os.path.lexists(root / path))
     if missing and len(missing) == len(paths):

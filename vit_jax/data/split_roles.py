@@ -125,12 +125,15 @@ def notes(cfg: config.Config, evaluations: int) -> list[str]:
     return lines
 
 
-def check_test_split(data: config.Data) -> None:
-    """Raises ConfigError if the test split is also used for training or selection."""
+def check_test_split(data: config.Data, *, labels: bool = True) -> None:
+    """Raises ConfigError if the test split is also used for training or selection.
+
+    Images are found by their `labels`, or without.
+    """
     if data.test_split is None:
         return
     # Lists, tars and tables take a validation split for `test` where there is none of that name.
-    there = () if data.source in ("folder", "tfds") else _there(data)
+    there = () if data.source in ("folder", "tfds") else _there(data, labels=labels)
 
     def found(split: str) -> str:
         name = split.partition("[")[0]
@@ -144,17 +147,19 @@ def check_test_split(data: config.Data) -> None:
             )
 
 
-def resolved(data: config.Data) -> config.Data:
+def resolved(data: config.Data, *, labels: bool = True) -> config.Data:
     """The data options with `auto` splits resolved to existing ones.
 
     If a folder or a TFDS dataset has a validation split, that is evaluated and `test` is the test
     split; otherwise `test` is evaluated. With `data.holdout` the held-out images are called
-    `validation`. Raises nothing: the source reports missing data.
+    `validation`. Images are found by their `labels`, or without. Raises nothing: the source reports
+    missing data.
     """
     if AUTO not in (data.eval_split, data.test_split):
         return data
     # Folders may be called `Valid`; of `val` and `Val` the one that is named as here.
-    there = {name.lower(): name for name in _there(data)} | {name: name for name in _there(data)}
+    found = _there(data, labels=labels)
+    there = {name.lower(): name for name in found} | {name: name for name in found}
     eval_split = data.eval_split
     if eval_split == AUTO:
         names = (*VALIDATION_NAMES, *TEST_NAMES)
@@ -169,7 +174,7 @@ def resolved(data: config.Data) -> config.Data:
     return dataclasses.replace(data, eval_split=eval_split, test_split=test)
 
 
-def _there(data: config.Data) -> tuple[str, ...]:
+def _there(data: config.Data, *, labels: bool) -> tuple[str, ...]:
     """The names of the existing splits that `auto` chooses from."""
     if data.source == "digits":
         return ("test",)
@@ -183,7 +188,7 @@ def _there(data: config.Data) -> tuple[str, ...]:
         if data.source in config.PACKED:
             from vit_jax.data import tar_source
 
-            return tar_source.list_splits(data)
+            return tar_source.list_splits(data, labels=labels)
         if data.source == "csv":
             from vit_jax.data import csv_source, folders
 

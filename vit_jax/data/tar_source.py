@@ -28,7 +28,8 @@ class Tars:
     A tar is a webdataset's shard, or holds class folders; the images of Arrow files are their rows.
     Paths, classes and splits are those that `vit_jax prepare --from=ROOT` makes of them. The order
     is that of `folders.Folder`, so tars of an image folder are trained on as the folder itself, and
-    images of `exclude`, paths below root, are left out last as there.
+    images of `exclude`, paths below root, are left out last as there. Without `labels` there are
+    no classes: all images of a split count, at any depth.
 
     Attributes:
       labels: the labels of all examples (N,), int32.
@@ -37,11 +38,17 @@ class Tars:
     """
 
     def __init__(
-        self, data: config.Data, split: str, key: str, exclude: Collection[str] = ()
+        self,
+        data: config.Data,
+        split: str,
+        key: str,
+        *,
+        labels: bool = True,
+        exclude: Collection[str] = (),
     ) -> None:
         """Raises DataError for tars that cannot be read, and ConfigError for a wrong slice."""
         root, requested = folders.local_root(data), Split.parse(split, key)
-        listing, found = _arranged(data)
+        listing, found = _arranged(data, labels=labels)
         if data.holdout and len(found.order) > 1 and not found.held_out:
             there = ", ".join(found.order)
             raise DataError(
@@ -50,7 +57,7 @@ class Tars:
         if (there := splits.find_folder(requested.name, found.order)) is None:
             listed = ", ".join(map(folders.shown, found.order))
             alone = "; to hold out a tenth of it, set data.holdout=0.1" * (len(found.order) == 1)
-            rows = f"{listing.empty_rows:,} rows have no image or no label; "
+            rows = f"{listing.empty_rows:,} rows have no image{' or no label' * labels}; "
             raise DataError(
                 f"{key}={split}: no such split in data.root={root}; "
                 f"{rows * bool(listing.empty_rows)}splits there: {listed}{alone}"
@@ -66,7 +73,7 @@ class Tars:
         self.classes = found.classes
         self.labels = found.labels[chosen[order]]
         self._files, self._containers = listing.rows[chosen[order]], listing.containers
-        self.top, self.skipped = root, Skipped(rows=listing.empty_rows)
+        self.top, self.skipped = root, Skipped(rows=listing.empty_rows, labeled=labels)
         for path in found.ignored[: len(found.ignored) - found.repeated]:
             self.skipped.note_loose(path)
         self._root, self._paths = root, folders.FileNames(root, [paths[at] for at in order])
@@ -125,38 +132,50 @@ class Tables(Tars):
     """
 
     def __init__(
-        self, data: config.Data, split: str, key: str, exclude: Collection[str] = ()
+        self,
+        data: config.Data,
+        split: str,
+        key: str,
+        *,
+        labels: bool = True,
+        exclude: Collection[str] = (),
     ) -> None:
-        super().__init__(data, split, key, exclude)
-        self._pages = parquet_pages.Reader(data.labels)
+        super().__init__(data, split, key, labels=labels, exclude=exclude)
+        self._pages = parquet_pages.Reader(_label(data, labels=labels))
 
     def _bytes(self, index: int, most: int | None = None) -> bytes:
         return self._pages(self._entry(index))
 
 
-def list_splits(data: config.Data) -> tuple[str, ...]:
+def list_splits(data: config.Data, *, labels: bool) -> tuple[str, ...]:
     """The names of the splits; raises DataError."""
     if not data.root:
         return ()
-    return tuple(_arranged(data)[1].order)
+    return tuple(_arranged(data, labels=labels)[1].order)
 
 
-def list_paths(data: config.Data) -> Iterator[str]:
+def list_paths(data: config.Data, *, labels: bool) -> Iterator[str]:
     """The paths below root of the images of all splits; raises DataError."""
-    listing, _ = _arranged(data)
+    listing, _ = _arranged(data, labels=labels)
     return map(listing.path, range(len(listing)))
 
 
-def _arranged(data: config.Data) -> tuple[image_listing.Listing, assignment.Assignment]:
+def _arranged(
+    data: config.Data, *, labels: bool
+) -> tuple[image_listing.Listing, assignment.Assignment]:
     """The images of all splits; raises DataError."""
-    return _arranged_once(
-        folders.local_root(data), data.holdout, data.cache, data.source, data.labels
-    )
+    label = _label(data, labels=labels)
+    return _arranged_once(folders.local_root(data), data.holdout, data.cache, data.source, label)
+
+
+def _label(data: config.Data, *, labels: bool) -> str | None:
+    """The column of labels, as `parquet.find_columns` takes it."""
+    return (data.labels or None) if labels else parquet.UNLABELED
 
 
 @functools.cache  # a process reads what it found at its start
 def _arranged_once(
-    root: Path, holdout: float, cache: str | None, kind: str, labels: str | None
+    root: Path, holdout: float, cache: str | None, kind: str, label: str | None
 ) -> tuple[image_listing.Listing, assignment.Assignment]:
     """Their listing is kept in the folder `cache`, one for each root, until a file changes."""
     named = f"data.root={root}"
@@ -177,7 +196,7 @@ def _arranged_once(
         files = tables[kind]
         if not files:
             raise DataError(f"{named}: has no file that ends in .{kind}")
-    facts = [f"{FORMAT} {kind} {labels}"]
+    facts = [f"{FORMAT} {kind} {label}"]
     with storage.errors_as(DataError, named):
         for path in files:
             status = path.stat()
@@ -188,15 +207,17 @@ def _arranged_once(
     if (listing := image_listing.Listing.load(kept, version)) is None:
         if kind in parquet.KINDS:
             list_images = image_listing.scan_arrow if kind == "arrow" else parquet_pages.list_images
-            listing = list_images([one.absolute() for one in files], labels, named)
+            listing = list_images([one.absolute() for one in files], label, named)
         else:
-            listing = image_listing.scan([root.absolute()], key="data.root")
+            unlabeled = label if label == parquet.UNLABELED else None
+            listing = image_listing.scan([root.absolute()], label=unlabeled, key="data.root")
         try:
             listing.save(kept, version)
             log.info("%s: listed %s images; kept in %s", named, f"{len(listing):,}", kept)
         except OSError as error:
             log.warning("%s: is listed in every run: %s: %s", named, kept, error.strerror)
-    return listing, assignment.arrange(listing, "train", named, holdout)
+    labeled = label != parquet.UNLABELED
+    return listing, assignment.arrange(listing, "train", named, holdout, labeled=labeled)
 
 
 def _digest(text: str) -> str:

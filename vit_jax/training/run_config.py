@@ -130,7 +130,8 @@ def complete(cfg: config.Config) -> config.Config:
     """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     check_config(cfg)
-    return dataclasses.replace(cfg, data=folders.splits_there(split_roles.resolved(cfg.data)))
+    data = split_roles.resolved(cfg.data, labels=cfg.needs_labels)
+    return dataclasses.replace(cfg, data=folders.splits_there(data))
 
 
 def shrink(cfg: config.Config) -> config.Config:

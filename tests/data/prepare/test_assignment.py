@@ -5,8 +5,11 @@ import hashlib
 import pytest
 
 import official_fakes
-from vit_jax.data.prepare import archives, assignment, image_listing
+from image_folders import fill
+from vit_jax import config
+from vit_jax.data.prepare import archives, assignment, image_listing, parquet
 from vit_jax.data.source import DataError
+from vit_jax.data.sources import open_source
 
 
 def arranged(names, tmp_path, unsplit="train", holdout=0.0):
@@ -106,7 +109,8 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
         "has no image; images end in .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif, .tiff"
     )
     assert reason("a/1.jpg", "a/2.jpg") == (
-        "one class folder alone, a; expected CLASS/IMAGE, 2 at least"
+        "one class folder alone, a; expected CLASS/IMAGE, 2 at least; "
+        "--no-labels packs images without"
     )
     assert reason("train/a/1.jpg", "train/b/1.jpg", "test/c/1.jpg") == (
         "class folders of test that are missing in train: c"
@@ -119,8 +123,41 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
             f"class folder {name!r}: not a class name; rename it"
         )
     assert reason("train/1.jpg", "val/2.jpg") == (
-        "images lie in train, val without class folders; expected SPLIT/CLASS/IMAGE"
+        "images lie in train, val without class folders; expected SPLIT/CLASS/IMAGE; "
+        "--no-labels packs images without"
     )
     plan, splits = arranged(["a/1.jpg", "b/1.jpg", "loose.jpg"], tmp_path)
     assert plan.ignored == ("loose.jpg",)
     assert len(splits["train"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "expected", "ignored"),
+    [
+        (["1.jpg", "2.jpg", "3.jpg"], {"train": 3}, ()),
+        (["one.jpg"], {"train": 1}, ()),
+        (["2019/a.jpg", "2019/may/b.jpg", "c.jpg"], {"train": 3}, ()),
+        (["train/1.jpg", "train/cat/2.jpg", "Val/3.jpg"], {"train": 2, "Val": 1}, ()),
+        (["all/train/1.jpg", "all/train/2.jpg", "all/x.jpg"], {"train": 2}, ("all/x.jpg",)),
+        (["cat/1.jpg", "test/2.jpg"], {"train": 2}, ()),
+    ],
+)
+def test_without_labels_folders_are_splits_or_nothing(tmp_path, names, expected, ignored):
+    path = tmp_path / "some.tar"
+    path.write_bytes(official_fakes.tar(dict.fromkeys(names, b"x")))
+    listing = image_listing.scan([path], label=parquet.UNLABELED)
+    plan = assignment.arrange(listing, "train", "--from=some.tar", labeled=False)
+    assert {split: len(found) for split, found in plan.order.items()} == expected
+    assert (plan.classes, plan.ignored, set(plan.labels.tolist())) == ((), ignored, {-1})
+
+
+def test_a_share_of_images_without_labels_is_held_out_as_in_a_folder(tmp_path):
+    names = [f"all/{'deep/' * (k % 3)}{k}.jpg" for k in range(50)]
+    root = fill(tmp_path / "f", *names)
+    plan = assignment.arrange(image_listing.scan([root]), "train", "-", 0.2, labeled=False)
+    listing = image_listing.scan([root])
+    data = config.Data(source="folder", root=str(root), holdout=0.2)
+    for split, folder in (("train", "train"), ("validation", "test")):
+        source = open_source(data, folder, labels=False)
+        expected = {source.name(at).removeprefix(f"{root}/") for at in range(len(source))}
+        assert {listing.path(at) for at in plan.order[split].tolist()} == expected

@@ -24,6 +24,7 @@ from vit_jax.data.prepare import command, download, tfrecords
 from vit_jax.data.prepare.official import build
 from vit_jax.data.prepare.request import Request
 from vit_jax.data.prepare.shards import read_info
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 from vit_jax.data.tasks import TASKS
 from vit_jax.utils import storage
@@ -67,7 +68,7 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     remedy = f"remove it: rm -r {folder}"
     there = f"my_photos: is packed already, 30 images in {folder}; to pack others, {remedy}"
     assert prepare("my_photos", f"--from={photos}") == (0, [there], [])
-    changed = f"was packed with max_side None, not 20; to pack it again, {remedy}"
+    changed = f"was packed with max_side unset, not 20; to pack it again, {remedy}"
     assert woe(prepare("my_photos", f"--from={photos}", "--max-side=20")).endswith(changed)
     good = f"30 examples in {folder}, all good"
     assert prepare("my_photos", "--verify") == (0, [f"my_photos: {good}"], [])
@@ -108,6 +109,45 @@ def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout,
     assert cli.main(words) == 0, capsys.readouterr().err
     stored = json.loads((workdir / "config.json").read_text())["data"]
     assert (stored["train_split"], stored["eval_split"]) == splits
+
+
+def test_packs_images_without_labels(prepare, photos, tmp_path, data_dir):
+    """Whatever their folders are called; a model that learns from labels cannot take them."""
+    folder = data_dir / "mine/1.0.0"
+    (photos / "loose.jpg").write_bytes((photos / "cat/1.jpg").read_bytes())
+    code, lines, errors = prepare("mine", f"--from={photos}", "--no-labels", "--dry-run")
+    assert (code, errors) == (0, [])
+    assert lines[1].startswith("mine: train: 29 images without labels, ")
+    assert prepare("mine", f"--from={photos}", "--no-labels") == (0, [
+        "mine: train: 28 images without labels",
+        "mine: validation: 3 images without labels",
+        f"mine: 1 files cannot be read and are left out; {folder}/vit_jax.json names them",
+        "mine: 1 files are left out: 1 .me (no image)",
+        f"mine: in {folder}; to train on it: vit_jax train tfds --config.data.name=mine "
+        f"--config.data.root={data_dir} --config.data.eval_split=validation "
+        "--config.objective.name=mae",
+    ], [])  # fmt: skip
+    assert list(read_info(folder).features) == ["file_name", "image"]
+    names = (folder / "train.txt").read_text() + (folder / "validation.txt").read_text()
+    assert sorted(names.split()) == sorted(
+        str(p.relative_to(photos)) for p in photos.rglob("*.jpg") if p.name != "broken.jpg"
+    )
+    data = config.Tfds(name="mine", root=str(data_dir))
+    found = open_source(data, "train", labels=False)
+    assert ({found[at].label for at in range(28)}, found.classes) == ({-1}, ())
+    with pytest.raises(DataError, match="needs one image and one class label"):
+        open_source(data, "train")
+    assert "was packed with label none, not unset" in woe(prepare("mine", f"--from={photos}"))
+    there = prepare("mine", f"--from={photos}", "--no-labels")
+    assert there[1][0].startswith("mine: is packed already, 31 images")
+    again = f"--data-dir={tmp_path / 'again'}"
+    assert woe(prepare("mine", f"--from={photos}", again, "--no-labels", "--label=x")) == (
+        "--label=x: contradicts --no-labels; give one"
+    )
+    assert woe(prepare("imagenet21k", f"--from={photos}", again, "--no-labels")) == (
+        "--no-labels: is for images of your own, and imagenet21k has classes"
+    )
+    assert "--no-labels: is for folders, tars and tables" in woe(prepare("cifar10", "--no-labels"))
 
 
 def test_a_split_that_is_held_out_is_that_of_a_folder(prepare, photos, data_dir):

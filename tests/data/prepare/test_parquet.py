@@ -13,7 +13,14 @@ import pytest
 
 import official_fakes
 from vit_jax import config
-from vit_jax.data.prepare import archives, arrow, image_listing, parquet, parquet_headers
+from vit_jax.data.prepare import (
+    archives,
+    arrow,
+    image_listing,
+    parquet,
+    parquet_headers,
+    parquet_pages,
+)
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
@@ -139,6 +146,36 @@ def test_so_are_those_of_other_forms(tmp_path, monkeypatch, images, labels, rows
     whole = (tmp_path / "x.arrow").read_bytes()
     assert [(one.path, whole[one.offset :][: one.size]) for one in listed] == expected
     assert {one.container for one in listed} <= {str(tmp_path / "x.arrow")}
+
+
+@pytest.mark.parametrize("labels", [(), ("label",), ("fine", "coarse")])
+def test_images_are_read_without_labels(tmp_path, labels):
+    """Whatever columns of labels there are, also a row whose label says that it has none."""
+    images = [data or None for data in BYTES]
+    found = pa.table({"image": images, **{name: [-1, *range(6)] for name in labels}})
+    (tmp_path / "test-x.arrow").write_bytes(arrow_data(found))
+    path = written(tmp_path, found, "test-x.parquet")
+    paths = [f"test/test-x-0000000{row}" for row in (0, 3, 5, 6)]
+    expected = [JPEG, PNG, b"other", JPEG]
+    rows = [row for row in parquet.rows(path, parquet.UNLABELED) if row.data]
+    assert [row.data for row in rows] == expected
+    assert [row.path.partition(".")[0] for row in rows] == paths
+    whole = (tmp_path / "test-x.arrow").read_bytes()
+    listed = [row for row in arrow.rows(tmp_path / "test-x.arrow", parquet.UNLABELED) if row.size]
+    assert [(row.path, whole[row.offset :][: row.size]) for row in listed] == [*rows]
+    listing, read = (
+        parquet_pages.list_images([path], parquet.UNLABELED, "k"),
+        parquet_pages.Reader(parquet.UNLABELED),
+    )
+    assert [listing.path(at) for at in range(len(listing))] == paths
+    assert [read(listing[at]) for at in range(len(listing))] == expected
+    assert listing.empty_rows == 3
+    if not labels:
+        text = "no column of labels; it has image; "
+        assert refusal(path) == f"{text}--no-labels packs images without"
+        with pytest.raises(DataError, match=f"{text}to train without labels, set objective.name="):
+            parquet_pages.list_images([path], None, "k")
+        assert refusal(path, label="kind") == "no column kind of labels; it has image"
 
 
 def test_a_column_of_labels_of_an_arrow_file_can_be_named(tmp_path):

@@ -5,6 +5,7 @@ alone.
 """
 
 import contextlib
+import itertools
 import pathlib
 import struct
 from collections.abc import Iterator
@@ -28,11 +29,11 @@ HEADER, DATA, COMPRESSION = 2, 1, 3
 def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[FileEntry]:
     """Yields the rows of a file in order, named as by `parquet.rows`.
 
-    A row without a label, or without bytes, has no suffix and the size 0.
+    A row without a wanted label, or without bytes, has no suffix and the size 0.
 
     Args:
       path: the file.
-      label: the column of labels where several could be meant.
+      label: the column of labels where several could be meant; `parquet.UNLABELED`: none.
       option: what names that column, for messages.
 
     Raises DataError for a damaged or a compressed file, and for one without columns of images and
@@ -46,16 +47,9 @@ def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[Fil
                 columns = parquet.find_columns(batch.schema, str(path), label, option)
                 batch.validate(full=True)  # before any value is read, which can end the process
                 places, sizes = _places(batch.column(columns.image), whole)
-                labels = batch.column(columns.label)
-                step = parquet.batch_rows(labels.nbytes)
-                values = (
-                    value
-                    for at in range(0, len(labels), step)
-                    for value in labels.slice(at, step).to_pylist()
-                )
-                for value, place, size in zip(values, places, sizes, strict=True):
-                    kind = parquet.class_name(value, columns, str(path))
-                    if kind is None or not size:
+                kinds = _class_names(batch, columns, path)
+                for kind, place, size in zip(kinds, places, sizes, strict=True):
+                    if (kind is None and columns.label is not None) or not size:
                         yield FileEntry(named(number), str(path), 0, 0)
                     else:
                         start = whole[place : place + min(size, parquet.START)].to_pybytes()
@@ -64,6 +58,20 @@ def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[Fil
                     number += 1
     except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
         raise DataError(f"{path}: is damaged, or no Arrow file: {reason(error)}") from None
+
+
+def _class_names(
+    batch: pa.RecordBatch, columns: parquet.Columns, path: Path
+) -> Iterator[str | None]:
+    """Yields the class of each row; None: it has none, or none is wanted."""
+    if columns.label is None:
+        yield from itertools.repeat(None, len(batch))
+        return
+    labels = batch.column(columns.label)
+    step = parquet.batch_rows(labels.nbytes)
+    for at in range(0, len(labels), step):
+        for value in labels.slice(at, step).to_pylist():
+            yield parquet.class_name(value, columns, str(path))
 
 
 def _batches(whole: pa.Buffer, path: Path) -> Iterator[pa.RecordBatch]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from vit_jax.data import class_matching, splits
 from vit_jax.data.folders import SUFFIXES
+from vit_jax.data.prepare import parquet
 from vit_jax.data.prepare.image_listing import Listing
-from vit_jax.data.source import DataError
+from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.runtime import logs
 
 EVALUATION = (*splits.VALIDATION, *splits.TEST)
@@ -24,12 +25,13 @@ class Assignment:
     """The classes, and the images of every split in their final order.
 
     Images are ordered by the first 64 bits of the SHA-256 of their path below the split,
-    `CLASS/...`. Any range is a random sample, and the same one that `data.source=folder` selects.
+    `CLASS/...`, or without labels any path. Any range is a random sample, and the same one that
+    `data.source=folder` selects.
 
     Attributes:
-      classes: names of the classes.
+      classes: names of the classes; empty without labels.
       order: positions in the listing by split.
-      labels: int32, by position in the listing.
+      labels: int32, by position in the listing; UNKNOWN without labels.
       below: bytes of a path before its split or class: the common parent folders.
       ignored: images outside of class folders, then images with a repeated path.
       repeated: how many the latter are.
@@ -45,7 +47,9 @@ class Assignment:
     held_out: bool
 
 
-def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) -> Assignment:
+def arrange(
+    listing: Listing, unsplit: str, named: str, holdout: float = 0.0, *, labeled: bool = True
+) -> Assignment:
     """Assigns the images of a listing by `SPLIT/CLASS/...`, if all top folders are called splits.
 
     Otherwise by `CLASS/...`, with all images in the split `unsplit`. Common parent
@@ -55,15 +59,19 @@ def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) ->
     If there is only a training split and `holdout` > 0, that fraction of each class becomes the
     split HELD_OUT: the images that `data.holdout` selects in an image folder, by hash; at least one
     of each class with two or more images, and never all.
+
+    Unless `labeled`, images lie at any depth, in `SPLIT/...` or anywhere, and folders are no
+    classes.
     """
     if not len(listing) and listing.empty_rows:
+        what = "both an image, as bytes, and a label" if labeled else "an image, as bytes"
         raise DataError(
-            f"{named}: none of its {listing.empty_rows:,} rows has both an image, as bytes, and a "
-            "label; `datasets` keeps paths alone of files that were not embedded"
+            f"{named}: none of its {listing.empty_rows:,} rows has {what}; `datasets` keeps paths "
+            "alone of files that were not embedded"
         )
     if not len(listing):
         raise DataError(f"{named}: has no image; images end in {', '.join(SUFFIXES)}")
-    below, has_splits = _common_parents(listing, named)
+    below, has_splits = _common_parents(listing, named, labeled=labeled)
     # By split; arrays, because 14 million numbers in lists would take half a gigabyte.
     positions: dict[str, array.array[int]] = collections.defaultdict(lambda: array.array("q"))
     members = collections.defaultdict[str, set[str]](set)  # classes by split
@@ -72,7 +80,7 @@ def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) ->
     ignored, nested = [], set[str]()
     for index, path in enumerate(_paths(listing, below)):
         split, inside = path.partition("/")[::2] if has_splits else (unsplit, path)
-        name, slash, rest = inside.partition("/")
+        name, slash, rest = inside.partition("/") if labeled else ("", inside, "")
         if not slash:
             ignored.append(listing.path(index))
             continue
@@ -84,9 +92,9 @@ def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) ->
         digest = hashlib.sha256(os.fsencode(inside)).digest()
         hashes[index] = int.from_bytes(digest[:8], "big")
     logs.warn_of_assumptions(named, splits.within_classes(nested))
-    classes = _class_names(members, named)
+    classes = _class_names(members, named) if labeled else ()
     final = {name: number for number, name in enumerate(classes)}
-    labels = np.array([final[name] for name in numbers], np.int32)[labels]
+    labels = np.array([final.get(name, UNKNOWN) for name in numbers], np.int32)[labels]
     order, repeated = {}, 0
     for split in sorted(positions):
         found = np.array(positions[split], np.int64)
@@ -124,10 +132,11 @@ def _paths(listing: Listing, below: int) -> Iterator[str]:
         yield os.fsdecode(listing.raw_path(index)[below:])
 
 
-def _common_parents(listing: Listing, named: str) -> tuple[int, bool]:
+def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int, bool]:
     """The length in bytes of the common parent folders, and whether splits follow.
 
-    Ignores images next to the split or class folders.
+    Ignores images next to the split or class folders. Unless `labeled`, only parents of splits
+    count, so that the hash of a path is that of `data.source=folder`.
     """
     # All levels are counted at once: a pass over all paths for each of 2,000 would take minutes.
     first = listing.path(0).split("/")
@@ -137,7 +146,10 @@ def _common_parents(listing: Listing, named: str) -> tuple[int, bool]:
         fewest = min(fewest, len(parts))
         while parts[:common] != first[:common]:
             common -= 1
-    level = next((k for k in range(common) if fewest <= k + 2 or splits.is_split(first[k])), common)
+    kept = 2 if labeled else 1  # a class and an image, or an image
+    level = next(
+        (k for k in range(common) if fewest <= k + kept or splits.is_split(first[k])), common
+    )
     below = len(os.fsencode("".join(f"{part}/" for part in first[:level])))
     tops: set[str] = set()
     nested = False
@@ -147,23 +159,33 @@ def _common_parents(listing: Listing, named: str) -> tuple[int, bool]:
         if len(parts) > 1:
             tops.add(parts[0])
     are_splits = bool(tops) and all(map(splits.is_split, tops))
+    if not labeled:
+        return (below, True) if are_splits else (0, False)
     if are_splits and not nested and len(tops) > 1:
         raise DataError(
             f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
-            "expected SPLIT/CLASS/IMAGE"
+            f"expected SPLIT/CLASS/IMAGE{_remedy(named)}"
         )
     return below, are_splits and nested
+
+
+def _remedy(named: str) -> str:
+    """What else can be done with images without labels, by the option that named them."""
+    return parquet.without_labels("--label" if named.startswith("--from") else "data.root")
 
 
 def _class_names(members: Mapping[str, Collection[str]], named: str) -> tuple[str, ...]:
     """The class names of the training split, or else of all splits."""
     if not members:
-        raise DataError(f"{named}: its images are in no folders; expected CLASS/IMAGE")
+        raise DataError(
+            f"{named}: its images are in no folders; expected CLASS/IMAGE{_remedy(named)}"
+        )
     train = next((split for split in members if split.lower() in splits.TRAIN), None)
     classes = set(members[train]) if train else set().union(*members.values())
     if len(classes) < 2:
         raise DataError(
             f"{named}: one class folder alone, {min(classes)}; expected CLASS/IMAGE, 2 at least"
+            f"{_remedy(named)}"
         )
     for split, found in members.items():
         if unknown := sorted(set(found) - classes):

@@ -149,7 +149,8 @@ def scan(
 
     Args:
       sources: folders and files.
-      label: the column of labels of tables; None: the only one.
+      label: the column of labels of tables; None: the only one; `parquet.UNLABELED`: images need no
+        label, and those at the top of a tar are in the split that its name says, if any.
       copy: a file to copy the images of tables to, one after another, as tables are compressed and
         a shuffled order needs random access; None: they are listed only.
       key: the option that named the sources, for messages.
@@ -164,12 +165,13 @@ def scan(
                 raise DataError(f"{key}={source}: {archives.io_reason(error)}") from None
             for found in _files(source, table, key, kinds, several=len(sources) > 1):
                 listing.add(found)
-    if len(kinds) > 1:  # the names of tars would be classes beside those of the labels
+    if len(kinds) > 1 and label != parquet.UNLABELED:
+        # The names of tars would be classes beside those of the labels.
         raise DataError(
             f"{key}: the images of {kinds[False]} have no labels beside them (.cls, or a label in "
             f".json), as those of {kinds[True]} have; add them, or move that tar"
         )
-    if label is not None and not table.read:
+    if label not in (None, parquet.UNLABELED) and not table.read:
         raise DataError(f"--label={label}: is for Parquet and Arrow files, and none is there")
     listing.empty_rows = table.empty_rows
     listing.close()
@@ -181,7 +183,7 @@ def scan_arrow(paths: Iterable[Path], label: str | None, key: str) -> Listing:
 
     Args:
       paths: the files.
-      label: the column of labels; None: the only one.
+      label: the column of labels, as `scan` takes it.
       key: what named the files, for messages.
     """
     listing = Listing()
@@ -204,8 +206,9 @@ def _files(
             if parquet.table_kind(path.name):
                 yield from table.files(path)
             elif name.endswith(".tar"):
-                stem = archives.stem(found.path)
-                yield from _labeled(archives.list_files(path, f"{stem}/"), path, f"{stem}/", kinds)
+                inside = f"{archives.stem(found.path)}/"
+                files = archives.list_files(path, inside)
+                yield from _labeled(files, path, inside, kinds, unlabeled=table.unlabeled)
             else:
                 yield found
     elif parquet.table_kind(source.name):
@@ -214,7 +217,8 @@ def _files(
         yield from archives.list_files(source)
     else:
         folder = f"{archives.stem(source.name)}/" if several else ""
-        yield from _labeled(archives.list_files(source), source, "", kinds, folder)
+        files = archives.list_files(source)
+        yield from _labeled(files, source, "", kinds, folder, unlabeled=table.unlabeled)
 
 
 class _Table:
@@ -222,6 +226,7 @@ class _Table:
 
     def __init__(self, label: str | None, copy: Path | None, file: IO[bytes] | None) -> None:
         self._label, self._copy, self._file = label, str(copy), file
+        self.unlabeled = label == parquet.UNLABELED
         self._end, self.read, self.empty_rows = 0, False, 0
 
     def files(self, path: Path) -> Iterator[FileEntry]:
@@ -245,7 +250,13 @@ class _Table:
 
 
 def _labeled(
-    files: Iterable[FileEntry], tar: Path, prefix: str, kinds: dict[bool, Path], folder: str = ""
+    files: Iterable[FileEntry],
+    tar: Path,
+    prefix: str,
+    kinds: dict[bool, Path],
+    folder: str = "",
+    *,
+    unlabeled: bool,
 ) -> Iterator[FileEntry]:
     """The files of a tar; an image with a label beside it gets a path `SPLIT/CLASS/...`.
 
@@ -258,6 +269,7 @@ def _labeled(
       prefix: with which the paths of its files begin.
       kinds: is given the tar if images lie at its top, by whether they have labels.
       folder: as above.
+      unlabeled: whether labels mean nothing: then those images are in no folder of either kind.
     """
 
     def key(found: FileEntry) -> str:
@@ -285,7 +297,7 @@ def _labeled(
         kinds.setdefault(labels, tar)
     for found in alone:
         path = folder + found.path
-        if labels:
+        if labels or unlabeled:
             name = f"{tar.stem}-{found.path.removeprefix(prefix)}"
             path = "/".join(filter(None, (split, name)))
         yield found._replace(path=path)

@@ -26,6 +26,7 @@ from vit_jax.data.prepare import archives, assignment, dedup, image_listing, sha
 from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare.assignment import Assignment
 from vit_jax.data.prepare.image_listing import Listing
+from vit_jax.data.prepare.parquet import UNLABELED
 from vit_jax.data.prepare.request import Request
 from vit_jax.data.prepare.shards import MAX_PIXELS, SHARD_BYTES, Shard, ShardResult
 from vit_jax.data.source import DataError
@@ -51,7 +52,7 @@ class Packing:
     name: str
     data_dir: Path
     unsplit: str = "train"  # split of images outside of split folders
-    label: str | None = None  # column of labels of Parquet files
+    label: str | None = None  # column of labels of Parquet files; UNLABELED: images have none
     holdout: float = 0.0  # of each class, to a validation split if there is none
     max_side: int | None = None  # of an image; larger ones are resized and encoded again
     prints: np.ndarray | None = None  # records of `dedup.stack` of images to leave out
@@ -59,6 +60,11 @@ class Packing:
     distance: int = dedup.THRESHOLD
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
+
+    @property
+    def labeled(self) -> bool:
+        """Whether images have labels."""
+        return self.label != UNLABELED
 
     @property
     def folder(self) -> Path:
@@ -81,6 +87,10 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
         raise DataError(
             f"{name}: TFDS has a dataset of this name, with other versions; choose another"
         )
+    if task is not None and not request.labels:
+        raise config.ConfigError(f"--no-labels: is for images of your own, and {name} has classes")
+    if request.label is not None and not request.labels:
+        raise config.ConfigError(f"--label={request.label}: contradicts --no-labels; give one")
     flag = "--dedup-against="
     excluded = [task for pattern in request.against for task in tasks.select(pattern, flag)]
     packing = Packing(
@@ -88,7 +98,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
         name=known,
         data_dir=request.directory(),
         unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
-        label=request.label,
+        label=request.label if request.labels else UNLABELED,
         holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
         max_side=request.max_side,
         against=sorted({task.name for task in excluded}),
@@ -141,7 +151,8 @@ def _plan_lines(
         yield f"{name}: would read {len(source):,} images: {title}, to leave out duplicates"
     for split, order in assigned.order.items():
         size = size_text(int(sizes[order].sum()))
-        yield f"{name}: {split}: {len(order):,} images of {len(assigned.classes):,} classes, {size}"
+        classes = _classes_text(len(assigned.classes))
+        yield f"{name}: {split}: {len(order):,} images {classes}, {size}"
     if listing.ignored or listing.empty_rows or assigned.ignored:
         yield f"{name}: would skip {_why_ignored(listing, assigned)}"
     missing = [shard for shard in planned if shards.find_outcome(shard.path) is None]
@@ -157,7 +168,7 @@ def _plan_lines(
 
 def _report_lines(name: str, packing: Packing, facts: Mapping[str, Any]) -> Iterator[str]:
     for split, about in facts["splits"].items():
-        yield f"{name}: {split}: {about['examples']:,} images of {facts['classes']:,} classes"
+        yield f"{name}: {split}: {about['examples']:,} images {_classes_text(facts['classes'])}"
     report = packing.folder / staging.FACTS
     for number, what in (
         (facts["resized"], f"were larger than {packing.max_side} pixels and are resized"),
@@ -174,6 +185,10 @@ def _report_lines(name: str, packing: Packing, facts: Mapping[str, Any]) -> Iter
     yield f"{name}: in {packing.folder}; to train on it: {command}"
 
 
+def _classes_text(number: int) -> str:
+    return f"of {number:,} classes" if number else "without labels"
+
+
 def _training_command(packing: Packing, names: Collection[str]) -> str:
     """A command that trains and evaluates on the packed splits."""
     flags = [("name", packing.name), ("root", str(packing.data_dir))]
@@ -187,7 +202,8 @@ def _training_command(packing: Packing, names: Collection[str]) -> str:
         flags += [("train_split", train)] if train != "train" else []
         flags += [("eval_split", evaluation)]
     words = (f"--config.data.{key}={value}" for key, value in flags)
-    return shlex.join(["vit_jax", "train", "tfds", *words])
+    unlabeled = () if packing.labeled else ("--config.objective.name=mae",)
+    return shlex.join(["vit_jax", "train", "tfds", *words, *unlabeled])
 
 
 def pack(packing: Packing) -> dict[str, Any]:
@@ -253,9 +269,13 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
         ("dedup_distance", packing.distance if packing.against else None),
     ):
         if facts.get(key) != value:
+            was, now = (
+                "unset" if one is None else "none" if one == UNLABELED else one
+                for one in (facts.get(key), value)
+            )
             raise DataError(
-                f"{packing.folder}: was packed with {key} {facts.get(key)}, not {value}; to pack "
-                f"it again, remove it: rm -r {packing.folder}"
+                f"{packing.folder}: was packed with {key} {was}, not {now}; to pack it again, "
+                f"remove it: rm -r {packing.folder}"
             )
     return sum(split["examples"] for split in facts["splits"].values())
 
@@ -274,7 +294,9 @@ def list_images(packing: Packing, copy: Path | None = None) -> tuple[Listing, As
     """
     named = ", ".join(map(str, packing.sources))
     listing = image_listing.scan(packing.sources, label=packing.label, copy=copy)
-    assigned = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
+    assigned = assignment.arrange(
+        listing, packing.unsplit, f"--from={named}", packing.holdout, labeled=packing.labeled
+    )
     return listing, assigned
 
 
@@ -360,6 +382,7 @@ class ImageEncoder:
         elif not encoded.startswith(KEPT):  # TFDS cannot read BMP, and reads all frames of a GIF
             bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
             encoded = cv2.imencode(".png", bgr)[1].tobytes()
+        # TFDS writes the features that a dataset has, and without classes it has no label.
         return name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
 
 
@@ -373,11 +396,12 @@ def _shrink(pixels: np.ndarray, side: int) -> bytes:
 
 
 def features(classes: Sequence[str]) -> Any:
-    """The TFDS features of a packed dataset."""
+    """The TFDS features of a packed dataset; without classes there is no label."""
+    label = {"label": tfds.features.ClassLabel(names=list(classes))} if classes else {}
     return tfds.features.FeaturesDict(
         {
             "image": tfds.features.Image(shape=(None, None, 3)),
-            "label": tfds.features.ClassLabel(names=list(classes)),
+            **label,
             "file_name": tfds.features.Text(),
         }
     )
@@ -406,7 +430,7 @@ def _finish(
         "name": packing.name,
         "splits": about,
         "classes": len(assigned.classes),
-        "order": "first 64 bits of SHA-256 of CLASS/...",
+        "order": f"first 64 bits of SHA-256 of {'CLASS/...' if packing.labeled else 'the path'}",
         "max_side": packing.max_side,
         "jpeg_quality": QUALITY if packing.max_side else None,
         "resized": sum(outcome.resized for outcome in outcomes),
@@ -449,7 +473,7 @@ def write_info(
         features=features(classes),
         split_infos=infos,
         filename_template=template,
-        supervised_keys=("image", "label"),
+        supervised_keys=("image", "label") if classes else None,
         description="Packed by vit_jax prepare; vit_jax.json says from what.",
         check_data=False,
     )
@@ -457,7 +481,7 @@ def write_info(
 
 def _why_ignored(listing: Listing, assigned: Assignment) -> str:
     """The kinds of skipped files with their numbers."""
-    skipped = Skipped(rows=listing.empty_rows)
+    skipped = Skipped(rows=listing.empty_rows, labeled=bool(assigned.classes))
     for path in listing.ignored:
         skipped.note(path)
     for path in assigned.ignored[: len(assigned.ignored) - assigned.repeated]:

@@ -31,13 +31,14 @@ STARTS = {
     b"MM\0*": ".tif",
 }
 LONGEST = 255  # bytes of the name of a class, which is a folder's
+UNLABELED = ""  # in place of a column of labels: every image is wanted, and of no class
 START = 4  # bytes of an image that say its suffix
 
 
 class ParquetRow(NamedTuple):
     """One image: a path `SPLIT/CLASS/FILE-ROW.SUFFIX`, and its encoded bytes.
 
-    A row without a label, or without bytes, has no suffix: it is counted as no image.
+    A row without a wanted label, or without bytes, has no suffix: it is counted as no image.
     """
 
     path: str
@@ -48,26 +49,30 @@ class Columns(NamedTuple):
     """The columns of images and labels, and the names of integer labels, if the file has them."""
 
     image: str
-    label: str
-    names: tuple[str, ...] | None
+    label: str | None
+    names: tuple[str, ...] | None = None
+
+    @property
+    def read(self) -> list[str]:
+        """The names of the columns to read."""
+        return [self.image] if self.label is None else [self.image, self.label]
 
 
 def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
     """Yields the rows of a file in order; `label` names the column where several could be meant.
 
-    Raises DataError for a damaged file, and for one without columns of images and labels.
+    UNLABELED reads images alone. Raises DataError for a damaged file, and for one without columns
+    of images and labels.
     """
     with opened(path, label) as (file, table, columns):
-        names = (columns.image, columns.label)
-        size = batch_rows(parquet_headers.largest_column(table, file, path, names))
+        size = batch_rows(parquet_headers.largest_column(table, file, path, columns.read))
         named, number = row_names(path), 0
-        for batch in table.iter_batches(size, columns=[*names]):
-            images, labels = batch.column(0), batch.column(1)
-            for image, value in zip(images, labels, strict=True):
+        for batch in table.iter_batches(size, columns=columns.read):
+            for image, *label in zip(*batch.columns, strict=True):
                 image = image.as_py()
                 data = image["bytes"] if isinstance(image, dict) else image
-                kind = class_name(value.as_py(), columns, str(path))
-                if kind is None or not data:
+                kind = class_name(label[0].as_py(), columns, str(path)) if label else None
+                if (label and kind is None) or not data:
                     yield ParquetRow(named(number), b"")
                 else:
                     yield ParquetRow(f"{named(number, kind)}{image_suffix(data)}", data)
@@ -103,7 +108,8 @@ def find_columns(
 ) -> Columns:
     """The columns to read, by Hugging Face's description of the file, else by their types.
 
-    Raises DataError if there is no such column, or more than one.
+    `label` is the column of labels, UNLABELED for none; None: the only one. Raises DataError if
+    there is no such column, or more than one.
     """
     known = _described(schema)
     images = [field.name for field in schema if _holds_bytes(field.type)]
@@ -111,13 +117,18 @@ def find_columns(
     labels = [n for n in schema.names if known.get(n, {}).get("_type") == "ClassLabel"] or [
         field.name for field in schema if pa.types.is_integer(field.type) or _is_text(field.type)
     ]
-    if label is not None:
-        labels = [label] if label in schema.names else []
     if len(images) != 1:
         raise DataError(f"{path}: {_counted('column of images', images, schema)}")
+    if label == UNLABELED:
+        return Columns(images[0], None)
+    if label is not None:
+        labels = [label] if label in schema.names else []
     if len(labels) != 1:
-        remedy = f"; name one: {option}=COLUMN" if labels else ""
-        what = "column of labels" if label is None else f"column {label} of labels"
+        what, remedy = "column of labels", without_labels(option)
+        if labels:
+            remedy = f"; name one: {option}=COLUMN"
+        elif label is not None:
+            what, remedy = f"column {label} of labels", ""
         raise DataError(f"{path}: {_counted(what, labels, schema)}{remedy}")
     kind = schema.field(labels[0]).type
     if not (pa.types.is_integer(kind) or _is_text(kind)):
@@ -135,6 +146,13 @@ def find_columns(
                 f"{folder_name(name)}; rename one of them"
             )
     return Columns(images[0], labels[0], None if names is None else tuple(names))
+
+
+def without_labels(option: str) -> str:
+    """The remedy for a file without labels, by the option that names their column."""
+    if option == "--label":
+        return "; --no-labels packs images without"
+    return "; to train without labels, set objective.name=mae or dino"
 
 
 def _counted(what: str, found: list[str], schema: pa.Schema) -> str:

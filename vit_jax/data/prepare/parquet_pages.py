@@ -102,15 +102,15 @@ def list_images(paths: Iterable[Path], label: str | None, key: str) -> Listing:
 
 
 def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
-    """Yields the labeled images of a file, named as those of `parquet.rows` but for a suffix.
+    """Yields the images of a file, named as those of `parquet.rows` but for a suffix.
 
-    None for a row without a label or an image.
+    None for a row without an image or a wanted label.
     """
     with parquet.opened(path, label, OPTION) as (file, table, columns):
         leaf, chunks = _chunks(path, table, file, columns.image)
-        names, largest = (columns.image, columns.label), collections.Counter[tuple[int, int]]()
+        largest = collections.Counter[tuple[int, int]]()
         pages: list[list[tuple[int, int]]] = [[] for _ in chunks]  # the place and rows of each
-        for group, column, page in parquet_headers.pages(table, file, path, names):
+        for group, column, page in parquet_headers.pages(table, file, path, columns.read):
             if column != leaf:
                 largest[group, column] += page.size
             elif rows := _rows(page, path):
@@ -130,10 +130,14 @@ def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
                     for row in range(rows):
                         yield place, row, spans is None or bool(spans[row, 0] >= 0)
 
+        named = parquet.row_names(path)
+        if columns.label is None:
+            for number, (place, row, there) in enumerate(places()):
+                yield FileEntry(named(number), str(path), place, row) if there else None
+            return
         size = parquet.batch_rows(max(largest.values(), default=0))
         batches = table.iter_batches(size, columns=[columns.label])
         labels = (value for batch in batches for value in batch.column(0).to_pylist())
-        named = parquet.row_names(path)
         for number, (one, value) in enumerate(zip(places(), labels, strict=True)):
             place, row, there = one
             kind = parquet.class_name(value, columns, str(path))
@@ -190,7 +194,7 @@ class Reader:
     _close = staticmethod(os.close)  # `os` is gone for one that is dropped at exit
 
     def __init__(self, label: str | None = None) -> None:
-        """Takes the column of labels where several could be meant."""
+        """Takes the column of labels, as `parquet.find_columns` does."""
         self._label, self._lock = label, threading.Lock()
         self._files: dict[str, tuple[int, list[_Chunk]]] = {}
         self._kept = collections.OrderedDict[tuple[str, int], Values]()

@@ -25,6 +25,7 @@ class Request:
     sources: Sequence[str] = ()  # --from; none: it is downloaded
     verify: bool = False
     label: str | None = None  # column of Parquet files
+    labels: bool = True  # of the user's own images
     holdout: float | None = None  # `pack.HOLDOUT`
     max_side: int | None = None
     against: Sequence[str] = ()  # --dedup-against
@@ -83,6 +84,7 @@ class Request:
         """Raises ConfigError for flags of packing if `name` is not packed from folders and tars."""
         for flag, value in (
             ("label", self.label),
+            ("no-labels", not self.labels),
             ("holdout", self.holdout),
             ("max-side", self.max_side),
             ("dedup-against", self.against),
