@@ -68,11 +68,11 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
         size = batch_rows(parquet_headers.largest_column(table, file, path, columns.read))
         named, number = row_names(path), 0
         for batch in table.iter_batches(size, columns=columns.read):
-            for image, *label in zip(*batch.columns, strict=True):
+            for image, *labels in zip(*batch.columns, strict=True):
                 image = image.as_py()
                 data = image["bytes"] if isinstance(image, dict) else image
-                kind = class_name(label[0].as_py(), columns, str(path)) if label else None
-                if (label and kind is None) or not data:
+                kind = class_name(labels[0].as_py(), columns, str(path)) if labels else None
+                if (labels and kind is None) or not data:
                     yield ParquetRow(named(number), b"")
                 else:
                     yield ParquetRow(f"{named(number, kind)}{image_suffix(data)}", data)
