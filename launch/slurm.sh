@@ -62,6 +62,7 @@ submit() {
   whole "VIT_JAX_MAX_RESTARTS=${VIT_JAX_MAX_RESTARTS:-10}" "VIT_JAX_TIMEOUT_SECONDS=$PATIENCE" \
     "VIT_JAX_BACKOFF_SECONDS=$BACKOFF"
   [[ " $*" == *" --workdir="* ]] || fail "set --workdir=DIR, on storage that all nodes share"
+  require_config "$@"
   tasks=$gpus
   [ -z "$per_node" ] || tasks=1
   command=(sbatch --job-name=vit_jax "--ntasks-per-node=$tasks" --signal=TERM@120 --requeue --open-mode=append
@@ -82,13 +83,29 @@ submit() {
   fi
 }
 
+find_program() { # find_program ROOT: prints the path of vit_jax, or fails
+  if [ -n "${VIT_JAX:-}" ]; then echo "$VIT_JAX"; else command -v vit_jax || command -v "$1/.venv/bin/vit_jax"; fi
+}
+
+require_config() { # so that no job waits in the queue to end by a mistake; unknown where vit_jax is not installed
+  local program answer word config=() named='' code=0
+  for word; do
+    case $word in --workdir=* | --smoke | --profile=* | --accept=*) continue ;; --config=* | [!-]*) named=1 ;; esac
+    config+=("$word")
+  done
+  [ -n "$named" ] || return 0 # a run that goes on has its config in DIR
+  program=$(find_program "$ROOT") || return 0
+  answer=$(timeout "$PATIENCE" "$program" show "${config[@]}" 2>&1 >/dev/null) || code=$?
+  [ "$code" != 2 ] || fail "$(tail -n 1 <<<"$answer" | sed 's/^vit_jax: //')"
+}
+
 work() { # the job, on its first node: one step of all tasks; what comes of it decides on another turn
   local root=$1 program hosts code=0 restarts=${SLURM_RESTART_COUNT:-0} most=${VIT_JAX_MAX_RESTARTS:-10}
   shift
   whole "SLURM_JOB_ID=$SLURM_JOB_ID" "SLURM_RESTART_COUNT=$restarts" "VIT_JAX_MAX_RESTARTS=$most" \
     "VIT_JAX_TIMEOUT_SECONDS=$PATIENCE" "VIT_JAX_BACKOFF_SECONDS=$BACKOFF"
-  program=${VIT_JAX:-$(command -v vit_jax || command -v "$root/.venv/bin/vit_jax" || true)}
-  [ -n "$program" ] || fail "vit_jax is not on PATH, nor in $root/.venv; VIT_JAX=/path/to/vit_jax names it"
+  program=$(find_program "$root") ||
+    fail "vit_jax is not on PATH, nor in $root/.venv; VIT_JAX=/path/to/vit_jax names it"
   hosts=$(ask retry unknown silent -- scontrol show hostnames "$SLURM_JOB_NODELIST")
   export JAX_COORDINATOR_ADDRESS=${hosts%%$'\n'*}:$((61000 + SLURM_JOB_ID % 4000))
   export JAX_NUM_PROCESSES=$SLURM_NTASKS PYTHONUNBUFFERED=1

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +13,7 @@ import worlds
 SCRIPT = worlds.ROOT / "launch/slurm.sh"
 PROGRAM = """\
 #!/usr/bin/env bash
+if [ "$1" = show ]; then exec "$PYTHON" -m vit_jax "$@"; fi
 echo "$JAX_COORDINATOR_ADDRESS $JAX_PROCESS_ID of $JAX_NUM_PROCESSES on $JAX_LOCAL_DEVICE_IDS: $*"
 read -r code <"$CLOUD/codes"
 [ "$JAX_PROCESS_ID" != $((JAX_NUM_PROCESSES - 1)) ] || sed -i 1d "$CLOUD/codes"
@@ -35,7 +37,7 @@ def slurm(tmp_path):
         done = subprocess.run(
             [SCRIPT, *words],
             env={"PATH": path, "CLOUD": str(tmp_path), "VIT_JAX": str(program)}
-            | {"VIT_JAX_BACKOFF_SECONDS": "0"}
+            | {"PYTHON": sys.executable, "VIT_JAX_BACKOFF_SECONDS": "0"}
             | environment,
             capture_output=True,
             text=True,
@@ -112,6 +114,14 @@ def test_what_is_worth_another_turn_is_queued_again(slurm, codes, runs, code):
         (["--gpus-per-node=4", "--", *TRAIN], "set --nodes=N"),
         (["--nodes=2", "--", *TRAIN], "set --gpus-per-node=G"),
         (["--nodes=2", "--gpus-per-node=4", "--", "digits", "x"], "set --workdir=DIR, on stor"),
+        (
+            ["--nodes=2", "--gpus-per-node=4", "--", "digitz", TRAIN[1]],
+            "--config=digitz: no such config; did",
+        ),
+        (
+            ["--nodes=2", "--gpus-per-node=4", "--", *TRAIN[:2], "--config.train.duratio=2"],
+            "train.duratio: unknown",
+        ),
     ],
 )
 def test_what_is_missing_is_one_line(slurm, words, line):
@@ -126,6 +136,11 @@ def test_a_dry_run_is_the_command(slurm, tmp_path):
     assert not (tmp_path / "sbatch").exists()
     slurm(*words)
     assert shlex.split(printed) == ["sbatch", *noted(tmp_path)]
+
+
+def test_a_run_that_goes_on_has_its_config_in_its_directory(slurm):
+    words = ["--dry-run", "--nodes=1", "--gpus-per-node=1", "--", TRAIN[1], "--config.seed=x"]
+    assert slurm(*words).endswith("--config.seed=x \n")
 
 
 BUSY = "sbatch: error: Batch job submission failed: Unable to contact slurm controller"
