@@ -1,5 +1,6 @@
 """Tars and Parquet files where they are: images, classes and order of the folder they hold."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ from vit_jax.data import folder_check, folders, split_roles, tar_source
 from vit_jax.data.prepare import image_listing, parquet
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
+from vit_jax.evaluation import task_sets
 
 
 def pack(path, members):
@@ -96,6 +98,21 @@ def test_without_labels_all_images_of_a_split_count(both, tmp_path):
     assert len(open_source(given, "train", labels=False)) == 3
     with pytest.raises(DataError, match="no column of labels; .*set objective.name=mae or dino"):
         open_source(given, "train")
+
+
+def test_images_that_have_labels_measure_what_was_learned_without(tmp_path, caplog):
+    (tmp_path / "p").mkdir()
+    for split in ("train", "test"):
+        images = [b"\xff\xd8\xff %d" % k for k in range(9)]
+        table = pa.table({"image": images, "label": [-1, None, *range(3), *range(4)]})
+        pyarrow.parquet.write_table(table, tmp_path / f"p/{split}-0.parquet")
+    cfg = config.build({"objective": {"name": "dino"}, "evaluation": {"knn": ("self",)}})
+    cfg = dataclasses.replace(cfg, data=options(tmp_path / "p", "parquet"))
+    assert len(open_source(cfg.data, "train", labels=False)) == 9
+    with caplog.at_level("INFO", logger="vit_jax"):
+        (pair,) = task_sets.open_pairs(cfg, len)["knn"]
+    assert pair == ("self", 7, 7, 4)
+    assert "evaluation.knn=self: not used: 4 rows without an image or a label" in caplog.text
 
 
 def test_a_tar_without_splits_holds_out_what_a_folder_does(both, tmp_path):

@@ -11,6 +11,7 @@ from vit_jax.config import ConfigError
 from vit_jax.data import (
     availability,
     class_matching,
+    folder_check,
     objectnet,
     real_labels,
     sources,
@@ -143,10 +144,13 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
     for name in config.get(cfg, key):
         if name == OWN:
             try:
-                yield name, _own_splits(cfg.data)
+                pair = _own_splits(cfg.data)
             except DataError as error:  # of a run that has opened them without labels
                 why = str(error).partition("; to train without labels")[0]
                 raise DataError(f"{key}={OWN}: needs labels: {why}") from error
+            if not cfg.needs_labels and (skipped := folder_check.left_out(pair)):
+                logs.log.info("%s=%s: not used: %s", key, OWN, skipped)
+            yield name, pair
         elif name == DIGITS:
             yield name, _own_splits(config.Data(source="digits"))
         else:
