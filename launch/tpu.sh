@@ -54,14 +54,15 @@ ssh_flags=${VIT_JAX_SSH_FLAGS:-}
 #:                       slice, 30 times to install and to compile; `logs` ends when nothing is heard for so long
 timeout_seconds=${VIT_JAX_TIMEOUT_SECONDS:-120}
 # Settings of single commands, explained by their --help.
-wheel=${VIT_JAX_WHEEL:-} python=${VIT_JAX_PYTHON:-} worker=${VIT_JAX_WORKER:-0} lines=${VIT_JAX_LINES:-100}
-grace=${VIT_JAX_GRACE:-600} examples=${VIT_JAX_EXAMPLES:-} max_restarts=${VIT_JAX_MAX_RESTARTS:-10}
+wheel=${VIT_JAX_WHEEL:-} python=${VIT_JAX_PYTHON:-} extras=${VIT_JAX_EXTRAS:-} env_file=${VIT_JAX_ENV_FILE:-}
+worker=${VIT_JAX_WORKER:-0} lines=${VIT_JAX_LINES:-100} grace=${VIT_JAX_GRACE:-600}
+examples=${VIT_JAX_EXAMPLES:-} max_restarts=${VIT_JAX_MAX_RESTARTS:-10}
 poll_seconds=${VIT_JAX_POLL_SECONDS:-30} backoff_seconds=${VIT_JAX_BACKOFF_SECONDS:-30}
 steady_seconds=${VIT_JAX_STEADY_SECONDS:-1800} wait_seconds=${VIT_JAX_WAIT_SECONDS:-604800}
 force=${VIT_JAX_FORCE:-} dry_run=${VIT_JAX_DRY_RUN:-} then_delete=${VIT_JAX_THEN_DELETE:-}
 
 VALUES=' name project zone slice api capacity runtime workdir create_flags ssh_flags wheel python worker lines grace '
-VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds wait_seconds timeout_seconds '
+VALUES+='extras env_file examples max_restarts poll_seconds backoff_seconds steady_seconds wait_seconds timeout_seconds '
 SWITCHES=' force dry_run then_delete '
 GIVEN=() # settings given as flags: variables are set for all commands
 
@@ -119,7 +120,7 @@ check_use() { # what a command would not read: a name beside it, which names no 
   esac
   for key in "${GIVEN[@]}"; do
     case $key in
-      wheel | python) readers=' setup supervise ' ;;
+      wheel | python | extras | env_file) readers=' setup supervise ' ;;
       worker | lines) readers=' logs ' ;;
       grace) readers=' stop ' ;;
       examples) readers=' run supervise ' ;;
@@ -255,11 +256,14 @@ create() {
 #: their chips. Given again it installs what has changed.
 #:   --wheel=FILE.whl    install this wheel instead
 #:   --python=VERSION    which Python the workers use (default: any from 3.11; uv gets one where there is none)
+#:   --extras=NAME,...   more extras to install, such as wandb
+#:   --env-file=FILE     variables of the runs on all workers, such as HF_TOKEN: a line KEY=VALUE for each
 #:
 setup() {
-  local archive=$SCRATCH/vit_jax.tgz from=$ROOT files=(pyproject.toml setup.py README.md LICENSE vit_jax configs)
+  local archive=$SCRATCH/vit_jax.tgz variables=() from=$ROOT files=(pyproject.toml setup.py README.md LICENSE vit_jax configs)
   require name project zone slice
   understand_slice
+  [[ ,$extras =~ ^(,[a-z0-9_-]*)+$ ]] || fail 2 "--extras=$(shown "$extras"): must be names such as wandb,hf"
   if [ -n "$wheel" ]; then
     [ -f "$wheel" ] || fail 2 "--wheel=$wheel: no such file"
     from=$(dirname "$wheel") files=("$(basename "$wheel")")
@@ -269,9 +273,28 @@ setup() {
   else
     tar -cf - --exclude=__pycache__ --exclude='*.so' -C "$from" "${files[@]}" | gzip -n >"$archive"
   fi
-  copy "$archive" "$ROOT"/launch/{tpu_worker,secrets}.sh || fail_for setup
-  on all setup ${python:+"$python"} || fail_for setup
+  if [ -n "$env_file" ]; then
+    check_variables
+    variables=("$SCRATCH/vit_jax.env")
+    if [ -n "$dry_run" ]; then
+      quoted cp "$env_file" "${variables[0]}"
+    else
+      (umask 077 && cp "$env_file" "${variables[0]}")
+    fi
+  fi
+  copy "$archive" "${variables[@]}" "$ROOT"/launch/{tpu_worker,secrets}.sh || fail_for setup
+  on all setup "tpu,gcs${extras:+,$extras}" ${python:+"$python"} || fail_for setup
   on all health "$CHIPS" || fail_for setup
+}
+
+check_variables() { # of --env-file, which workers do not run as commands; names no value, which may be secret
+  local line number=0 form='^(#.*|[A-Za-z_][A-Za-z0-9_]*=([^"'\''].*)?)?$'
+  [ -f "$env_file" ] || fail 2 "--env-file=$env_file: no such file"
+  while IFS= read -r line || [ -n "$line" ]; do
+    number=$((number + 1))
+    [[ $line =~ $form && $line != *[[:cntrl:]]* ]] ||
+      fail 2 "--env-file=$env_file: line $number: must be KEY=VALUE, without export or quotes"
+  done <"$env_file"
 }
 
 #: launch/tpu.sh run --name=NAME --slice=SLICE --workdir=gs://BUCKET/DIR CONFIG_NAME [--config.KEY=VALUE ...]

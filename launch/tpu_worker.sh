@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What launch/tpu.sh has each TPU VM do; it is copied there and not meant to be typed.
 #
-#   setup [PYTHON]   installs ~/vit_jax.tgz, or the wheel in it, into ~/vit_jax/venv
+#   setup EXTRAS [V] installs ~/vit_jax.tgz, or the wheel in it, into ~/vit_jax/venv, for Python V
 #   health CHIPS     all hosts together count their chips; host 0 says what it found
 #   start WORDS...   `vit_jax WORDS` in a session of its own, which outlives this connection
 #   clear SECONDS    ends what still runs: SIGTERM, and after so many seconds SIGKILL
@@ -72,6 +72,14 @@ join() { # Names the hosts to vit_jax, anew for each start: a slice made again h
   export JAX_NUM_PROCESSES=$((${#commas} + 1)) JAX_PROCESS_ID=$NUMBER
 }
 
+environment() { # from the user's file, whose lines are no commands
+  local line
+  [ -f "$HOME/vit_jax.env" ] || return 0
+  while IFS= read -r line || [ -n "$line" ]; do
+    [[ ! $line =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] || export "${line?}"
+  done <"$HOME/vit_jax.env"
+}
+
 joined() {
   join
   exec "$@"
@@ -80,7 +88,8 @@ joined() {
 setup() {
   local wanted source
   ! running || fail 2 "a run is going on; stop it before installing"
-  wanted="$(cksum <"$HOME/vit_jax.tgz") ${1:-}"
+  [ ! -f "$HOME/vit_jax.env" ] || chmod 600 "$HOME/vit_jax.env"
+  wanted="$(cksum <"$HOME/vit_jax.tgz") $*"
   if [ "$(cat "$BASE/installed" 2>/dev/null)" = "$wanted" ]; then
     say "ready, as installed before"
     return
@@ -94,9 +103,9 @@ setup() {
   {
     timeout 300 sudo apt-get -qq install -y libjpeg-turbo8-dev || true
     timeout 600 python3 -m pip install --quiet --user --upgrade uv &&
-      timeout 600 python3 -m uv venv --quiet --clear --python "${1:->=3.11}" "$VENV" &&
+      timeout 600 python3 -m uv venv --quiet --clear --python "${2:->=3.11}" "$VENV" &&
       timeout 1800 python3 -m uv pip install --quiet --refresh-package vit_jax --python "$VENV/bin/python" \
-        "${source:-$BASE/source}[tpu,gcs]"
+        "${source:-$BASE/source}[$1]"
   } >"$BASE/setup.log" 2>&1 ||
     fail 70 "cannot install: $(grep -iE 'error|×' "$BASE/setup.log" | tail -n 1); whole log: ~/vit_jax/setup.log"
   echo "$wanted" >"$BASE/installed"
@@ -143,6 +152,7 @@ hold() { # the session of a run: it outlives the run by the moment it takes to n
   local code signalled
   trap 'signalled=1' TERM HUP # Machines that go down tell everyone; the run is told by itself and saves.
   echo $$ >"$RUN/session"
+  environment
   join
   hush "$(date -u +%FT%TZ) worker $NUMBER: vit_jax $*"
   PYTHONUNBUFFERED=1 "$VENV/bin/vit_jax" "$@" &

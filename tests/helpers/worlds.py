@@ -16,8 +16,8 @@ SLICE = [*ADDRESS, "--slice=v5e-8"]
 RUN = [*SLICE, "--workdir=/shared/run"]
 # All that the launchers and the stand-ins may need: what is not here is not on PATH.
 TOOLS = """
-bash basename cat cksum cp date dirname env find flock grep gzip head kill mkdir mktemp mv rm sed
-setsid sleep stat tail tar timeout touch tr true wc
+bash basename cat chmod cksum cp date dirname env find flock grep gzip head kill mkdir mktemp mv rm
+sed setsid sleep stat tail tar timeout touch tr true wc
 """.split()  # noqa: SIM905
 
 

@@ -477,7 +477,7 @@ def test_a_dry_run_of_supervise_is_a_plan(world):
         f"gcloud compute scp ./vit_jax.tgz {here.checkout}/launch/tpu_worker.sh "
         f"{here.checkout}/launch/secrets.sh s-0: "
         f"--scp-flag=-oConnectionAttempts=60 --zone=z {where}",
-        on.format("setup"),
+        on.format("setup tpu,gcs"),
         on.format("health 8"),
         on.format("start train big --workdir=gs://b/l16"),
         on.format("poll 0"),

@@ -97,7 +97,7 @@ def test_setup(world):
     assert copy[:4] == [*TPUS, "tpu-vm", "scp"]
     assert copy[4].endswith("/vit_jax.tgz")
     assert copy[5:] == [*scripts, "s:", "--worker=all", *WHERE]
-    assert install == ssh("all", "bash tpu_worker.sh setup 3.13")
+    assert install == ssh("all", "bash tpu_worker.sh setup tpu,gcs 3.13")
     assert health == ssh("all", "bash tpu_worker.sh health 8")
     assert "worker 0: 2 hosts, 8 chips (TPU v5 lite), vit_jax " in printed
     for number in range(2):
@@ -120,6 +120,38 @@ def test_setup_of_a_wheel(world, tmp_path):
     here.tpu("setup", *SLICE, f"--wheel={wheel}")
     installs = (here.worker(0) / "installs").read_text()
     assert f"{here.worker(0)}/vit_jax/source/{wheel.name}[tpu,gcs]\n" in installs
+
+
+def test_setup_brings_variables_and_extras(world, tmp_path):
+    """What a run reads of its environment: no word of it is run, printed, or on a command line."""
+    here = world()
+    here.tpu("create", *SLICE)
+    file = tmp_path / "run.env"
+    file.write_text("# mine\nHF_TOKEN=hf_$(touch bad) x1y2z3\n\nWANDB_MODE=")
+    here.forget()
+    (here.cloud / "count_chips").touch()
+    words = ("setup", *SLICE, f"--env-file={file}", "--extras=wandb,hf")
+    dry = here.tpu(*words, "--dry-run")
+    assert f"cp {file} ./vit_jax.env\n" in dry
+    printed = here.tpu(*words)
+    assert "x1y2z3" not in printed + repr(here.calls())
+    assert here.calls()[1] == ssh("all", "bash tpu_worker.sh setup tpu,gcs,wandb,hf")
+    for number in range(2):
+        copy = here.worker(number) / "vit_jax.env"
+        assert copy.read_text() == file.read_text()
+        assert copy.stat().st_mode & 0o777 == 0o600
+        assert "source[tpu,gcs,wandb,hf]\n" in (here.worker(number) / "installs").read_text()
+    here.tpu("run", *RUN, "digits", "--force", "--config.name=variables")
+    for number in range(2):
+        token = here.worker(number) / "token"
+        said = wait_for(lambda path=token: path.exists() and path.read_text())
+        assert said == "hf_$(touch bad) x1y2z3\n"
+    for text in ("export A=b", "A='b'", 'A="b"', "A=b\r", "A b"):
+        file.write_text(f"# x\n{text}\n")
+        line = here.tpu(*words, code=2)
+        assert line == (
+            f"tpu.sh: --env-file={file}: line 2: must be KEY=VALUE, without export or quotes\n"
+        )
 
 
 def test_run_carries_every_word_through_ssh_and_two_shells(world):
@@ -269,6 +301,9 @@ def test_what_is_missing_or_wrong_is_one_line(world, monkeypatch):
         (["create", *SLICE, "--zoen=z"], "--zoen=z: no such setting, or not in the form --KEY="),
         (["create", *SLICE, "--zone", "z"], "--zone: no such setting, or not in the form --KEY="),
         (["setup", *SLICE, "--wheel=none.whl"], "--wheel=none.whl: no such file"),
+        (["setup", *SLICE, "--env-file=none"], "--env-file=none: no such file"),
+        (["setup", *SLICE, "--extras=a]"], "--extras=a]: must be names such as wandb,hf"),
+        (["run", *RUN, "digits", "--extras=hf"], "--extras: run does not read it; for: setup sup"),
         (
             ["run", *SLICE, "--workdir=runs/x", "digits"],
             "--workdir=runs/x: must be gs://BUCKET/DIR, or /DIR on a disk",
@@ -586,7 +621,7 @@ def test_a_dry_run_of_supervise_is_a_plan(world):
         "pyproject.toml setup.py README.md LICENSE vit_jax configs | gzip -n >./vit_jax.tgz",
         f"gcloud compute tpus tpu-vm scp ./vit_jax.tgz {here.checkout}/launch/tpu_worker.sh "
         f"{here.checkout}/launch/secrets.sh s: --worker=all {where}",
-        command.format("setup"),
+        command.format("setup tpu,gcs"),
         command.format("health 64"),
         command.format(started),
         command.format("poll 0").replace("=all", "=0"),
