@@ -50,10 +50,22 @@ def test_sizes_that_a_variant_implies_are_no_differences():
     named = run_config.complete(config.build({"model": {"variant": "ViT-Ti/16", "num_classes": 3}}))
     keys = {key for key, *_ in formatting.differences(named)}
     assert {"model.variant", "model.num_classes"} <= keys
-    assert not keys & {f"model.{size}" for size in formatting.SIZES}
+    assert not keys & {"model.architecture", "model.patch_size", "model.width", "model.depth"}
+    assert formatting.model(named) == "ViT-Ti/16"
     rows = {key: row for key, *row in formatting.differences(runs.configure(seed=7))}
     assert rows["seed"][:2] == ["7", "0"]
     assert rows["model.width"][0] == str(runs.configure().model.width)
+
+
+def test_sizes_other_than_the_variants_are_said():
+    sizes = {"variant": "ViT-Ti/16", "patch_size": (8, 4), "depth": 2}
+    cfg = run_config.complete(config.build({"model": {**sizes, "num_classes": 3}}))
+    rows = {key: row for key, *row in formatting.differences(cfg)}
+    assert (rows["model.patch_size"][0], rows["model.depth"][0]) == ("8,4", "2")
+    assert not rows.keys() & {"model.width", "model.heads"}
+    assert formatting.model(cfg) == "ViT-Ti/16 with patch_size=8,4, depth=2"
+    unknown = config.build({"model": {"variant": "ViT-X/16"}})
+    assert formatting.model(unknown) == "ViT-X/16"
 
 
 @pytest.mark.parametrize(("depth", "layers"), [(1, "1 layer"), (2, "2 layers")])

@@ -6,6 +6,7 @@ from typing import Any
 
 from vit_jax import config
 from vit_jax.config import catalog, components
+from vit_jax.models import variants
 from vit_jax.utils import intervals
 
 INTERVAL = "95 % interval"  # column heading for the ± of measured numbers
@@ -22,7 +23,6 @@ MEASURES = {
 # Parts of the names of results that are not fractions, such as that of `loss/low`.
 COUNTED = ("loss", "error", "count", "mce", "step")
 NUMBERS = (*COUNTED, *config.NUMBERS, "kappa", "temperature", "log10_l2")
-SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "resnet_units", "resnet_width")
 
 
 def percent(value: float | None) -> str:
@@ -85,7 +85,9 @@ def model(cfg: config.Config) -> str:
     if name not in components.built_in("model"):
         return f"a {one.architecture}"
     if one.variant is not None:
-        return one.variant
+        sizes = ((key, getattr(one, key), size) for key, size in _implied(cfg).items())
+        other = [f"{key}={config.show(set_)}" for key, set_, size in sizes if set_ != size]
+        return one.variant + (f" with {', '.join(other)}" if other else "")
     if one.patch_size is None:
         return f"a {(one.architecture or 'network').replace('_', ' ')}"
     patch = " \u00d7 ".join(map(str, one.patch_size))
@@ -98,13 +100,21 @@ def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
 
     Sizes implied by the variant are left out.
     """
+    implied = {f"model.{key}": size for key, size in _implied(cfg).items()}
     rows = []
     for key, field, _ in config.fields(cfg):
         value, usual = config.get(cfg, key), field.default
-        named = cfg.model.variant is not None and key.removeprefix("model.") in SIZES
-        if value != usual and key != "name" and not named:
+        if key != "name" and value not in (usual, implied.get(key, usual)):
             rows.append((key, config.show(value), config.show(usual), field.metadata["doc"]))
     return rows
+
+
+def _implied(cfg: config.Config) -> dict[str, Any]:
+    """The options of the model that its variant sets; none without a variant that is known."""
+    try:
+        return variants.parse_variant(cfg.model.variant) if cfg.model.variant else {}
+    except config.ConfigError:
+        return {}
 
 
 def printed(name: str) -> list[tuple[catalog.Result, str]]:
