@@ -269,7 +269,7 @@ def _labeled(
       prefix: with which the paths of its files begin.
       kinds: is given the tar if images lie at its top, by whether they have labels.
       folder: as above.
-      unlabeled: whether labels mean nothing: then those images are in no folder of either kind.
+      unlabeled: whether labels do not count: then images at the top are in no folder but a split's.
     """
 
     def key(found: FileEntry) -> str:
