@@ -1,5 +1,6 @@
 """The study of labels: which cells come next, which rate is chosen, and when there is a verdict."""
 
+import math
 import pathlib
 import tarfile
 
@@ -32,16 +33,16 @@ def record_rates(study, arm, best, top1=0.5):
     """Records the cells that choose a rate, in which it scores highest."""
     while missing := [c for c in study.tried(arm, LABELS) if study.records.find(c) is None]:
         for cell in missing:
-            near = 1 / (1 + abs(label_efficiency.LADDER.index(cell.lr) - best))
+            near = 1 / (1 + abs(math.log10(cell.lr / best)))
             record(study, cell, **{"top1": near, "test/top1": top1})
 
 
 def test_a_rate_is_tried_on_both_sides_of_the_best(study):
     assert [cell.lr for cell in study.tried(SCRATCH, LABELS)] == [3e-4, 1e-3, 3e-3]
     assert study.rate(SCRATCH, LABELS) is None
-    record_rates(study, SCRATCH, best=0)
+    record_rates(study, SCRATCH, best=1e-4)
     assert [cell.lr for cell in study.tried(SCRATCH, LABELS)] == [3e-5, 1e-4, 3e-4, 1e-3, 3e-3]
-    assert study.rate(SCRATCH, LABELS) == 3e-5
+    assert study.rate(SCRATCH, LABELS) == 1e-4
 
 
 def test_only_the_choice_of_the_rate_for_all_labels_leaves_validation_images_out(study):
@@ -101,12 +102,12 @@ def test_a_smaller_budget_has_a_smaller_network_with_half_its_width_in_the_decod
 def test_there_is_no_verdict_without_the_control_and_all_seeds(study):
     tops = {SCRATCH: 0.3, MAE: 0.4, CONTROL: 0.5}
     for arm in (SCRATCH, MAE):
-        record_rates(study, arm, best=3, top1=tops[arm])
+        record_rates(study, arm, best=1e-3, top1=tops[arm])
     assert label_efficiency.verdict(study, MAE, LABELS) == (
         "no verdict: random weights has 1 of 3 seeds, CIFAR-100, labels has 0 of 3 seeds, "
         "MAE has 1 of 3 seeds"
     )
-    record_rates(study, CONTROL, best=3, top1=tops[CONTROL])
+    record_rates(study, CONTROL, best=1e-3, top1=tops[CONTROL])
     for arm, top1 in tops.items():
         for seed in SEEDS[1:]:
             cell = study.cell(arm, LABELS, 1e-3, seed, choosing=False)
@@ -123,7 +124,7 @@ def test_there_is_no_verdict_without_the_control_and_all_seeds(study):
 
 def test_no_verdict_where_the_control_is_not_ahead(study):
     for arm in (SCRATCH, MAE, CONTROL):
-        record_rates(study, arm, best=3, top1=0.3)
+        record_rates(study, arm, best=1e-3, top1=0.3)
         for seed in SEEDS[1:]:
             cell = study.cell(arm, LABELS, 1e-3, seed, choosing=False)
             record(study, cell, **{"top1": 0.0, "test/top1": 0.3 + 0.1 * (arm == MAE)})
