@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import tarfile
 from unittest import mock
 
 import pytest
@@ -53,6 +54,29 @@ def test_what_is_not_used_is_said_with_the_reason(tmp_path):
     )
 
 
+def test_splits_beside_those_in_use_are_said(tmp_path):
+    """`train` and `training` may be the halves of one; a forgotten folder is no file in use."""
+    root = fill(tmp_path, *FILES, "training/a/1.jpg", "validation/a/1.jpg", "more/1.jpg", "1.jpg")
+    more = "the folders more, training, validation, 1 image in no folder"
+    assert check(root).endswith(f"; not used: {more}")
+    for split in ("train", "training", "val"):
+        lines = [f"{split.removesuffix('ing')}/{c}/0.jpg,{c}\n" for c in "ab"]
+        (root / f"{split}.csv").write_text("image,class\n" + "".join(lines))
+    (root / "fix.csv").write_text("image\n")
+    data = config.Data(source="csv", root=str(root), eval_split="val")
+    parts = [open_source(data, split) for split in (data.train_split, data.eval_split)]
+    assert folder_check.check_files(data, *parts, None).endswith("; not used: the list training")
+    (root / "tars").mkdir()
+    for split in ("train", "training", "val"):
+        with tarfile.open(root / f"tars/{split}.tar", "w") as tar:
+            for c in "ab":
+                tar.add(root / f"train/{c}/0.jpg", f"{c}/{split}.jpg")
+    given = {"source": "tar", "root": str(root / "tars"), "eval_split": "val"}
+    data = config.Data(**given, cache=str(root / "cache"))
+    parts = [open_source(data, split) for split in (data.train_split, data.eval_split)]
+    assert folder_check.check_files(data, *parts, None).endswith("; not used: the split training")
+
+
 def test_classes_without_images_to_evaluate_on_are_said(tmp_path):
     root = fill(tmp_path, *FILES, "train/c/1.jpg", "train/d/1.jpg")
     assert "val 6 images of 4 classes (0 to 3 each, none of c and 1 other)" in check(root)
@@ -69,7 +93,7 @@ def test_slices_in_percent_and_in_images_may_have_images_in_common(tmp_path):
         parts = [open_source(data, split) for split in (data.train_split, data.eval_split)]
         return folder_check.check_files(data, *parts, None)
 
-    assert line(3).endswith("; all files are used")
+    assert line(3).endswith("; not used: the folder val")
     assert "; of train[2:] 1 are in train[:50%] too: " in line(2)
 
 

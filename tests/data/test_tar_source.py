@@ -86,7 +86,8 @@ def test_without_labels_all_images_of_a_split_count(both, tmp_path):
     for split in ("train", "test"):
         pyarrow.parquet.write_table(pa.table(tables), tmp_path / f"p/{split}-0.parquet")
     given = options(tmp_path / "p", "parquet", eval_split="auto", test_split="auto")
-    assert split_roles.resolved(given, labels=False).eval_split == "test"
+    given = split_roles.resolved(given, labels=False)
+    assert given.eval_split == "test"
     found = open_source(given, "train", labels=False)
     assert [image for image, _ in records(found)] == tables["image"][:4]
     assert folder_check.check_files(given, found, None, None) == (
@@ -305,7 +306,8 @@ def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
     assert len(half) == 20
     assert {r.image for r in records(half)} < {r.image for r in records(whole)}
     data = options(root, "parquet", eval_split="auto", test_split="auto")
-    assert split_roles.resolved(data).eval_split == "test"
+    data = split_roles.resolved(data)
+    assert data.eval_split == "test"
     assert folder_check.check_files(data, half, None, None) == (
         f"data.root={root}: train 20 images of 2 classes (9 to 11 each)"
     )

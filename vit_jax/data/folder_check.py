@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import image_headers, splits, tiff
+from vit_jax.data import csv_source, folders, image_headers, splits, tar_source, tiff
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder, Skipped, shown
@@ -29,6 +29,7 @@ SECONDS = 20.0  # per split; on slow storage, training checks the remaining file
 THREADS, CHUNK = 16, 1024  # network storage handles many requests at a time
 QUICK = 2e-4  # seconds a file below which threads only wait for each other
 MOST_NAMED = 3
+MOST_FOLDERS = 10
 COMMON = (
     b"\xff\xd8\xff",
     b"\x89PNG\r\n\x1a\n",
@@ -82,8 +83,9 @@ def check_files(
             notes.append(f"of {split} {checked:,} files were checked within {SECONDS:.0f} s")
     notes += _shared([(split, files) for split, _, files in lists])
     line = f"data.root={shown(str(data.root))}: {', '.join(parts)}"
-    if skipped := left_out([source for _, source, _ in lists]):
-        notes.insert(0, f"not used: {skipped}")
+    skipped = [left_out([source for _, source, _ in lists]), _other_splits(data, lists[0][2])]
+    if any(skipped):
+        notes.insert(0, f"not used: {', '.join(filter(None, skipped))}")
     elif data.source in ("folder", "csv"):  # others hold what is no image too, and count none
         notes.insert(0, "all files are used")
     return "; ".join([line, *notes])
@@ -97,6 +99,28 @@ def left_out(sources: Iterable[Source]) -> str:
     for one in {folder.top: folder.skipped for folder in folders}.values():
         skipped.add(one)
     return skipped.describe()
+
+
+def _other_splits(data: config.Data, files: Files) -> str:
+    """The folders, lists and splits beside those in use, and images beside folders."""
+    if data.holdout:
+        return ""
+    if isinstance(files, Tars):
+        there, kind = list(tar_source.list_splits(data, labels=bool(files.classes))), "split"
+    elif isinstance(files, CsvImages):  # beside other tables, such as one of `data.exclude`
+        lists = csv_source.list_splits(str(folders.local_root(data)))
+        there, kind = list(filter(splits.is_split, lists)), "list"
+    else:
+        there, kind = list(folders.list_splits(data)), "folder"
+    asked = [split for split in (data.train_split, data.eval_split, data.test_split) if split]
+    names = [part.name for split in asked for part in splits.parts(split)]
+    used = {splits.find_folder(name, there) for name in names}
+    others = [shown(name) for name in there if name not in used]
+    named = ", ".join(others[:MOST_FOLDERS]) + ", ..." * (len(others) > MOST_FOLDERS)
+    parts = [f"the {kind}{'s' * (len(others) > 1)} {named}"] if others else []
+    if kind == "folder" and (loose := folders.count_images(folders.local_root(data))):
+        parts.append(f"{loose:,} image{'s' * (loose > 1)} in no folder")
+    return ", ".join(parts)
 
 
 def log_left_out(data: config.Data, *sources: Source) -> None:

@@ -379,6 +379,11 @@ def list_splits(data: config.Data) -> tuple[str, ...]:
     return tuple(_folders(local_root(data))) if data.root else ()
 
 
+def count_images(folder: Path) -> int:
+    """The number of images right in a folder."""
+    return sum(e.name.lower().endswith(SUFFIXES) and not _is_dir(e) for e in _scan(folder))
+
+
 def _nothing(folder: Path, skipped: Skipped) -> str:
     """The message for a folder without images, with a summary of its contents."""
     held = skipped.describe()
