@@ -139,7 +139,7 @@ def test_a_table_that_declares_more_than_it_holds(tmp_path):
         search.read_index(path)
 
 
-def test_pictures_are_below_the_folder_that_was_named(tmp_path, caplog):
+def test_pictures_are_below_the_folder_that_was_named(tmp_path, caplog, monkeypatch):
     (tmp_path / "photos").mkdir()
     for name in ("photos/a.png", "secret.png"):
         cv2.imwrite(str(tmp_path / name), np.zeros((4, 4, 3), np.uint8))
@@ -156,6 +156,13 @@ def test_pictures_are_below_the_folder_that_was_named(tmp_path, caplog):
     gallery, *unshown = section.blocks
     assert [one.caption for one in gallery.samples] == ["The query", "a.png, 1.000"]
     assert len(unshown) == 2
+    # The names that `embed` writes of the images of a dataset are whole.
+    monkeypatch.chdir(tmp_path)
+    whole = [search.SimilarImage(str(tmp_path / "photos/a.png"), 1.0)]
+    document = search.create_document(
+        loaded, pathlib.Path("photos/a.png"), pathlib.Path("photos"), whole
+    )
+    assert html.page(document).count("data:image/png") == 2
     assert not caplog.messages
     search.create_document(
         loaded, tmp_path / "photos/a.png", tmp_path, [search.SimilarImage("a.png", 1.0)]

@@ -248,7 +248,8 @@ def create_document(
         caption = "The query" if one is None else f"{one.image}, {one.similarity:.3f}"
         named = pathlib.PurePath("" if one is None else one.image)
         try:
-            if named.is_absolute() or ".." in named.parts:  # a foreign table could name any file
+            below = not named.is_absolute() or named.is_relative_to(folder.absolute())
+            if not below or ".." in named.parts:  # a foreign table could name any file
                 raise decoding.BadImage(f"is not below {folder}")
             png = decoding.thumbnail(decoding.read_file(place), SIDE, opened.config.data)
         except (OSError, decoding.BadImage) as error:
