@@ -177,7 +177,11 @@ def _label(data: config.Data, *, labels: bool) -> str | None:
 def _arranged_once(
     root: Path, holdout: float, cache: str | None, kind: str, label: str | None
 ) -> tuple[image_listing.Listing, assignment.Assignment]:
-    """Their listing is kept in the folder `cache`, one for each root, until a file changes."""
+    """Their listing is kept in the folder `cache` until a file changes.
+
+    There is one for each root and column of labels: a command that looks for labels in data without
+    them would else replace it, and the next one would list all files again.
+    """
     named = f"data.root={root}"
     if not root.exists():
         raise DataError(f"{named}: no such folder or file")
@@ -202,7 +206,8 @@ def _arranged_once(
             status = path.stat()
             facts.append(f"{path.relative_to(root)} {status.st_size} {status.st_mtime_ns}")
     # The arrangement is made anew: it takes little beside reading tars, and depends on options.
-    version, place = _digest("\n".join(facts)), _digest(str(root.absolute()))
+    column = "" if label is None else f"\n{label}"
+    version, place = _digest("\n".join(facts)), _digest(f"{root.absolute()}{column}")
     kept = Path(cache or "~/.cache/vit_jax").expanduser() / "listings" / f"{place}.npz"
     if (listing := image_listing.Listing.load(kept, version)) is None:
         if kind in parquet.KINDS:
