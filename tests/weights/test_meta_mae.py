@@ -83,6 +83,25 @@ def test_a_run_goes_on_with_the_decoder(loaded, tmp_path):
         np.testing.assert_array_equal(own[name], array, err_msg=name)
 
 
+@pytest.mark.filterwarnings("ignore:.*mae.safetensors")
+def test_a_run_that_keeps_no_decoder_says_why(loaded, arrays, tmp_path):
+    spec, file = loaded.spec, tmp_path / "mae.safetensors"
+    other = dataclasses.replace(spec.mae, decoder_depth=1)
+    cfg = config.Config(
+        model=spec.model, data=spec.data, objective=other, init_from=str(file), init_head="keep"
+    )
+    begun = loading.initial_params(cfg, build.create_model(cfg), ())
+    assert "decoder new: that of the weights has other shapes" in begun.notes
+    assert "objective" not in begun.params
+    encoder = {name: array for name, array in arrays.items() if "decoder" not in name}
+    safetensors.save_file(encoder, file)
+    begun = loading.initial_params(cfg, build.create_model(cfg), ())
+    assert "decoder new: none in the weights" in begun.notes
+    new = dataclasses.replace(cfg, init_head="new")
+    assert not any("decoder new" in n for n in
+                   loading.initial_params(new, build.create_model(new), ()).notes)  # fmt: skip
+
+
 def test_a_folder_of_timm_has_the_encoder_alone_and_says_so(loaded, tmp_path):
     lines = weights.save(loaded.params, loaded.spec, "timm", tmp_path / "out")
     assert "the decoder is left out, as timm has none" in lines

@@ -295,9 +295,11 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
             )
     given, decoder = jax.device_get(opened.params), {}
     own = opened.config.mae
-    if keep and cfg.mae and own and _decoder(opened.model, own) == _decoder(model, cfg.mae):
-        decoder = {OBJECTIVE: given.pop(OBJECTIVE)}
-        notes.append("decoder: from the weights")
+    if keep and cfg.mae:
+        fits = own is not None and _decoder(opened.model, own) == _decoder(model, cfg.mae)
+        decoder = {OBJECTIVE: given.pop(OBJECTIVE)} if fits else {}
+        new = "none in the weights" if own is None else "that of the weights has other shapes"
+        notes.append("decoder: from the weights" if fits else f"decoder new: {new}")
     if keep and cfg.dino is not None:
         _check_projection(cfg.dino, opened.config.dino)
         if own_head := projection(opened):
