@@ -28,6 +28,7 @@ hour.
 import argparse
 import csv
 import dataclasses
+import math
 import pathlib
 import statistics
 import sys
@@ -35,9 +36,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from research import imbalance
-from research.findings import planning
+from research.findings import planning, verdicts
 from research.label_neighbors import read_list
 from vit_jax import config
 from vit_jax.inference import conversion
@@ -406,14 +408,13 @@ def test_top1(study: LabelStudy, arm: str, labels: int) -> dict[int, float]:
 def table(study: LabelStudy) -> Iterator[str]:
     """Yields a row for each beginning and number of labels: %, n, and its lead with 95 %."""
     for labels in study.lengths.tuning:
-        plain = test_top1(study, SCRATCH, labels)
         for arm in ARMS:
             values = test_top1(study, arm, labels)
             if not values:
                 continue
             mean, half = statistics.fmean(values.values()), intervals.half_width([*values.values()])
             shown = f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if half is not None else "")
-            ahead = [values[seed] - plain[seed] for seed in values if seed in plain]
+            ahead = leads(study, arm, labels)
             lead, wide = "", intervals.half_width(ahead)
             if arm != SCRATCH and wide is not None:
                 lead = f"{100 * statistics.fmean(ahead):+.1f} ± {100 * wide:.1f}"
@@ -421,23 +422,44 @@ def table(study: LabelStudy) -> Iterator[str]:
             yield f"| {labels:,} | {arm} | {rate:g} | {len(values)} | {shown} | {lead} |"
 
 
+def leads(study: LabelStudy, arm: str, labels: int) -> list[float]:
+    """By how much a beginning is ahead of random weights with each seed that both have."""
+    plain, values = (test_top1(study, one, labels) for one in (SCRATCH, arm))
+    return [values[seed] - plain[seed] for seed in values if seed in plain]
+
+
+def p_values(study: LabelStudy) -> dict[tuple[str, int], float]:
+    """Holm's p-values of all leads of MAE and DINO, two-sided by Student's t; 1: not all seeds."""
+    found = dict[tuple[str, int], float]()
+    for labels in study.lengths.tuning:
+        for arm in (MAE, DINO):
+            values = leads(study, arm, labels)
+            found[arm, labels] = 1.0
+            if len(values) == len(SEEDS):
+                mean, error = abs(statistics.fmean(values)), intervals.standard_error(values)
+                ratio = mean / error if error else math.inf
+                found[arm, labels] = 2 * float(stats.t(len(values) - 1).sf(ratio))
+    return dict(zip(found, verdicts.holm(list(found.values())), strict=True))
+
+
 def verdict(study: LabelStudy, arm: str, labels: int) -> str:
-    """Whether a beginning is ahead of random weights, or why nothing can be said yet."""
+    """Whether a beginning is ahead of random weights, or why nothing can be said yet.
+
+    For the control its own 95 % interval decides, for the others Holm's correction.
+    """
     seeds = {one: test_top1(study, one, labels) for one in (SCRATCH, CONTROL, arm)}
     missing = [f"{one} has {len(v)} of {len(SEEDS)} seeds" for one, v in seeds.items()
                if len(v) < len(SEEDS)]  # fmt: skip
     if missing:
         return "no verdict: " + ", ".join(missing)
-
-    def lead(one: str) -> tuple[float, float]:
-        values = [seeds[one][seed] - seeds[SCRATCH][seed] for seed in SEEDS]
-        return statistics.fmean(values), intervals.half_width(values) or 0.0
-
-    mean, half = lead(CONTROL)
-    if mean - half <= 0:
+    control, own = (leads(study, one, labels) for one in (CONTROL, arm))
+    if statistics.fmean(control) <= (intervals.half_width(control) or 0.0):
         return "no verdict: the control itself is not ahead"
-    mean, half = lead(arm)
-    return "ahead" if mean - half > 0 else "behind" if mean + half < 0 else "undecided"
+    if arm == CONTROL:
+        return "ahead"
+    p = p_values(study)[arm, labels]
+    decided = "ahead" if statistics.fmean(own) > 0 else "behind"
+    return f"{decided if p < 1 - intervals.LEVEL else 'undecided'} (p {p:.3f} by Holm)"
 
 
 def chart(study: LabelStudy) -> Chart:

@@ -66,7 +66,9 @@ STATED = {
     ),
     "docs/records/README.md": ("EPYC at 2.6 GHz",),
     "docs/ten_minutes.md": ("3.11 works",),
-    "docs/unlabeled.md": ("well above 0.05", "2 points ahead", "of length 1, times the root"),
+    "docs/unlabeled.md": (
+        "Intervals are 95 %", "well above 0.05", "2 points ahead", "of length 1, times the root",
+    ),
     "docs/tpu.md": (  # what preflight prints
         "at 30 % of peak", "26 core-days on v5e", "631 chip hours", "6 core-days",
     ),

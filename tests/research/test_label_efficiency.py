@@ -112,7 +112,8 @@ def test_there_is_no_verdict_without_the_control_and_all_seeds(study):
         for seed in SEEDS[1:]:
             cell = study.cell(arm, LABELS, 1e-3, seed, choosing=False)
             record(study, cell, **{"top1": 0.0, "test/top1": top1 + 0.001 * seed})
-    assert label_efficiency.verdict(study, MAE, LABELS) == "ahead"
+    assert label_efficiency.verdict(study, MAE, LABELS) == "ahead (p 0.000 by Holm)"
+    assert label_efficiency.verdict(study, CONTROL, LABELS) == "ahead"
     rows = list(label_efficiency.table(study))
     assert rows[0] == "| 50 | random weights | 0.001 | 3 | 30.1 ± 0.2 |  |"
     assert rows[1].endswith("| +10.0 ± 0.0 |")
