@@ -263,6 +263,9 @@ def test_other_separators_are_named(tmp_path, caplog):
     write(tmp_path, train="image,labels\na.png,cat dog\nd.png,dog\n")
     opened(tmp_path)
     assert "no image has several classes, such as cat dog; `;` separates them" in caplog.text
+    write(tmp_path, train="image,animal\na.png,0\nd.png,1\n")
+    opened(tmp_path)
+    assert "train.csv: 0 and 1 of column animal are taken for names of classes; " in caplog.text
 
 
 def batch_of(source, options, size):

@@ -110,7 +110,7 @@ class CsvImages:
             spelled = [_spelled(row.image) for row in rows]
             rows = [rows[at] for at in remaining(spelled, gone, data, f"{key}={split}")]
         if labels and data.multilabel and len(header) == 2:
-            _warn_of_other_separators(path, rows)
+            _warn_of_other_separators(path, header[1], rows)
         places = {name: place for place, name in enumerate(self.classes)}
         known = labels and not columns
         found: list[tuple[int, ...]] = [(UNKNOWN,)] * len(rows)
@@ -407,8 +407,15 @@ def _check_name(where: str, name: str) -> None:
         raise DataError(f"{where}: class {shown(name)!r}: is empty, or cannot be shown; rename it")
 
 
-def _warn_of_other_separators(path: pathlib.Path, rows: list[CsvRow]) -> None:
-    if max(len(row.classes) for row in rows) < 2:
+def _warn_of_other_separators(path: pathlib.Path, column: str, rows: list[CsvRow]) -> None:
+    found = {name for row in rows for name in row.classes}
+    if found and all(name.lower() in BITS for name in found):
+        log.warning(
+            "%s: %s of column %s are taken for names of classes; for these alone, set "
+            "data.multilabel=false and loss.name=softmax",
+            *(path, " and ".join(sorted(found)), shown(column)),
+        )
+    elif max(len(row.classes) for row in rows) < 2:
         example = next((shown(row.classes[0]) for row in rows if row.classes), "")
         log.warning(
             "%s: no image has several classes, such as %s; `%s` separates them, no space",

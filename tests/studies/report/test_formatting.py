@@ -1,5 +1,6 @@
 """How numbers, options and cells are named on pages."""
 
+import dataclasses
 import types
 
 import pytest
@@ -105,6 +106,8 @@ def test_predictions_say_which_images_they_are_of():
         Gallery(samples=[SAMPLE], caption="Drawn from the validation images by seed 5"),
         Gallery(samples=[SAMPLE], caption="Its most confident mistakes"),
     ]
+    first, *_ = run_section.shown(dataclasses.replace(found, unlabeled=4))
+    assert first.text.endswith("2 of them were misclassified. 4 without a class were not counted.")
     (line,) = run_section.shown(run_section.Predictions(problem="the images are gone"))
     assert line == Paragraph(text="No predictions: the images are gone", note=True)
 

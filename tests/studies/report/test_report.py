@@ -10,13 +10,16 @@ import types
 import urllib.parse
 
 import jax
+import numpy as np
 import pytest
+from PIL import Image
 
 import browsing
 import pages
 import runs
 from vit_jax import cli, config, train_loop
 from vit_jax.data import sources
+from vit_jax.data.split_roles import Role
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import figure_index
 from vit_jax.inference.loaded_model import Prediction
@@ -392,6 +395,38 @@ def test_predictions_count_the_mistakes_and_show_the_surest_first(tmp_path, monk
     assert {sample.right for sample in found.samples if sample.truth == "5"} == {True}
     assert found.selection == "step 9, the newest"
     assert found.confusion.counts == collections.Counter((truth, "5") for truth in truths)
+
+
+def test_images_without_a_class_are_no_mistakes(tmp_path, monkeypatch):
+    """Top-1 of several classes leaves them out; the number of mistakes has to say the same."""
+    images = {f"{i}.png": np.full((8, 8, 3), i, np.uint8) for i in range(6)}
+    for name, pixels in images.items():
+        Image.fromarray(pixels).save(tmp_path / name)
+    texts = ("a", "a;b", "b", "b", "", "")
+    rows = [f"{name},{text}" for name, text in zip(images, texts, strict=True)]
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("\n".join(["image,class", *rows]))
+    data = {"source": "csv", "root": str(tmp_path), "multilabel": True, "eval_split": "test"}
+    cfg = runs.configure(data=data, loss={"name": "sigmoid"}, model={"num_classes": 2})
+
+    class Model:
+        config, classes, selection = cfg, ("a", "b"), "step 9, the newest"
+
+        def classify(self, examples, top):
+            for name, _, truth in examples:
+                yield Prediction(image=name, top=(("a", 0.9),), truth=truth)
+
+    monkeypatch.setattr(loading, "load", lambda directory: Model())
+    found = report_page.predict_some(tmp_path, 6)
+    assert (found.seen, found.wrong, found.unlabeled) == (6, 2, 2)
+    assert [one.truth for one in found.mistakes] == ["b", "b"]
+    assert found.confusion is None
+    run = types.SimpleNamespace(
+        cfg=cfg, results={"top1": 0.5, "count": 6.0}, reported=Role("test", "test", "test"),
+        step=3, steps=3, seconds=None, points=lambda key: [],
+    )  # fmt: skip
+    value, _, remark = next(iter(run_section._headline(run)))
+    assert (value, remark) == ("50.00 %", "of 6 test images, without those of no class")
 
 
 @pytest.mark.parametrize(("cfg", "results"), [(None, {"top1": 0.5}), ("a config", {})])

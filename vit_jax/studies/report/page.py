@@ -272,7 +272,8 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     def right(one: loaded_model.Prediction) -> bool:
         return one.top[0][0] in truths[one.image]
 
-    wrong = sorted((p for p in seen if not right(p)), key=lambda p: -p.top[0][1])
+    labeled = [p for p in seen if truths[p.image]]  # as top-1 counts images of several classes
+    wrong = sorted((p for p in labeled if not right(p)), key=lambda p: -p.top[0][1])
     counts = collections.Counter((p.truth or "", p.top[0][0]) for p in seen)
     single = not data.multilabel
     return run_section.Predictions(
@@ -284,6 +285,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         samples=[sample(p) for p in seen[:SHOWN]],
         mistakes=[sample(p) for p in wrong[:MISTAKES]],
         wrong=len(wrong),
+        unlabeled=len(seen) - len(labeled),
         confusion=Confusion(classes=predictor.classes, counts=counts) if single else None,
     )
 

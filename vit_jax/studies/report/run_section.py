@@ -37,6 +37,7 @@ class Predictions:
       samples: the first of them.
       mistakes: the most confident mistakes.
       wrong: number of mistakes among the images seen.
+      unlabeled: number of images seen that have no class, so that no prediction is a mistake.
       confusion: counts over the images seen; None for images of several classes.
       problem: why there are no predictions, in one line.
     """
@@ -49,6 +50,7 @@ class Predictions:
     samples: Sequence[Sample] = ()
     mistakes: Sequence[Sample] = ()
     wrong: int = 0
+    unlabeled: int = 0
     confusion: Confusion | None = None
     problem: str = ""
 
@@ -117,9 +119,12 @@ def shown(predictions: Predictions) -> Iterator[Block]:
         return
     every = "All" if predictions.seen == predictions.total else f"{predictions.seen:,} of"
     confusion = predictions.confusion
+    without = predictions.unlabeled
     yield Paragraph(
         text=f"{every} {predictions.total:,} {predictions.split} images were shown to the "
         f"checkpoint of {predictions.selection}. {predictions.wrong:,} of them were misclassified."
+        + f" {without:,} without a class were not counted."
+        * bool(without)
     )
     caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
     yield Gallery(samples=predictions.samples, caption=caption)
@@ -135,6 +140,8 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
     count = results.get("count")
     if "top1" in results:
         remark = f"of {count:,.0f} {split.name} images" if count is not None else ""
+        if remark and run.cfg is not None and run.cfg.data.multilabel:
+            remark += ", without those of no class"
         yield formatting.percent(results["top1"]), "Top-1 accuracy", remark
     if "top5" in results:
         yield formatting.percent(results["top5"]), "Top-5 accuracy", ""
