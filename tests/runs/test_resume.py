@@ -234,6 +234,25 @@ def test_a_checkpoint_that_today_would_be_measured_otherwise_is_measured_again()
         evaluated(classes=["1"])
 
 
+def test_a_step_that_failed_twice_is_avoided_where_another_is_there():
+    values = config.to_dict(runs.configure())
+    facts = {"config": values, "data": "a", "classes": ["0"], "versions": {}, "measured": {}}
+    said = []
+    session = mock.Mock(progress=mock.Mock(say=said.append))
+    files = mock.Mock(suspects=lambda: [20])
+    for found in (10, 20, None):
+        record = facts | {"step": found, "metrics": {}, "examples": 200}
+        one = None if found is None else ({}, record)
+        saver = mock.Mock(restore=lambda target, avoid, one=one: one)
+        resume.restore(saver, {}, facts, session, files)
+    failed = "the run has failed twice after step 20; "
+    assert said == [
+        failed + "trying an older checkpoint", "resuming from step 10",
+        failed + "there is no older checkpoint", "resuming from step 20",
+        failed + "there is no older checkpoint",
+    ]  # fmt: skip
+
+
 def test_a_plug_in_that_changed_or_is_new_is_named():
     values = config.to_dict(runs.configure())
     facts = {"config": values, "data": "a", "classes": ["0"], "versions": {}, "measured": {}}

@@ -89,12 +89,12 @@ def restore(
     """
     # Process 0 decides for all: on shared storage, others may see an older state of the directory.
     avoid = collectives.broadcast_from_main(files.suspects)
-    for number in avoid:
-        session.progress.say(
-            f"the run has failed twice after step {number}; trying an older checkpoint"
-        )
     session.progress.doing("looking for a checkpoint")
     restored = manager.restore(shapes, avoid=avoid)
+    older = restored is not None and restored[1]["step"] not in avoid
+    then = "trying an older checkpoint" if older else "there is no older checkpoint"
+    for number in avoid:
+        session.progress.say(f"the run has failed twice after step {number}; {then}")
     if restored is None:
         return None
     live, record = restored
