@@ -78,6 +78,18 @@ def test_every_cell_has_its_config_and_a_share_of_the_devices(run):
     assert {"the reason"} >= {line for news in run.news for line in news.values()} - {""}
 
 
+def test_cells_import_what_their_parent_would(run, tmp_path, monkeypatch):
+    """A folder of the package's name in the current one, such as a clone, is no module of cells."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "toy_worker.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(folder)
+    assert run("a/done")["a/done"]["state"] == "done"
+    (folder / "toy_worker.py").write_text(WORKER)
+    monkeypatch.setattr(sys, "path", ["", *(one for one in sys.path if one != str(tmp_path))])
+    assert run("b/done")["b/done"]["state"] == "done"  # as in a notebook
+
+
 @pytest.mark.parametrize(
     ("what", "code", "why"),
     [

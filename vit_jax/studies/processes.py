@@ -42,12 +42,13 @@ class CellProcess(subprocess.Popen[str]):
         plugins = [*components.plugins()]
         plugins += [name for name in values.get(config.PLUGINS, ()) if name not in plugins]
         # The process finds plug-ins and its own module where this one has found them.
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # -P: not first in the current folder, where a clone called vit_jax may lie.
+        path = {"PYTHONPATH": os.pathsep.join(one or str(pathlib.Path.cwd()) for one in sys.path)}
         # Filtering ends tracebacks with a note about itself, and `answer` quotes the last line.
         whole = {"JAX_TRACEBACK_FILTERING": "off"}
         with self._log.open("ab") as log:
             super().__init__(
-                [sys.executable, "-m", cell.worker, str(workdir), cell.directory],
+                [sys.executable, "-P", "-m", cell.worker, str(workdir), cell.directory],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
