@@ -1,5 +1,6 @@
 """The protocol: what is chosen, what is read when, what is written, what is not run twice."""
 
+import dataclasses
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from vit_jax.config import paper
 from vit_jax.runs import run_log
 from vit_jax.runs.evaluating import Outcome
 from vit_jax.studies import transfer, worker
-from vit_jax.studies.transfer import tables
+from vit_jax.studies.transfer import study, tables
 
 CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
 FINAL = ("final/seed0", "final/seed1")
@@ -23,6 +24,41 @@ GOOD = dict(zip((*CHOOSE, *FINAL), (0.7, 0.8, 0.5, 0.625), strict=True))
 
 def read(workdir):
     return json.loads((workdir / "transfer.json").read_text())
+
+
+def test_a_run_that_trains_on_is_no_beginning_of_all_cells(tmp_path, monkeypatch):
+    source = tmp_path / "source"
+    (source / "checkpoints").mkdir(parents=True)
+    steps = [36]
+    assert study._newest_step(str(source)) is study._newest_step("augreg/ViT-B_16") is None
+    monkeypatch.setattr(study, "_newest_step", lambda name: steps[-1])
+    plan = sweeps.plan()
+    base = dataclasses.replace(plan.base, init_from=str(source))
+    plan = dataclasses.replace(plan, base=base)
+    log, run = [], sweeps.pretending(GOOD)
+
+    def trains_on(cells, *rest, **options):
+        log.extend(cell.directory for cell in cells)
+        run(cells, *rest, **options)
+        if len(log) == len(CHOOSE):
+            steps.append(48)
+
+    line = "source: is at step 48 now, and runs in .* began with step 36; .*/checkpoints/00000048"
+    with pytest.raises(config.ConfigError, match=line):
+        transfer.perform(plan, tmp_path / "t", run=trains_on)
+    assert log == list(CHOOSE)
+    assert read(tmp_path / "t")["began_with"] == {str(source): 36}
+    with pytest.raises(config.ConfigError, match=line):
+        transfer.perform(plan, tmp_path / "t", run=run)
+    steps.append(36)
+    assert transfer.perform(plan, tmp_path / "t", run=run)["results"]["top1"]["mean"] == 0.5625
+
+    def within(cells, *rest, started, **options):
+        run(cells, *rest, started=lambda cell: steps.append(steps[-1] + 1), **options)
+
+    with pytest.raises(config.ConfigError, match="is at step 37 now"):
+        transfer.perform(plan, tmp_path / "u", run=within)
+    assert [cell["state"] for cell in read(tmp_path / "u")["cells"]] == ["done", "waiting"]
 
 
 SEEDED = [f"choose/vit-lr{lr}-seed{seed}" for seed in (0, 1, 2) for lr in ("0.01", "0.03", "0.1")]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import config
+from vit_jax.checkpoints import record as checkpoint_records
 from vit_jax.config import ConfigError
 from vit_jax.studies import processes, report
 from vit_jax.studies.cells import Cell
@@ -133,6 +134,7 @@ class TransferStudy(Study):
         Raises ConfigError if `workdir` belongs to another transfer, and Failed as `choose` does.
         """
         self._plan, self.workdir, self._file = plan, workdir, workdir / FILE
+        self._began_with: dict[str, int] = {}  # steps of the runs that cells begin with
         self._check_same_plan()
         keys = {"stage": str, "setup": str}
         self.records = Records(workdir / CELLS, flag="--workdir", keys=keys)
@@ -142,21 +144,27 @@ class TransferStudy(Study):
 
     def ready(self) -> list[Cell]:
         """The cells of the first stage that has some left; chooses between the stages."""
-        if left := self.left(self._plan.choosing()):
-            return left
-        if self.selected is None:
-            self.choose()
-            self.write()
-        return self.left(self.final)
+        left = self.left(self._plan.choosing())
+        if not left:
+            if self.selected is None:
+                self.choose()
+                self.write()
+            left = self.left(self.final)
+        if left:
+            self._check_sources()
+        return left
 
     def begin(self) -> None:
         """Writes transfer.json, unless another transfer has written its own meanwhile."""
         self._check_same_plan()
+        self._check_sources()
         self.write()
 
     def recorded(self, cell: Cell) -> None:
         """Rewrites transfer.json."""
         self.write()
+        if self.left(self._plan.choosing()) or self.left(self.final):
+            self._check_sources()
 
     def finish(self) -> None:
         """Writes the page; raises Failed if no final cell has a result."""
@@ -234,6 +242,7 @@ class TransferStudy(Study):
             "date": datetime.date.today().isoformat(),
             "candidates": [[one.setup, one.lr] for one in self._plan.candidates],
             "choose_seeds": list(self._plan.choose_seeds),
+            "began_with": self._began_with,
             "config": config.to_dict(self._plan.base),
         }
         # Through JSON first: the digest must be that of what the file will hold (lists, not
@@ -263,6 +272,19 @@ class TransferStudy(Study):
             storage.write_atomically(self._file, json.dumps(found, indent=1) + "\n")
         return found
 
+    def _check_sources(self) -> None:
+        """Notes the step of each run of `init_from`; raises ConfigError if it has gone on."""
+        tried = {cell.cfg.init_from for cell in self._plan.choosing()}
+        for name in sorted({self._plan.base.init_from, *tried} - {None}):
+            step = _newest_step(name)
+            began = self._began_with.setdefault(name, step) if step is not None else None
+            if step != began:
+                raise ConfigError(
+                    f"init_from={name}: is at step {step:,} now, and runs in {self.workdir} began "
+                    f"with step {began:,}; choose another --workdir when it is done, or name one "
+                    f"checkpoint, {name}/checkpoints/{step:08d}"
+                )
+
     def _check_same_plan(self) -> None:
         if not self._file.exists():
             return
@@ -271,6 +293,7 @@ class TransferStudy(Study):
             stored = unsealed(limits.read_json(self._file, limits.TABLE))
             old, tried = config.build(stored["config"]), stored["candidates"]
             seeds = list(stored["choose_seeds"])
+            self._began_with = dict(stored.get("began_with", {}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{where}: {FILE} is unreadable: {error}") from error
         changed = config.differences(old, self._plan.base)
@@ -287,6 +310,15 @@ class TransferStudy(Study):
                 f"{where}: holds another transfer ({listed}); go on without these changes, or "
                 "choose another --workdir"
             )
+
+
+def _newest_step(name: str) -> int | None:
+    """The step that `init_from` loads of a run directory; None for other weights."""
+    folder = pathlib.Path(name) / "checkpoints"
+    try:
+        return checkpoint_records.find_step(folder)[0] if folder.is_dir() else None
+    except config.UserError:  # reported by the cell
+        return None
 
 
 def _listed(seeds: Sequence[int]) -> str:
