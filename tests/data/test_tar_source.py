@@ -101,6 +101,27 @@ def test_without_labels_all_images_of_a_split_count(both, tmp_path):
         open_source(given, "train")
 
 
+@pytest.mark.parametrize("labels", [True, False])
+def test_tars_of_one_name_whose_images_have_one_name_are_refused(tmp_path, labels):
+    beside = [("0.cls", b"cat"), ("1.cls", b"dog")] * labels
+    for folder in ("a", "b"):
+        images = [(f"{k}.jpg", folder.encode()) for k in range(2)]
+        pack(tmp_path / "t" / folder / "00000.tar", sorted([*images, *beside]))
+    given = options(tmp_path / "t")
+    with pytest.raises(DataError) as caught:
+        open_source(given, "train", labels=labels)
+    one, other = (tmp_path / "t" / folder / "00000.tar" for folder in ("a", "b"))
+    assert str(caught.value) == (
+        f"data.root={tmp_path}/t: {one} and {other} have the same name, and so have their images; "
+        "rename one, or set data.root to the folder of one"
+    )
+    other.rename(other.with_name("00001.tar"))
+    assert len(open_source(given, "train", labels=labels)) == 4
+    # Of one tar, the image that comes last counts, as where it is unpacked.
+    (tmp_path / "u.tar").write_bytes(one.read_bytes()[:-1024] + one.read_bytes())
+    assert len(open_source(options(tmp_path / "u.tar"), "train", labels=labels)) == 2
+
+
 def test_images_that_have_labels_measure_what_was_learned_without(tmp_path, caplog):
     (tmp_path / "p").mkdir()
     for split in ("train", "test"):
@@ -372,7 +393,7 @@ def test_arrow_files_are_the_folder_of_their_images(tables, tmp_path):
     assert len(opened(saved, "test", "arrow", exclude=str(listed))) == 19
     shutil.copytree(saved, tmp_path / "twice/a")
     shutil.copytree(saved, tmp_path / "twice/b")
-    with pytest.raises(DataError, match="have the same name; set data.root to the folder of one"):
+    with pytest.raises(DataError, match="have the same name, .*set data.root to the folder of one"):
         opened(tmp_path / "twice", "test", "arrow")
 
 
@@ -383,7 +404,7 @@ def test_arrow_files_are_the_folder_of_their_images(tables, tmp_path):
          "has Arrow files; set data.root to a folder of one kind"),
         (lambda root: (root / "x.parquet").write_bytes(b"x"), "x.parquet: is damaged, or no Parq"),
         (lambda root: shutil.copytree(root / "data", root / "more"),
-         "data/test-.*more/test-.* have the same name; set data.root to the folder of one"),
+         "data/test-.*more/test-.* have the same name, .* data.root to the folder of one"),
         (lambda root: shutil.rmtree(root / "data"), "has no file that ends in .parquet"),
     ],
 )  # fmt: skip

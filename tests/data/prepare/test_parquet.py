@@ -463,6 +463,18 @@ def test_labels_beside_an_image_of_a_webdataset(tmp_path, beside, label):
     assert sorted(contents(tmp_path / "x.tar")) == sorted(found)
 
 
+def test_tables_of_one_name_are_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder, hugging_face(), "data.parquet")
+    one, other = (tmp_path / folder / "data.parquet" for folder in ("a", "b"))
+    assert refusal(tmp_path) == (
+        f"--from: {one} and {other} have the same name, and so have their images; rename one"
+    )
+    (tmp_path / "b").rename(tmp_path / "test")  # another split, whose images have other names
+    assert len(image_listing.scan([tmp_path])) == 6
+
+
 def test_examples_of_many_files(tmp_path, monkeypatch):
     """Of the files of one example a few are looked at, but all images listed."""
     monkeypatch.setattr(image_listing, "MEMBERS", 2)

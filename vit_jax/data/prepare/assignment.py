@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import hashlib
 import os
+import pathlib
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
@@ -103,6 +104,8 @@ def arrange(
         raw = listing.raw_path
         same = np.flatnonzero(hashes[found[1:]] == hashes[found[:-1]])
         again = [at for at in same.tolist() if raw(found[at]) == raw(found[at + 1])]
+        for at in again:
+            _check_one_tar(listing, found[at], found[at + 1], named)
         ignored += [listing.path(found[at]) for at in again]
         repeated += len(again)
         order[split] = np.delete(found, again)
@@ -114,6 +117,18 @@ def arrange(
         if held_out:
             order = {min(order): train[~held], HELD_OUT: train[held]}
     return Assignment(classes, order, labels, below, tuple(ignored), repeated, held_out)
+
+
+def _check_one_tar(listing: Listing, index: int, other: int, named: str) -> None:
+    """Raises DataError for images of one path in two tars of one name, which is part of the path.
+
+    One of them would be lost. Where a tar holds a path again, the last one counts, as unpacked.
+    """
+    name = listing.path(index).rpartition("/")[2]
+    one, two = listing[index].container, listing[other].container
+    stem, same = (pathlib.PurePath(path).stem for path in (one, two))
+    if one != two and stem == same and name.startswith(f"{stem}-"):
+        raise DataError(parquet.same_name(named, one, two))
 
 
 def _held_out(labels: np.ndarray, hashes: np.ndarray, holdout: float) -> np.ndarray:

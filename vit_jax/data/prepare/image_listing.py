@@ -228,10 +228,12 @@ class _Table:
         self._label, self._copy, self._file = label, str(copy), file
         self.unlabeled = label == parquet.UNLABELED
         self._end, self.read, self.empty_rows = 0, False, 0
+        self._names = dict[str, Path]()
 
     def files(self, path: Path) -> Iterator[FileEntry]:
         """Yields the images of a table, and counts rows without one; raises DataError."""
         self.read = True
+        parquet.check_distinct(path, self._names, "--from")
         if parquet.table_kind(path.name) == "arrow":  # which holds images as they are
             for found in arrow.rows(path, self._label):
                 if found.size:

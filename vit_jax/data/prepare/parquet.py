@@ -239,11 +239,22 @@ def distinct(paths: Iterable[Path], key: str) -> Iterator[Path]:
     """
     files = dict[str, Path]()
     for path in paths:
-        if (other := files.setdefault(row_names(path)(0), path)) is not path:
-            raise DataError(
-                f"{key}: {other} and {path} have the same name; set data.root to the folder of one"
-            )
+        check_distinct(path, files, key)
         yield path
+
+
+def check_distinct(path: Path, files: dict[str, Path], key: str) -> None:
+    """Adds a file to `files`, by the names of its rows; raises DataError if another has them."""
+    if (other := files.setdefault(row_names(path)(0), path)) is not path:
+        raise DataError(same_name(key, str(other), str(path)))
+
+
+def same_name(key: str, one: str, other: str) -> str:
+    """Two files of one name, whose images would have the same paths, and the remedy."""
+    remedy = "rename one"
+    if key.startswith("data.root"):
+        remedy += ", or set data.root to the folder of one"
+    return f"{key}: {one} and {other} have the same name, and so have their images; {remedy}"
 
 
 def split_name(path: Path) -> str | None:
