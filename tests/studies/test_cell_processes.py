@@ -10,8 +10,10 @@ import types
 
 import pytest
 
+import image_folders
 import runs
 from vit_jax import config
+from vit_jax.data import sources
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import processes, worker
 from vit_jax.studies.cells import Cell
@@ -192,6 +194,33 @@ def test_a_cell_is_trained_in_its_directory_unless_that_holds_another_run(tmp_pa
     for name, like in (("cell", tmp_path / "trained"), ("trained", None)):
         worker.train_cell(cfg, tmp_path, name, alike=True)
         assert calls.pop() == (cfg, tmp_path / name, like)
+
+
+def test_a_stage_reads_the_images_of_the_one_before(tmp_path, monkeypatch):
+    """Which trained on a part of them, so that the fingerprints of the runs differ anyway."""
+    names = [f"train/{c}/{i}.jpg" for c in "ab" for i in range(9)]
+    image_folders.fill(tmp_path / "images", *names)
+    data = {"source": "folder", "root": str(tmp_path / "images")}
+    parts = {"train_split": "train[:50%]", "eval_split": "train[50%:]"}
+    cfg = config.build({"data": data | parts, "model": {"num_classes": 2}})
+    train, held = (sources.open_split(cfg, split).fingerprint() for split in parts.values())
+    record = {"config": config.to_dict(cfg), "data": train, "measured": {"validation": held}}
+    monkeypatch.setattr(worker.records, "find_step", lambda *given: (3, record))
+    monkeypatch.setattr(worker.device, "cache_programs", lambda: None)
+    ended = types.SimpleNamespace(steps=25, last={})
+    monkeypatch.setattr(worker.train_loop, "train", lambda *given, like: ended)
+    (tmp_path / "final/seed0").mkdir(parents=True)
+    done = tmp_path / "choose/vit/checkpoints/00000003"
+    done.mkdir(parents=True)
+    (done / "commit.json").write_text("")
+    assert worker.train_cell(cfg, tmp_path, "final/seed0", alike=True)["state"] == "done"
+    image_folders.fill(tmp_path / "images", *(f"train/a/new{i}.jpg" for i in range(4)))
+    with pytest.raises(config.ConfigError, match=r"compared with .*/vit: .* of train\[:50%\] are"):
+        worker.train_cell(cfg, tmp_path, "final/seed0", alike=True)
+    assert worker.train_cell(cfg, tmp_path, "final/seed0")["state"] == "done"
+    record["data"] = sources.open_split(cfg, parts["train_split"]).fingerprint()
+    with pytest.raises(config.ConfigError, match=r"the examples of train\[50%:\] are not those"):
+        worker.train_cell(cfg, tmp_path, "final/seed0", alike=True)
 
 
 def test_a_worker_that_a_user_starts_says_what_it_is(monkeypatch):

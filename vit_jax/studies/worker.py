@@ -20,7 +20,7 @@ import jax
 from vit_jax import config, train_loop
 from vit_jax.checkpoints import record as records
 from vit_jax.config import components
-from vit_jax.data import split_roles
+from vit_jax.data import sources, split_roles
 from vit_jax.runs.directory import reconcile
 from vit_jax.runs.run_log import Diverged
 from vit_jax.runtime import backend, device, logs, provenance
@@ -57,6 +57,8 @@ def train_cell(
     failed: dict[str, Any] = {"state": FAILED, "machine": machine}
     try:
         like = _beside(workdir / directory) if alike else None
+        if alike and not records.steps(workdir / directory / "checkpoints"):
+            _check_images_of_other_stages(workdir, workdir / directory)
         outcome = train_loop.train(cfg, workdir / directory, like=like)
     except Diverged as error:
         return failed | {"why": str(error)}
@@ -72,6 +74,29 @@ def _beside(path: pathlib.Path) -> pathlib.Path | None:
     """The first run with a checkpoint in the same folder, or None."""
     others = sorted(other for other in path.parent.iterdir() if other != path)
     return next((other for other in others if records.steps(other / "checkpoints")), None)
+
+
+def _check_images_of_other_stages(workdir: pathlib.Path, path: pathlib.Path) -> None:
+    """Raises ConfigError if a run of another stage would now read other images.
+
+    Stages train on other parts of the images, so the splits of that run are opened again.
+    """
+    stages = sorted(one for one in workdir.iterdir() if one.is_dir() and one != path.parent)
+    other = next(filter(None, (_beside(stage / path.name) for stage in stages)), None)
+    if other is None:
+        return
+    _, record = records.find_step(other / "checkpoints", records.NEWEST)
+    cfg = config.build(record["config"])
+    evaluated = split_roles.evaluation(cfg.data)
+    for split, before in (
+        (cfg.data.train_split, record["data"]),
+        (evaluated.split, record.get("measured", {}).get(evaluated.name)),
+    ):
+        if before not in (None, sources.open_split(cfg, split).fingerprint()):
+            raise config.ConfigError(
+                f"cannot be compared with {other}: data.root: the examples of {split} are not "
+                "those it read; restore them, or choose another --workdir"
+            )
 
 
 def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
