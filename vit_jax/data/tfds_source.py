@@ -248,7 +248,9 @@ def _keys(data: config.Data, info: Any) -> tuple[str, str]:
         return pair[0], data.labels or pair[1]
     if len(pictures) == len(labels) == 1:
         return pictures[0], labels[0]
+    unlabeled = len(pictures) == 1 and not labels
+    remedy = "; to train without labels, set objective.name=mae or dino" * unlabeled
     raise DataError(
         f"data.name={data.name}: needs one image and one class label; its features: "
-        f"{', '.join(sorted(info.features))}"
+        f"{', '.join(sorted(info.features))}{remedy}"
     )
