@@ -105,6 +105,30 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
     assert len(rows) == reach.size
 
 
+def test_figures_of_many_images_show_the_first(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(outputs, "DRAWN", 2)
+    shapes = []
+
+    def counted(draw):
+        return lambda images, *rest: (
+            shapes.append((len(images), *map(len, rest[:1]))) or draw(images, *rest)
+        )
+
+    for name in ("rollout", "features", "saliency"):
+        monkeypatch.setattr(figures, name, counted(getattr(figures, name)))
+    arguments = [f"{photos}", f"--output={tmp_path}", "--count=3"]
+    for kind in ("rollout", "attention", "features", "saliency"):
+        assert inspect(kind, GOOGLE, *arguments) == 0
+        assert len(numbers(tmp_path, kind)["images"]) == 3
+        assert "figures show at most 2 images; the numbers are of all" in capsys.readouterr().err
+    assert shapes == [(2, 2)] * 3
+    assert len(list(tmp_path.glob("attention-*.png"))) == 2
+    with (tmp_path / "saliency.csv").open() as file:
+        assert len({row["image"] for row in csv.DictReader(file)}) == 3
+    assert inspect("attention-distance", GOOGLE, *arguments) == 0
+    assert "figures show" not in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),

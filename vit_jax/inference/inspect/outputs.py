@@ -29,6 +29,7 @@ from vit_jax.runtime import logs
 from vit_jax.utils import storage
 
 DPI = 150
+DRAWN = 64  # images in figures at most; their numbers are of all
 # Default number of images.
 COUNTS = {"attention-distance": 128, "rollout": 32, "attention": 4, "reconstruct": 18,
           "features": 16, "matches": 2, "saliency": 4}  # fmt: skip
@@ -95,11 +96,11 @@ class Subject:
         return "the mean of all tokens (there is no class token)"
 
     def under_patches(self, shown: inputs.Pictures) -> np.ndarray:
-        """Photos (B, H, W, C) without the pixels that fill no whole patch."""
+        """The photos to draw (B, H, W, C), without the pixels that fill no whole patch."""
         size = self.opened.config.data.image_size
         height, width = variants.covered(self.opened.config.model, size)
         factor = shown.photos.shape[1] // size[0]
-        return shown.photos[:, : factor * height, : factor * width]
+        return shown.photos[:DRAWN, : factor * height, : factor * width]
 
 
 def inspect(
@@ -143,6 +144,8 @@ def inspect(
     storage.check_folder(folder)
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
+    if any(number > DRAWN for kind, number in counts.items() if kind != "attention-distance"):
+        logs.log.info("figures show at most %d images; the numbers are of all", DRAWN)
     files = prediction.list_files(images, max(counts.values(), default=0), seed)
     opened = loading.load(checkpoint, overrides, step=step)
     checks.check_fixed(opened.config, "inspect")
@@ -232,7 +235,9 @@ def _rollout(subject: Subject) -> Answer:
     shown = subject.pictures.first(len(masks))
     caption = f"Images, and what {subject.reader} is made of, through all layers."
     return Answer(
-        figures={"rollout": (figures.rollout(subject.under_patches(shown), masks), caption)},
+        figures={
+            "rollout": (figures.rollout(subject.under_patches(shown), masks[:DRAWN]), caption)
+        },
         arrays={"rollout": masks, "images": np.array(shown.names)},
     )
 
@@ -242,7 +247,7 @@ def _attention(subject: Subject) -> Answer:
     shown = subject.pictures.first(len(maps))
     drawn = {}
     views = subject.under_patches(shown)
-    for number, (name, view) in enumerate(zip(shown.names, views, strict=True), start=1):
+    for number, (name, view) in enumerate(zip(shown.names[:DRAWN], views, strict=True), start=1):
         short = pathlib.PurePath(name).name
         caption = f"What {subject.reader} attends to in {short}, by layer and head."
         drawn[f"attention-{number}"] = (figures.attention(view, maps[number - 1]), caption)
@@ -258,7 +263,7 @@ def _features(subject: Subject) -> Answer:
         "Images, and the first three principal components of the features of their patches as "
         "red, green and blue, the same in all images."
     )
-    figure = figures.features(subject.under_patches(shown), colors, shares)
+    figure = figures.features(subject.under_patches(shown), colors[:DRAWN], shares)
     return Answer(
         figures={"features": (figure, caption)},
         arrays={
@@ -293,8 +298,9 @@ def _reconstruct(subject: Subject) -> Answer:
     caption = "Images, what the model was shown of them (blue: masked), and what it predicts there."
     if (mae := subject.opened.config.mae) and mae.norm_pix:
         caption += " Each patch predicted has the mean and the deviation of the true one."
+    drawn = {name: values[:DRAWN] for name, values in found.items()}
     return Answer(
-        figures={"reconstruct": (figures.reconstruction(found), caption)},
+        figures={"reconstruct": (figures.reconstruction(drawn), caption)},
         arrays=found | {"images": np.array(shown.names)},
     )
 
@@ -325,8 +331,11 @@ def _saliency(subject: Subject) -> Answer:
         logs.log.info("%-22s %8.3f  %9.3f", name, *mean)
     grid = figures.saliency(
         subject.under_patches(shown),
-        [f"{kind[:24]} {one.probability:.2f}" for _, kind, one in each],
-        [{name: (one.maps[name], _areas(one, name)) for name in one.maps} for one in explained],
+        [f"{kind[:24]} {one.probability:.2f}" for _, kind, one in each[:DRAWN]],
+        [
+            {name: (one.maps[name], _areas(one, name)) for name in one.maps}
+            for one in explained[:DRAWN]
+        ],
     )
     curves = {
         name: (
