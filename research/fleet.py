@@ -6,6 +6,7 @@ is lost, unless a notice came in time to save. What a start and a save take is m
 machines go is published, or assumed.
 """
 
+import argparse
 import dataclasses
 
 import numpy as np
@@ -94,4 +95,5 @@ def table() -> list[str]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m research.fleet", description=__doc__).parse_args()
     print("\n".join(table()))

@@ -1,6 +1,8 @@
 """The simulated goodput of docs/reliability.md."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -33,3 +35,10 @@ def test_a_save_that_is_not_complete_is_lost():
     for write, saves in ((1.0, 3), (3.0, 2)):
         run = fleet.SavingRun(start=0.0, every=90.0, pause=10.0, write=write)
         assert fleet.share(held, run)[0] == pytest.approx(saves * 90 / 302, rel=1e-4)
+
+
+def test_the_command_takes_no_other_argument():
+    command = [sys.executable, "-m", "research.fleet", "--seeds=3"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.endswith("unrecognized arguments: --seeds=3\n")
