@@ -68,7 +68,7 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     remedy = f"remove it: rm -r {folder}"
     there = f"my_photos: is packed already, 30 images in {folder}; to pack others, {remedy}"
     assert prepare("my_photos", f"--from={photos}") == (0, [there], [])
-    changed = f"was packed with max_side unset, not 20; to pack it again, {remedy}"
+    changed = f"was packed with max_side None, not 20; to pack it again, {remedy}"
     assert woe(prepare("my_photos", f"--from={photos}", "--max-side=20")).endswith(changed)
     good = f"30 examples in {folder}, all good"
     assert prepare("my_photos", "--verify") == (0, [f"my_photos: {good}"], [])
@@ -137,7 +137,9 @@ def test_packs_images_without_labels(prepare, photos, tmp_path, data_dir):
     assert ({found[at].label for at in range(28)}, found.classes) == ({-1}, ())
     with pytest.raises(DataError, match="one class label; .* set objective.name=mae or dino$"):
         open_source(data, "train")
-    assert "was packed with label none, not unset" in woe(prepare("mine", f"--from={photos}"))
+    assert "was packed without labels; to pack it again, " in woe(
+        prepare("mine", f"--from={photos}")
+    )
     there = prepare("mine", f"--from={photos}", "--no-labels")
     assert there[1][0].startswith("mine: is packed already, 31 images")
     again = f"--data-dir={tmp_path / 'again'}"

@@ -260,6 +260,10 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
         raise DataError(
             f"{packing.folder}: exists, but was not packed by this command; remove it"
         ) from None
+    again = f"to pack it again, remove it: rm -r {packing.folder}"
+    if (facts.get("label") == UNLABELED) == packing.labeled:
+        how = "without" if packing.labeled else "with"
+        raise DataError(f"{packing.folder}: was packed {how} labels; {again}")
     held = facts.get("holdout")  # None: it had splits
     for key, value in (
         ("label", packing.label),
@@ -269,13 +273,8 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
         ("dedup_distance", packing.distance if packing.against else None),
     ):
         if facts.get(key) != value:
-            was, now = (
-                "unset" if one is None else "none" if one == UNLABELED else one
-                for one in (facts.get(key), value)
-            )
             raise DataError(
-                f"{packing.folder}: was packed with {key} {was}, not {now}; to pack it again, "
-                f"remove it: rm -r {packing.folder}"
+                f"{packing.folder}: was packed with {key} {facts.get(key)}, not {value}; {again}"
             )
     return sum(split["examples"] for split in facts["splits"].values())
 
