@@ -204,6 +204,14 @@ def test_a_stage_reads_the_images_of_the_one_before(tmp_path, monkeypatch):
     parts = {"train_split": "train[:50%]", "eval_split": "train[50%:]"}
     cfg = config.build({"data": data | parts, "model": {"num_classes": 2}})
     train, held = (sources.open_split(cfg, split).fingerprint() for split in parts.values())
+    trained_on, open_source = [], sources.open_source
+    monkeypatch.setattr(
+        sources,
+        "open_source",
+        lambda data, split, *, train, **given: (
+            trained_on.extend([split] * train) or open_source(data, split, train=train, **given)
+        ),
+    )
     record = {"config": config.to_dict(cfg), "data": train, "measured": {"validation": held}}
     monkeypatch.setattr(worker.records, "find_step", lambda *given: (3, record))
     monkeypatch.setattr(worker.device, "cache_programs", lambda: None)
@@ -214,6 +222,7 @@ def test_a_stage_reads_the_images_of_the_one_before(tmp_path, monkeypatch):
     done.mkdir(parents=True)
     (done / "commit.json").write_text("")
     assert worker.train_cell(cfg, tmp_path, "final/seed0", alike=True)["state"] == "done"
+    assert trained_on == [parts["train_split"]]  # so that it has `data.examples`
     image_folders.fill(tmp_path / "images", *(f"train/a/new{i}.jpg" for i in range(4)))
     with pytest.raises(config.ConfigError, match=r"compared with .*/vit: .* of train\[:50%\] are"):
         worker.train_cell(cfg, tmp_path, "final/seed0", alike=True)

@@ -88,11 +88,13 @@ def _check_images_of_other_stages(workdir: pathlib.Path, path: pathlib.Path) -> 
     _, record = records.find_step(other / "checkpoints", records.NEWEST)
     cfg = config.build(record["config"])
     evaluated = split_roles.evaluation(cfg.data)
-    for split, before in (
-        (cfg.data.train_split, record["data"]),
-        (evaluated.split, record.get("measured", {}).get(evaluated.name)),
+    for split, train, before in (  # as a run opens them: `data.examples` is of training images
+        (cfg.data.train_split, True, record["data"]),
+        (evaluated.split, False, record.get("measured", {}).get(evaluated.name)),
     ):
-        if before not in (None, sources.open_split(cfg, split).fingerprint()):
+        classes, labels = cfg.model.num_classes, cfg.needs_labels
+        now = sources.open_source(cfg.data, split, num_classes=classes, labels=labels, train=train)
+        if before not in (None, now.fingerprint()):
             raise config.ConfigError(
                 f"cannot be compared with {other}: data.root: the examples of {split} are not "
                 "those it read; restore them, or choose another --workdir"

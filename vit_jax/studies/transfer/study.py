@@ -275,7 +275,7 @@ class TransferStudy(Study):
     def _check_sources(self) -> None:
         """Notes the step of each run of `init_from`; raises ConfigError if it has gone on."""
         tried = {cell.cfg.init_from for cell in self._plan.choosing()}
-        for name in sorted({self._plan.base.init_from, *tried} - {None}):
+        for name in sorted(filter(None, {self._plan.base.init_from, *tried})):
             step = _newest_step(name)
             began = self._began_with.setdefault(name, step) if step is not None else None
             if step != began:
