@@ -22,6 +22,7 @@ from vit_jax.data.prepare import image_listing, parquet
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 from vit_jax.evaluation import task_sets
+from vit_jax.runtime import logs
 
 
 def pack(path, members):
@@ -206,6 +207,18 @@ def test_labels_beside_images_are_classes_and_a_validation_split_is_found(tmp_pa
     assert split_roles.resolved(options(tmp_path / "w", eval_split="auto")).eval_split == "val"
     # Of a split's synonym as of a folder's.
     assert records(opened(tmp_path / "w", "validation")) == records(opened(tmp_path / "w", "val"))
+
+
+def test_tars_that_are_classes_by_their_names_are_said_to_be(tmp_path):
+    for name in ("shard-0", "shard-1"):
+        pack(tmp_path / f"t/{name}.tar", [(f"{k}.jpg", name.encode()) for k in range(3)])
+    given = options(tmp_path / "t", holdout=0.4, eval_split="validation")
+    assert open_source(given, "train", labels=False).classes == ()  # without a warning
+    line = "t: a tar of images alone is a class of its name, such as shard-0.tar"
+    for _ in range(2):  # listed, then from the cache
+        tar_source._arranged_once.cache_clear()
+        with pytest.warns(logs.AssumptionWarning, match=line):
+            assert open_source(given, "train").classes == ("shard-0", "shard-1")
 
 
 def test_many_threads_read_more_tars_than_are_open_at_once(tmp_path):

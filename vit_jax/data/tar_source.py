@@ -16,7 +16,7 @@ from vit_jax.runtime.logs import log
 from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 
-FORMAT = "2"  # of a listing
+FORMAT = "3"  # of a listing
 MOST_OPEN = 4  # tars of a thread; 16 threads read each split, and a process may have 1,024 files
 
 Path = pathlib.Path

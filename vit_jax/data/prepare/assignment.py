@@ -94,6 +94,10 @@ def arrange(
         hashes[index] = int.from_bytes(digest[:8], "big")
     logs.warn_of_assumptions(named, splits.within_classes(nested))
     classes = _class_names(members, named) if labeled else ()
+    tar = pathlib.PurePath(listing.tar)
+    if tar.stem in classes:
+        line = f"a tar of images alone is a class of its name, such as {tar.name}"
+        logs.warn_of_assumptions(named, [line])
     final = {name: number for number, name in enumerate(classes)}
     labels = np.array([final.get(name, UNKNOWN) for name in numbers], np.int32)[labels]
     order, repeated = {}, 0
