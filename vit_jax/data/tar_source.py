@@ -49,6 +49,7 @@ class Tars:
         """Raises DataError for tars that cannot be read, and ConfigError for a wrong slice."""
         root, requested = folders.local_root(data), Split.parse(split, key)
         listing, found = _arranged(data, labels=labels)
+        self._label = _label(data, labels=labels)
         if data.holdout and len(found.order) > 1 and not found.held_out:
             there = ", ".join(found.order)
             raise DataError(
@@ -131,17 +132,9 @@ class Tables(Tars):
     slices and a holdout are other random samples.
     """
 
-    def __init__(
-        self,
-        data: config.Data,
-        split: str,
-        key: str,
-        *,
-        labels: bool = True,
-        exclude: Collection[str] = (),
-    ) -> None:
-        super().__init__(data, split, key, labels=labels, exclude=exclude)
-        self._pages = parquet_pages.Reader(_label(data, labels=labels))
+    @functools.cached_property
+    def _pages(self) -> parquet_pages.Reader:
+        return parquet_pages.Reader(self._label)
 
     def _bytes(self, index: int, most: int | None = None) -> bytes:
         return self._pages(self._entry(index))
