@@ -16,7 +16,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import bucket, class_matching, decoding, splits
-from vit_jax.data.source import UNKNOWN, DataError, Record
+from vit_jax.data.source import UNKNOWN, WITHOUT_LABELS, DataError, Record
 from vit_jax.data.splits import Split
 from vit_jax.runtime.logs import log, warn_of_assumptions
 from vit_jax.utils import messages, storage
@@ -453,8 +453,7 @@ def _list(
         _refuse_packed(root)
         raise DataError(
             f"data.root={root}: {len(classes)} class folder{'s' * (not classes)} in {class_top}; "
-            "at least 2 are needed, each with the images of one class; to train without labels, "
-            "set objective.name=mae or dino"
+            f"at least 2 are needed, each with the images of one class{WITHOUT_LABELS}"
         )
     there = []
     for entry in _scan(top, skipped=skipped):

@@ -10,6 +10,7 @@ from vit_jax.config import UserError
 # A tuple of classes with data.multilabel, of numbers with data.targets.
 Label = int | tuple[int, ...] | tuple[float, ...]
 UNKNOWN = -1  # label of an image without a class
+WITHOUT_LABELS = "; to train without labels, set objective.name=mae or dino"  # ends a message
 
 
 class DataError(UserError):

@@ -15,7 +15,7 @@ from vit_jax.config import ConfigError
 from vit_jax.data import availability, decoding, tasks, tfds_metadata
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.labels import RULES, LabelRule
-from vit_jax.data.source import UNKNOWN, DataError, Record
+from vit_jax.data.source import UNKNOWN, WITHOUT_LABELS, DataError, Record
 from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 
@@ -249,7 +249,7 @@ def _keys(data: config.Data, info: Any) -> tuple[str, str]:
     if len(pictures) == len(labels) == 1:
         return pictures[0], labels[0]
     unlabeled = len(pictures) == 1 and not labels
-    remedy = "; to train without labels, set objective.name=mae or dino" * unlabeled
+    remedy = WITHOUT_LABELS * unlabeled
     raise DataError(
         f"data.name={data.name}: needs one image and one class label; its features: "
         f"{', '.join(sorted(info.features))}{remedy}"

@@ -19,7 +19,7 @@ from vit_jax.data import (
 )
 from vit_jax.data.datasets import OBJECTNET
 from vit_jax.data.real_labels import NONE, Reassessed
-from vit_jax.data.source import DataError, Source
+from vit_jax.data.source import WITHOUT_LABELS, DataError, Source
 from vit_jax.data.tasks import Task
 from vit_jax.evaluation import evaluators
 from vit_jax.evaluation.features import Pair
@@ -146,7 +146,7 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
             try:
                 pair = _own_splits(cfg.data)
             except DataError as error:  # of a run that has opened them without labels
-                why = str(error).partition("; to train without labels")[0]
+                why = str(error).partition(WITHOUT_LABELS)[0]
                 raise DataError(f"{key}={OWN}: needs labels: {why}") from error
             if not cfg.needs_labels and (skipped := folder_check.left_out(pair)):
                 logs.log.info("%s=%s: not used: %s", key, OWN, skipped)

@@ -183,28 +183,24 @@ def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int
     if are_splits and not nested and len(tops) > 1:
         raise DataError(
             f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
-            f"expected SPLIT/CLASS/IMAGE{_remedy(named)}"
+            f"expected SPLIT/CLASS/IMAGE{parquet.without_labels(named)}"
         )
     return below, are_splits and nested
-
-
-def _remedy(named: str) -> str:
-    """What else can be done with images without labels, by the option that named them."""
-    return parquet.without_labels("--label" if named.startswith("--from") else "data.root")
 
 
 def _class_names(members: Mapping[str, Collection[str]], named: str) -> tuple[str, ...]:
     """The class names of the training split, or else of all splits."""
     if not members:
         raise DataError(
-            f"{named}: its images are in no folders; expected CLASS/IMAGE{_remedy(named)}"
+            f"{named}: its images are in no folders; expected CLASS/IMAGE"
+            f"{parquet.without_labels(named)}"
         )
     train = next((split for split in members if split.lower() in splits.TRAIN), None)
     classes = set(members[train]) if train else set().union(*members.values())
     if len(classes) < 2:
         raise DataError(
             f"{named}: one class folder alone, {min(classes)}; expected CLASS/IMAGE, 2 at least"
-            f"{_remedy(named)}"
+            f"{parquet.without_labels(named)}"
         )
     for split, found in members.items():
         if unknown := sorted(set(found) - classes):

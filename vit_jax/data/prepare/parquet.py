@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from vit_jax.data import splits
 from vit_jax.data.prepare import parquet_headers
-from vit_jax.data.source import DataError
+from vit_jax.data.source import WITHOUT_LABELS, DataError
 from vit_jax.utils.storage import reason
 
 Path = pathlib.Path
@@ -149,10 +149,8 @@ def find_columns(
 
 
 def without_labels(option: str) -> str:
-    """The remedy for a file without labels, by the option that names their column."""
-    if option == "--label":
-        return "; --no-labels packs images without"
-    return "; to train without labels, set objective.name=mae or dino"
+    """The remedy for images without labels, by the option that names them or their labels."""
+    return "; --no-labels packs images without" if option.startswith("--") else WITHOUT_LABELS
 
 
 def _counted(what: str, found: list[str], schema: pa.Schema) -> str:
