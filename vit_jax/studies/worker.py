@@ -88,7 +88,7 @@ def _check_images_of_other_stages(workdir: pathlib.Path, path: pathlib.Path) -> 
     _, record = records.find_step(other / "checkpoints", records.NEWEST)
     cfg = config.build(record["config"])
     evaluated = split_roles.evaluation(cfg.data)
-    for split, train, before in (  # as a run opens them: `data.examples` is of training images
+    for split, train, before in (  # `data.examples` lists training images alone
         (cfg.data.train_split, True, record["data"]),
         (evaluated.split, False, record.get("measured", {}).get(evaluated.name)),
     ):
