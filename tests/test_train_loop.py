@@ -355,6 +355,8 @@ def test_metrics_are_written_by_steps_and_after_the_last():
     assert list(written) == [4, 8, 10]
     assert written[8]["train/loss"] == 1 / 8
     assert written[8]["train/epoch"] == 8 * 32 / 200
+    page = (runs.ROOT / "docs" / "configs.md").read_text()
+    assert [key for key in written[8] if f"`{key}`" not in page] == []
 
 
 def test_metrics_are_those_of_their_step():
