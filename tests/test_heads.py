@@ -219,7 +219,8 @@ def test_masked_patches_have_no_head_to_keep(heads, monkeypatch):
     opened = loading.load(heads / "plain")
     cfg = dataclasses.replace(opened.config, objective=config.MaskedPatches())
     monkeypatch.setattr(loading, "load", lambda *_, **__: dataclasses.replace(opened, config=cfg))
-    with pytest.raises(weights.WeightsError, match="objective.name=masked_patches, so it knows no"):
+    said = r"^init_head=keep: x learned by objective.name=masked_patches, .*; set init_head=new$"
+    with pytest.raises(config.ConfigError, match=said):
         begin("x", NAMES)
 
 

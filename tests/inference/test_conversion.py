@@ -64,6 +64,31 @@ def test_a_file_of_timms_names_holds_the_projection_head(dino, tmp_path, monkeyp
     assert not any(name.startswith("head.") for name in written.report.dropped)
 
 
+def test_a_head_of_patches_is_in_the_file_with_what_it_reads_back_as(dino, tmp_path, monkeypatch):
+    dense = {"kernel": np.ones((24, 3), np.float32), "bias": np.ones(3, np.float32)}
+    head = {"dense_0": dense, "prototypes": {"kernel": np.ones((3, 4), np.float32)}}
+    token = np.arange(24, dtype=np.float32).reshape(1, 1, 24)
+    own = {**head, "mask_token": token, "patches": head}
+    monkeypatch.setattr(loading, "projection", lambda *_: own)
+    file = tmp_path / "out.safetensors"
+    lines = conversion.convert("runs/dino", "timm", file)
+    # iBOT's own weights have other pixels, which are assumed of such a file.
+    assert "data.mean=0.5: reads back as 0.485,0.456,0.406" in lines
+    wanted = config.Dino(
+        name="dino", prototypes=4, head_layers=1, head_bottleneck=3, patch_loss=1.0, patch_head=True
+    )
+    cfg = dataclasses.replace(dino.run.config, objective=wanted, init_head="keep")
+    written = weights.load(file, {"model.heads": "3"}, wanted=cfg)
+    foreign.equal(written.projection, own)
+    assert written.report.dropped == {}
+    wanted = dataclasses.replace(wanted, patch_loss=0.0)
+    cfg = dataclasses.replace(cfg, objective=wanted)
+    written = weights.load(file, {"model.heads": "3"}, wanted=cfg)
+    foreign.equal(written.projection, head)
+    gone = {"masked_embed", *(name for name in readers.open_arrays(file).specs if "ibot" in name)}
+    assert written.report.dropped.keys() == gone
+
+
 def test_an_objective_without_a_head_of_its_own_leaves_nothing(dino, tmp_path):
     dino.leaves = ("params/cls",)
     assert "its own head" not in " ".join(conversion.convert("x", "hf", tmp_path / "out"))

@@ -1,3 +1,4 @@
+import dataclasses
 import pathlib
 import warnings
 
@@ -12,11 +13,12 @@ import vit_jax
 from vit_jax import cli, config, models, train_loop, weights
 from vit_jax.inference import conversion, loading, prediction
 from vit_jax.runs import directory
-from vit_jax.training import run_config
+from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+HF = foreign.FOLDER / "hf_vit_tiny"
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 # The network of TOKEN, on images of another shape and with another head.
 BEGIN = {
@@ -133,6 +135,50 @@ def test_a_run_begins_with_another_run_and_its_head(begun, tmp_path):
     )
     for name in first:
         np.testing.assert_allclose(second[name], first[name], rtol=0, atol=1e-7, err_msg=name)
+
+
+@pytest.fixture
+def projected(monkeypatch):
+    """Begins a run of DINO with one whose projection head is `own`; its parameters and notes."""
+    opened = loading.load(HF)
+    dense = {"kernel": np.ones((24, 3), np.float32), "bias": np.ones(3, np.float32)}
+    head = {"dense_0": dense, "prototypes": {"kernel": np.ones((3, 4), np.float32)}}
+    own = {**head, "mask_token": np.ones((1, 1, 24), np.float32), "patches": head}
+    monkeypatch.setattr(loading, "projection", lambda _: own)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: opened)
+
+    def begun(*, pooling="token", **options):
+        cfg = dataclasses.replace(
+            opened.config,
+            model=dataclasses.replace(opened.config.model, pooling=pooling),
+            objective=config.Dino(name="dino", **options),
+            init_from="x",
+            init_head="keep",
+        )
+        params, notes, _ = loading.initial_params(cfg, build.create_model(cfg), ())
+        return params["objective"].keys(), notes
+
+    return begun
+
+
+def test_a_kept_projection_head_says_what_of_it_is_not_kept(projected):
+    kept, notes = projected(patch_loss=0.0)
+    assert kept == {"dense_0", "prototypes"}
+    assert "dropped: mask_token, patches (objective.patch_loss=0)" in notes
+    assert "center of the teacher's outputs: starts at 0" in notes
+    kept, notes = projected(patch_loss=1.0, centering="sinkhorn")
+    assert kept == {"dense_0", "prototypes", "mask_token", "patches"}
+    assert not any(line.startswith(("center", "dropped: mask")) for line in notes)
+
+
+def test_a_projection_head_of_other_features_is_refused(projected):
+    """The state of a run raised an error of jax instead."""
+    with pytest.raises(
+        config.ConfigError,
+        match="^init_head=keep: .* reads 24 features of an image, and the model gives 48; "
+        "set model.pooling=token, or init_head=new$",
+    ):
+        projected(pooling="token_gap")
 
 
 def test_what_belongs_to_the_weights_is_taken_over(tmp_path):

@@ -24,6 +24,7 @@ from vit_jax.training.build import create_model
 from vit_jax.utils import messages, storage, tree_utils
 from vit_jax.utils.errors import CheckpointError
 from vit_jax.weights import adapter_file, readers
+from vit_jax.weights.projection_heads import MASK, PATCHES
 
 EVALUATION_BATCH = 128  # for weights that come without a config
 # Options of DINO on which the parameters of its head depend.
@@ -268,8 +269,12 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
     # Whole on every device: each process needs all of it.
     opened, notes = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg), []
     keep = cfg.init_head == "keep"
-    if keep and cfg.needs_labels:
-        opened.require_classes()
+    if keep and cfg.needs_labels and not opened.config.needs_labels:
+        objective = opened.config.objective.name
+        raise config.ConfigError(
+            f"init_head=keep: {cfg.init_from} learned by objective.name={objective}, so it has no "
+            "head of classes; set init_head=new"
+        )
     if keep and cfg.needs_labels and "head/kernel" not in opened.fresh:
         wanted, fewer = loaded_model.class_names(classes, cfg), ""
         if len(classes) < len(wanted):
@@ -302,11 +307,11 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
         notes.append("decoder: from the weights" if fits else f"decoder new: {new}")
     if keep and cfg.dino is not None:
         _check_projection(cfg.dino, opened.config.dino)
-        if own_head := projection(opened):
-            decoder = {OBJECTIVE: own_head}
-        who = "of student and teacher: from the weights" if own_head else "new: none in the weights"
-        notes.append(f"projection head {who}")
+        own_head, said = _kept_projection(opened, cfg.dino)
+        decoder, notes = {OBJECTIVE: own_head} if own_head else {}, notes + said
     params, report = weights.fit_params(given, opened.spec, model, keep_head=keep)
+    if keep and cfg.dino is not None and decoder:
+        _check_features(decoder[OBJECTIVE], opened.config.model, model)
     params |= decoder
     # The notes on a file of another project count its arrays; a second count would puzzle.
     lines = [*opened.notes, *report.lines()[bool(opened.notes) :], *notes]
@@ -326,6 +331,38 @@ def _check_projection(wanted: config.Dino, own: config.Dino | None) -> None:
         raise config.ConfigError(
             f"init_head=keep: the run has another projection head; set {text}, or init_head=new"
         )
+
+
+def _kept_projection(
+    opened: loaded_model.LoadedModel, wanted: config.Dino
+) -> tuple[models.Params, list[str]]:
+    """The projection head that a run goes on with, {} if there is none; and lines about it."""
+    own = projection(opened)
+    if not own:
+        return {}, ["projection head new: none in the weights"]
+    said = ["projection head of student and teacher: from the weights"]
+    if wanted.centering == "mean":
+        said.append("center of the teacher's outputs: starts at 0")
+    unread = set() if wanted.patch_loss else {MASK, PATCHES} & own.keys()
+    if unread:
+        said.append(f"dropped: {', '.join(sorted(unread))} (objective.patch_loss=0)")
+    return {name: part for name, part in own.items() if name not in unread}, said
+
+
+def _check_features(head: models.Params, own: config.Model, model: models.Classifier) -> None:
+    """Raises ConfigError where a projection head reads features of another width."""
+    had = head["dense_0"]["kernel"].shape[0]
+    width = loaded_model.feature_shape(model, "pre_logits")[-1]
+    if had == width:
+        return
+    pairs = ((key, getattr(own, key)) for key in ("pooling", "pooled_layers"))
+    text = " ".join(
+        f"model.{key}={value}" for key, value in pairs if value != getattr(model.config, key)
+    )
+    raise config.ConfigError(
+        f"init_head=keep: the projection head reads {had} features of an image, and the model "
+        f"gives {width}; set {text}, or init_head=new"
+    )
 
 
 def projection(opened: loaded_model.LoadedModel) -> models.Params | None:

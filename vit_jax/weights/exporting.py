@@ -123,7 +123,10 @@ def save(
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
     arrays |= {name: np.asarray(a, np.float32) for name, a in family.constants(spec).items()}
     said = {} if folder else _head_metadata(spec, suffix)
-    differences = _read_back(arrays, files, said, spec, kind, folder=folder)
+    beside = {} if projection is None else projection_heads.to_arrays(projection)
+    # Readers take the embedding of masked patches for a sign of whose weights they are.
+    inside = {n.removeprefix("backbone."): a for n, a in beside.items() if "backbone." in n}
+    differences = _read_back({**arrays, **inside}, files, said, spec, kind, folder=folder)
     joins = kind == "timm" and not spec.headless and variants.joins_features(spec.model)
     if projection is not None or joins:
         of_head = "head." if joins else "(none)"
@@ -132,9 +135,7 @@ def save(
             for name, array in arrays.items()
         }
         changes += ("written as backbone.* and linear_head.*, as in DINOv2's code",) * joins
-    if projection is not None:
-        arrays |= projection_heads.to_arrays(projection)
-    arrays = writers.rounded(arrays, dtype)
+    arrays = writers.rounded({**arrays, **beside}, dtype)
     documents = {**files, **({"README.md": card(files)} if card and folder else {})}
     if kind == "flax":
         writers.write_weights(path, flax_names.from_torch(arrays), documents, folded=writers.FLAX)

@@ -116,6 +116,9 @@ def load(
             width = variants.pooled_features(final.model)
             projection = projection_heads.from_arrays(found.whole, found.prefix, wanted.dino, width)
             taken = projection_heads.names(found.whole, found.prefix) if projection else set()
+            if not wanted.dino.patch_loss:
+                taken -= projection_heads.patch_names(found.whole, found.prefix)
+            taken |= {name.removeprefix(found.prefix) for name in taken}
             dropped = {name: why for name, why in report.dropped.items() if name not in taken}
             report = dataclasses.replace(report, dropped=dropped)
     except config.UserError as error:

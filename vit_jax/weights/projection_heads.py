@@ -79,6 +79,14 @@ def names(arrays: Arrays, encoder: str) -> set[str]:
     return {name for name in arrays.specs if name.startswith(heads) or name in masked}
 
 
+def patch_names(arrays: Arrays, encoder: str) -> set[str]:
+    """Of these, the arrays that a run without `patch_loss` does not read."""
+    around = encoder.removesuffix("backbone.")
+    own = (f"{around}{PATCH_HEAD}", *(f"{around}{name}last_layer2." for name in VIEW_HEADS))
+    masked = {encoder + name for name in MASKED}
+    return {name for name in arrays.specs if name.startswith(own) or name in masked}
+
+
 def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) -> models.Params:
     inside = [name.removeprefix(prefix) for name in arrays.specs if name.startswith(prefix)]
     if any(name.endswith("running_mean") for name in inside):
