@@ -289,7 +289,7 @@ def test_groups_of_parameters_keep_their_order():
         ({"optimizer.name": "lion(b1=0.9)"}, "optimizer.name=lion(b1=0.9): no such optimizer"),
         (
             {"data.root": "x"},
-            "data.root=x: digits does not take it; folder, csv, tar, parquet, arrow, tfds would",
+            "data.root=x: digits does not take it; set data.source=folder, or csv, tar, parquet, ",
         ),
         ({"data.source": "folder", "data.holdout": "1"}, "data.holdout=1: must be less than 1"),
         (

@@ -428,8 +428,12 @@ def _refuse(
             hint = f"; did you mean {prefix}{near[0]}?"
         elif own and (takers or in_list):
             hint = f"; it takes {', '.join(own)}"
-        elif takers:
+        elif takers and in_list:
             hint = f"; {', '.join(takers)} would"
+        elif takers:  # the component may be the default, which nobody named
+            chooser = f"{prefix}{cls.kind_of_component.chooser}"
+            hint = f"; set {chooser}={takers[0]}"
+            hint += f", or {', '.join(takers[1:])}" if takers[1:] else ""
         if hint or in_list:
             given = "" if _has_items(value) else f"={show(value)}"
             raise ConfigError(f"{prefix}{name}{given}: {component} does not take it{hint}")
