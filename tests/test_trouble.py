@@ -208,4 +208,4 @@ def test_the_checkpoint_before_is_taken_after_two_failures(tmp_path, monkeypatch
 )
 def test_suspects(ends, expected):
     kept = [{"first_step": step} | ({"failed": True} if bad else {}) for step, bad in ends]
-    assert goodput.suspects(kept) == expected
+    assert goodput.suspects(kept, "own") == expected

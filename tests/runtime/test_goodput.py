@@ -51,13 +51,14 @@ def test_a_damaged_file_is_begun_anew(tmp_path, text):
 
 def test_a_step_is_suspect_from_which_two_processes_have_failed(tmp_path):
     for number, failed in enumerate((True, True, False)):
-        log = goodput.GoodputLog(tmp_path, 8, age=1)
+        log = goodput.GoodputLog(tmp_path, 8, age=1, options="own")
         log.update(9, {"step": 2.0})
         if failed:
             log.failed()
         sessions = goodput.read_sessions(tmp_path / goodput.FILE)
         assert (sessions[-1]["last_step"], sessions[-1].get("failed", False)) == (9, failed)
-        assert goodput.suspects(sessions) == ({8} if number == 1 else set())
+        assert goodput.suspects(sessions, "own") == ({8} if number == 1 else set())
+        assert goodput.suspects(sessions, "other") == set()  # such as stop_on_collapse=false
     assert goodput.earlier_seconds(tmp_path) == 4.0
 
 

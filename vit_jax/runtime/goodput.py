@@ -48,9 +48,12 @@ class Summary:
 class GoodputLog:
     """Writes `sessions.json` of a run directory: an entry per process, the last one growing."""
 
-    def __init__(self, workdir: pathlib.Path, step: int, *, age: float) -> None:
-        """Begins a session of a process that started `age` seconds ago and resumes from a step."""
-        self._file = workdir / FILE
+    def __init__(self, workdir: pathlib.Path, step: int, *, age: float, options: str = "") -> None:
+        """Begins a session of a process that started `age` seconds ago and resumes from a step.
+
+        `options` is a digest of the run's.
+        """
+        self._file, self._options = workdir / FILE, options
         self._before = read_sessions(self._file)
         self._began = time.time() - age
         self._first = step
@@ -66,7 +69,7 @@ class GoodputLog:
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
         }
         if self._failed:
-            mine["failed"] = True
+            mine |= {"failed": True, "options": self._options}
         self._last = step, seconds
         sessions = [*self._before, mine]
         # Not worth ending a run: a full disk is reported by the checkpoints.
@@ -80,14 +83,18 @@ class GoodputLog:
         self.update(*self._last)
 
 
-def suspects(sessions: Sequence[Mapping[str, Any]]) -> set[int]:
+def suspects(sessions: Sequence[Mapping[str, Any]], options: str) -> set[int]:
     """Steps from which the newest processes failed twice, without progress in between.
 
     Their checkpoints are intact but cannot be continued, such as one from a machine that
-    miscalculates.
+    miscalculates. Failures with other options, such as a larger learning rate, say nothing.
     """
-    failed = itertools.takewhile(lambda session: session.get("failed"), reversed(sessions))
-    counts = collections.Counter(session["first_step"] for session in failed)
+
+    def failed(session: Mapping[str, Any]) -> bool:
+        return bool(session.get("failed")) and session.get("options", options) == options
+
+    failures = itertools.takewhile(failed, reversed(sessions))
+    counts = collections.Counter(session["first_step"] for session in failures)
     return {step for step, count in counts.items() if count >= TWICE}
 
 

@@ -11,6 +11,7 @@ from vit_jax import config
 from vit_jax.runtime import goodput, logs
 from vit_jax.runtime.watchdog import PhaseTimer
 from vit_jax.utils import storage
+from vit_jax.utils.digests import digest
 from vit_jax.utils.errors import LeaseLost
 
 
@@ -36,6 +37,7 @@ class RunFiles:
         self.folder: pathlib.Path | None = None
         self._workdir, self._phases, self._check = workdir, phases, check_lease
         self._goodput: goodput.GoodputLog | None = None
+        self._options = digest(json.dumps(config.to_dict(cfg), sort_keys=True).encode())
         if jax.process_index() != 0:
             return
         _write_config(workdir, cfg)
@@ -74,7 +76,7 @@ class RunFiles:
     def begin(self, step: int, *, age: float) -> None:
         """Starts counting goodput of a process that is `age` seconds old, after `step`."""
         if self.folder is not None:
-            self._goodput = goodput.GoodputLog(self.folder, step, age=age)
+            self._goodput = goodput.GoodputLog(self.folder, step, age=age, options=self._options)
 
     def spent(self, step: int) -> goodput.Summary | None:
         """Writes the time spent up to `step`; returns its summary in process 0."""
@@ -82,9 +84,10 @@ class RunFiles:
         return self._goodput and self._goodput.update(step, self._phases.seconds)
 
     def suspects(self) -> list[int]:
-        """Steps from which this run has failed twice; for process 0."""
+        """Steps from which this run has failed twice with its options; for process 0."""
         assert self.folder is not None
-        return sorted(goodput.suspects(goodput.read_sessions(self.folder / goodput.FILE)))
+        sessions = goodput.read_sessions(self.folder / goodput.FILE)
+        return sorted(goodput.suspects(sessions, self._options))
 
 
 def _write_config(workdir: pathlib.Path, cfg: config.Config) -> None:
