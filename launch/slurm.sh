@@ -61,7 +61,7 @@ submit() {
   [[ $gpus =~ ^[1-9][0-9]{0,8}$ ]] || fail "set --gpus-per-node=G"
   whole "VIT_JAX_MAX_RESTARTS=${VIT_JAX_MAX_RESTARTS:-10}" "VIT_JAX_TIMEOUT_SECONDS=$PATIENCE" \
     "VIT_JAX_BACKOFF_SECONDS=$BACKOFF"
-  [[ " $*" == *" --workdir="* ]] || fail "set --workdir=DIR, on storage that all nodes share"
+  [[ " $*" == *" --workdir="[^\ ]* ]] || fail "set --workdir=DIR, on storage that all nodes share"
   require_config "$@"
   tasks=$gpus
   [ -z "$per_node" ] || tasks=1

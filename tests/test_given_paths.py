@@ -9,7 +9,7 @@ import runs
 import vit_jax
 from vit_jax import cli, config, weights
 from vit_jax.config import catalog, table_names
-from vit_jax.data import bucket, image_inputs
+from vit_jax.data import availability, bucket, image_inputs
 from vit_jax.inference import search, segmentation
 from vit_jax.inference.doctor import run
 from vit_jax.inference.inspect import outputs, view
@@ -68,6 +68,8 @@ def test_paths_from_python_are_those_of_the_command_line(call, tmp_path, monkeyp
         call("gs://bucket/x")
     with pytest.raises(errors.UserError, match="file:///x: is an address; write the path, /x"):
         call("file:///x")
+    with pytest.raises(errors.UserError, match="is empty; name a path, or . for the current f"):
+        call("")
     with pytest.raises(errors.UserError) as raised:
         call("~/x")
     assert "~" not in str(raised.value) or "No such file" in str(raised.value)
@@ -94,12 +96,29 @@ def test_images_are_on_a_disk_or_in_a_bucket(call, tmp_path, monkeypatch):
         ("memory://bucket/x", "memory://bucket/x: (holds no objects|no such object or folder)"),
         ("https://x/y", "https://x/y: is a web address; name a path on a disk"),
         ("file:///x", "file:///x: is an address; write the path, /x"),
+        ("", "=: is empty; name a path, or . for the current folder"),
         ("~/x", "/x: no such f"),
     ):
         with pytest.raises(errors.UserError, match=words) as raised:
             call(path)
         assert "~" not in str(raised.value) or path == "~/x"
     assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_checkpoint_data_dir_or_config_is_not_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    average = lambda path: vit_jax.average(path, "mean", last=2)  # noqa: E731
+    for call in (vit_jax.load, vit_jax.evaluate, average):
+        with pytest.raises(config.ConfigError, match="^--checkpoint=: is empty"):
+            call("")
+    with pytest.raises(config.ConfigError, match="^workdir=: is empty"):
+        vit_jax.train("digits", "")
+    with pytest.raises(config.ConfigError, match="^--data-dir=: is empty"):
+        availability.directory("")
+    monkeypatch.setenv("TFDS_DATA_DIR", "")  # as if not set
+    assert availability.directory(None).name == "tensorflow_datasets"
+    with pytest.raises(config.ConfigError, match="^--config=: no such config(?!, but a folder)"):
+        vit_jax.train("")
 
 
 @pytest.mark.parametrize("scheme", ["s3", "hf", "https"])

@@ -385,6 +385,9 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
         (["train", "--epochs=9"], "did you mean --config.train.duration='9 epochs'?"),
         (["train", "--pretrained", "x"], "did you mean --config.init_from?"),
         (["train", "image_folder", "."], "did you mean --config.data.root=.?"),
+        (["train", "digits", "--workdir="], "argument --workdir: is empty; name a path, or . for"),
+        (["train", "--config="], "argument --config: is empty; give it a value, or leave it out"),
+        (["doctor", "x", "--leave-out="], "argument --leave-out: is empty; give it a value"),
         (["train", "image_folder", "nofolder"], "nofolder: no such argument; see vit_jax train"),
     ],
 )

@@ -114,6 +114,7 @@ def test_what_is_worth_another_turn_is_queued_again(slurm, codes, runs, code):
         (["--gpus-per-node=4", "--", *TRAIN], "set --nodes=N"),
         (["--nodes=2", "--", *TRAIN], "set --gpus-per-node=G"),
         (["--nodes=2", "--gpus-per-node=4", "--", "digits", "x"], "set --workdir=DIR, on stor"),
+        (["--nodes=2", "--gpus-per-node=4", "--", "digits", "--workdir="], "set --workdir=DIR, on"),
         (
             ["--nodes=2", "--gpus-per-node=4", "--", "digitz", TRAIN[1]],
             "--config=digitz: no such config; did",

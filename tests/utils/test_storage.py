@@ -151,6 +151,7 @@ def test_a_logger_on_a_full_disk_is_named(tmp_path, monkeypatch, capsys):
         ("gs://b/x", True, ""),
         ("gs://b/x", False, "must be on a disk; copy it there, or mount the bucket (gcsfuse)"),
         ("s3://b/x", True, "cannot be opened; copy it to a disk, or to a gs:// bucket"),
+        ("", True, "is empty; name a path, or . for the current folder"),
         ("file:///tmp/x", True, "is an address; write the path, /tmp/x"),
         (
             "https://x.org/cat.jpg",

@@ -83,6 +83,11 @@ class Parser(argparse.ArgumentParser):
         args, rest = self.parse_known_intermixed_args(arguments)
         if rest:
             self.error(f"{rest[0]}: no such argument{self._nearest(rest[0])}")
+        for flag, action in self._option_string_actions.items():
+            value = getattr(args, action.dest, None)
+            # As of a variable of the shell that is not set: it would count as if left out.
+            if value in ("", ()) and value != action.default:
+                self.error(f"argument {flag}: is empty; give it a value, or leave it out")
         return args
 
     def _nearest(self, argument: str) -> str:
@@ -168,7 +173,7 @@ def path(text: str) -> pathlib.Path:
 
 def _path(text: str, *, remote: bool) -> pathlib.Path:
     if why := storage.path_problem(text, remote=remote):
-        raise argparse.ArgumentTypeError(f"{text}: {why}")
+        raise argparse.ArgumentTypeError(f"{text}: {why}" if text else why)
     return storage.as_path(text)
 
 

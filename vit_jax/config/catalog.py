@@ -253,7 +253,7 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
         if len(same := [other for other in known if other.lower() == name.lower()]) == 1:
             return _locate(f"{file}:{same[0]}" if file else same[0])
         hint = _suggest(name, known)
-        if not file and pathlib.Path(reference).is_dir():
+        if not file and reference and pathlib.Path(reference).is_dir():
             hint = (
                 f", but a folder; of images: image_folder --config.data.root={reference}; "
                 f"of a run: --workdir={reference}"

@@ -463,6 +463,8 @@ def _parse(schema: type, key: str, value: Any, field: Field, hint: Any) -> Any:
         inner, optional = _optional(hint)
         expected = EXPECTED.get(inner, EXPECTED[Any]) + ", or none" * optional
         raise ConfigError(f"{key}={show(value)}: must be {expected}") from None
+    if result == "" != field.default:  # as of a variable of the shell that is not set
+        raise ConfigError(f"{key}=: is empty; give it a value, or leave it out")
     _check_bounds(key, result, field)
     return result
 

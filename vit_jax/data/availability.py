@@ -43,9 +43,10 @@ def directory(data_dir: Folder | None) -> epath.Path:
     Raises ConfigError for an address that is not read.
     """
     path, option = data_dir, "--data-dir"
-    if not path and (path := os.environ.get("TFDS_DATA_DIR")):
+    if path is None and (path := os.environ.get("TFDS_DATA_DIR") or None):
         option = "TFDS_DATA_DIR"
-    return epath.Path(storage.given_path(option, path or "~/tensorflow_datasets"))
+    path = "~/tensorflow_datasets" if path is None else path
+    return epath.Path(storage.given_path(option, path))
 
 
 def find_prepared(dataset: Dataset, data_dir: Folder | None = None) -> PreparedDataset | None:

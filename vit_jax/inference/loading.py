@@ -135,7 +135,12 @@ def describe_checkpoint(reference: str, wanted: config.Config | None = None) -> 
 
 
 def is_run(reference: str | os.PathLike[str]) -> bool:
-    """Whether a reference is a run directory, its `checkpoints`, or one step of those."""
+    """Whether a reference is a run directory, its `checkpoints`, or one step of those.
+
+    Raises ConfigError for an empty one, which would be the current folder.
+    """
+    if not os.fspath(reference):
+        storage.given_path("--checkpoint", reference)
     path = storage.as_path(reference)
     if storage.is_remote(reference) and path.suffix.lower() in readers.FORMATS:
         return False  # weights, downloaded as they are

@@ -98,6 +98,8 @@ def check_folder(path: pathlib.Path, flag: str = "--output") -> None:
 
 def path_problem(text: str, *, remote: bool) -> str:
     """Why a text is no path on a disk or, if `remote`, gs://, and the remedy; empty if it is."""
+    if not text:  # as of a variable of the shell that is not set
+        return "is empty; name a path, or . for the current folder"
     if "://" not in text or (remote and is_remote(text)):
         return ""
     if text.startswith("file://"):
