@@ -24,6 +24,7 @@ from vit_jax.training import build, normalization
 from vit_jax.training.objectives import mae, masked_patches
 
 FILTERS = 28  # principal components of filters, as many as the paper shows
+COLORS = 3  # principal components of patches, shown as red, green and blue
 BYTES = 2**30  # of attention weights per batch; a batch contains at least one image
 SPREAD = (1.0, 99.0)  # percentiles of a component that become 0 and 1
 
@@ -277,18 +278,14 @@ def patch_features(opened: loaded_model.LoadedModel, views: np.ndarray) -> np.nd
     return found.reshape(len(found), height, width, found.shape[-1])
 
 
-def feature_components(features: np.ndarray, count: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """First principal components of all patches, and their shares of the variance.
-
-    Args:
-      features: (B, rows, columns, D).
-      count: of components; fewer dimensions leave the last ones 0.
+def feature_components(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First principal components of all patches (B, rows, columns, D), and their shares.
 
     Returns:
-      (B, rows, columns, count) float64, each positive for the patch farthest from the mean; and
-      (count,) float64.
+      (B, rows, columns, COLORS) float64, each positive for the patch farthest from the mean, and
+      0 where there are fewer dimensions; and the shares of the variance, (COLORS,) float64.
     """
-    axes = principal_axes(features, count)
+    axes = principal_axes(features)
     return axes.project(features), axes.shares
 
 
@@ -297,8 +294,8 @@ class PrincipalAxes(NamedTuple):
 
     Attributes:
       mean: (D,) float64, of the patches.
-      directions: (D, count) float64, of length 1, or 0 where there are fewer dimensions.
-      shares: (count,) of the variance.
+      directions: (D, COLORS) float64, of length 1, or 0 where there are fewer dimensions.
+      shares: (COLORS,) of the variance.
     """
 
     mean: np.ndarray
@@ -306,22 +303,22 @@ class PrincipalAxes(NamedTuple):
     shares: np.ndarray
 
     def project(self, features: np.ndarray) -> np.ndarray:
-        """The components of any features (..., D), (..., count) float64."""
+        """The components of any features (..., D), (..., COLORS) float64."""
         patches = features.reshape(-1, features.shape[-1]).astype(np.float64) - self.mean
         return (patches @ self.directions).reshape(*features.shape[:-1], -1)
 
 
-def principal_axes(features: np.ndarray, count: int = 3) -> PrincipalAxes:
-    """Axes of the first principal components; arguments as for `feature_components`."""
+def principal_axes(features: np.ndarray) -> PrincipalAxes:
+    """Axes of the first principal components of patches (..., D)."""
     patches = features.reshape(-1, features.shape[-1]).astype(np.float64)
     mean = patches.mean(axis=0)
     patches = patches - mean
     values, directions = np.linalg.eigh(patches.T @ patches)  # ascending; D x D, however many rows
-    values, directions = values[::-1][:count], directions[:, ::-1][:, :count]
+    values, directions = values[::-1][:COLORS], directions[:, ::-1][:, :COLORS]
     projected = patches @ directions
     farthest = projected[np.abs(projected).argmax(axis=0), np.arange(projected.shape[1])]
     directions = directions * np.where(farthest < 0, -1.0, 1.0)
-    missing = count - directions.shape[1]
+    missing = COLORS - directions.shape[1]
     total = np.square(patches).sum()
     shares = np.pad(np.maximum(values, 0.0), (0, missing)) / (total if total > 0 else 1.0)
     return PrincipalAxes(mean, np.pad(directions, [(0, 0), (0, missing)]), shares)
@@ -434,17 +431,8 @@ def _predict_masked(
     # In `source`, the number after the last patch stands for the mask token.
     pool = jnp.concatenate([patches, token], axis=1)
     where = corruption["source"] == model.patches
-    shown = jnp.broadcast_to(where[:, :, None, None, None], (*where.shape, *patch, 1))
-
-    def whole(x: jax.Array) -> jax.Array:
-        return unpatchify(x, variants.covered(model.config, model.image_size))
-
-    return {
-        "corrupted": whole(pool[rows, corruption["source"]]),
-        "predicted": whole(filled),
-        "masked": whole(shown)[..., 0],
-        "indices": corruption["masked"],
-    }
+    shown = pool[rows, corruption["source"]]
+    return _unpatched(model, shown, filled, where) | {"indices": corruption["masked"]}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -463,16 +451,25 @@ def _reconstruct(
     _, mean, std = mae.targets(pixels, patch, norm_pix=options.norm_pix)
     patches = patchify(images, patch)
     painted = masked_patches.predictions(guess * std + mean, patch, "pixels", data)
-    where = (rank >= variants.kept_patches(options, model.patches))[:, :, None, None, None]
+    kept = variants.kept_patches(options, model.patches)
+    where = (rank >= kept)[:, :, None, None, None]
     white = jnp.iinfo(images.dtype).max
     rounded = jnp.round(jnp.clip(painted, 0, white)).astype(images.dtype)
+    shown = jnp.where(where, jnp.full_like(patches, white // 2), patches)
+    filled = jnp.where(where, rounded, patches)
+    return _unpatched(model, shown, filled, rank >= kept) | {
+        "indices": jnp.argsort(rank, axis=1)[:, kept:]
+    }
 
-    def whole(x: jax.Array) -> jax.Array:
-        return unpatchify(x, variants.covered(model.config, model.image_size))
 
+def _unpatched(
+    model: models.Classifier, corrupted: jax.Array, predicted: jax.Array, masked: jax.Array
+) -> dict[str, jax.Array]:
+    """As images by name: patches (B, P, h, w, C), and which are masked, (B, P) bool."""
+    size = variants.covered(model.config, model.image_size)
+    pixels = jnp.broadcast_to(masked[:, :, None, None, None], (*corrupted.shape[:-1], 1))
     return {
-        "corrupted": whole(jnp.where(where, jnp.full_like(patches, white // 2), patches)),
-        "predicted": whole(jnp.where(where, rounded, patches)),
-        "masked": whole(jnp.broadcast_to(where, (*patches.shape[:-1], 1)))[..., 0],
-        "indices": jnp.argsort(rank, axis=1)[:, variants.kept_patches(options, model.patches) :],
+        "corrupted": unpatchify(corrupted, size),
+        "predicted": unpatchify(predicted, size),
+        "masked": unpatchify(pixels, size)[..., 0],
     }
