@@ -19,6 +19,7 @@ from vit_jax.models.variants import placed_tokens, prefix_tokens, required
 
 # DINOv2 adds this to the sides it asks torch for, against rounding errors; torch scales by them.
 OFFSET = 0.1
+TEMPERATURE = 10_000.0  # of fixed embeddings: their lowest frequency is its inverse
 
 normal = nnx.initializers.normal(0.02, dtype=jnp.float32)  # as in BERT and Google's ViT code
 
@@ -276,45 +277,36 @@ class Rotary:
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
-def sincos_1d(tokens: int, features: int, temperature: float = 10_000.0) -> jax.Array:
+def sincos_1d(tokens: int, features: int) -> jax.Array:
     """Fixed embedding of a sequence (Vaswani et al. 2017, section 3.5), (tokens, features) float32.
 
-    Feature 2i is sin(p / temperature^(2i / features)), feature 2i + 1 its cosine; `features` must
+    Feature 2i is sin(p / TEMPERATURE^(2i / features)), feature 2i + 1 its cosine; `features` must
     be even.
     """
     exponents = jnp.arange(0, features, 2, dtype=jnp.float32) / features
     angles = jnp.outer(
-        jnp.arange(tokens, dtype=jnp.float32), jnp.exp(-math.log(temperature) * exponents)
+        jnp.arange(tokens, dtype=jnp.float32), jnp.exp(-math.log(TEMPERATURE) * exponents)
     )
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(tokens, features)
 
 
-def sincos_2d(
-    height: int,
-    width: int,
-    features: int,
-    temperature: float = 10_000.0,
-    *,
-    whole: bool = True,
-) -> jax.Array:
+def sincos_2d(height: int, width: int, features: int, *, whole: bool = True) -> jax.Array:
     """Fixed embedding of a grid, (height * width, features) float32.
 
     A quarter of the features each for sin(x w), cos(x w), sin(y w), cos(y w), with frequencies w
-    in geometric steps from 1 to 1/temperature, inclusive if `whole` as in big_vision, else not as
+    in geometric steps from 1 to 1/TEMPERATURE, inclusive if `whole` as in big_vision, else not as
     in MoCo v3 and MAE; `features` must be a multiple of 4.
     """
     rows, columns = jnp.indices((height, width), dtype=jnp.float32).reshape(2, 1, -1)
-    return _sincos_at(rows, columns, features, temperature, whole)[0]
+    return _sincos_at(rows, columns, features, whole)[0]
 
 
-def _sincos_at(
-    rows: jax.Array, columns: jax.Array, features: int, temperature: float, whole: bool
-) -> jax.Array:
+def _sincos_at(rows: jax.Array, columns: jax.Array, features: int, whole: bool) -> jax.Array:
     """`sincos_2d` at rows and columns (B, P) float32, (B, P, features) float32."""
     quarter = features // 4
     steps = quarter - 1 if whole else quarter
     exponents = jnp.arange(quarter, dtype=jnp.float32) / max(steps, 1)
-    frequencies = jnp.exp(-math.log(temperature) * exponents)
+    frequencies = jnp.exp(-math.log(TEMPERATURE) * exponents)
     y, x = (axis[..., None] * frequencies[None, None] for axis in (rows, columns))
     return jnp.concatenate([jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)], axis=2)
 
@@ -338,7 +330,7 @@ def fixed(
         if sequences is None:
             return sincos_2d(*grid, features, whole=whole)[None]
         rows, columns = (x.astype(jnp.float32) for x in (sequences.rows, sequences.columns))
-        return _sincos_at(rows, columns, features, 10_000.0, whole)
+        return _sincos_at(rows, columns, features, whole)
     return None
 
 
