@@ -89,7 +89,7 @@ def _newest(
     """The newest checkpoints of the only run, the newest first: the mean is called by its step."""
     if len(references) != 1 or not loading.is_run(references[0]):
         raise config.ConfigError(f"--last={last}: is for the checkpoints of one run directory")
-    directory, _, _ = loading.find_checkpoint(storage.as_path(references[0]))
+    directory, _, _ = loading.find_checkpoint(references[0])
     steps = sorted(records.readable(epath.Path(directory)))
     if last > len(steps):
         raise config.ConfigError(

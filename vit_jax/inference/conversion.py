@@ -112,7 +112,7 @@ def convert(
 
 def _is_as_measured(opened: loaded_model.LoadedModel, reference: str | os.PathLike[str]) -> bool:
     """Whether a run is opened with the model, loss and preprocessing of its own results."""
-    _, _, record = loading.find_checkpoint(storage.as_path(reference), opened.step)
+    _, _, record = loading.find_checkpoint(reference, opened.step)
     own, asked = run_config.config_from_values(record["config"], {}), opened.config
     if any(key.startswith(("model.", "loss.")) for key in config.differences(own, asked)):
         return False
@@ -146,7 +146,7 @@ def _save_adapter(
             f"data.image_size={config.show(size)}: an adapter keeps the image size of its run; "
             "set this when you load the adapter"
         )
-    directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
+    directory, number, record = loading.find_checkpoint(reference, step)
     cfg = run_config.config_from_values(record["config"], overrides)
     base = loading.adapter_base(cfg, record["classes"])
     held = jax.device_get(loading.load_held(directory, number, cfg))

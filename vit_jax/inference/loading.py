@@ -68,7 +68,7 @@ def load(
     check_overrides(overrides or {})
     device.cache_programs()  # before the first one, which computes the digests of a run's arrays
     if is_run(reference):
-        directory, number, record = find_checkpoint(storage.as_path(reference), step)
+        directory, number, record = find_checkpoint(reference, step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         values = record["config"]
@@ -124,7 +124,7 @@ def check_overrides(overrides: Mapping[str, Any]) -> None:
 def describe_checkpoint(reference: str, wanted: config.Config | None = None) -> weights.ModelSpec:
     """A checkpoint's model and preprocessing, without its arrays; takes and raises as `load`."""
     if is_run(reference):
-        _, _, record = find_checkpoint(storage.as_path(reference))
+        _, _, record = find_checkpoint(reference)
         cfg = run_config.complete(config.build(record["config"]))
         return weights.ModelSpec(model=cfg.model, data=cfg.data, mae=cfg.mae)
     path = weights.resolve(reference)
@@ -175,7 +175,7 @@ def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, st
 
 
 def find_checkpoint(
-    checkpoint: pathlib.Path, at: int | str | None = None
+    checkpoint: str | os.PathLike[str], at: int | str | None = None
 ) -> tuple[pathlib.Path, int, dict[str, Any]]:
     """The checkpoint folder, step and commit record of a run.
 
@@ -185,7 +185,7 @@ def find_checkpoint(
 
     Raises CheckpointError.
     """
-    path = storage.as_path(checkpoint)
+    path = checkpoint = storage.as_path(checkpoint)
     if path.name.isdigit() and records.is_committed(epath.Path(path)):
         own, path = int(path.name), path.parent
         if at not in (None, own):

@@ -404,7 +404,7 @@ def _folder(checkpoint: str) -> pathlib.Path:
     """The output folder: in the run directory of a checkpoint, else in the current one."""
     if not loading.is_run(checkpoint):
         return pathlib.Path("inspect", pathlib.PurePath(checkpoint).stem)
-    directory, _, _ = loading.find_checkpoint(storage.as_path(checkpoint))
+    directory, _, _ = loading.find_checkpoint(checkpoint)
     return (directory.parent if directory.name == "checkpoints" else directory) / index.FOLDER
 
 
