@@ -243,11 +243,9 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
     else:
         path = directory() / f"{_prefix(name)}.py"
         try:
-            modified = path.stat().st_mtime_ns
-        except OSError:
+            module, known = _module(path), _names(path)
+        except OSError:  # there is no such file
             module, known = None, ()
-        else:
-            module, known = _execute(path, modified), _checked_names(path, modified)
     if module is None or name not in known:
         known = known if file else tuple(names())  # the nearest name may be in another file
         if len(same := [other for other in known if other.lower() == name.lower()]) == 1:

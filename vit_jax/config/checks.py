@@ -53,9 +53,7 @@ def check_options(cfg: config.Config) -> None:
     if data.source in config.FILES and not data.root:
         raise ConfigError("data.root=none: set it to the folder of images")
     for key in ("crop_area", "crop_aspect"):
-        low, high = getattr(data, key)
-        if low > high:
-            raise ConfigError(f"data.{key}={low:g},{high:g}: the first must not exceed the second")
+        _check_range(f"data.{key}", getattr(data, key))
     if data.aspect == "native" and (cfg.masked or cfg.mae):
         raise ConfigError(
             f"data.aspect=native: is not for objective.name={cfg.objective.name}; set fixed"
@@ -145,6 +143,11 @@ def check_options(cfg: config.Config) -> None:
         every = config.get(cfg, key)
         if every is not None and every.amount <= 0:
             raise ConfigError(f"{key}={every}: must be more than 0, or none")
+
+
+def _check_range(key: str, ends: tuple[float, float]) -> None:
+    if ends[0] > ends[1]:
+        raise ConfigError(f"{key}={config.show(ends)}: the first must not exceed the second")
 
 
 def _check_crops(data: config.Data) -> None:
@@ -394,11 +397,8 @@ def _check_phases(cfg: config.Config) -> None:
                 f"{key}.crop_area={config.show(phase.crop_area)}: is not read with "
                 f"data.train_crop={data.train_crop}; set inception"
             )
-        if phase.crop_area is not None and phase.crop_area[0] > phase.crop_area[1]:
-            raise ConfigError(
-                f"{key}.crop_area={config.show(phase.crop_area)}: the first must not exceed the "
-                "second"
-            )
+        if phase.crop_area is not None:
+            _check_range(f"{key}.crop_area", phase.crop_area)
         if phase.randaugment:
             _check_randaugment(f"{key}.randaugment", phase.randaugment)
         if phase.image_size and data.train_crop == "random" and data.resize_to is not None:
@@ -672,11 +672,7 @@ def _check_dino(cfg: config.Config, dino: config.Dino) -> None:
                 "the second, and the small views, such as 1,0.1,0.5"
             )
     for name in ("global_area", "local_area", "mask_ratio"):
-        low, high = getattr(dino, name)
-        if low > high:
-            raise ConfigError(
-                f"objective.{name}={low:g},{high:g}: the first must not exceed the second"
-            )
+        _check_range(f"objective.{name}", getattr(dino, name))
     durations = ("freeze_last_layer", "teacher_temperature_warmup", "gram_start", "gram_every")
     for name in durations:
         if (duration := getattr(dino, name)).amount < 0:
