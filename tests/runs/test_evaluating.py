@@ -30,7 +30,7 @@ TEST = Role("test", "test[:9]", "test")
 
 def create(evaluator, **changes):
     fields = {
-        "role": TEST, "evaluator": evaluator, "steps": 20, "metric": "validation/top1",
+        "role": TEST, "evaluator": evaluator, "metric": "validation/top1",
         "load": lambda step: f"parameters of step {step}",
     }  # fmt: skip
     return evaluating.TestEvaluation(**fields | changes)
@@ -42,7 +42,7 @@ def measured(one, tmp_path, best, said):
     session.progress.say = said.append
     with session.open_files(runs.configure()) as files:
         saver = types.SimpleNamespace(best_step=lambda: best)
-        return one("the last parameters", saver, session, files)
+        return one(20, "the last parameters", saver, session, files)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_which_state_is_measured_and_only_once(tmp_path, metric, best, params, s
     (line,) = logs.read_metrics(tmp_path / "metrics.jsonl")
     assert line == {"step": 20, **expected, "test/split": "test[:9]"}
     with runs.session(tmp_path).open_files(runs.configure()) as files:
-        assert one.recorded(files) == expected  # when resumed after the end
+        assert one.recorded(20, files) == expected  # when resumed after the end
 
 
 def test_results_are_those_of_the_last_step_and_of_this_split(tmp_path):
@@ -84,8 +84,8 @@ def test_results_are_those_of_the_last_step_and_of_this_split(tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     files = types.SimpleNamespace(folder=tmp_path)
-    assert create(None).recorded(files) == {"test/top1": 0.2}
-    assert create(None).ending(15).recorded(files) == {}
+    assert create(None).recorded(20, files) == {"test/top1": 0.2}
+    assert create(None).recorded(15, files) == {}
 
 
 def test_a_stop_meanwhile_leaves_it_to_be_measured(tmp_path):

@@ -58,7 +58,6 @@ class RunEvaluation:
         at_end = TestEvaluation(
             role=role,
             evaluator=evaluation.of_split(splits.test, real=True),
-            steps=trainer.durations.steps,
             metric=split_roles.best_metric(cfg),
             load=lambda step: loading.load_params(session.workdir / "checkpoints", step, cfg),
         )
@@ -86,13 +85,13 @@ class RunEvaluation:
 
     def recorded_test(self, files: RunFiles, end: int) -> dict[str, float] | None:
         """The test results that an earlier process wrote at this end; None without a test split."""
-        return self.at_end and self.at_end.ending(end).recorded(files)
+        return self.at_end and self.at_end.recorded(end, files)
 
     def test(self, live: State, end: int, manager: Manager, files: RunFiles) -> dict[str, float]:
         """Evaluates the test split on the best checkpoint, or on the last state, of step `end`."""
         assert self.at_end is not None
         params = self.trainer.eval_params(live)
-        return self.at_end.ending(end)(params, manager, self.session, files)
+        return self.at_end(end, params, manager, self.session, files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,37 +101,32 @@ class TestEvaluation:
     Attributes:
       role: the split and the name of its metrics.
       evaluator: evaluates parameters on it.
-      steps: the last step of the run.
       metric: chooses the best checkpoint, such as `validation/top1`; None: the last state stands.
       load: loads the parameters of a checkpoint by its step.
     """
 
     role: split_roles.Role
     evaluator: Evaluator
-    steps: int
     metric: str | None
     load: Callable[[int], models.Params]
 
-    def ending(self, step: int) -> Self:
-        """A copy for a run that ends at this step."""
-        return dataclasses.replace(self, steps=step)
-
     def __call__(
-        self, params: models.Params, manager: Manager, session: Session, files: RunFiles
+        self, end: int, params: models.Params, manager: Manager, session: Session, files: RunFiles
     ) -> dict[str, float]:
         """Metrics such as `test/top1`, and the step of the evaluated state, `test/step`.
 
         All processes call this; `recorded` tells whether it was done before.
 
         Args:
-          params: those after the last step.
+          end: the last step of the run.
+          params: those after it.
           manager: the run's checkpoints, with no save pending.
           session: the process; it may ask to stop.
           files: those of the run, which receive the numbers.
 
         Raises Preempted if asked to stop meanwhile.
         """
-        step, which = self.steps, "the last one"
+        step, which = end, "the last one"
         # Process 0 decides: all must evaluate the same parameters.
         best = None if self.metric is None else collectives.broadcast_from_main(manager.best_step)
         if best is not None:
@@ -143,29 +137,29 @@ class TestEvaluation:
             found = self.evaluator(params, stop=lambda: session.phases.beat() or session.stop())
         if found is None:
             raise Preempted(
-                f"stopped before the test split was measured, all saved at step {self.steps}; "
+                f"stopped before the test split was measured, all saved at step {end}; "
                 "resume with the same command"
             )
         name = self.role.name
         results = {f"{name}/{key}": value for key, value in found.items()} | {f"{name}/step": step}
-        files.write(self.steps, {**results, f"{name}/split": self.role.split})
-        files.spent(self.steps)
+        files.write(end, {**results, f"{name}/split": self.role.split})
+        files.spent(end)
         shown = "  ".join(f"{name}/{k} {v:.4f}" for k, v in found.items() if "count" not in k)
         session.progress.say(
             f"test split {self.role.shown}, measured once, at step {step}, {which}: {shown}"
         )
         return results
 
-    def recorded(self, files: RunFiles) -> dict[str, float]:
+    def recorded(self, end: int, files: RunFiles) -> dict[str, float]:
         """The results that an earlier process has written, or none; all processes call this."""
-        return collectives.broadcast_from_main(lambda: self._recorded(files))
+        return collectives.broadcast_from_main(lambda: self._recorded(end, files))
 
-    def _recorded(self, files: RunFiles) -> dict[str, float]:
+    def _recorded(self, end: int, files: RunFiles) -> dict[str, float]:
         assert files.folder is not None  # in process 0
         file = files.folder / "metrics.jsonl"
         prefix, found = f"{self.role.name}/", {}
         for line in logs.read_metrics(file) if file.exists() else ():
-            if line["step"] == self.steps and line.get(f"{prefix}split") == self.role.split:
+            if line["step"] == end and line.get(f"{prefix}split") == self.role.split:
                 found = {k: v for k, v in line.items() if k.startswith(prefix)}
         return {k: v for k, v in found.items() if isinstance(v, int | float)}
 
