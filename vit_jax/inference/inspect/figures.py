@@ -263,13 +263,9 @@ def _pairs(
     figure = _figure(2 * across * side + 0.4, down * side * height / width + 1.0)
     places = figure.subplots(1, across, squeeze=False)
     for column, axes in enumerate(places.flat):
-        _bare(axes)
         sheet = _sheet(cells[column::across], fill=255)
-        axes.imshow(sheet, interpolation="antialiased")
         ticks = [width / 2, width * 1.5 + _gap(height, width)]
-        axes.set_xticks(ticks, [first, label])
-        axes.tick_params(length=0)
-        axes.xaxis.tick_top()
+        _titled(axes, sheet, ticks, [first, label])
     figure.suptitle(title)
     return figure
 
@@ -310,25 +306,16 @@ def reconstruction(found: dict[str, np.ndarray]) -> Figure:
     down = -(-len(triples) // across)
     height, width = triples[0].shape[1:3]
     gap = width // 16
-    size = (across * 3.7 + 0.1, down * 1.2 * height / width + 0.4)
-    figure = Figure(figsize=size)
+    figure = _figure(across * 3.7 + 0.1, down * 1.2 * height / width + 0.4)
     figure.set_layout_engine("constrained", wspace=0.05)
-    FigureCanvasAgg(figure)
     for column, axes in enumerate(figure.subplots(1, across, squeeze=False).flat):
         sheet = np.full((down * (height + gap) - gap, 3 * (width + gap) - gap, 3), 255, np.uint8)
         for row, triple in enumerate(triples[column * down : (column + 1) * down]):
             for place, image in enumerate(triple):
                 top, left = row * (height + gap), place * (width + gap)
                 sheet[top : top + height, left : left + width] = image
-        axes.imshow(sheet, interpolation="antialiased")
-        axes.set_xticks(
-            [width / 2 + place * (width + gap) for place in range(3)],
-            ["Original", "Corrupted", "Predicted"],
-        )
-        axes.set_yticks([])
-        axes.tick_params(length=0)
-        axes.xaxis.tick_top()
-        axes.spines[:].set_visible(False)
+        ticks = [width / 2 + place * (width + gap) for place in range(3)]
+        _titled(axes, sheet, ticks, ["Original", "Corrupted", "Predicted"])
     return figure
 
 
@@ -395,6 +382,15 @@ def _number(axes: Axes, tiles: np.ndarray) -> None:
 def _few(count: int) -> range:
     """Numbers from 1 to `count`, at most 16 of them."""
     return range(1, count + 1, -(-count // 16))
+
+
+def _titled(axes: Axes, sheet: np.ndarray, centers: Sequence[float], titles: Sequence[str]) -> None:
+    """Draws a sheet of images with a title above each of its columns."""
+    _bare(axes)
+    axes.imshow(sheet, interpolation="antialiased")
+    axes.set_xticks(centers, titles)
+    axes.tick_params(length=0)
+    axes.xaxis.tick_top()
 
 
 def _bare(axes: Axes) -> None:
