@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -34,7 +33,6 @@ def write_chart(
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([rows[0], *rows[1]])
     figure = Figure(figsize=(1.8 + 4.6 * len(panels), 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
     drawn = list(figure.subplots(1, len(panels), squeeze=False)[0])
     for axes, panel in zip(drawn, panels, strict=True):
         _draw_panel(axes, panel)

@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import (
     FixedLocator,
@@ -44,7 +43,6 @@ def draw_curves(
 
     # Not pyplot, which keeps every figure in a global list until it is closed.
     figure = Figure(figsize=(11, 7), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = charts.run_charts(points, splits[:MOST_SPLITS])
     for axes, chart in zip(figure.subplots(2, 2).flat, panels, strict=True):
         _draw_chart(axes, chart)
@@ -60,7 +58,6 @@ def draw_curves(
 def draw_chart(chart: charts.Chart, output: pathlib.Path) -> None:
     """Draws one chart with its error bars; raises OSError."""
     figure = Figure(figsize=(6, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     _draw_chart(axes, chart)
     if len(axes.get_legend_handles_labels()[0]) > 1:

@@ -297,7 +297,7 @@ def words(monkeypatch):
 
     def words(figure):
         drawn.clear()
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         return list(drawn)
 
     return words

@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from vit_jax.data import decoding
@@ -404,6 +403,4 @@ def _single(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained")
