@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from vit_jax.config import ConfigError, checks
 from vit_jax.data import bucket, decoding
-from vit_jax.evaluation import probe
+from vit_jax.evaluation import metrics, probe
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.inference import loaded_model, loading
 from vit_jax.inference import segmentation_masks as masks
@@ -234,8 +234,7 @@ def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndar
     """
     labeled = truth != NO_CLASS
     classes = max(classes, int(truth[labeled].max(initial=0)) + 1)
-    pairs = truth[labeled].astype(np.int64) * classes + predicted[labeled]
-    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+    return metrics.confusion(truth[labeled].astype(np.int64), predicted[labeled], classes)
 
 
 def intersection_over_union(pixels: np.ndarray) -> np.ndarray:
