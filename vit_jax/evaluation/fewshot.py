@@ -90,12 +90,18 @@ def choose_examples(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
 
     They come first in a permutation by `seed`, so that larger draws contain smaller ones.
     """
+    return np.flatnonzero(places_in_class(labels, seed) < shots)
+
+
+def places_in_class(labels: np.ndarray, seed: int) -> np.ndarray:
+    """The place of each example within its class, in a permutation by `seed`, (N,) int64."""
     order = np.random.default_rng(seed).permutation(len(labels))
     # Stable: within each class, the order of the permutation stays.
     order = order[np.argsort(labels[order], kind="stable")]
     _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
-    place = np.arange(len(labels)) - np.repeat(first, counts)
-    return np.sort(order[place < shots])
+    places = np.empty(len(labels), np.int64)
+    places[order] = np.arange(len(labels)) - np.repeat(first, counts)
+    return places
 
 
 def solutions(

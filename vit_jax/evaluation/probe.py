@@ -63,11 +63,7 @@ def learn(
         _blocks(labels.astype(np.int32), mesh, fill=PADDING)
         for labels in (np.where(held_out, PADDING, y), np.where(judged, y, PADDING), y)
     )
-    head: Head = {
-        "weights": jnp.zeros((x.shape[1], classes), jnp.float32),
-        "bias": jnp.zeros(classes, jnp.float32),
-    }
-    head = jax.device_put(head, NamedSharding(mesh, P()))
+    head = _zeros(x.shape[1], classes, mesh)
     tried: list[tuple[float, float, Head]] = []
     with jax.set_mesh(mesh):
         for l2 in strengths:
@@ -100,20 +96,17 @@ def cross_validate(
     mean, scale = fewshot.moments(x)
     standard = ((x - mean) / scale).astype(np.float32)
     values, part_of = _blocks(standard, mesh, fill=0), fifths(y)
-    none: Head = {
-        "weights": jnp.zeros((x.shape[1], classes), jnp.float32),
-        "bias": jnp.zeros(classes, jnp.float32),
-    }
-    none = jax.device_put(none, NamedSharding(mesh, P()))
+    none = _zeros(x.shape[1], classes, mesh)
     found = np.zeros((len(x), classes), np.float32)
     with jax.set_mesh(mesh):
 
-        def fit(part: int, l2: float, head: Head) -> Head:
-            labels = np.where(part_of == part, PADDING, y).astype(np.int32)
-            return minimize(head, values, _blocks(labels, mesh, fill=PADDING), l2)
+        def labels(kept: np.ndarray) -> list[jax.Array]:
+            return _blocks(np.where(kept, y, PADDING).astype(np.int32), mesh, fill=PADDING)
 
-        held = Features(mesh, values, _blocks(
-            np.where(part_of == 0, y, PADDING).astype(np.int32), mesh, fill=PADDING))  # fmt: skip
+        def fit(part: int, l2: float, head: Head) -> Head:
+            return minimize(head, values, labels(part_of != part), l2)
+
+        held = Features(mesh, values, labels(part_of == 0))
         tried, head = [], none
         for strength in STRENGTHS:
             head = fit(0, strength, head)
@@ -138,13 +131,16 @@ def held_out_images(labels: np.ndarray) -> np.ndarray:
 
 def fifths(labels: np.ndarray) -> np.ndarray:
     """The fold of each image, 0 to 4, stratified by class."""
-    order = np.random.default_rng(0).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    _, first = np.unique(labels[order], return_index=True)
-    place = np.arange(len(labels)) - np.repeat(first, np.diff([*first, len(labels)]))
-    parts = np.empty(len(labels), np.int64)
-    parts[order] = place % PARTS
-    return parts
+    return fewshot.places_in_class(labels, seed=0) % PARTS
+
+
+def _zeros(width: int, classes: int, mesh: Mesh) -> Head:
+    """The head to begin with, on all devices."""
+    head = {
+        "weights": jnp.zeros((width, classes), jnp.float32),
+        "bias": jnp.zeros(classes, jnp.float32),
+    }
+    return jax.device_put(head, NamedSharding(mesh, P()))
 
 
 def _blocks(array: np.ndarray, mesh: Mesh, fill: int) -> list[jax.Array]:
