@@ -26,12 +26,14 @@ import numpy as np
 import optax
 
 import bit_flips
+from research.faults import lines_of
 from stepping import Stepper, batch_of, configure
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit
+from vit_jax.pages.markdown import grid
 from vit_jax.runtime import device, provenance
 from vit_jax.training import replay, sharding
-from vit_jax.utils import limits, storage
+from vit_jax.utils import storage
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/records/corruption.jsonl"
@@ -194,13 +196,6 @@ def clean(trainer, steps, seed):
     return len(lines)
 
 
-def lines_of(path):
-    """The lines of a record, without one that a killed campaign has cut short."""
-    return (
-        [values for _, values in storage.read_lines(path, limits.METRICS)] if path.exists() else []
-    )
-
-
 def totals(lines):
     """Counts by place, and the clean steps with their alarms."""
     counts = collections.defaultdict(collections.Counter)
@@ -224,9 +219,8 @@ def markdown(lines):
         (place, *(found[key] for key in HEADER))
         for place, found in (*sorted(counts.items()), ("all", together))
     ]
-    table = [("bit of", *HEADER), ["---"] * (1 + len(HEADER)), *rows]
     return [
-        *(f"| {' | '.join(map(str, row))} |" for row in table),
+        *grid(("bit of", *HEADER), rows),
         "",
         f"{steps:,} clean steps, all replayed: {alarms} false alarms.",
     ]

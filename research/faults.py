@@ -29,6 +29,7 @@ from importlib import metadata
 
 import runs
 from research.drawn_configs import WORK, configure, draw
+from vit_jax.pages.markdown import grid
 from vit_jax.runtime import provenance
 from vit_jax.utils import limits, storage
 
@@ -284,7 +285,7 @@ HEADER = (
 
 def markdown(lines):
     """The lines of the table."""
-    rows = [HEADER, ["---"] * len(HEADER)]
+    rows = []
     for name in KINDS:
         own = [line for line in lines if line["fault"] == name]
         lost = [steps for line in own for steps in line["lost"]]
@@ -296,7 +297,7 @@ def markdown(lines):
                 f"{statistics.fmean(lost or [0]):.1f}", max(lost, default=0),
                 f"{sum(line['cpu_seconds'] for line in own) / max(len(lost), 1):.1f}",
             ))  # fmt: skip
-    return [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return grid(HEADER, rows)
 
 
 def main():

@@ -46,9 +46,9 @@ def escape(text: str) -> str:
     return SIGNS.sub(r"\\\g<0>", text).replace("\n", " ")
 
 
-def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def grid(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a table whose cells are Markdown already."""
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+    return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)]
 
 
 def _link(path: str) -> str:
