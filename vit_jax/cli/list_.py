@@ -76,10 +76,8 @@ def _weights(args: argparse.Namespace) -> int:
 
     if args.augreg_index:
         best = weights_tables.augreg_best(args.augreg_index, args.model)
-        values, groups = (
-            {one.model: one._asdict() for one in best},
-            [weights_tables.augreg_group(best)],
-        )
+        values = {one.model: one._asdict() for one in best}
+        groups = [weights_tables.augreg_group(best)]
     else:
         published = weights_tables.published(args.model)
         values = {entry.name: weights_tables.to_dict(entry) for entry in published}

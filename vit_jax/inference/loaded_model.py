@@ -312,16 +312,13 @@ class LoadedModel:
                 "could be taken by name; use data with the same classes in the same order"
             )
         kept = {name: np.asarray(flat[name])[..., places] for name in heads}
-        model, loss = (
-            dataclasses.replace(self.config.model, num_classes=len(outputs)),
-            self.config.loss,
-        )
+        model = dataclasses.replace(self.config.model, num_classes=len(outputs))
+        loss = self.config.loss
         if isinstance(loss, config.Regression):
-            scale = {name: getattr(loss, name) for name in ("mean", "std")}
-            scale = {
-                n: one and tuple(one[output] for output in outputs) for n, one in scale.items()
-            }
-            loss = dataclasses.replace(loss, **scale)
+            mean, std = (
+                one and tuple(one[output] for output in outputs) for one in (loss.mean, loss.std)
+            )
+            loss = dataclasses.replace(loss, mean=mean, std=std)
         return dataclasses.replace(
             self,
             config=dataclasses.replace(self.config, model=model, loss=loss),
