@@ -225,11 +225,10 @@ class _Findings:
         elif listing.several:
             problem = "one class for each image"
         elif not 2 <= len(judged) <= MOST_CLASSES:
+            copied = "; images with copies in another class do not count" if conflicts else ""
             problem = (
                 f"2 to {MOST_CLASSES:,} classes of at least {probe.PARTS} different pictures, and "
-                f"there are {len(judged):,}"
-                + "; images with copies in another class do not count"
-                * bool(conflicts)
+                f"there are {len(judged):,}{copied}"
             )
         if problem:
             self.notes.append(f"wrong labels were not looked for: that needs {problem}")

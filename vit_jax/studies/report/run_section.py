@@ -118,13 +118,13 @@ def shown(predictions: Predictions) -> Iterator[Block]:
         yield Paragraph(text=f"No predictions: {predictions.problem}", note=True)
         return
     every = "All" if predictions.seen == predictions.total else f"{predictions.seen:,} of"
-    confusion = predictions.confusion
-    without = predictions.unlabeled
+    confusion, unlabeled = predictions.confusion, ""
+    if predictions.unlabeled:
+        unlabeled = f" {predictions.unlabeled:,} without a class were not counted."
     yield Paragraph(
         text=f"{every} {predictions.total:,} {predictions.split} images were shown to the "
         f"checkpoint of {predictions.selection}. {predictions.wrong:,} of them were misclassified."
-        + f" {without:,} without a class were not counted."
-        * bool(without)
+        f"{unlabeled}"
     )
     caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
     yield Gallery(samples=predictions.samples, caption=caption)
