@@ -30,7 +30,7 @@ from vit_jax.evaluation import evaluation
 from vit_jax.runtime import logs, provenance
 from vit_jax.studies import transfer
 from vit_jax.training import build, run_config, state
-from vit_jax.utils import intervals
+from vit_jax.utils import intervals, storage
 
 RESULTS = runs.ROOT / "docs" / "records" / "home.jsonl"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
@@ -226,9 +226,7 @@ def run_all(rows, seeds, output):
             key = {"network": network, "share": int(share), "seed": seed}
             if any(key.items() <= line.items() for line in there):
                 continue
-            line = repeat(network, int(share), seed)
-            with output.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            storage.append_line(output, repeat(network, int(share), seed))
 
 
 def main():
