@@ -56,8 +56,6 @@ def test_patterns_take_parameters_and_layers(text, taken):
         ({"optimizer.freeze": "*"}, "optimizer.freeze=*: leaves no parameter to train"),
         ({"optimizer.freeze": "a b"}, "must be a path of parameters, such as head, */bias or"),
         ({"optimizer.groups": "head"}, "optimizer.groups=head: sets nothing; set optimizer.gro"),
-        ({"optimizer.groups.head.lr": "-1"}, "optimizer.groups.head.lr=-1: must be at least 0"),
-        ({"optimizer.groups.head.lrr": "2"}, "did you mean optimizer.groups.head.lr?"),
         ({"optimizer.groups.hed.lr": "2"}, "optimizer.groups=hed: matches no parameter; close: he"),
         ({"optimizer.weight_decay": "0", "optimizer.groups.head.decay": "2"},
          "optimizer.groups.head.decay=2: is a factor on optimizer.weight_decay=0; set that"),
