@@ -97,6 +97,14 @@ def test_slices_in_percent_and_in_images_may_have_images_in_common(tmp_path):
     assert "; of train[2:] 1 are in train[:50%] too: " in line(2)
 
 
+def test_a_split_that_is_named_but_not_opened_is_not_used(tmp_path):
+    """Such as the test split of a run that has no loss on it."""
+    root = fill(tmp_path, *FILES, "test/a/1.jpg")
+    data = config.Data(source="folder", root=str(root), eval_split="val", test_split="test")
+    parts = [open_source(data, split, labels=False) for split in ("train", "val")]
+    assert folder_check.check_files(data, *parts, None).endswith("; not used: the folder test")
+
+
 def test_both_sides_of_a_holdout_are_one_folder(tmp_path):
     root = fill(tmp_path, *(f"{c}/{i}.jpg" for c in "ab" for i in range(9)), "a/x.heic", "y.png")
     line = check(root, holdout=0.3)

@@ -159,6 +159,10 @@ def test_what_chooses_the_best_checkpoint(options, metric):
         ({"data": {"eval_split": "train[90%:]"}}, 9,
          ["data.eval_split=train[90%:]: has images that are trained on (train); its metrics are "
           "called train_split"]),
+        ({"objective": {"name": "dino"}, "data": {"eval_split": "val"}}, 9,
+         ["the split `val` is not measured, as objective.name=dino has no loss on it; if its "
+          "images have labels, set evaluation.knn=self"]),
+        ({"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}, 9, []),
     ],
 )  # fmt: skip
 def test_a_run_says_what_judges_it(options, evaluations, lines):

@@ -83,7 +83,8 @@ def check_files(
             notes.append(f"of {split} {checked:,} files were checked within {SECONDS:.0f} s")
     notes += _shared([(split, files) for split, _, files in lists])
     line = f"data.root={shown(str(data.root))}: {', '.join(parts)}"
-    skipped = [left_out([source for _, source, _ in lists]), _other_splits(data, lists[0][2])]
+    others = _other_splits(data, [split for split, _, _ in lists], lists[0][2])
+    skipped = [left_out([source for _, source, _ in lists]), others]
     if any(skipped):
         notes.insert(0, f"not used: {', '.join(filter(None, skipped))}")
     elif data.source in ("folder", "csv"):  # others hold what is no image too, and count none
@@ -101,8 +102,8 @@ def left_out(sources: Iterable[Source]) -> str:
     return skipped.describe()
 
 
-def _other_splits(data: config.Data, files: Files) -> str:
-    """The folders, lists and splits beside those in use, and images beside folders."""
+def _other_splits(data: config.Data, opened: Iterable[str], files: Files) -> str:
+    """The folders, lists and splits beside those opened, and images beside folders."""
     if data.holdout:
         return ""
     if isinstance(files, Tars):
@@ -112,8 +113,7 @@ def _other_splits(data: config.Data, files: Files) -> str:
         there, kind = list(filter(splits.is_split, lists)), "list"
     else:
         there, kind = list(folders.list_splits(data)), "folder"
-    asked = [split for split in (data.train_split, data.eval_split, data.test_split) if split]
-    names = [part.name for split in asked for part in splits.parts(split)]
+    names = [part.name for split in opened for part in splits.parts(split)]
     used = {splits.find_folder(name, there) for name in names}
     others = [shown(name) for name in there if name not in used]
     named = ", ".join(others[:MOST_FOLDERS]) + ", ..." * (len(others) > MOST_FOLDERS)

@@ -98,9 +98,15 @@ def representative(neighbors: Sequence[int]) -> int:
 
 def notes(cfg: config.Config, evaluations: int) -> list[str]:
     """Lines for the start of a run: which split chooses the checkpoint, and which one tests it."""
-    if not cfg.measured:
-        return []
     measured, test, metric = evaluation(cfg.data), final(cfg.data), best_metric(cfg)
+    if not cfg.measured:
+        further = cfg.evaluation
+        if further.knn or further.probe or further.fewshot or further.evaluators:
+            return []
+        return [
+            f"the split {measured.shown} is not measured, as objective.name={cfg.objective.name} "
+            "has no loss on it; if its images have labels, set evaluation.knn=self"
+        ]
     lines = []
     if measured.role == TRAIN:
         lines.append(
