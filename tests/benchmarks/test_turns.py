@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from vit_jax import config
-from vit_jax.benchmarks import turns
+from vit_jax.benchmarks import train, turns
 
 COMPARED = turns.Compared(
     work="save",
@@ -81,6 +81,27 @@ def test_a_record_has_every_turn_and_its_origin():
 
 def worker(code):
     return turns.Worker("train", "timm", [sys.executable, "-c", f"import sys\n{code}"])
+
+
+def test_programs_import_this_package_and_no_clone_in_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "vit_jax/benchmarks").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    code = f"import vit_jax.utils; assert {str(turns.HERE.parent)!r} in vit_jax.utils.__file__"
+    command = [*turns.PYTHON, "-S", "-c", code]  # -S: as where it is not installed
+    assert turns.run(command).seconds > 0
+    assert train.WORKER[:2] == turns.PYTHON
+    with turns.Worker("input", "a tar", [*command[:-1], f"{code}; print({{}})"]) as one:
+        assert one.answer() == {}
+
+
+def test_only_our_workers_keep_what_our_command_sets_for_itself(monkeypatch):
+    """A program measured from its start sets it again, as a user's would."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    code = "import os, json; print(json.dumps({'set': 'GLIBC_TUNABLES' in os.environ}))"
+    for python, kept in ((turns.PYTHON, True), ((sys.executable,), False)):
+        with turns.Worker("input", "a tar", [*python, "-c", code]) as one:
+            assert one.answer() == {"set": kept}
+    assert turns.run([*turns.PYTHON, "-c", "import os; assert 'GLIBC_TUNABLES' not in os.environ"])
 
 
 def test_a_worker_answers_in_json_among_what_libraries_print():

@@ -268,6 +268,14 @@ def test_compiled_programs_are_kept_in_a_private_folder_of_the_user(tmp_path, mo
             jax.config.update(name, value)
 
 
+def test_what_lies_in_the_current_folder_is_no_module_of_jax(tmp_path, monkeypatch):
+    from vit_jax.runtime import backend
+
+    (tmp_path / "random.py").write_text("raise SystemExit('mine')")
+    monkeypatch.chdir(tmp_path)
+    assert backend.ask("import random; print(random.randint(3, 3))") == ["3"]
+
+
 @pytest.mark.parametrize("platforms", [None, "tpu"])
 def test_a_question_about_devices_is_answered_in_words_or_in_a_line(platforms, monkeypatch):
     from vit_jax.runtime import backend

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from vit_jax import config, models
 from vit_jax.benchmarks import input_worker, sample_images, turns
 from vit_jax.benchmarks.train import output
-from vit_jax.benchmarks.turns import OURS, Compared, Worker
+from vit_jax.benchmarks.turns import OURS, PYTHON, Compared, Worker
 from vit_jax.data.prepare import pack
 from vit_jax.data.prepare.request import Request
 from vit_jax.models import variants
@@ -140,7 +140,7 @@ def _compare(
     options: Input, cores: list[int], names: pathlib.Path, packed: pathlib.Path
 ) -> Compared:
     where, augment = ",".join(map(str, cores)), options.randaugment
-    worker = [sys.executable, "-m", "vit_jax.benchmarks.input_worker", where]
+    worker = [*PYTHON, "-m", "vit_jax.benchmarks.input_worker", where]
     commands = {}
     for threads in options.threads or (len(cores),):
         suffix = f", {threads} threads" if options.threads else ""

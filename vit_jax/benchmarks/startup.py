@@ -53,7 +53,7 @@ def commands(folder: pathlib.Path, peer: str | None) -> dict[str, dict[str, Comm
 
     `folder` gets what they read: a photo, weights, and in `made` a run of one step.
     """
-    python, ours = (sys.executable, "-c"), (sys.executable, "-m", "vit_jax")
+    python, ours = (*turns.PYTHON, "-c"), (*turns.PYTHON, "-m", "vit_jax")
     bare = {"python (bare)": (*python, "")}
     imports = {"import jax, flax": (*python, "import jax, flax.linen")}
     weights_file = folder / "weights.safetensors"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vit_jax import config, models
 from vit_jax.benchmarks import turns
-from vit_jax.benchmarks.turns import OURS, Compared, DoesNotFit, Worker
+from vit_jax.benchmarks.turns import OURS, PYTHON, Compared, DoesNotFit, Worker
 from vit_jax.runtime import backend
 
 ROUNDS = 5
@@ -19,7 +19,7 @@ TURN = 1.0  # seconds that a turn takes at least
 CLASSES = 1000
 LARGEST, ON_CPU = 1024, 16  # the first batch to try
 HERE = pathlib.Path(__file__).parent
-WORKER = (sys.executable, "-m", "vit_jax.benchmarks.train_worker")
+WORKER = (*PYTHON, "-m", "vit_jax.benchmarks.train_worker")
 # TensorFlow is big_vision's file system; it computes nothing in a step.
 BIG_VISION = ("jax", "flax", "optax", "absl", "einops", "ml_collections", "scipy", "tensorflow")
 PACKAGES = {"absl": "absl-py", "PIL": "pillow"}  # whose name is not that of the module

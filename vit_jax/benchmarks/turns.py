@@ -21,6 +21,8 @@ from vit_jax.runtime import provenance
 
 OURS = "vit_jax"
 HERE = pathlib.Path(__file__).parent
+# -P: not first in the current folder, where a clone called vit_jax may lie.
+PYTHON = (sys.executable, "-P")  # begins the commands that import this package
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,10 +90,10 @@ class Worker:
     def __init__(self, bench: str, name: str, command: Sequence[str]) -> None:
         """Takes the measurement and the program, for messages, and the command line."""
         self._what, self._command = f"bench {bench}: {name}", command
-        self._ours = name == OURS
+        self._ours = tuple(command[:2]) == PYTHON
 
     def __enter__(self) -> "Worker":
-        environment = os.environ | {
+        environment = _environment(self._command) | {
             # On a GPU each worker takes only the memory it needs, so that several fit.
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             # Else the last line of a traceback, which `answer` shows, is about the traceback.
@@ -152,13 +154,23 @@ def run(command: Sequence[str]) -> Turn:
     """Runs a program to its end, without its output; raises ConfigError if it fails."""
     with tempfile.TemporaryFile() as errors:
         measured = [sys.executable, "-I", "-S", str(HERE / "process_cost.py"), *command]
-        found = json.loads(subprocess.check_output(measured, stderr=errors))
+        environment = _environment(command)
+        environment.pop("GLIBC_TUNABLES", None)  # our commands set it, each for itself
+        found = json.loads(subprocess.check_output(measured, stderr=errors, env=environment))
         if code := found.pop("code"):
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip().splitlines()
             last = said[-1] if said else "it says nothing"
             raise config.ConfigError(f"bench: {shlex.join(command)}: exit code {code}: {last}")
     return Turn(**found)
+
+
+def _environment(command: Sequence[str]) -> dict[str, str]:
+    """Variables of a program: one of PYTHON finds this package, installed or not."""
+    if tuple(command[:2]) != PYTHON:
+        return dict(os.environ)
+    path = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def take(

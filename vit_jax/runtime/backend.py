@@ -41,7 +41,9 @@ def ask(code: str) -> list[str]:
     memory.
     Raises ConfigError.
     """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    # -P: not first in the current folder, where a user's random.py may lie.
+    command = [sys.executable, "-P", "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True)
     if found.returncode:
         why = found.stderr.strip().rpartition("\n")[2].removeprefix("RuntimeError: ")
         why = why.partition(" (set JAX_PLATFORMS")[0]
