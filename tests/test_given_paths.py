@@ -8,6 +8,7 @@ import pytest
 import runs
 import vit_jax
 from vit_jax import cli, config, weights
+from vit_jax.checkpoints import record
 from vit_jax.config import catalog, table_names
 from vit_jax.data import availability, bucket, image_inputs
 from vit_jax.inference import search, segmentation
@@ -50,6 +51,59 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
     assert cfg.data.examples == f"{tmp_path}/list.json"
     assert cfg.init_from == "cifar10/ViT-6_4"
     assert cfg.objective.teacher == f"{tmp_path}/teacher.npz"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: vit_jax.load(None), "--checkpoint: must be text or a path, not NoneType"),
+        (lambda: vit_jax.load(["run"]), "--checkpoint: must be text or a path, not list"),
+        (lambda: vit_jax.load(b"run"), "--checkpoint: must be text or a path, not bytes"),
+        (lambda: vit_jax.evaluate(5), "--checkpoint: must be text or a path, not int"),
+        (lambda: vit_jax.average([5, 6], "out"), "--checkpoint: must be text or a path, not int"),
+        (lambda: vit_jax.average(5, "out"), "average: needs two checkpoints"),
+        (lambda: vit_jax.search("run", ".", ["a.png"]), "--query: must be text or a path, not lis"),
+        (lambda: vit_jax.embed("run", "a.npz", ["a.png"]), "images: must be text or a path, not l"),
+        (lambda: list(vit_jax.predict("run", 5)), "images: must be text or a path, not int"),
+        (lambda: vit_jax.get_config(None), "name: must be text or a path, not NoneType"),
+        (lambda: vit_jax.get_config("digits", "a=1"), "overrides=a=1: must be a dict of options"),
+        (lambda: vit_jax.train("digits", "run", ["a=1"]), r"overrides=\['a=1'\]: must be a dict"),
+        (lambda: vit_jax.load("run", [("a", 1)]), "overrides=.*: must be a dict of options by"),
+        (lambda: vit_jax.embed("run", "a.npz", overrides="a"), "overrides=a: must be a dict of"),
+        (lambda: vit_jax.load("run", {5: 1}), "5: must be the dotted name of an option, not 5"),
+        (lambda: vit_jax.load("runs/digits", step=[3]), r".*: no sound checkpoint of step \[3\]"),
+        (lambda: vit_jax.convert("run", "tim", "out"), "--to=tim: must be one of google, .*, peft"),
+        (lambda: vit_jax.convert("run", "hf", "out", dtype="int8"), "--dtype=int8: must be one of"),
+        (lambda: vit_jax.convert("run", "hf", "out", license_id=5), "--license=5: not a license"),
+        (lambda: vit_jax.average("run", "out", last=0), "--last=0: must be a whole number, at lea"),
+        (lambda: vit_jax.average("run", "out", last=-1), "--last=-1: must be a whole number"),
+        (lambda: vit_jax.embed("run", "a.npz", ".", batch_size=0), "--batch-size=0: must be a who"),
+        (lambda: vit_jax.search("run", ".", "a.png", top=2.5), "--top=2.5: must be a whole number"),
+        (lambda: vit_jax.predict("run", "a.png", top="3"), "--top=3: must be a whole number"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_in_python_is_one_line(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "sound" in message:
+        step = tmp_path / "runs/digits/checkpoints"
+        step.mkdir(parents=True)
+        commits = {3: {"metrics": {}}}
+        monkeypatch.setattr(record, "readable", lambda _: commits)
+    with pytest.raises(errors.UserError, match=f"^{message}"):
+        call()
+    assert not any(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("option", ["init_from", "objective.teacher"])
+def test_weights_that_are_not_there_are_reported_with_their_option(option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = {"objective.name": "distillation", "objective.teacher": "no/run"}
+    given = other if "teacher" in option else {"init_from": "no/run"}
+    with pytest.raises(errors.UserError, match=f"^{option}=no/run: no such run, file or folder"):
+        vit_jax.preview("digits", "run", given)
+    (tmp_path / "some").mkdir()
+    with pytest.raises(errors.UserError, match=f"^{option}={tmp_path}/some: not a checkpoint"):
+        vit_jax.preview("digits", "run", {**given, option: "some"})
 
 
 @pytest.mark.parametrize(

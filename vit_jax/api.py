@@ -44,8 +44,8 @@ def get_config(name: str | os.PathLike[str], overrides: Overrides = None) -> con
         >>> vit_jax.get_config("digits", {"optimizer.lr": 3e-4}).optimizer.lr
         0.0003
     """
-    given = overrides or {}
-    cfg = run_config.resolve(os.fspath(name), given)
+    given = _given(overrides)
+    cfg = run_config.resolve(storage.path_text("name", name), given)
     if cfg.init_from is None:
         return cfg
     from vit_jax.runs import directory
@@ -80,7 +80,7 @@ def train(
         2
     """
     accept = (accept,) if isinstance(accept, str) else accept
-    cfg, given, folder = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
+    cfg, given, folder = _start(name_or_config, workdir, _given(overrides), smoke=smoke)
     with progress.doing("loading libraries"):
         # Only now: a mistake in the config is reported before jax is imported, which is slow.
         from vit_jax import train_loop
@@ -106,11 +106,17 @@ def preview(
         'train: 1,437 images of 10 classes'
     """
     accept = (accept,) if isinstance(accept, str) else accept
-    cfg, given, folder = _start(name_or_config, workdir, dict(overrides or {}), smoke=False)
+    cfg, given, folder = _start(name_or_config, workdir, _given(overrides), smoke=False)
     with progress.doing("loading libraries"):
         from vit_jax.runs import directory
         from vit_jax.runs.preview import preview as preview_run
     return preview_run(directory.reconcile(folder, cfg, given, accept), folder)
+
+
+def _given(overrides: Overrides) -> dict[str, Any]:
+    given = overrides or {}
+    config.check_overrides(given)
+    return dict(given)
 
 
 def _start(
@@ -161,4 +167,4 @@ def evaluate(
     from vit_jax.inference import evaluation
 
     folder = None if output is None else storage.given_path("output", output, remote=False)
-    return evaluation.evaluate(reference, overrides or {}, step=step, output=folder)
+    return evaluation.evaluate(reference, _given(overrides), step=step, output=folder)

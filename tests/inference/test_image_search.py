@@ -296,7 +296,7 @@ def test_what_cannot_be_searched_is_one_line_before_a_model_is_loaded(searched):
         ("--images=.*finds the pictures of a table", table, query, {"images": root}),
         ("--images=.*finds the pictures", root, query, {"images": root, "output": page}),
         ("--images=gone: no such folder", table, query, {"images": "gone", "output": page}),
-        ("--top=0: must be at least 1", table, query, {"top": 0}),
+        ("--top=0: must be a whole number, at least 1", table, query, {"top": 0}),
     ):
         with pytest.raises(ConfigError, match=line):
             search.search("run", index, photo, **more)

@@ -344,7 +344,8 @@ def choose_step(commits: Mapping[int, Commit], at: int | str | None = None) -> t
         raise CheckpointError(f"no checkpoint has {metric}")
     usual = newest if top is None else top
     named = {None: usual, BEST: usual, NEWEST: newest}
-    step = named[at] if at in named else int(str(at)) if str(at).isdecimal() else None
+    word = at is None or isinstance(at, str)
+    step = named[at] if word and at in named else int(str(at)) if str(at).isdecimal() else None
     if step is None or step not in commits:
         raise CheckpointError(f"no sound checkpoint of step {at}")
     words = [f"step {step:,}"]

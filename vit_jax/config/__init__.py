@@ -6,6 +6,7 @@ raises a one-line `ConfigError` that names the key, the value and the nearest va
 
 import contextlib
 import dataclasses
+import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -195,8 +196,28 @@ def sections(config: Config) -> Iterator[Section]:
                 )
 
 
+def check_overrides(overrides: object) -> None:
+    """Raises ConfigError unless these are options by dotted name."""
+    if isinstance(overrides, Mapping):
+        other = next((key for key in overrides if not isinstance(key, str)), None)
+        if other is not None:
+            raise ConfigError(f"{other}: must be the dotted name of an option, not {other!r}")
+        return
+    raise ConfigError(
+        f"overrides={overrides}: must be a dict of options by dotted name, such as "
+        '{"data.image_size": 64}'
+    )
+
+
+def check_count(option: str, value: object) -> None:
+    """Raises ConfigError unless a value is a whole number, at least 1."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{option}={value}: must be a whole number, at least 1")
+
+
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
     """Nested `values` with texts or values at dotted keys, such as `optimizer.lr`."""
+    check_overrides(assignments)
     with _plugins_named(values.get(PLUGINS)):
         return _options.override(Config, values, assignments)
 

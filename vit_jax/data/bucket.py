@@ -134,7 +134,7 @@ _READ: dict[Path, tuple[str, int]] = {}  # copies that this process reads: addre
 
 def given_path(option: str, path: str | os.PathLike[str]) -> Path:
     """The path of images that a command was given; of an address its copy. Raises a UserError."""
-    text = os.fspath(path)
+    text = storage.path_text(option, path)
     if not is_bucket(text):
         return storage.given_path(option, text, remote=False)
     return local_copy(text, None, config.Files.cache_size, Options(option))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,10 +42,11 @@ def average(
     output = storage.given_path("--output", output, remote=False)
     conversion.check_free(output)
     loading.check_overrides(overrides or {})
-    if isinstance(references, str | os.PathLike):
-        references = (references,)
+    alone = isinstance(references, str | os.PathLike) or not isinstance(references, Iterable)
+    references = (references,) if alone else tuple(references)
     members = [(reference, None) for reference in references]
     if last is not None:
+        config.check_count("--last", last)
         members = _newest(references, last)
     if len(members) < 2:
         raise config.ConfigError(

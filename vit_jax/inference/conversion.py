@@ -19,7 +19,7 @@ from vit_jax.models.classifier import LORA, OBJECTIVE
 from vit_jax.training import build, run_config, trainable
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.errors import NotWritten
-from vit_jax.weights import adapter_file, exporting, peft_export
+from vit_jax.weights import adapter_file, exporting, peft_export, writers
 
 KINDS = (*weights.KINDS, "orbax", "adapter", "peft")
 
@@ -58,6 +58,9 @@ def convert(
     """
     output = storage.given_path("--output", output, remote=False)
     check_free(output)
+    for option, value, known in (("--to", kind, KINDS), ("--dtype", dtype, tuple(writers.DTYPES))):
+        if value not in known:
+            raise config.ConfigError(f"{option}={value}: must be one of {', '.join(known)}")
     if kind in ("orbax", "adapter", "peft") and dtype != "float32":
         raise config.ConfigError(f"--dtype={dtype}: --to={kind} keeps all bits; leave it out")
     if license_id is not None:

@@ -79,6 +79,8 @@ def embed(
     if output.suffix.lower() not in SUFFIXES:
         raise config.ConfigError(f"--output={output}: must end in {' or '.join(SUFFIXES)}")
     storage.check_creatable(output)
+    if batch_size is not None:
+        config.check_count("--batch-size", batch_size)
     folder = None if images is None else bucket.given_path("images", images)
     if folder is None:
         loading.require_images(reference, overrides or {})

@@ -198,6 +198,7 @@ class LoadedModel:
     ) -> Iterator[Prediction]:
         """Yields a prediction for each (name, encoded or uint8 HWC image, true class or None)."""
         self.require_head()
+        config.check_count("--top", top)
         # Where shapes differ, views wait for others of their shape.
         several = self.config.data.aspect == "native" and self._sequence is None
         most = BATCH * (WAITING if several else 1)

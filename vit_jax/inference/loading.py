@@ -1,10 +1,11 @@
 """Any checkpoint as a model with its parameters: a run, weights of another project, or a name."""
 
+import contextlib
 import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -112,8 +113,22 @@ def load(
     )
 
 
+@contextlib.contextmanager
+def named(option: str, reference: str) -> Iterator[None]:
+    """Names the option that gives a checkpoint in errors about that."""
+    try:
+        yield
+    except (weights.WeightsError, CheckpointError) as error:
+        text = str(error).removeprefix("--checkpoint=")
+        if f"{option}=" in text:
+            raise
+        what = f"{option}={text}" if text.startswith(reference) else f"{option}={reference}: {text}"
+        raise type(error)(what) from error
+
+
 def check_overrides(overrides: Mapping[str, Any]) -> None:
     """Raises ConfigError for an option that a loaded model does not read."""
+    config.check_overrides(overrides)
     for key, value in overrides.items():
         if key not in READ and key.partition(".")[0] not in READ:
             raise config.ConfigError(
@@ -139,7 +154,7 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
 
     Raises ConfigError for an empty one, which would be the current folder.
     """
-    if not os.fspath(reference):
+    if not storage.path_text("--checkpoint", reference):
         storage.given_path("--checkpoint", reference)
     path = storage.as_path(reference)
     if storage.is_remote(reference) and path.suffix.lower() in readers.FORMATS:
@@ -160,8 +175,9 @@ def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) 
 
 def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
     """Raises ConfigError if no images are named, WeightsError if this is not a checkpoint."""
+    config.check_overrides(overrides)
     if not str(reference).startswith("https://"):
-        storage.given_path("checkpoint", reference)
+        storage.given_path("--checkpoint", reference)
     if not storage.as_path(reference).exists() and "://" not in str(reference):
         weights.find_published(str(reference))  # a mistyped name is reported first
     if not has_images(reference, overrides):
@@ -272,7 +288,8 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
     """
     assert cfg.init_from is not None
     # Whole on every device: each process needs all of it.
-    opened, notes = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg), []
+    with named("init_from", cfg.init_from):
+        opened, notes = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg), []
     keep = cfg.init_head == "keep"
     if keep and cfg.needs_labels and not opened.config.needs_labels:
         objective = opened.config.objective.name
@@ -314,7 +331,8 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
         _check_projection(cfg.dino, opened.config.dino)
         own_head, said = _kept_projection(opened, cfg.dino)
         decoder, notes = {OBJECTIVE: own_head} if own_head else {}, notes + said
-    params, report = weights.fit_params(given, opened.spec, model, keep_head=keep)
+    with named("init_from", cfg.init_from):
+        params, report = weights.fit_params(given, opened.spec, model, keep_head=keep)
     if keep and cfg.dino is not None and decoder:
         _check_features(decoder[OBJECTIVE], opened.config.model, model)
     params |= decoder

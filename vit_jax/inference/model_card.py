@@ -37,7 +37,7 @@ print(model.{call}(["cat.jpg"]))"""
 
 def check_license(text: str) -> None:
     """Raises ConfigError unless a text is an identifier of a license, such as `apache-2.0`."""
-    if not LICENSE.fullmatch(text):
+    if not isinstance(text, str) or not LICENSE.fullmatch(text):
         raise config.ConfigError(
             f"--license={text}: not a license identifier of the Hub, such as apache-2.0"
         )

@@ -52,6 +52,8 @@ def predict(
     """
     if bool(images) == bool(examples):
         raise config.ConfigError("predict: give images or examples, and not both")
+    if top is not None:
+        config.check_count("--top", top)
     found = list_files(images)
     if examples:
         loading.require_images(reference, overrides or {})
@@ -79,7 +81,8 @@ def list_files(
     """
     found: list[pathlib.Path] = []
     # A text is a sequence too, of letters.
-    for given in (images,) if isinstance(images, str | os.PathLike) else images:
+    alone = isinstance(images, str | os.PathLike) or not isinstance(images, Iterable)
+    for given in (images,) if alone else images:
         path = bucket.given_path("images", given)
         name = bucket.shown(path)
         if path.is_dir():

@@ -174,8 +174,7 @@ def search(
 
     Raises a UserError.
     """
-    if top < 1:
-        raise config.ConfigError(f"--top={top}: must be at least 1")
+    config.check_count("--top", top)
     source = bucket.given_path("--index", index)
     photo = bucket.given_path("--query", query)
     page = storage.given_page("--output", output)

@@ -27,7 +27,9 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     """
     if cfg.init_from is None:
         return cfg
-    spec, keep = loading.describe_checkpoint(cfg.init_from, cfg), cfg.init_head == "keep"
+    keep = cfg.init_head == "keep"
+    with loading.named("init_from", cfg.init_from):
+        spec = loading.describe_checkpoint(cfg.init_from, cfg)
     found = weights.numerics(spec, keep_head=keep, channels=cfg.data.channels)
     taken = _with_options(cfg, found, overrides)
     logs.warn_of_assumptions(cfg.init_from, weights.assumptions(spec, wanted=taken))

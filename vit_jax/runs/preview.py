@@ -14,6 +14,7 @@ from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
 from vit_jax.runs.patience import Patience
 from vit_jax.runs.session import Session
+from vit_jax.runs.teacher import load_teacher
 from vit_jax.training.build import Trainer, build
 from vit_jax.training.losses import count_classes, with_scale
 from vit_jax.utils.messages import size_text
@@ -29,7 +30,9 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     splits = open_splits(cfg)
     Patience(cfg)  # raises as the run would
     cfg, counts = with_scale(cfg, splits.train), count_classes(cfg, splits.train)
-    trainer = build(config.with_classes(cfg, len(splits.classes)), len(splits.train), counts=counts)
+    cfg = config.with_classes(cfg, len(splits.classes))
+    teacher = load_teacher(cfg, splits.classes)
+    trainer = build(cfg, len(splits.train), teacher=teacher and teacher.teacher, counts=counts)
     cfg, model = trainer.cfg, trainer.model
     evaluation = Evaluation(cfg, splits.evaluation, splits.classes, model, trainer.mesh)
     done, evaluations = _steps_done(workdir), trainer.durations.evaluations

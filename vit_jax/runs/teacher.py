@@ -45,7 +45,8 @@ def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | 
         return None
     name = str(cfg.distillation.teacher)
     # Whole on every device: each process needs all of it.
-    opened = loading.load(name, {"mesh.fsdp": "1"})
+    with loading.named("objective.teacher", name):
+        opened = loading.load(name, {"mesh.fsdp": "1"})
     if cfg.distillation.target == "logits":
         opened = _match_classes(opened, name, loaded_model.class_names(classes, cfg))
     teacher = Teacher(opened.model, opened.config.data)

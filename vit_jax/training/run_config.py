@@ -22,6 +22,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
 
     Raises ConfigError; reads no data and compiles nothing.
     """
+    config.check_overrides(overrides)
     values = catalog.load_values(reference)
     if ".py" in reference.lower():  # the catalog's own are checked by a test
         check_read(config.build(values), config.changed(config.build(values)))

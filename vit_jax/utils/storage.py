@@ -49,9 +49,17 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     return cast(pathlib.Path, epath.Path(text))
 
 
+def path_text(option: str, path: object) -> str:
+    """The text of a path that an option gives; raises ConfigError for another type."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ConfigError(f"{option}: must be text or a path, not {type(path).__name__}")
+    return text
+
+
 def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True) -> pathlib.Path:
     """The path of an option, on a disk or, if `remote`, gs://; raises ConfigError for others."""
-    text = os.fspath(path)
+    text = path_text(option, path)
     if why := path_problem(text, remote=remote):
         raise ConfigError(f"{option}={text}: {why}")
     return as_path(text)
