@@ -29,7 +29,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         world, body = self.server.world, self.rfile.read(int(self.headers["Content-Length"] or 0))
         address = self.path.partition("?")[0]
         world["requests"].append((self.command, address, self.headers["Authorization"]))
-        if world["status"] != 200:
+        if world["status"] != 200 and world["refuses"] in address:
             self.answer(world["status"], {"error": "not today"})
         elif address == "/api/models/me/vit":
             siblings = [{"rfilename": name} for name in world["files"] or ()]
@@ -79,6 +79,7 @@ def hub(monkeypatch):
     server = http.server.ThreadingHTTPServer(("localhost", 0), Hub)
     address = f"http://localhost:{server.server_port}"
     world = server.world = {"requests": [], "files": None, "status": 200, "address": address}
+    world["refuses"] = ""  # where in an address
     monkeypatch.setenv("HF_ENDPOINT", address)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with serving.running(server):
@@ -125,6 +126,17 @@ def test_a_refusal_of_the_hub_is_one_line_without_the_token(hub, folder, status,
     assert len(lines) == 1
     assert said in lines[0]
     assert TOKEN not in captured.err + captured.out
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_push_that_fails_at_the_end_says_what_it_left(hub, folder, there):
+    hub["status"], hub["refuses"] = 403, "/commit/"
+    hub["files"] = {"notes.txt": b"kept"} if there else None
+    with pytest.raises(WeightsError, match=r"^push me/vit: no token that may write") as caught:
+        push.push(folder, "me/vit")
+    assert ("; the repository was made, and is empty" in str(caught.value)) is not there
+    assert ("created" in hub) is not there
+    assert hub["files"] == ({"notes.txt": b"kept"} if there else None)
 
 
 def test_a_hub_that_does_not_answer_is_one_line(hub, folder, monkeypatch):

@@ -26,7 +26,7 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
       repository: `USER/NAME` on the Hub, made if it does not exist.
       public: whether everybody sees a repository that is made; one that exists stays as it is.
 
-    Raises WeightsError, in one line; the repository then stays as it was.
+    Raises WeightsError, in one line; the repository then keeps the files it had.
     """
     path = storage.given_path("push", folder, remote=False)
     if not REPOSITORY.fullmatch(repository) or ".." in repository:
@@ -36,13 +36,14 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
     files = _files(path)
     importing.load(path)  # damaged weights are not worth an upload
     hub = _import_hub()
-    api, said = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None), []
+    api, said, left = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None), [], ""
     try:
         there = api.repo_exists(repository)
         if there:
             _check_others(api.list_repo_files(repository), files, repository)
         else:
             api.create_repo(repository, private=not public)
+            left = "; the repository was made, and is empty"
         api.upload_folder(
             repo_id=repository,
             folder_path=path,
@@ -52,9 +53,11 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
     except hub.errors.HfHubHTTPError as error:
         refused = error.response.status_code in (401, 403)
         reason = f"no token that may write there; {LOGIN}" if refused else _first_line(error)
-        raise WeightsError(f"push {repository}: {reason}") from error
+        raise WeightsError(f"push {repository}: {reason}{left}") from error
     except (hub.errors.HTTPError, OSError, ValueError) as error:  # no connection, an odd answer
-        raise WeightsError(f"push {repository}: {api.endpoint}: {_first_line(error)}") from error
+        raise WeightsError(
+            f"push {repository}: {api.endpoint}: {_first_line(error)}{left}"
+        ) from error
     if not there:
         said.append("the repository is public" if public else "the repository is private")
     elif public:
