@@ -6,12 +6,14 @@ in integers up to the last division, so that they are exact for every size.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from vit_jax import config
 from vit_jax.data import transforms
+from vit_jax.models import positions
 
 TENSORFLOW = ("bilinear", "area")
 
@@ -148,13 +150,6 @@ def _triangle(x: jax.Array) -> jax.Array:
     return jnp.maximum(1.0 - x, 0.0)
 
 
-def _cubic(x: jax.Array) -> jax.Array:
-    """Keys' cubic kernel with a = -1/2 at distances from 0 to 2."""
-    inner = (1.5 * x - 2.5) * x * x + 1.0
-    outer = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
-    return jnp.where(x < 1.0, inner, outer)
-
-
 def _hamming(x: jax.Array) -> jax.Array:
     return jnp.sinc(x) * (0.54 + 0.46 * jnp.cos(jnp.pi * x))
 
@@ -168,7 +163,7 @@ def _lanczos(x: jax.Array) -> jax.Array:
 KERNELS = {
     "bilinear": (1, _triangle),
     "antialiased_bilinear": (1, _triangle),
-    "antialiased_bicubic": (2, _cubic),
+    "antialiased_bicubic": (2, functools.partial(positions.cubic, a=-0.5, xp=jnp)),
     "box": (0.5, jnp.ones_like),
     "hamming": (1, _hamming),
     "lanczos": (3, _lanczos),

@@ -366,7 +366,7 @@ def interpolation(
         far = far / xp.maximum(scale, 1)
     # Keys' a: -0.75 in torch, but -0.5 in Pillow and where torch antialiases.
     if "bicubic" in method:
-        weights = _cubic(far, -0.5 if antialiased else -0.75, xp)
+        weights = cubic(far, -0.5 if antialiased else -0.75, xp)
     else:
         weights = xp.maximum(1 - far, 0)
     if antialiased:
@@ -377,8 +377,8 @@ def interpolation(
     return weights
 
 
-def _cubic(far: Any, a: float, xp: types.ModuleType) -> Any:
-    """Keys' cubic kernel."""
+def cubic(far: Any, a: float, xp: types.ModuleType) -> Any:
+    """Keys' cubic kernel at distances from 0; `a` is its slope at 1."""
     near = ((a + 2) * far - (a + 3)) * far * far + 1
     outer = a * (((far - 5) * far + 8) * far - 4)
     return xp.where(far <= 1, near, xp.where(far < 2, outer, 0))
