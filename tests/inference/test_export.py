@@ -318,7 +318,7 @@ def test_one_command_makes_a_program(tmp_path, capsys):
     ("option", "message"),
     [
         ("--platforms=cpu,gpu", "--platforms=gpu: no such platform; known: cpu, cuda, rocm, tpu"),
-        ("--platforms=", "--platforms=: no such platform; known: cpu, cuda, rocm, tpu"),
+        ("--platforms=cpu,", "--platforms=: no such platform; known: cpu, cuda, rocm, tpu"),
         ("--batch=0", "--batch=0: must be at least 1"),
         ("--output=OLD", "--output=OLD: OLD exists; remove it or name another"),
         ("--output=DESCRIBED", "--output=DESCRIBED: DESCRIBED.json exists; remove it or"),
