@@ -39,20 +39,20 @@ class ArrayLayout(NamedTuple):
     axes: tuple[int, ...] = ()  # of the file, in the parameter's order; (): as they are
 
 
+def reshaped(stored: Callable[[Shape], Shape]) -> ArrayLayout:
+    """The layout of the same values in the shape that `stored` makes of a parameter's."""
+    return ArrayLayout(
+        stored,
+        lambda array, shape: array.reshape(shape),
+        lambda array: array.reshape(stored(array.shape)),
+    )
+
+
 SAME = ArrayLayout(lambda shape: shape, lambda array, _: array, lambda array: array)
 # GroupNorm parameters with the axes of a feature map.
-SPREAD = ArrayLayout(
-    lambda shape: (1, 1, 1, *shape),
-    lambda array, shape: array.reshape(shape),
-    lambda array: array.reshape(1, 1, 1, -1),
-)
-# Without the parameter's leading axis of one.
-ROWS = ArrayLayout(lambda shape: shape[1:], lambda array, _: array[None], lambda array: array[0])
-FLAT = ArrayLayout(
-    lambda shape: (math.prod(shape),),
-    lambda array, shape: array.reshape(shape),
-    lambda array: array.reshape(-1),
-)
+SPREAD = reshaped(lambda shape: (1, 1, 1, *shape))
+ROWS = reshaped(lambda shape: shape[1:])  # without the parameter's leading axis of one
+FLAT = reshaped(lambda shape: (math.prod(shape),))
 # torch's kernels: features before inputs.
 CONVOLUTION = ArrayLayout(
     lambda shape: (shape[3], shape[2], shape[0], shape[1]),

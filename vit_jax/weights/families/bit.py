@@ -29,6 +29,7 @@ from vit_jax.weights.mapping import (
     Rule,
     Shapes,
     Size,
+    reshaped,
 )
 
 
@@ -42,11 +43,7 @@ PRE, POST = "root_block/conv_root/kernel", "conv_root/kernel"
 LEGACY = "resnet/root_block/standardized_conv2d/kernel"
 NUMBERED = re.compile(r"(resnet/.*/standardized_conv2d)(_\d{1,3})/kernel")
 # The head of big_transfer is a 1 x 1 convolution.
-PIXEL = ArrayLayout(
-    lambda shape: (1, 1, *shape),
-    lambda array, shape: array.reshape(shape),
-    lambda array: array.reshape(1, 1, *array.shape),
-)
+PIXEL = reshaped(lambda shape: (1, 1, *shape))
 
 
 class GoogleBit(Family):

@@ -25,13 +25,13 @@ from vit_jax.weights.family import (
     share_of_crop,
 )
 from vit_jax.weights.mapping import (
-    ArrayLayout,
     ArraySpecs,
     ModelSpec,
     Rule,
     Shape,
     Shapes,
     array_shape,
+    reshaped,
 )
 
 
@@ -40,11 +40,7 @@ def _grid(shape: Shape) -> Shape:
     return side, side, shape[2]
 
 
-POSITIONS = ArrayLayout(
-    _grid,
-    lambda array, shape: array.reshape(shape),
-    lambda array: array.reshape(_grid(array.shape)),
-)
+POSITIONS = reshaped(_grid)
 BLOCK = "layer_{layer}"
 NAMES = (
     ("embed/wte", "embedding"),

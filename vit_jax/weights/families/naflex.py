@@ -24,7 +24,7 @@ from vit_jax.weights.families.hf_towers import HuggingFaceTower
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.families.timm_vit import TimmViT
 from vit_jax.weights.family import HALF, Fields, Files, Hints
-from vit_jax.weights.mapping import ArrayLayout, ArraySpecs, ModelSpec, Rule, Shapes, Size, linear
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Shapes, Size, linear, reshaped
 
 LONGEST = 2**16  # patches of a view: as many as 4096 x 4096 pixels have
 TIMM_LENGTH = 576  # of timm's loaders by default
@@ -147,21 +147,17 @@ class TimmNaFlex(TimmViT):
         )
 
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        if arrays is not None:
+            yield from super().rules(arrays, spec)
+            return
+        assert spec is not None
         here = {name: there for there, name in EMBEDDINGS.items()}
+        grid = models.grid(spec.model, spec.data.image_size)
+        table = reshaped(lambda shape: (1, *grid, shape[2]))
+        layouts = {"pos_embed": table, "patch_embed.proj.weight": linear(3)}
         for rule in super().rules(arrays, spec):
-            if arrays is not None or rule.source not in here:
-                yield rule
-                continue
-            assert spec is not None
-            rows, columns = models.grid(spec.model, spec.data.image_size)
-            table = ArrayLayout(
-                lambda shape, rows=rows, columns=columns: (1, rows, columns, shape[2]),
-                lambda array, shape: array.reshape(shape),
-                lambda array, rows=rows, columns=columns: array.reshape(1, rows, columns, -1),
-            )
-            layouts = {"pos_embed": table, "patch_embed.proj.weight": linear(3)}
-            layout = layouts.get(rule.source, rule.layout)
-            yield rule._replace(source=here[rule.source], layout=layout)
+            source = here.get(rule.source, rule.source)
+            yield rule._replace(source=source, layout=layouts.get(rule.source, rule.layout))
 
     def expresses(self, spec: ModelSpec) -> bool:
         model = spec.model

@@ -16,7 +16,7 @@ from vit_jax import config, models
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import google
 from vit_jax.weights.family import NO_HEAD, Family, Files, Hints
-from vit_jax.weights.mapping import ArrayLayout, ArraySpecs, ModelSpec, Rule, Shapes, array_shape
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Shapes, array_shape, reshaped
 
 TOKENS = "encoder/ToTokenSequence_0"
 BLOCK = "encoder/transformer/encoderblock_{layer}"
@@ -65,11 +65,7 @@ class Tips(Family):
 
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
         grid = models.grid(spec.model, spec.data.image_size) if spec else (1, 1)
-        table = ArrayLayout(
-            lambda shape: (1, *grid, shape[-1]),
-            lambda array, shape: array.reshape(shape),
-            lambda array: array.reshape(1, *grid, array.shape[-1]),
-        )
+        table = reshaped(lambda shape: (1, *grid, shape[-1]))
         yield Rule(f"{TOKENS}/cls", "cls", part=0, parts=2, axis=1)
         yield Rule(f"{TOKENS}/cls", "registers", part=1, parts=2, axis=1)
         yield Rule(PATCHES, "position/table", table)
