@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from vit_jax import config, models
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families.torch_rules import ARRAYS
-from vit_jax.weights.family import NO_HEAD, NO_SIZE, Family, Files, Hints
+from vit_jax.weights.family import NO_HEAD, NO_SIZE, Family, Files, Hints, refuse_options
 from vit_jax.weights.mapping import (
     SAME,
     SPREAD,
@@ -115,10 +115,9 @@ class Google(Family):
         return True
 
     def validate_spec(self, spec: ModelSpec) -> None:
-        for key in FOREIGN:
-            if (value := getattr(spec.model, key)) != getattr(config.Model(), key):
-                said = str(value).lower() if isinstance(value, bool) else config.show(value)
-                raise WeightsError(f"model.{key}={said}: Google has no equivalent")
+        plain = config.Model()
+        wrong = {key: getattr(spec.model, key) != getattr(plain, key) for key in FOREIGN}
+        refuse_options(spec.model, wrong, "Google")
 
 
 def _unsaid(model: config.Model, *, headless: bool) -> tuple[str, ...]:

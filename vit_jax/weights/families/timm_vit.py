@@ -34,6 +34,7 @@ from vit_jax.weights.family import (
     HEADLESS,
     IMAGENET,
     NO_HEAD,
+    NO_SIZE,
     Fields,
     Files,
     Hints,
@@ -360,13 +361,14 @@ class TimmViT(timm.Timm):
             return {}
         keys = ["model.norm_epsilon", NORMS_FIRST]
         if not json_fields.section(given, "model_args").get("act_layer"):
-            keys = ["model.mlp" if gated else "model.activation", *["model.gelu"][gated:], *keys]
+            keys = [*(["model.mlp"] if gated else ["model.activation", "model.gelu"]), *keys]
         if self.rotary is None:
             placed = "pos_embed" in arrays or bool(set(TABLES.values()) & arrays.keys())
             keys += ["model.rotary"] if placed else ["model.position", "model.rotary"]
         if "attn_pool.latent" in arrays:
-            prefix = "cls_token" in arrays or registers(arrays) > 0
-            keys += ["model.pooling_heads", *["model.pooling_prefix"][: int(prefix)]]
+            keys.append("model.pooling_heads")
+            if "cls_token" in arrays or registers(arrays) > 0:
+                keys.append("model.pooling_prefix")
         return dict.fromkeys(keys, self.why)
 
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
@@ -566,12 +568,12 @@ def read_activation(
     name = timm.architecture(given)
     named = "gelu_tanh" if re.fullmatch(TANH, name) else "gelu"
     named = "quick_gelu" if "_quickgelu" in name else named
-    kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
+    said = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "")
+    kind = said or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
     if gated:
-        said = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "silu")
-        if ACTIVATIONS[said or "silu"] != ACTIVATIONS["silu"]:
+        if said and ACTIVATIONS[said] != ACTIVATIONS["silu"]:
             raise WeightsError(f"act_layer={said}: of gated MLPs, only SwiGLU (silu) is supported")
         return ACTIVATIONS["silu"] if pooling == "map" else {}
     return ACTIVATIONS[kind]
@@ -599,10 +601,7 @@ def _image_size(
     given = next((size for size in sizes if size is not None), None)
     if "pos_embed" not in arrays:
         if given is None:
-            raise WeightsError(
-                "contains no position embeddings; "
-                "give the image size: --config.data.image_size=HEIGHT,WIDTH"
-            )
+            raise WeightsError(NO_SIZE)
         return given, True, {}
     rows = array_shape(arrays, "pos_embed", 3)[1]
     token = models.has_class_token(model)
