@@ -119,18 +119,20 @@ def waits():
 
 
 @pytest.fixture
-def get(server, tmp_path, waits):
-    def call(source="/a/b.npz", **more):
+def get(server, tmp_path, waits, monkeypatch):
+    monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path))
+
+    def call(source="/a/b.npz"):
         if isinstance(source, str) and source.startswith("/"):
             source = server.url + source
-        return fetch(source, cache=tmp_path, wait=waits.append, **more)
+        return fetch(source, wait=waits.append)
 
     return call
 
 
-def refusal(call, *arguments, **more):
+def refusal(call, *arguments):
     with pytest.raises(WeightsError) as caught:
-        call(*arguments, **more)
+        call(*arguments)
     text = caught.value.args[0]  # all of it: people see the ends of a long one
     assert "\n" not in text
     return text
@@ -291,17 +293,19 @@ def test_a_cached_file_is_read_again_only_if_it_was_touched(get, monkeypatch):
     assert read == [path]
 
 
-def test_a_file_put_there_by_hand(get, server, tmp_path):
+def test_a_file_put_there_by_hand(get, server, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
     path = tmp_path / server.url.removeprefix("http://") / "a" / "b.npz"
     path.parent.mkdir(parents=True)
     path.write_bytes(BODY)
-    assert get(offline=True) == path
+    assert get() == path
     assert not server.requests
     path.write_bytes(OTHER)
     text = refusal(get)
     assert "as at its first download" in text
     assert "delete the file to download it again" in text
     path.unlink()
+    monkeypatch.delenv("VIT_JAX_OFFLINE")
     assert get().read_bytes() == BODY
 
 
@@ -375,9 +379,8 @@ def test_no_network(get, waits):
 
 def test_offline(get, server, tmp_path, monkeypatch):
     path = tmp_path / server.url.removeprefix("http://") / "a" / "b.npz"
-    assert f"copy {server.url}/a/b.npz to {path}" in refusal(get, offline=True)
     monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
-    assert "unset VIT_JAX_OFFLINE" in refusal(get)
+    assert f"unset VIT_JAX_OFFLINE, or copy {server.url}/a/b.npz to {path}" in refusal(get)
     monkeypatch.setenv("VIT_JAX_OFFLINE", "0")
     get()
     monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
@@ -493,7 +496,7 @@ def folder_of(server, **more):
 TENSORS = (2).to_bytes(8, "little") + b"{}"
 
 
-def test_a_folder(get, server):
+def test_a_folder(get, server, monkeypatch):
     server.files["/m/config.json"] = server.files["/m/more.json"] = b"{}"
     server.files["/m/model.safetensors"] = TENSORS
     server.faults = [None, 500, None, ("cut", 3)]
@@ -507,17 +510,20 @@ def test_a_folder(get, server):
     assert get(folder_of(server)) == folder
     assert len(server.requests) == count
     (folder / "more.json").unlink()
-    assert "not in the cache" in refusal(get, folder_of(server), offline=True)
+    monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
+    assert "not in the cache" in refusal(get, folder_of(server))
 
 
-def test_a_folder_may_lack_what_is_optional(get, server):
+def test_a_folder_may_lack_what_is_optional(get, server, monkeypatch):
     server.files["/m/config.json"], server.files["/m/model.safetensors"] = b"{}", TENSORS
     assert "404" in refusal(get, folder_of(server))
     source = folder_of(server, optional=(f"{server.url}/m/more.json",))
     folder = get(source)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
     count = len(server.requests)
-    assert get(source, offline=True) == get(source) == folder
+    assert get(source) == folder
+    monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
+    assert get(source) == folder
     assert len(server.requests) == count
 
 

@@ -133,8 +133,8 @@ def test_unknown_names(name, text):
 def fetched(monkeypatch, tmp_path):
     calls = []
 
-    def fetch(source, *, offline=False):
-        calls.append((source, offline))
+    def fetch(source):
+        calls.append(source)
         return tmp_path / "fetched"
 
     monkeypatch.setattr(hub, "fetch", fetch)
@@ -148,19 +148,18 @@ def test_resolve(fetched, tmp_path, monkeypatch):
     assert zoo.resolve(str(tmp_path)) == tmp_path
     assert not fetched
     assert zoo.resolve("imagenet21k/ViT-B_16") == tmp_path / "fetched"
-    assert zoo.resolve("gs://vit_models/sam/ViT-B_16.npz", offline=True)
+    assert zoo.resolve("gs://vit_models/sam/ViT-B_16.npz")
     assert fetched == [
-        (zoo.find_published("imagenet21k/ViT-B_16"), False),
-        ("gs://vit_models/sam/ViT-B_16.npz", True),
+        zoo.find_published("imagenet21k/ViT-B_16"),
+        "gs://vit_models/sam/ViT-B_16.npz",
     ]
     with pytest.raises(WeightsError, match="and no published checkpoint"):
         zoo.resolve("runs/mine")
 
 
 def test_resolve_the_page_of_a_model(fetched):
-    zoo.resolve("https://huggingface.co/some-one/their.vit/", offline=True)
-    source, offline = fetched[0]
-    assert offline
+    zoo.resolve("https://huggingface.co/some-one/their.vit/")
+    (source,) = fetched
     folder = "https://huggingface.co/some-one/their.vit/resolve/main"
     processors = ("preprocessor_config.json", "processor_config.json")
     names = ("config.json", *processors, "model.safetensors")

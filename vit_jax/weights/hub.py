@@ -1,8 +1,9 @@
 """Files from the web into a cache: resumed, checked, put in place whole, each once.
 
-VIT_JAX_CACHE is the folder of the cache, VIT_JAX_OFFLINE=1 forbids the network, and
-VIT_JAX_MIRROR is an address that stands in for those of the published files. HF_TOKEN is sent to
-the Hugging Face Hub alone, never to where it redirects, and never printed.
+VIT_JAX_CACHE is the folder of the cache, by default ~/.cache/vit_jax/weights, VIT_JAX_OFFLINE=1
+forbids the network, and VIT_JAX_MIRROR is an address that stands in for those of the published
+files. HF_TOKEN is sent to the Hugging Face Hub alone, never to where it redirects, and never
+printed.
 
 A file must have its published SHA-256, or else that of its first download. A lock file in the cache
 stores it, with the file's size and time at the last check; a file is read again only if these have
@@ -73,19 +74,11 @@ class Download:
     sha256: str | None = None
 
 
-def fetch(
-    source: Download | str,
-    *,
-    cache: pathlib.Path | None = None,
-    offline: bool = False,
-    wait: Callable[[float], object] = time.sleep,
-) -> pathlib.Path:
+def fetch(source: Download | str, *, wait: Callable[[float], object] = time.sleep) -> pathlib.Path:
     """A source's file, or the folder of its files, downloaded if they are not there yet.
 
     Args:
       source: what to fetch, or the address of one file: https:// or gs://.
-      cache: the folder for downloads; else VIT_JAX_CACHE, else ~/.cache/vit_jax/weights.
-      offline: whether to do without the network.
       wait: sleeps some seconds before another try.
 
     Raises WeightsError, in one line.
@@ -93,8 +86,7 @@ def fetch(
     if isinstance(source, str):
         source = Download(name=source, urls=(parse_address(source),))
     folder = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
-    root = (cache or pathlib.Path(folder)).expanduser().absolute()
-    offline = offline or os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0")
+    root = pathlib.Path(folder).expanduser().absolute()
     wanted = [_CachedFile(url, root, root / cache_path(url)) for url in source.urls]
     wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
@@ -102,7 +94,7 @@ def fetch(
         if not all(one.path.is_file() for one in wanted if one.url not in source.optional):
             for one in wanted:
                 if not one.path.is_file():
-                    _bring(one, source, offline=offline, wait=wait)
+                    _bring(one, source, wait)
         for one in wanted:
             if one.path.is_file():
                 _verify_file(root, one.path, one.sha256)
@@ -112,6 +104,11 @@ def fetch(
             "name another folder with VIT_JAX_CACHE"
         ) from error
     return wanted[-1].path if len(wanted) == 1 else wanted[-1].path.parent
+
+
+def is_offline() -> bool:
+    """Whether VIT_JAX_OFFLINE forbids the network."""
+    return os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,11 +152,9 @@ class _Missing(WeightsError):
     """The server has no such file."""
 
 
-def _bring(
-    one: _CachedFile, source: Download, *, offline: bool, wait: Callable[[float], object]
-) -> None:
+def _bring(one: _CachedFile, source: Download, wait: Callable[[float], object]) -> None:
     """Puts a file of a source in place, unless it is optional and does not exist."""
-    if offline:
+    if is_offline():
         raise WeightsError(
             f"{source.name}: not in the cache, and no network is to be used; "
             f"unset VIT_JAX_OFFLINE, or copy {one.shown} to {one.path}"

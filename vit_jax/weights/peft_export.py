@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.utils import tree_utils
-from vit_jax.weights import exporting, hub, mapping, peft_files, readers, writers, zoo
+from vit_jax.weights import exporting, mapping, peft_files, readers, writers, zoo
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit
 
@@ -88,11 +88,11 @@ def write_peft(
 
 def repository(base: str) -> str | None:
     """The repository on the Hub that `init_from` is the address of, if transformers reads it."""
-    page = re.fullmatch(rf"{hub.HUB}/([\w.\-]+/[\w.\-]+?)/?", base, re.ASCII)
-    if page is None:
+    name = zoo.hub_repository(base)
+    if name is None:
         return None
     fields = readers.read_json(zoo.resolve(base) / "config.json")
-    return page[1] if "model_type" in fields else None
+    return name if "model_type" in fields else None
 
 
 def _trained_name(module: str, kind: str) -> str:

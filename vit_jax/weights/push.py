@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from vit_jax.utils import storage
 from vit_jax.weights import importing, readers
 from vit_jax.weights.arrays import WeightsError
+from vit_jax.weights.hub import is_offline
 
 REPOSITORY = re.compile(r"[\w\-.]{1,96}/[\w\-.]{1,96}", re.ASCII)
 EXTRA = "pip install 'vit_jax[hf]'"
@@ -31,7 +32,7 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
     path = storage.given_path("push", folder, remote=False)
     if not REPOSITORY.fullmatch(repository) or ".." in repository:
         raise WeightsError(f"push {repository}: must be USER/NAME, as on the Hub")
-    if os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0"):
+    if is_offline():
         raise WeightsError(f"push {repository}: VIT_JAX_OFFLINE forbids the network")
     files = _files(path)
     importing.load(path)  # damaged weights are not worth an upload

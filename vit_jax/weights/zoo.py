@@ -132,7 +132,7 @@ def find_published(name: str) -> PublishedFile:
     raise WeightsError(f"{name}: no such run, file or folder, and no published checkpoint{many}")
 
 
-def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
+def resolve(reference: str) -> pathlib.Path:
     """The file or folder of a path, a published name or a URL.
 
     Downloads missing files; raises WeightsError on failure.
@@ -142,15 +142,19 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
         return path
     if "://" not in reference:
         entry = find_published(reference)
-        return hub.fetch(entry, offline=offline) if entry.urls else BUNDLED / entry.name
-    page = re.fullmatch(rf"{hub.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
-    if page:
+        return hub.fetch(entry) if entry.urls else BUNDLED / entry.name
+    if name := hub_repository(reference):
         # transformers 5 writes the processor of some models into the last of these.
         beside = ("config.json", "preprocessor_config.json", "processor_config.json")
-        urls = _hub(page[1], *beside)
-        source = hub.Download(name=page[1], urls=urls, optional=urls[1:3])
-        return hub.fetch(source, offline=offline)
-    return hub.fetch(reference, offline=offline)
+        urls = _hub(name, *beside)
+        return hub.fetch(hub.Download(name=name, urls=urls, optional=urls[1:3]))
+    return hub.fetch(reference)
+
+
+def hub_repository(reference: str) -> str | None:
+    """The repository on the Hub, `USER/NAME`, of whose page this is the address."""
+    page = re.fullmatch(rf"{hub.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
+    return page[1] if page else None
 
 
 def variant(name: str) -> str:
@@ -216,20 +220,17 @@ class Upstream(NamedTuple):
     resolution: str = ""
 
 
-def best_of_augreg(index: pathlib.Path, data: str = "i21k") -> dict[str, Upstream]:
-    """For every variant, the model with the best final upstream validation accuracy.
+def best_of_augreg(index: pathlib.Path) -> dict[str, Upstream]:
+    """For every variant, the model of ImageNet-21k with the best final upstream accuracy.
 
-    How to train your ViT has 759 pre-trained models, and one line per fine-tuning run.
-
-    Args:
-      index: a copy of augreg/index.csv, whose column `final_val` decides.
-      data: what the models are pre-trained on, as the index says: i21k, i1k.
-
-    Raises WeightsError.
+    How to train your ViT has 759 pre-trained models, and one line per fine-tuning run. `index` is a
+    copy of augreg/index.csv, whose column `final_val` decides. Raises WeightsError.
     """
     found: dict[str, Upstream] = {}
     for one in _upstreams(index):
-        if one.data == data and (one.model not in found or _merit(one) > _merit(found[one.model])):
+        if one.data != "i21k":
+            continue
+        if one.model not in found or _merit(one) > _merit(found[one.model]):
             found[one.model] = one
     return found
 
