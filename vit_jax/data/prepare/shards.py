@@ -1,5 +1,6 @@
 """Writes the shards of a dataset, each completely or not at all, and reads TFDS's metadata."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -158,23 +159,21 @@ def write_records(path: Path, records: Iterator[bytes]) -> None:
             writer.close()
 
 
-class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
     """Turns disk errors while `path` is written into one line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
         # array_record has no error type of its own.
-        if isinstance(error, OSError) or type(error) is RuntimeError:
-            full = getattr(error, "errno", None) in NO_ROOM
-            full = full or any(text in str(error) for text in ("No space left", "too large"))
-            why = getattr(error, "strerror", None) or str(error).partition(";")[0]
-            remedy = "; free some space and run the same command again to resume" if full else ""
-            kind_ = PrepareError if full else DataError
-            raise kind_(f"{self._path.parent}: cannot write: {why}{remedy}") from None
+        if not isinstance(error, OSError) and type(error) is not RuntimeError:
+            raise
+        full = getattr(error, "errno", None) in NO_ROOM
+        full = full or any(text in str(error) for text in ("No space left", "too large"))
+        why = getattr(error, "strerror", None) or str(error).partition(";")[0]
+        remedy = "; free some space and run the same command again to resume" if full else ""
+        kind = PrepareError if full else DataError
+        raise kind(f"{path.parent}: cannot write: {why}{remedy}") from None
 
 
 def read_info(folder: epath.PathLike) -> Any:
