@@ -132,7 +132,7 @@ def _builder(data: config.Data) -> Any:
         raise DataError(
             f"data.name={data.name}: cannot be opened: {type(error).__name__}: {_first_line(error)}"
         ) from None
-    prepared = (builder.data_path / "dataset_info.json").exists()
+    prepared = (builder.data_path / availability.INFO).exists()
     format = builder.info.file_format
     if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):
         return builder

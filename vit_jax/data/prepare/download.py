@@ -15,6 +15,7 @@ import tensorflow_datasets as tfds
 
 from vit_jax.config import NO_ROOM
 from vit_jax.data import tfds_metadata
+from vit_jax.data.availability import EXTRA, INFO
 from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare.official.recipe import Recipe
 from vit_jax.data.prepare.request import Request
@@ -22,8 +23,6 @@ from vit_jax.data.prepare.shards import PrepareError, read_info
 from vit_jax.data.source import DataError
 from vit_jax.data.tasks import Task
 from vit_jax.utils.storage import reason
-
-EXTRA = "pip install 'vit_jax[prepare]'"
 
 
 def builder(name: str, data_dir: str | None) -> Any:
@@ -40,7 +39,7 @@ def builder(name: str, data_dir: str | None) -> Any:
 
 def is_prepared(name: str, one: Any) -> bool:
     """Whether a dataset is there as array_record; raises DataError if it has another format."""
-    if not (one.data_path / "dataset_info.json").exists():
+    if not (one.data_path / INFO).exists():
         return False
     found = read_info(one.data_path).file_format
     if found == tfds.core.FileFormat.ARRAY_RECORD:

@@ -11,6 +11,7 @@ import google_crc32c
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vit_jax.data.availability import INFO
 from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare import shards, staging
 from vit_jax.data.prepare.request import Request
@@ -20,7 +21,6 @@ from vit_jax.runtime.progress import Bar
 from vit_jax.utils import limits, storage
 from vit_jax.utils.messages import size_text
 
-INFO = "dataset_info.json"
 SUFFIX = "tfrecord"
 MOST_BYTES = 2**30  # of a record
 CHUNK = 2**20  # bytes to read at a time, because a damaged length may be huge
