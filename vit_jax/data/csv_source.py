@@ -79,14 +79,14 @@ class CsvImages:
         exclude: Mapping[str, Collection[str]] = types.MappingProxyType({}),
     ) -> None:
         """Raises DataError for files that are missing or malformed, in one line."""
-        self._root, self._multilabel = local_root(data), data.multilabel
-        if not self._root.is_dir():
+        root, self._multilabel = local_root(data), data.multilabel
+        if not root.is_dir():
             what = "not a folder, such as that of train.csv"
-            what = what if self._root.exists() else "no such folder"
-            raise DataError(f"data.root={self._root}: {what}")
+            what = what if root.exists() else "no such folder"
+            raise DataError(f"data.root={root}: {what}")
         requested = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
-        path = _file(self._root, requested.name, key)
+        path = _file(root, requested.name, key)
         columns = data.targets if labels else ()
         header, rows = read_table(path, labels=labels, columns=columns)
         self.classes = columns
@@ -94,9 +94,9 @@ class CsvImages:
             if requested.name == train:
                 self.classes = _classes(header, {row.classes for row in rows})
             else:
-                self.classes = read_classes(_file(self._root, train, "data.train_split"))
+                self.classes = read_classes(_file(root, train, "data.train_split"))
             if len(self.classes) < 2:
-                raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
+                raise DataError(f"data.root={root}: {train}{SUFFIX} has {len(self.classes)} "
                                 "classes; at least 2 are needed")  # fmt: skip
             if len(header) > 2 and set(header[1:]) != set(self.classes):
                 odd = min(set(header[1:]) ^ set(self.classes))
@@ -121,7 +121,7 @@ class CsvImages:
                 if row.classes not in kinds:
                     kinds[row.classes] = self._label(path, row, places)
                 found[at] = kinds[row.classes]
-        self._files = FileNames(self._root, [row.image for row in rows])
+        self._files = FileNames(root, [row.image for row in rows])
         self.targets = np.array([row.numbers for row in rows], "<f8") if columns else None
         self.named = np.array([place for label in found for place in label], "<i4")
         # Known without reading an image, if each has one.
@@ -163,8 +163,7 @@ class CsvImages:
 
     def paths(self) -> Iterator[str]:
         """The paths below root, each in its one spelling."""
-        start = len(f"{self._root}/")
-        return (_spelled(self._files[at][start:]) for at in range(len(self)))
+        return (_spelled(self._files.below(at)) for at in range(len(self)))
 
     def fingerprint(self) -> str:
         """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly."""
@@ -179,10 +178,10 @@ class CsvImages:
         )
 
 
-def list_splits(root: str | None) -> dict[str, pathlib.Path]:
+def list_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
     """The CSV files in a folder by their splits' names; raises DataError if it cannot be read."""
     with storage.errors_as(DataError, f"data.root={root}"):
-        there = sorted(pathlib.Path(root).iterdir()) if root else []
+        there = sorted(root.iterdir())
     found: dict[str, pathlib.Path] = {}
     for path in there:
         if path.suffix.lower() == SUFFIX and found.setdefault(path.stem, path) != path:
@@ -193,7 +192,7 @@ def list_splits(root: str | None) -> dict[str, pathlib.Path]:
 
 def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     """The file of a split, or of the only one with a synonym of its name."""
-    there = list_splits(str(root))
+    there = list_splits(root)
     found = splits.find_folder(name, list(there))
     if found is not None:
         warn_of_substitute(key, name, found)

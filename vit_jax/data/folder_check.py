@@ -109,7 +109,7 @@ def _other_splits(data: config.Data, opened: Iterable[str], files: Files) -> str
     if isinstance(files, Tars):
         there, kind = list(tar_source.list_splits(data, labels=bool(files.classes))), "split"
     elif isinstance(files, CsvImages):  # beside other tables, such as one of `data.exclude`
-        lists = csv_source.list_splits(str(folders.local_root(data)))
+        lists = csv_source.list_splits(folders.local_root(data))
         there, kind = list(filter(splits.is_split, lists)), "list"
     else:
         there, kind = list(folders.list_splits(data)), "folder"

@@ -137,8 +137,11 @@ class FileNames:
         return len(self.ends) - 1
 
     def __getitem__(self, index: int) -> str:
-        name = self.block[self.ends[index] : self.ends[index + 1]]
-        return f"{self._root}/{os.fsdecode(name)}"  # nine times as fast as with a Path
+        return f"{self._root}/{self.below(index)}"  # nine times as fast as with a Path
+
+    def below(self, index: int) -> str:
+        """The path below the folder."""
+        return os.fsdecode(self.block[self.ends[index] : self.ends[index + 1]])
 
     def sizes(self) -> bytes:
         """The bytes of 1,000 files spread evenly; raises DataError if one is missing."""

@@ -215,7 +215,7 @@ def read_excluded(data: config.Data, *, labels: bool = True) -> dict[str, tuple[
         paths = csv_source.read_paths(path)
     except DataError as error:
         raise DataError(f"data.exclude={error}") from None
-    lists = list(csv_source.list_splits(str(root))) if data.source == "csv" else []
+    lists = list(csv_source.list_splits(root)) if data.source == "csv" else []
     for split in {split for only in paths.values() for split in only if lists}:
         if split not in lists:
             raise DataError(

@@ -195,10 +195,10 @@ def _there(data: config.Data, *, labels: bool) -> tuple[str, ...]:
             from vit_jax.data import tar_source
 
             return tar_source.list_splits(data, labels=labels)
-        if data.source == "csv":
+        if data.source == "csv" and data.root:
             from vit_jax.data import csv_source, folders
 
-            return tuple(csv_source.list_splits(data.root and str(folders.local_root(data))))
+            return tuple(csv_source.list_splits(folders.local_root(data)))
         if data.source == "tfds" and data.name:
             # A known dataset lists only splits that have labels.
             dataset = availability.known_dataset(data.name)

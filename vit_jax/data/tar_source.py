@@ -77,7 +77,7 @@ class Tars:
         self.top, self.skipped = root, Skipped(rows=listing.empty_rows, labeled=labels)
         for path in found.ignored[: len(found.ignored) - found.repeated]:
             self.skipped.note_loose(path)
-        self._root, self._paths = root, folders.FileNames(root, [paths[at] for at in order])
+        self._paths = folders.FileNames(root, [paths[at] for at in order])
         self._readers = threading.local()
 
     def __len__(self) -> int:
@@ -92,8 +92,9 @@ class Tars:
 
     def _entry(self, index: int) -> archives.FileEntry:
         container, offset, size = self._files[index].tolist()
-        path = self._paths[index].removeprefix(f"{self._root}/")
-        return archives.FileEntry(path, self._containers[container], offset, size)
+        return archives.FileEntry(
+            self._paths.below(index), self._containers[container], offset, size
+        )
 
     def _bytes(self, index: int, most: int | None = None) -> bytes:
         found = self._entry(index)

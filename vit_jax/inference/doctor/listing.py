@@ -50,7 +50,7 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
         what = "not a folder" if root.exists() else "no such folder"
         raise ConfigError(f"{bucket.shown(root)}: {what}")
     # Other CSV files may be in the folder of images, such as one that this command wrote.
-    lists = {n: path for n, path in csv_source.list_splits(str(root)).items() if splits.is_split(n)}
+    lists = {n: path for n, path in csv_source.list_splits(root).items() if splits.is_split(n)}
     if lists:
         rows = [
             (row.image, name, ";".join(sorted(row.classes)), len(row.classes) != 1)
