@@ -305,8 +305,7 @@ class ThreeAugment:
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The changed image, of the same shape."""
-        gray = image.shape[2] == 1
-        changed = Image.fromarray(image[:, :, 0] if gray else np.ascontiguousarray(image))
+        changed = _pillow(image)
         which, sigma = rng.integers(3), rng.uniform(*SIGMAS)
         if which == 0:
             changed = ImageOps.grayscale(changed).convert(changed.mode)
@@ -334,9 +333,7 @@ class Sometimes:
         """The image, or a changed one of the same shape."""
         if rng.random() >= self.probability:
             return image
-        gray = image.shape[2] == 1
-        before = Image.fromarray(image[:, :, 0] if gray else np.ascontiguousarray(image))
-        return np.asarray(self.change(before, rng)).reshape(image.shape)
+        return np.asarray(self.change(_pillow(image), rng)).reshape(image.shape)
 
     def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
         """The changed image."""
@@ -503,11 +500,15 @@ def resize(
 
 def _antialiased(image: np.ndarray, height: int, width: int, kind: Image.Resampling) -> np.ndarray:
     """An image of 1 or 3 channels, of the first without that axis, as Pillow resizes it."""
-    plain = image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image)
     # Within rows first, as every Pillow before 13, which may begin with columns: cubic results
     # would depend on its version.
-    rows = Image.fromarray(plain).resize((width, image.shape[0]), kind)
+    rows = _pillow(image).resize((width, image.shape[0]), kind)
     return np.asarray(rows.resize((width, height), kind))
+
+
+def _pillow(image: np.ndarray) -> Image.Image:
+    """An image of 1 or 3 channels for Pillow, which knows no axis of one channel."""
+    return Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image))
 
 
 def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
