@@ -28,6 +28,8 @@ MOST_WORK = 10_000  # pixels x scans of a JPEG for each byte of its file
 # Other formats have no such bound for a single color; this size takes at most a second.
 CHEAP_PIXELS = 2**24
 PNG_COLORS, GRAY_ALPHA = 25, 4  # the byte of a PNG that tells its channels, and one of its values
+# What Pillow raises for a damaged file.
+PILLOW_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class BadImage(UserError):
@@ -121,7 +123,7 @@ def _decode_gif(encoded: bytes, channels: int, size: tuple[int, int]) -> np.ndar
             if image.size == size[::-1]:  # a frame may be larger than the header says
                 clear = channels == 4 and "transparency" in image.info
                 return np.asarray(image.convert("RGBA" if clear else "RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except PILLOW_ERRORS:
         pass
     raise BadImage("is a truncated or damaged GIF")
 

@@ -331,7 +331,7 @@ def encode_car(data: Sequence[bytes], features: Features) -> Features:
     try:
         with PIL.Image.open(io.BytesIO(checked(data[0])), formats=FORMATS) as opened:
             width, height = opened.size
-    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+    except decoding.PILLOW_ERRORS as error:
         raise BadImage(f"cannot be read: {error}") from None
     box = tfds.features.BBox(top / height, left / width, bottom / height, right / width)
     return {"image": data[0], "bbox": box}
@@ -424,7 +424,7 @@ def _decode(data: bytes) -> np.ndarray:
     try:
         with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as file:
             return cv2.cvtColor(np.array(file.convert("RGB")), cv2.COLOR_RGB2BGR)
-    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+    except decoding.PILLOW_ERRORS as error:
         raise BadImage(f"cannot be decoded: {error}") from None
 
 
