@@ -35,6 +35,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # which zipfile unpacks in
 # Bytes of a zip's member to read at a time: with larger steps, zipfile unpacks more than the
 # directory declares before anyone can count it.
 STEP = 2**12
+CHUNK = 2**20  # bytes of a file to unpack at a time
 MOST_OPEN = 64  # files; ImageNet-21k has a tar for each class
 SUFFIXES = (".tgz", ".tar.gz", ".tar", ".zip", ".gz")
 COMPRESSED = (
@@ -168,7 +169,7 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
     end = 0
     try:
         tar = tarfile.open(fileobj=source, mode="r:")  # noqa: SIM115 (closing it closes nothing)
-        part.allow(MOST_HEADERS)
+        part.allow()
         while (member := tar.next()) is not None:
             tar.members = []  # pyright: ignore  # it would keep all of them
             if member.size < 0 or member.offset_data < end or tar.offset < member.offset_data:
@@ -179,7 +180,7 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
                 raise DataError(f"{named}: has more than {MOST_SHARED:,} values for all members")
             end = member.offset_data
             yield member
-            part.allow(MOST_HEADERS)
+            part.allow()
         # The iteration ends at a damaged header as at the end of the archive.
         part.seek(tar.offset)
         if part.read(BLOCK).strip(b"\0"):
@@ -269,11 +270,11 @@ class _Part:
 
     def __init__(self, file: IO[bytes], start: int, length: int) -> None:
         self.file, self.start, self.length, self._at = file, start, length, 0
-        self.allow(MOST_HEADERS)
+        self.allow()
 
-    def allow(self, size: int) -> None:
-        """Sets the number of bytes that may be read from now on."""
-        self._allowed = size
+    def allow(self) -> None:
+        """Allows as many bytes to be read from now on as headers of a member may have."""
+        self._allowed = MOST_HEADERS
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; raises ValueError for a size that is not allowed."""
@@ -330,7 +331,7 @@ class Reader:
             raise DataError(f"{found.path}: changed since it was listed, in {found.container}")
         return data
 
-    def chunks(self, found: FileEntry, step: int = 2**20) -> Iterator[bytes]:
+    def chunks(self, found: FileEntry) -> Iterator[bytes]:
         """Yields the bytes of a file in an archive, of any size; raises DataError if it cannot.
 
         The archive stays open: reading a zip's directory again for each member takes quadratic
@@ -346,7 +347,7 @@ class Reader:
             with stream:
                 if found.offset >= 0:
                     stream.seek(found.offset)
-                while chunk := stream.read(min(left, step)):
+                while chunk := stream.read(min(left, CHUNK)):
                     left -= len(chunk)
                     yield chunk
             if left:

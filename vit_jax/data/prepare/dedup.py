@@ -99,7 +99,7 @@ def save_prints(prints: np.ndarray, path: pathlib.Path) -> None:
 
 
 def load_prints(path: pathlib.Path) -> np.ndarray:
-    """The records that `save` wrote; processes share their memory."""
+    """The records that `save_prints` wrote; processes share their memory."""
     return np.load(path, mmap_mode="r")
 
 

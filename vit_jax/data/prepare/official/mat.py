@@ -22,7 +22,7 @@ TYPES = {
     1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8",
     13: "<u8",
 }  # fmt: skip
-CELL, STRUCT, CHAR = 1, 2, 4  # classes of arrays
+STRUCT, CHAR = 2, 4  # classes of arrays
 NUMBERS = {
     6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
 }  # fmt: skip
