@@ -302,13 +302,9 @@ def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs
     """The outputs and the assumption made if one side has no names."""
     count, known = len(head), _imagenet_numbers(classes)
     if not _is_numbered(head):
-        numbers, all_of_them = (
-            [_number(name) for name in classes],
-            list(range(len(imagenet_table()))),
-        )
-        complete = (
-            None not in numbers and sorted(n for n in numbers if n is not None) == all_of_them
-        )
+        numbers = [_number(name) for name in classes]
+        all_of_them = list(range(len(imagenet_table())))
+        complete = collections.Counter(numbers) == collections.Counter(all_of_them)
         if complete and _imagenet_numbers(head) == all_of_them:
             return tuple(numbers), "the data's classes are numbers, taken for those of ImageNet"
     elif count == len(imagenet_table()) and None not in known:
@@ -350,11 +346,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _short(text: str) -> str:
     text = messages.printable(text)
-    return (
-        text
-        if len(text) <= LISTED
-        else f"{text[:LISTED].rpartition(', ')[0] or text[:LISTED]}, ..."
-    )
+    if len(text) <= LISTED:
+        return text
+    start = text[:LISTED]
+    return f"{start.rpartition(', ')[0] or start}, ..."
 
 
 def _folded(name: str) -> Hashable:

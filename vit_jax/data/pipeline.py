@@ -572,21 +572,20 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
     if not data.workers:
         options = grain.ReadOptions(min(data.threads, ahead), ahead)
         iterator = iter(dataset.to_iter_dataset(options))
-    else:
-        if not absl.flags.FLAGS.is_parsed():  # Grain reads its own flags to pass them on
-            absl.flags.FLAGS.mark_as_parsed()
-        # Grain buffers parts three times: at the threads, before and behind the pipe.
-        each = math.ceil(ahead / data.workers / 2)
-        options = grain.experimental.DatasetOptions(min_shm_size=SHARED_BYTES)
-        parts = dataset.to_iter_dataset(grain.ReadOptions(data.threads, data.threads))
-        parts = grain.experimental.WithOptionsIterDataset(parts, options)
-        processes = grain.MultiprocessingOptions(data.workers, each)
-        with signals.kept_from_children(*FOR_PARENT):
-            iterator = iter(parts.mp_prefetch(processes, worker_init_fn=_begin_process))
-            iterator.get_state()  # creates the process iterators, so that `close` can reach them
-            iterator.start_prefetch()
+        iterator.start_prefetch()
         return iterator
-    iterator.start_prefetch()
+    if not absl.flags.FLAGS.is_parsed():  # Grain reads its own flags to pass them on
+        absl.flags.FLAGS.mark_as_parsed()
+    # Grain buffers parts three times: at the threads, before and behind the pipe.
+    each = math.ceil(ahead / data.workers / 2)
+    options = grain.experimental.DatasetOptions(min_shm_size=SHARED_BYTES)
+    parts = dataset.to_iter_dataset(grain.ReadOptions(data.threads, data.threads))
+    parts = grain.experimental.WithOptionsIterDataset(parts, options)
+    processes = grain.MultiprocessingOptions(data.workers, each)
+    with signals.kept_from_children(*FOR_PARENT):
+        iterator = iter(parts.mp_prefetch(processes, worker_init_fn=_begin_process))
+        iterator.get_state()  # creates the process iterators, so that `close` can reach them
+        iterator.start_prefetch()
     return iterator
 
 

@@ -202,11 +202,9 @@ def _there(data: config.Data, *, labels: bool) -> tuple[str, ...]:
         if data.source == "tfds" and data.name:
             # A known dataset lists only splits that have labels.
             dataset = availability.known_dataset(data.name)
-            return (
-                availability.labeled_splits(data.name, data.root)
-                if dataset is None
-                else (*dataset.images,)
-            )
+            if dataset is not None:
+                return tuple(dataset.images)
+            return availability.labeled_splits(data.name, data.root)
     except DataError:
         pass  # reported by the source
     return ()

@@ -97,11 +97,8 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
         fields = table - struct.unpack_from("<i", data, table)[0]
         if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
             return None
-        return (
-            table + place
-            if (place := struct.unpack_from("<H", data, fields + 4 + 2 * number)[0])
-            else None
-        )
+        (place,) = struct.unpack_from("<H", data, fields + 4 + 2 * number)
+        return table + place if place else None
 
     def follow(place: int | None) -> int:
         if place is None:
