@@ -32,7 +32,7 @@ def members(tmp_path_factory):
     return files
 
 
-def opened(*numbers, classes=("cat", "dog"), **sections):
+def opened(*numbers, classes=("cat", "dog"), fresh=(), **sections):
     """A loaded model of an array or two."""
     return loaded_model.LoadedModel(
         config=config.build(sections),
@@ -40,6 +40,7 @@ def opened(*numbers, classes=("cat", "dog"), **sections):
         classes=classes,
         kind="run",
         temperature=1.5,
+        fresh=dict.fromkeys(fresh, "missing"),
     )
 
 
@@ -94,6 +95,7 @@ def test_the_newest_checkpoints_of_a_run_are_its_last(soup, monkeypatch):
         (opened(1.0, loss={"name": "sigmoid"}), "loss.name softmax and sigmoid"),
         (opened(1.0, classes=("dog", "cat")), "other classes, or in another order"),
         (opened(1.0, 2.0), "other parameters"),
+        (opened(1.0, fresh=["head/bias", "head/kernel"]), "one of them has no head/bias"),
         pytest.param(
             opened(1.0, data={"eval_resampling": "area"}),
             r"data.eval_resampling (\w+) and area; "

@@ -260,6 +260,22 @@ def test_weights_without_a_head_name_nothing(tmp_path, capsys):
         assert said == f"vit_jax: {line}--config.init_from={folder}"
 
 
+@pytest.mark.filterwarnings("ignore:.*assumed")
+def test_weights_without_a_head_have_none_as_a_checkpoint(tmp_path):
+    """The head of zeros predicted `class 0` of every image."""
+    folder = foreign.write(tmp_path, foreign.record("hf_model"))
+    conversion.convert(folder, "orbax", tmp_path / "copy")
+    copy = loading.load(tmp_path / "copy")
+    assert copy.fresh == loading.load(folder).fresh != {}
+    with pytest.raises(weights.WeightsError, match="holds no head, so it knows no classes"):
+        copy.predict(np.zeros((8, 8, 3), np.uint8))
+    assert loading.describe_checkpoint(str(tmp_path / "copy")).headless
+    lines = conversion.convert(tmp_path / "copy", "hf", tmp_path / "back")
+    assert "README.md: names no license; --license=ID does" in lines
+    assert weights.load(tmp_path / "back").spec.headless
+    assert not loading.load(TOKEN).fresh
+
+
 PLAIN = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
 
 

@@ -11,6 +11,7 @@ import yaml
 import vit_jax
 from vit_jax import cli, config
 from vit_jax.inference import loading, model_card
+from vit_jax.weights.family import NO_HEAD
 
 WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights" / "hf_vit_tiny"
 FILES = {"config.json": {"architectures": ["ViTForImageClassification"]}}
@@ -120,9 +121,11 @@ def test_names_of_classes_are_text(opened):
     assert "c19, ..." in said
 
 
-def test_what_learned_without_labels_has_features_and_no_classes(opened):
+@pytest.mark.parametrize("headless", [False, True])
+def test_what_has_no_head_of_classes_has_features_and_no_classes(opened, headless):
     cfg = dataclasses.replace(opened.config, objective=config.Dino(name="dino"))
-    fields, rest = parts(model_card.text(dataclasses.replace(opened, config=cfg), "hf", FILES))
+    changed = {"fresh": NO_HEAD} if headless else {"config": cfg}
+    fields, rest = parts(model_card.text(dataclasses.replace(opened, **changed), "hf", FILES))
     assert fields["pipeline_tag"] == "image-feature-extraction"
     assert "It has no classes: its outputs are features." in rest
     assert "classes are" not in rest

@@ -121,6 +121,8 @@ def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) 
             option = "data.eval_resampling" if key == "resampling" else f"data.{key}"
             values = f"{config.show(value)} and {config.show(second[key])}"
             return f"{option} {values}; --config.{option}={config.show(value)} sets it for all"
+    if one.fresh.keys() != other.fresh.keys():
+        return f"one of them has no {min(one.fresh.keys() ^ other.fresh.keys())}"
     if one.classes != other.classes:
         return "other classes, or in another order"
     shapes = [

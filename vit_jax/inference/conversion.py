@@ -251,6 +251,8 @@ def save_checkpoint(
         try:
             record = {"config": config.to_dict(cfg), "classes": list(opened.classes)}
             record |= {"origin": origin}
+            if opened.fresh:
+                record["fresh"] = dict(opened.fresh)
             if opened.temperature is not None:
                 record["temperature"] = opened.temperature
             whole = {"params": jax.device_put(params)}

@@ -91,6 +91,7 @@ def load(
             checkpoint=directory,
             selection=record["selection"],
             temperature=temperature,
+            fresh=_fresh(record),
         )
     if step is not None:
         raise config.ConfigError(f"--step={step}: {reference} is not a run directory")
@@ -141,7 +142,8 @@ def describe_checkpoint(reference: str, wanted: config.Config | None = None) -> 
     if is_run(reference):
         _, _, record = find_checkpoint(reference)
         cfg = run_config.complete(config.build(record["config"]))
-        return weights.ModelSpec(model=cfg.model, data=cfg.data, mae=cfg.mae)
+        fresh = _fresh(record)
+        return weights.ModelSpec(model=cfg.model, data=cfg.data, mae=cfg.mae, fresh=fresh)
     path = weights.resolve(reference)
     if adapter_file.recognizes(path):
         cfg = run_config.complete(config.build(adapter_file.read_fields(path)["config"]))
@@ -492,6 +494,12 @@ def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) ->
         evaluation=config.Evaluation(batch_size=rows),
     )
     return run_config.config_from_values(config.to_dict(cfg), overrides)
+
+
+def _fresh(record: Mapping[str, Any]) -> dict[str, str]:
+    """What a checkpoint made of a file without a head lacks, as `LoadedModel.fresh`."""
+    found = record.get("fresh")
+    return {str(n): str(why) for n, why in found.items()} if isinstance(found, dict) else {}
 
 
 def _temperature(record: Mapping[str, Any]) -> float | None:
