@@ -24,7 +24,7 @@ import numpy as np
 from scipy import stats
 
 import runs
-from vit_jax import weights
+from vit_jax import config, weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluation import evaluation
 from vit_jax.runtime import logs, provenance
@@ -172,16 +172,11 @@ def measured(cfg, params):
     return results
 
 
-def with_classes(cfg, count):
-    """A config whose head has so many classes."""
-    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, num_classes=count))
-
-
 def repeat(network, share, seed):
     """The line of one repetition."""
     name = f"home/{network}-half" + ("" if share == 100 else f"-{share}")
     few = {"evaluation.fewshot": "digits", "evaluation.shots": "5"}
-    half = with_classes(run_config.resolve(name, few | {"seed": str(seed)}), 5)
+    half = config.with_classes(run_config.resolve(name, few | {"seed": str(seed)}), 5)
     params = trained(half)["params"]
 
     machine = provenance.fields("cpu", {"jax": jax.__version__})
@@ -190,7 +185,7 @@ def repeat(network, share, seed):
     def run_cells(cells, workdir, shares, *, started, ended, watch):
         for cell in cells:
             started(cell)
-            cfg = with_classes(cell.cfg, 10)
+            cfg = config.with_classes(cell.cfg, 10)
             found = trained(cfg, (half, params))
             if found["bad_steps"]:
                 ended(cell, 0.0, failed)
