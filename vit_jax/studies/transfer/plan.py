@@ -200,7 +200,8 @@ def create_plan(
     else:
         tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
         tried += [
-            (name, resolve(_merged(values, options))) for name, options in protocol.setups.items()
+            (name, resolve(config.override(values, options)))
+            for name, options in protocol.setups.items()
         ]
     candidates = [_candidate(setup, cfg, *splits) for setup, cfg in tried]
     if not candidates:
@@ -275,15 +276,6 @@ def _cut(split: str) -> tuple[str, str]:
             "split, such as train"
         )
     return f"{split}[:{100 - HELD_OUT}%]", f"{split}[{100 - HELD_OUT}%:]"
-
-
-def _merged(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values updated with others given by dotted name."""
-    result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
-    for key, value in options.items():
-        section, _, leaf = key.partition(".")
-        result[section] = result.get(section, {}) | {leaf: value}
-    return result
 
 
 def _at_rate(cfg: config.Config, lr: float) -> config.Config:
