@@ -62,7 +62,7 @@ def reals(values: Fields, key: str, default: tuple[float, ...] | None = None) ->
     return tuple(float(v) for v in many)
 
 
-def pair(values: Fields, key: str, default: int | None = None) -> tuple[int, int]:
+def pair(values: Fields, key: str, default: int | tuple[int, int] | None = None) -> tuple[int, int]:
     """Height and width, given together or as one number for both."""
     value = default if values.get(key) is None else values[key]
     sides = value if isinstance(value, list | tuple) else [value, value]

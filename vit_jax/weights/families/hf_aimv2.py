@@ -87,7 +87,7 @@ class HuggingFaceAimv2(huggingface.HuggingFace):
 
     def validate_spec(self, spec: ModelSpec) -> None:
         super().validate_spec(spec)
-        model, (height, width) = spec.model, spec.data.image_size
+        model = spec.model
         wrong = {
             "class_token": models.has_class_token(model),
             "pooling": model.pooling != "gap",
@@ -104,10 +104,7 @@ class HuggingFaceAimv2(huggingface.HuggingFace):
             raise WeightsError(
                 "model.norm=rms: Hugging Face's AIMv2 has no class with a head; --to=timm has"
             )
-        if height != width:
-            raise WeightsError(
-                f"data.image_size={height},{width}: Hugging Face's AIMv2 takes squares only"
-            )
+        huggingface.refuse_oblong(spec, "AIMv2 takes")
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         model = spec.model

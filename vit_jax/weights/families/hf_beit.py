@@ -79,7 +79,7 @@ class HuggingFaceBeit(huggingface.HuggingFace):
 
     def validate_spec(self, spec: ModelSpec) -> None:
         super().validate_spec(spec)
-        model, (height, width) = spec.model, spec.data.image_size
+        model = spec.model
         mean = model.pooling == "gap" and model.norm_place == "pooled"
         wrong = {
             "biasless": "key" not in model.biasless,
@@ -94,10 +94,7 @@ class HuggingFaceBeit(huggingface.HuggingFace):
             "mlp": model.mlp != "plain",
         }
         refuse_options(model, wrong, "Hugging Face's BEiT")
-        if height != width:
-            raise WeightsError(
-                f"data.image_size={height},{width}: Hugging Face's BEiT takes squares only"
-            )
+        huggingface.refuse_oblong(spec, "BEiT takes")
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         model = spec.model

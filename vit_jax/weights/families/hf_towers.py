@@ -107,17 +107,12 @@ class HuggingFaceTower(huggingface.HuggingFace):
 
     def validate_spec(self, spec: ModelSpec) -> None:
         super().validate_spec(spec)
-        height, width = spec.data.image_size
         if spec.model.pooling == "map" and not spec.headless:
             raise WeightsError(
                 "model.pooling=map: in Hugging Face's SigLIP no head follows this pooling; a "
                 "classifier there reads the mean of all patches (gap)"
             )
-        if height != width:
-            raise WeightsError(
-                f"data.image_size={height},{width}: Hugging Face's CLIP and SigLIP take squares "
-                "only"
-            )
+        huggingface.refuse_oblong(spec, "CLIP and SigLIP take")
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         model = spec.model

@@ -536,6 +536,13 @@ def encoder_fields(spec: ModelSpec) -> dict[str, Any]:
     return made
 
 
+def refuse_oblong(spec: ModelSpec, who: str) -> None:
+    """Raises WeightsError for images other than squares; `who` ends in `takes`, or `take`."""
+    height, width = spec.data.image_size
+    if height != width:
+        raise WeightsError(f"data.image_size={height},{width}: Hugging Face's {who} squares only")
+
+
 def without_dropout(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields for model types without fields of dropout and of `qkv_bias`."""
     return {k: v for k, v in fields.items() if k != "qkv_bias" and "dropout_prob" not in k}

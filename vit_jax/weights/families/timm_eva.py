@@ -231,9 +231,8 @@ class Eva02(TimmEva):
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         made, assumed = super().options(arrays, given)
-        said = json_fields.section(given, "model_args").get("ref_feat_shape")
-        said = REFERENCE if said is None else said
-        grid = json_fields.pair({"ref_feat_shape": said}, "ref_feat_shape")
+        arguments = json_fields.section(given, "model_args")
+        grid = json_fields.pair(arguments, "ref_feat_shape", REFERENCE)
         unsaid = {} if "architecture" in given else {"model.rotary_grid": self.why}
         return made | {"rotary_grid": grid}, assumed | unsaid
 
