@@ -223,7 +223,9 @@ def attention_weights(
     query = query * (1 / math.sqrt(query.shape[-1]))
     # The product leaves the matmul in the compute dtype: asking for float32 there costs 15 % more
     # bytes (a step of ViT-B/16 on v3-32), while the softmax is fused and free to be exact.
-    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    # Heads come first here and below: a CPU multiplies so more than twice as fast (forward, 197
+    # tokens), and TPU compilers make the same program of either order.
+    logits = jnp.einsum("bhqd,bhkd->bhqk", *(jnp.swapaxes(x, 1, 2) for x in (query, key)))
     if relative is not None:
         logits = logits + jnp.einsum("bqhd,qkd->bhqk", query, relative.astype(query.dtype))
     logits = logits.astype(jnp.float32)
@@ -247,7 +249,8 @@ def _attend(
     if kind == "explicit":
         weights = attention_weights(query, key, relative, bias, lengths)
         weights = weights if gate is None else weights * gate
-        return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value), weights
+        y = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(value.dtype), jnp.swapaxes(value, 1, 2))
+        return jnp.swapaxes(y, 1, 2), weights
     if kind == "xla":
         y = jax.nn.dot_product_attention(
             query, key, value, key_value_seq_lengths=lengths, implementation="xla"
