@@ -57,7 +57,8 @@ def soup(monkeypatch):
         monkeypatch.setattr(
             averaging.conversion, "save_checkpoint", lambda *given: written.append(given)
         )
-        averaging.average(references or list(models), "out", {"data.crop_pct": "0.9"}, **options)
+        given = references or list(models)
+        cook.said = averaging.average(given, "out", {"data.crop_pct": "0.9"}, **options)
         ((whole, params, _, _),) = written
         assert whole.params is params
         return whole, asked
@@ -71,6 +72,7 @@ def test_a_mean_is_rounded_once_and_has_no_temperature(soup):
     assert whole.params["a0"] == np.float32((2.0**24 + 2) / 3)
     assert whole.params["a0"].dtype == np.float32
     assert whole.temperature is None
+    assert [line for line in soup.said if line.startswith("temperature: left out, as each was fit")]
     assert asked == [(name, {"data.crop_pct": "0.9"}, None) for name in "abc"]
 
 

@@ -352,6 +352,14 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     assert again.assumed == opened.assumed
     for name, leaf in tree_utils.flatten(again.params).items():
         np.testing.assert_array_equal(leaf, arrays[name], err_msg=name)
+    assert again.temperature is None
+    with monkeypatch.context() as patch:
+        fitted = loading.fitted_temperature
+        patch.setattr(
+            loading, "fitted_temperature", lambda one: 1.5 if "metrics" in one else fitted(one)
+        )
+        assert cli.main([*line, "--to=adapter", f"--output={tmp_path / 'scaled'}"]) == 0
+    assert loading.load(tmp_path / "scaled").temperature == 1.5
     # At another size its positions are those of the run.
     larger = {"data.image_size": "16,16"}
     of_run = tree_utils.flatten(jax.device_get(loading.load(run, larger).params))

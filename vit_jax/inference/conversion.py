@@ -170,6 +170,8 @@ def _save_adapter(
         opened = loading.load(reference, overrides, step)
         return _write_peft(output, opened, arrays)
     fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": base.digest}
+    if (temperature := loading.fitted_temperature(record)) is not None:
+        fields[adapter_file.TEMPERATURE] = temperature
     adapter_file.write_adapter(output, arrays, fields, f"{cfg.name}: {record['selection']}")
     count = sum(array.size for array in arrays.values())
     return [

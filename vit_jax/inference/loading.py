@@ -78,7 +78,7 @@ def load(
             values = config.override(values, unread)
         cfg, trained = _resized_from(values, overrides or {})
         params, notes = _at_size(load_params(directory, number, trained), trained, cfg)
-        temperature = _temperature(record)
+        temperature = fitted_temperature(record)
         scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
         logs.log.info("%s: %s%s", reference, record["selection"], scaled)
         return loaded_model.LoadedModel(
@@ -475,6 +475,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
         classes=loaded_model.class_names(classes, final),
         kind="adapter",
         notes=(f"starts from {cfg.init_from}", *notes),
+        temperature=fitted_temperature(fields),
         assumed=base.assumed,
     )
 
@@ -502,8 +503,8 @@ def _fresh(record: Mapping[str, Any]) -> dict[str, str]:
     return {str(n): str(why) for n, why in found.items()} if isinstance(found, dict) else {}
 
 
-def _temperature(record: Mapping[str, Any]) -> float | None:
+def fitted_temperature(record: Mapping[str, Any]) -> float | None:
     """The temperature that the evaluation of a checkpoint has fitted."""
     named = split_roles.evaluation(config.build(record["config"]).data).name
-    found = (record["metrics"] or {}).get(f"{named}/temperature", record.get("temperature"))
+    found = (record.get("metrics") or {}).get(f"{named}/temperature", record.get("temperature"))
     return found if isinstance(found, int | float) and 0 < found < math.inf else None

@@ -22,6 +22,7 @@ FACTS = "adapter.json"
 SEAL = "sha256"  # the field with the folder's own digest; folders of older versions lack it
 REMEDY = "write the adapter again: vit_jax convert --to=adapter"
 FIELDS = {"config": dict, "classes": list, "base": str}
+TEMPERATURE = "temperature"  # a field of runs that have fitted one
 
 
 def recognizes(path: pathlib.Path) -> bool:
@@ -46,7 +47,7 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
     for name, kind in FIELDS.items():
         if not isinstance(fields.get(name), kind):
             raise WeightsError(f"{path / FACTS}: has no {name}; write the adapter again")
-    if unknown := sorted(fields.keys() - FIELDS.keys() - {SEAL}):
+    if unknown := sorted(fields.keys() - FIELDS.keys() - {SEAL, TEMPERATURE}):
         raise WeightsError(f"{path / FACTS}: has an unknown field {unknown[0]}; {REMEDY}")
     return fields
 
