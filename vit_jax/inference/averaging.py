@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,12 +42,11 @@ def average(
     output = storage.given_path("--output", output, remote=False)
     conversion.check_free(output)
     loading.check_overrides(overrides or {})
-    alone = isinstance(references, str | os.PathLike) or not isinstance(references, Iterable)
-    references = (references,) if alone else tuple(references)
-    members = [(reference, None) for reference in references]
+    named = storage.as_paths(references)
+    members = [(reference, None) for reference in named]
     if last is not None:
         config.check_count("--last", last)
-        members = _newest(references, last)
+        members = _newest(named, last)
     if len(members) < 2:
         raise config.ConfigError(
             "average: needs two checkpoints; name several, or one run and --last=N"

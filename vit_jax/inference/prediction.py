@@ -15,7 +15,7 @@ from vit_jax.data.source import label_text
 from vit_jax.inference import loaded_model, loading
 from vit_jax.inference.loaded_model import Prediction
 from vit_jax.runtime import logs
-from vit_jax.utils import messages
+from vit_jax.utils import messages, storage
 
 
 def predict(
@@ -80,9 +80,7 @@ def list_files(
     Where there are more than `count`, so many are drawn by `seed`.
     """
     found: list[pathlib.Path] = []
-    # A text is a sequence too, of letters.
-    alone = isinstance(images, str | os.PathLike) or not isinstance(images, Iterable)
-    for given in (images,) if alone else images:
+    for given in storage.as_paths(images):
         path = bucket.given_path("images", given)
         name = bucket.shown(path)
         if path.is_dir():

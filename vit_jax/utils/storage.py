@@ -11,7 +11,7 @@ import pathlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, cast
 
 from vit_jax.utils import limits, messages
@@ -55,6 +55,16 @@ def path_text(option: str, path: object) -> str:
     if not isinstance(text, str):
         raise ConfigError(f"{option}: must be text or a path, not {type(path).__name__}")
     return text
+
+
+def as_paths(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> tuple[str | os.PathLike[str], ...]:
+    """One path or several; what is neither counts as one, and is refused where it is used."""
+    # A text is iterable too, by letters.
+    if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
+        return (given,)
+    return tuple(given)
 
 
 def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True) -> pathlib.Path:
