@@ -12,9 +12,12 @@ import runs
 import vit_jax
 from vit_jax import cli, config, models
 from vit_jax.data import sources
+from vit_jax.data.pipeline import View
 from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluation
-from vit_jax.training import build, optimizers
+from vit_jax.runtime import logs
+from vit_jax.training import build, losses, optimizers, schedules
+from vit_jax.training.objectives import Objective, foreign
 
 
 @pytest.fixture(autouse=True)
@@ -174,3 +177,153 @@ def test_the_state_of_a_network_is_float32_parameters(part, line, forgotten):
         with pytest.raises(config.ConfigError) as raised:
             model.shapes()
         assert str(raised.value) == f"model.architecture=convnet: {line}"
+
+
+def broken(*given, **named):
+    raise KeyError("x")
+
+
+BROKEN = f"KeyError: 'x' ({__file__}:"
+
+
+def objective(**changes):
+    parts = {"measures": ("m",), "views": (View("image", config.Data()),)} | changes
+    made = object.__new__(type("Mine", (Objective,), parts))
+    foreign.guard(made, "mine")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"views": property(broken)}, BROKEN),
+        ({"views": View("image", config.Data())}, "views must be a tuple of data.pipeline.View"),
+        ({"measures": "m"}, "measures='m' must be a tuple of names"),
+        ({"shown": ("n",)}, "shown names n, which measures does not"),
+    ],
+)
+def test_an_objective_names_its_views_and_measures(changes, line):
+    with pytest.raises(config.ConfigError) as caught:
+        objective(**changes)
+    assert str(caught.value).startswith(f"objective.name=mine: {line}")
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "line"),
+    [
+        ("forward", broken, BROKEN),
+        ("forward", lambda self, params, batch: 0, "TypeError: <lambda>() takes 3 positional"),
+        ("loss", broken, BROKEN),
+        ("loss", jnp.float32(1), "loss must return the loss and measures by name"),
+        ("loss", (jnp.zeros(3), {}), "loss returned float32 (3,); must return a float ()"),
+        ("loss", (jnp.int32(3), {}), "loss returned int32 (); must return a float ()"),
+        ("summarize", {}, "measures names m, but the loss returns no such scalar"),
+        ("summarize", {"m": jnp.ones(2)}, "measures names m, but the loss returns no such scalar"),
+        ("init", {"a": jnp.zeros(2, jnp.int32)}, "init/a is int32; its parameters must be float32"),
+        ("warning", "bad", "warning must return None, or a text and whether it ends"),
+    ],
+)
+def test_the_methods_of_an_objective_return_what_they_must(method, returned, line):
+    function = returned if callable(returned) else lambda self, *given: returned
+    given = {"forward": 3, "loss": 2, "summarize": 2}.get(method, 1)
+    with pytest.raises(config.ConfigError) as caught:
+        getattr(objective(**{method: function}), method)(*[{}] * given)
+    assert str(caught.value).startswith(f"objective.name=mine: {line}")
+
+
+def test_an_objective_that_is_right_stays():
+    made = objective(loss=lambda self, outputs, inputs: (1.0, {"m": 2}))
+    value, measures = made.loss({}, {})
+    assert value.dtype == jnp.float32
+    assert made.summarize(measures, {}) == {"m": 2}
+    assert made.warning({}) is None
+
+
+class Probabilities:
+    def __call__(self, logits, targets):
+        return broken()
+
+    def probabilities(self, logits):
+        return logits.sum(axis=-1)
+
+
+def test_a_loss_that_fails_is_one_line():
+    registered("loss", Probabilities())
+    loss = config.build({"loss": {"name": "mine"}}).loss
+    with pytest.raises(config.ConfigError) as caught:
+        losses.cross_entropy(jnp.zeros((2, 3)), jnp.zeros(2, jnp.int32), loss=loss)
+    assert str(caught.value).startswith(f"loss.name=mine: {BROKEN}")
+    with pytest.raises(config.ConfigError, match=r"returned \(2,\); must return the shape"):
+        losses.probabilities(jnp.zeros((2, 3)), loss)
+
+
+def test_a_schedule_that_fails_is_one_line():
+    registered("schedule", lambda step: 1.0 if step else 0.0)
+    schedule = config.build({"schedule": {"name": "mine"}}).schedule
+    with pytest.raises(config.ConfigError, match="schedule.name=mine: TracerBoolConversionError"):
+        schedules.create_schedule(schedule, lr=1.0, steps=3, warmup=0)
+
+
+@pytest.mark.parametrize(
+    ("update", "line"),
+    [
+        (broken, BROKEN),
+        (lambda updates, state, params: updates, "update must return updates of"),
+        (lambda updates, state, params: ({"a": jnp.zeros(())}, state), "update must return"),
+    ],
+)
+def test_an_optimizer_updates_what_it_gets(update, line):
+    registered("optimizer", optax.GradientTransformation(lambda params: (), update))
+    made = optimizers._moments(config.build({"optimizer": {"name": "mine"}}).optimizer)
+    with pytest.raises(config.ConfigError) as caught:
+        made.update({"a": jnp.ones(3)}, (), {"a": jnp.ones(3)})
+    assert str(caught.value).startswith(f"optimizer.name=mine: {line}")
+
+
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        (broken, BROKEN),
+        (1.0, "must return numbers by name, or None if stopped"),
+        ({"a": np.zeros(3)}, "a is a ndarray; must be a number"),
+        ({"a": "x"}, "a is a str; must be a number"),
+    ],
+)
+def test_an_evaluator_returns_numbers(returned, line):
+    function = returned if callable(returned) else lambda params, *, stop: returned
+    with pytest.raises(config.ConfigError) as caught:
+        evaluation._checked(function, "mine")({}, stop=bool)
+    assert str(caught.value).startswith(f"evaluation.evaluators=mine: {line}")
+
+
+def test_numbers_of_numpy_and_jax_are_numbers():
+    found = {"a": jnp.float32(3), "b": np.int64(2), "count": 5}
+    found = evaluation._checked(lambda params, *, stop: found, "mine")({}, stop=bool)
+    assert found == {"a": 3.0, "b": 2.0, "count": 5}
+    assert {type(value) for value in found.values()} == {float, int}
+
+
+class Logger:
+    write = close = broken
+
+
+def test_a_logger_that_fails_is_one_line(tmp_path):
+    registered("logger", Logger())
+    loggers = config.build({"logging": {"loggers": "mine"}}).logging.loggers
+    made = logs.Metrics(tmp_path, tensorboard=False, loggers=loggers)
+    for function in (lambda: made.write(1, {"a": 1.0}), made.close):
+        with pytest.raises(config.ConfigError) as caught:
+            function()
+        assert str(caught.value).startswith(f"logging.loggers=mine: {BROKEN}")
+    registered("logger", None)
+    with pytest.raises(config.ConfigError, match="mine: must have write"):
+        logs.Metrics(tmp_path, tensorboard=False, loggers=loggers)
+
+
+def test_the_errors_of_a_full_disk_and_of_devices_stay():
+    class JaxRuntimeError(RuntimeError):
+        pass
+
+    for error in (OSError(28, "full"), JaxRuntimeError("memory"), MemoryError()):
+        with pytest.raises(type(error)), config.components.calling("loss.name", "mine"):
+            raise error

@@ -174,7 +174,7 @@ def test_mlflow_has_every_option_a_hundred_at_a_time(
 
 def test_tensorboard_is_a_logger_of_its_name_and_makes_no_folder_before_it_writes(tmp_path):
     metrics = logs.Metrics(tmp_path, tensorboard=True)
-    (board,) = metrics._others
+    ((_, board),) = metrics._others
     assert type(board) is logs.TensorBoard
     logs.TensorBoard(tmp_path).close()  # of a run that ends before it writes
     assert not (tmp_path / "tensorboard").exists()

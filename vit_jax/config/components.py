@@ -8,16 +8,18 @@ components come from, so that a message can name them.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
+import functools
 import hashlib
 import importlib
 import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 from vit_jax.utils.errors import NO_ROOM, ConfigError, UserError
 
@@ -29,6 +31,8 @@ OPTAX_OPTIMIZERS = (
 )  # fmt: skip
 # Direction of descent in optax, where it is not called scale_by_NAME.
 _SCALES = {"adabelief": "belief", "adagrad": "rss", "rmsprop": "rms"}
+
+PACKAGE = str(pathlib.Path(__file__).parents[1])
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -162,14 +166,40 @@ def make(section: Any, key: str, /, *given: Any, **named: Any) -> Any:
     kind = section.kind_of_component
     shared = {field.name for field in dataclasses.fields(kind.section)}
     own = {name: value for name, value in vars(section).items() if name not in shared}
-    try:
+    with calling(key, section.component):
         return find(kind.name, section.component, key)(*given, **named, **own)
+
+
+@contextlib.contextmanager
+def calling(key: str, name: str) -> Iterator[None]:
+    """Makes an error of a component's code a ConfigError with the option that names it.
+
+    Those of a full disk, of memory and of devices stay.
+    """
+    try:
+        yield
     except (UserError, MemoryError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
-        raise ConfigError(f"{key}={section.component}: {_described(error)}") from error
+        if type(error).__name__ == "JaxRuntimeError":  # by name: jax need not be imported
+            raise
+        raise ConfigError(f"{key}={name}: {_described(error)}") from error
+
+
+def guarded(key: str, name: str) -> Callable[[C], C]:
+    """A decorator of a component's functions: each is called within `calling`."""
+
+    def guard(function: C) -> C:
+        @functools.wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            with calling(key, name):
+                return function(*given, **named)
+
+        return cast(C, call)
+
+    return guard
 
 
 def load_plugins(modules: Iterable[str]) -> None:
@@ -283,6 +313,10 @@ def needed(recorded: Any) -> str:
 def _described(error: BaseException) -> str:
     """The type and text of an error of a plug-in, and the line of its code that failed."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    own = [
+        frame for frame in frames
+        if not frame.filename.startswith((PACKAGE, "<"))
+        and not {"importlib", "site-packages"} & {*pathlib.Path(frame.filename).parts}
+    ]  # fmt: skip
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{where}"

@@ -6,7 +6,7 @@ function of parameters that returns named numbers, or None where `stop()` turned
 
 import collections
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -108,11 +108,12 @@ class Evaluation:
         for one in cfg.evaluation.evaluators:
             if one.name in found:
                 raise ConfigError(f"{KEY}={one.name}: the run has other metrics called {one.name}/")
-            found[one.name] = components.make(one, KEY, self)
-            if not callable(found[one.name]):
+            made = components.make(one, KEY, self)
+            if not callable(made):
                 raise ConfigError(
                     f"{KEY}={one.name}: must return a function, evaluate(params, *, stop)"
                 )
+            found[one.name] = _checked(made, one.name)
         return found
 
     def _on_features(self) -> dict[str, Evaluator]:
@@ -188,6 +189,28 @@ class Evaluation:
         rows = _rows_at_once(self.cfg, self.mesh.size)
         plan = plan_native(self.model, source, self.cfg.data, rows)
         return create_runner(source, self.cfg, self.mesh, rows, plan=plan, stop=self._stop)
+
+
+def _checked(evaluator: Evaluator, name: str) -> Evaluator:
+    """The evaluator of a component; an error of its code, or another result, is a ConfigError."""
+
+    def number(key: object, value: object) -> float:
+        if isinstance(value, int | float):
+            return value
+        if isinstance(value, np.ndarray | np.generic | jax.Array) and value.ndim == 0:
+            return float(value)
+        raise ConfigError(f"{KEY}={name}: {key} is a {type(value).__name__}; must be a number")
+
+    def evaluate(params: models.Params, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        with components.calling(KEY, name):
+            results = evaluator(params, stop=stop)
+        if results is None:
+            return None
+        if not isinstance(results, Mapping):
+            raise ConfigError(f"{KEY}={name}: must return numbers by name, or None if stopped")
+        return {str(key): number(key, value) for key, value in results.items()}
+
+    return evaluate
 
 
 def _rows_at_once(cfg: config.Config, devices: int) -> int:

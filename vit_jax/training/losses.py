@@ -49,7 +49,9 @@ def cross_entropy(
     )
     targets = optax.smooth_labels(targets, smoothing)
     if loss.name not in components.built_in("loss"):
-        each = components.make(loss, "loss.name")(logits, targets)
+        made = components.make(loss, "loss.name")
+        with components.calling("loss.name", loss.name):
+            each = jnp.asarray(made(logits, targets))
         if each.shape != logits.shape[:1] or not jnp.issubdtype(each.dtype, jnp.floating):
             raise config.ConfigError(
                 f"loss.name={loss.name}: returned {each.dtype} {each.shape}; must return the loss "
@@ -138,7 +140,21 @@ def own_probabilities(loss: config.Loss) -> Callable[[jax.typing.ArrayLike], jax
     """The method `probabilities(logits)` of a plug-in's loss, or None."""
     if loss.name in components.built_in("loss"):
         return None
-    return getattr(components.make(loss, "loss.name"), "probabilities", None)
+    own = getattr(components.make(loss, "loss.name"), "probabilities", None)
+    if own is None:
+        return None
+
+    def checked(logits: jax.typing.ArrayLike) -> jax.Array:
+        with components.calling("loss.name", loss.name):
+            found = jnp.asarray(own(logits))
+        if found.shape != jnp.shape(logits):
+            raise config.ConfigError(
+                f"loss.name={loss.name}: probabilities returned {found.shape}; must return the "
+                f"shape of the logits, {jnp.shape(logits)}"
+            )
+        return found
+
+    return checked
 
 
 def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False) -> jax.Array:

@@ -206,8 +206,31 @@ def _moments(optimizer: config.Optimizer) -> optax.GradientTransformation:
     made = components.make(optimizer, key, **({"learning_rate": 1.0} if descends else {}))
     if not isinstance(made, optax.GradientTransformation):
         raise config.ConfigError(f"{key}={name}: must return an optax.GradientTransformation")
+    if name not in (*components.built_in("optimizer"), *components.OPTAX_OPTIMIZERS):
+        made = _guarded(made, name)
     made = optax.chain(made, optax.scale(-1.0)) if descends else made
     return _by_layer(made) if name in WHOLE else made
+
+
+def _guarded(made: optax.GradientTransformation, name: str) -> optax.GradientTransformation:
+    """A plug-in's transformation, whose mistakes are ConfigErrors."""
+    guarded = components.guarded("optimizer.name", name)
+
+    def update(updates: Tree, state: Tree, params: Tree = None, **more: Any) -> tuple[Tree, Tree]:
+        found = guarded(made.update)(updates, state, params, **more)
+        wanted = jax.tree.map(jnp.shape, updates)
+        if not (
+            isinstance(found, tuple)
+            and len(found) == 2
+            and jax.tree.map(jnp.shape, found[0]) == wanted
+        ):
+            raise config.ConfigError(
+                f"optimizer.name={name}: update must return updates of the gradients' shapes, and "
+                "its state"
+            )
+        return found
+
+    return made._replace(init=guarded(made.init), update=update)
 
 
 def _by_layer(moments: optax.GradientTransformation) -> optax.GradientTransformation:

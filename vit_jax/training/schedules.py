@@ -36,6 +36,8 @@ def create_schedule(
     """
     if schedule.name not in components.built_in("schedule"):
         own: Any = components.make(schedule, "schedule.name", lr=lr, steps=steps, warmup=warmup)
+        if callable(own):
+            own = components.guarded("schedule.name", schedule.name)(own)
         rate = jax.eval_shape(own, jnp.float32(0)) if callable(own) else None
         if getattr(rate, "shape", None) != ():
             raise config.ConfigError(

@@ -26,7 +26,7 @@ class Contrast(Objective):
     """
 
     needs_labels, whole_batch = False, True
-    measures = ("similarity", "center")
+    measures = ("similarity",)
 
     def __init__(self, setup, momentum: float = 0.75):
         super().__init__(setup)

@@ -184,12 +184,17 @@ class Metrics:
         wanted = [config.Logger(name="tensorboard")] if tensorboard else []
         others = dict.fromkeys((*wanted, *loggers))  # each once
         others.pop(config.Logger(name="jsonl"), None)
-        self._others: list[Logger] = []
+        self._others: list[tuple[str, Logger]] = []
         with contextlib.ExitStack() as failing:  # one that cannot be made closes the others
             self._lines = JsonLines(directory)
             failing.callback(self.close)
             for one in others:
-                self._others.append(components.make(one, LOGGERS, directory))
+                made = components.make(one, LOGGERS, directory)
+                if not callable(getattr(made, "write", None)) or not hasattr(made, "close"):
+                    raise config.ConfigError(
+                        f"{LOGGERS}={one.name}: must have write(step, numbers) and close()"
+                    )
+                self._others.append((one.name, made))
             failing.pop_all()
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:
@@ -199,14 +204,16 @@ class Metrics:
         """
         self._lines.write(step, values)
         numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
-        for logger in self._others:
-            logger.write(step, numbers)
+        for name, logger in self._others:
+            with components.calling(LOGGERS, name):
+                logger.write(step, numbers)
 
     def close(self) -> None:
         """Flushes and closes every logger."""
         with contextlib.ExitStack() as closing:
-            for logger in (self._lines, *self._others):
-                closing.callback(logger.close)
+            closing.callback(self._lines.close)
+            for name, logger in self._others:
+                closing.callback(components.guarded(LOGGERS, name)(logger.close))
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -264,9 +264,14 @@ class Objective:
 
 def create_objective(setup: Setup) -> Objective:
     """The objective that a config names."""
+    name = setup.cfg.objective.name
     made = components.make(setup.cfg.objective, "objective.name", setup)
     if not isinstance(made, Objective):
         raise config.ConfigError(
-            f"objective.name={setup.cfg.objective.name}: must make a training.objectives.Objective"
+            f"objective.name={name}: must make a training.objectives.Objective"
         )
+    if name not in components.built_in("objective"):
+        from vit_jax.training.objectives import foreign  # which needs this module
+
+        foreign.guard(made, name)
     return made
