@@ -11,6 +11,7 @@ import pytest
 
 from vit_jax import cli, config
 from vit_jax.config import catalog
+from vit_jax.training import run_config
 
 DURATION = "must be a number of steps, epochs or examples, such as '10 epochs'"
 BAD = {  # argument after `vit_jax train digits`, and the line; nothing reads data or compiles
@@ -207,6 +208,14 @@ def test_the_fingerprint_moves_exactly_with_what_decides_the_result():
         differs = bool(config.differences(base, other))
         assert differs != field.metadata["free"], key
         assert (config.fingerprint(base) != config.fingerprint(other)) == differs, key
+
+
+def test_differences_are_listed_as_the_command_line_takes_them():
+    phases = {"data.phases.small.until": "2 epochs", "data.phases.small.image_size": "16x16"}
+    old, new = (run_config.resolve("digits", one) for one in ({}, phases | {"seed": "2"}))
+    assert config.listed(config.differences(old, new)) == (
+        "seed: 0 -> 2, data.phases: () -> small until=2 epochs image_size=16,16"
+    )
 
 
 def test_a_section_has_the_arguments_of_its_component():

@@ -41,6 +41,7 @@ from vit_jax.config.options import changed as changed
 from vit_jax.config.options import differences as differences
 from vit_jax.config.options import fingerprint as fingerprint
 from vit_jax.config.options import get as get
+from vit_jax.config.options import listed as listed
 from vit_jax.config.options import native as native
 from vit_jax.config.options import show as show
 from vit_jax.config.training import Adam as Adam

@@ -610,6 +610,12 @@ def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     }
 
 
+def listed(differences: Mapping[str, tuple[Any, Any]]) -> str:
+    """Options that differ, as `key: old -> new` with commas between them."""
+    pairs = differences.items()
+    return ", ".join(f"{key}: {show(old)} -> {show(new)}" for key, (old, new) in pairs)
+
+
 def changed(config: Any, *, free: bool = True) -> dict[str, Any]:
     """The options that differ from their defaults, by key; without `free`, those that decide."""
     return {

@@ -111,7 +111,8 @@ def reconcile(
     if record is not None and cfg is None and not overrides:
         what, remedy = f"config.json is not that of step {record['step']}", "undo the edit"
     raise config.ConfigError(
-        f"--workdir={workdir}: {what} ({_listed(changed)}); {remedy}, or choose another --workdir"
+        f"--workdir={workdir}: {what} ({config.listed(changed)}); {remedy}, or choose another "
+        "--workdir"
         + (why and f"; {why}")
         + ("" if record is None else "; --accept=config resumes with the change")
     )
@@ -120,7 +121,7 @@ def reconcile(
 def changes(record: Mapping[str, Any], new: config.Config) -> str:
     """The options that a run must not change after a commit record, each old -> new."""
     old = run_config.complete(config.build(record["config"]))
-    return _listed(_changes(old, new, record))
+    return config.listed(_changes(old, new, record))
 
 
 def _changes(
@@ -144,10 +145,6 @@ def _changes_by_length(cfg: config.Config) -> str:
     if dino is not None and dino.momentum != dino.momentum_end:
         return "objective.momentum_end"
     return ""
-
-
-def _listed(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{key}: {before} -> {after}" for key, (before, after) in changed.items())
 
 
 def _newest(workdir: pathlib.Path) -> dict[str, Any] | None:

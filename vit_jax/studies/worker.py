@@ -108,9 +108,9 @@ def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
     stored = reconcile(path, None, {})
     changed = config.differences(stored, config.as_recorded(run_config.complete(cfg), stored))
     if changed:
-        listed = ", ".join(f"{key}: {a} -> {b}" for key, (a, b) in changed.items())
         raise config.ConfigError(
-            f"{path}: holds another run ({listed}); choose another --workdir, or remove it"
+            f"{path}: holds another run ({config.listed(changed)}); choose another --workdir, or "
+            "remove it"
         )
 
 

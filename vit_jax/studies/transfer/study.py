@@ -305,10 +305,9 @@ class TransferStudy(Study):
         if seeds != list(self._plan.choose_seeds) and len(given) > 1:
             changed["choose_seeds"] = _listed(seeds), _listed(self._plan.choose_seeds)
         if changed:
-            listed = ", ".join(f"{key}: {a} -> {b}" for key, (a, b) in changed.items())
             raise ConfigError(
-                f"{where}: holds another transfer ({listed}); go on without these changes, or "
-                "choose another --workdir"
+                f"{where}: holds another transfer ({config.listed(changed)}); go on without these "
+                "changes, or choose another --workdir"
             )
 
 
