@@ -191,7 +191,7 @@ class Evaluation:
         return create_runner(source, self.cfg, self.mesh, rows, plan=plan, stop=self._stop)
 
 
-def _checked(evaluator: Evaluator, name: str) -> Evaluator:
+def _checked(evaluator: Callable[..., object], name: str) -> Evaluator:
     """The evaluator of a component; an error of its code, or another result, is a ConfigError."""
 
     def number(key: object, value: object) -> float:
