@@ -135,6 +135,11 @@ def test_the_best_loss_is_the_lowest_and_finite(make):
         put(saver, step, {"loss": loss})
     assert saver.steps() == [2, 5]
     assert saver.best_step() == 2
+    put(saver, 6, {"loss": 2.0, "count": 9})
+    kept = [
+        repr(value) for value in saver.restore(states.target(states.mesh()))[1]["metrics"].values()
+    ]
+    assert kept == ["2.0", "9"]  # as results say it that come from no checkpoint
     assert not saver.is_best(None)
     assert not saver.is_best({"top1": 1.0})
     again = make(keep=1, best="loss")

@@ -129,7 +129,7 @@ class Manager:
             "step": step,
             "facts": facts,
             "metrics": {
-                name: float(value) if np.isfinite(value) else None
+                name: value if isinstance(value, int) else _finite(value)
                 for name, value in (metrics or {}).items()
             },
             "best": self._metric,
@@ -353,3 +353,7 @@ class Manager:
         commits = records.readable(self._directory)
         step = records.best(commits, self._metric)
         return None if step is None else records.score(commits[step]["metrics"], self._metric)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
