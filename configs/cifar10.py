@@ -44,18 +44,18 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "cifar10/ViT-6_4-progressive": (
-        "90 epochs of growing images",
+        "65 epochs of growing images",
         LARGE
         | {
             "model.init": "mimetic",
-            "data.phases.small.until": "60 epochs",
+            "data.phases.small.until": "30 epochs",
             "data.phases.small.image_size": (16, 16),
-            "data.phases.medium.until": "80 epochs",
+            "data.phases.medium.until": "45 epochs",
             "data.phases.medium.image_size": (24, 24),
             "data.randaugment": (1, 10),
-            "train.duration": "90 epochs",
+            "train.duration": "65 epochs",
             "schedule.warmup": "200 steps",
-            "schedule.cooldown": "20 epochs",
+            "schedule.cooldown": "35 epochs",
             "evaluation.every": "5000 steps",
         },
     ),

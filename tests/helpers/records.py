@@ -14,6 +14,7 @@ import statistics
 import scipy.stats
 
 import runs
+import vit_jax
 from research import corruption, fleet, home_repetitions, label_efficiency
 from research import faults as fault_campaign
 from research import imbalance as imbalance_study
@@ -148,9 +149,11 @@ def cifar10():
     first, second = runs_["cifar10/ViT-6_4"], runs_["cifar10/ViT-6_4-continued"]
     for one, more in ((first, ""), (second, " more")):
         minutes, steps = round(one["training_seconds"] / 60), f"{one['steps']:,}"
+        model = vit_jax.create_model(vit_jax.get_config(one["name"], {"init_from": "none"}))
+        flops = 3 * model.flops * one["steps"] * one["batch_size"]
         assert abs(100 * one["bundled"]["top1"] - bundled(one["name"])) < 0.05
         yield f"| {steps}{more} ("
-        yield f" | {minutes}{more} | {bundled(one['name']):.1f} % |"
+        yield f" | {flops / 1e15:.2f}{more} | {minutes}{more} | {bundled(one['name']):.1f} % |"
         yield f"({one['images_per_second']:.0f} images/s)"
         changed = abs(one["bundled"]["top1"] - one["test"][f"{one['steps']}"]["top1"])
         yield f"{100 * changed:.2f} points"
