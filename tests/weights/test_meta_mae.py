@@ -81,6 +81,11 @@ def test_a_run_goes_on_with_the_decoder(loaded, tmp_path):
     assert own.keys() == given.keys()
     for name, array in given.items():
         np.testing.assert_array_equal(own[name], array, err_msg=name)
+    assert not any("norm_pix" in line for line in begun.notes)
+    other = dataclasses.replace(cfg, objective=dataclasses.replace(spec.mae, norm_pix=False))
+    begun = loading.initial_params(other, build.create_model(other), ())
+    said = "decoder: was trained with objective.norm_pix=true, continues with false"
+    assert said in begun.notes
 
 
 @pytest.mark.filterwarnings("ignore:.*mae.safetensors")

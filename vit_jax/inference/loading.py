@@ -329,6 +329,11 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
         decoder = {OBJECTIVE: given.pop(OBJECTIVE)} if fits else {}
         new = "none in the weights" if own is None else "that of the weights has other shapes"
         notes.append("decoder: from the weights" if fits else f"decoder new: {new}")
+        if fits and own and own.norm_pix != cfg.mae.norm_pix:
+            learned, next_ = (str(one.norm_pix).lower() for one in (own, cfg.mae))
+            notes.append(
+                f"decoder: was trained with objective.norm_pix={learned}, continues with {next_}"
+            )
     if keep and cfg.dino is not None:
         _check_projection(cfg.dino, opened.config.dino)
         own_head, said = _kept_projection(opened, cfg.dino)
