@@ -135,7 +135,8 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
     (tmp_path / "jpegs").mkdir()
     sample_images.make(tmp_path / "jpegs", 1)
     python = str(stand_in(tmp_path / "python", tmp_path))
-    monkeypatch.setattr(sys, "executable", python)
+    for module in (input, turns):
+        monkeypatch.setattr(module, "PYTHON", (python, "-P"))
     monkeypatch.setattr(input, "_prepare", lambda files, folder: folder)
     options = input.Input(
         data=tmp_path / "jpegs", peer_python=python, peer_path=tmp_path, randaugment="2,10",

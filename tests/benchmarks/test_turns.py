@@ -86,6 +86,7 @@ def worker(code):
 def test_programs_import_this_package_and_no_clone_in_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "vit_jax/benchmarks").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     code = f"import vit_jax.utils; assert {str(turns.HERE.parent)!r} in vit_jax.utils.__file__"
     command = [*turns.PYTHON, "-S", "-c", code]  # -S: as where it is not installed
     assert turns.run(command).seconds > 0

@@ -93,7 +93,7 @@ def test_without_labels_all_images_of_a_split_count(both, tmp_path):
     assert [image for image, _ in records(found)] == tables["image"][:4]
     assert folder_check.check_files(given, found, None, None) == (
         f"data.root={tmp_path / 'p'}: train 4 images without labels; not used: 2 rows without an "
-        "image"
+        "image, the split test"
     )
     (tmp_path / "out.csv").write_text("path\ntrain/train-0-00000001\n")
     given = options(tmp_path / "p", "parquet", exclude=str(tmp_path / "out.csv"))
@@ -184,9 +184,8 @@ def test_members_are_checked_before_a_run(tmp_path):
         f"{folders.shown(f'{root}/train/b/1.jpg')} is a page or SVG, whatever its suffix says; "
         "fix or remove them, or allow them with data.max_bad_examples=2"
     )
-    assert "; not used: 1 image in no class folder (loose.jpg); of train 2 cannot be used: " in (
-        check(max_bad_examples=2)
-    )
+    loose = "; not used: 1 image in no class folder (loose.jpg), the split val; of train 2 cannot "
+    assert loose in check(max_bad_examples=2)
 
 
 def test_labels_beside_images_are_classes_and_a_validation_split_is_found(tmp_path):
@@ -347,7 +346,7 @@ def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
     data = split_roles.resolved(data)
     assert data.eval_split == "test"
     assert folder_check.check_files(data, half, None, None) == (
-        f"data.root={root}: train 20 images of 2 classes (9 to 11 each)"
+        f"data.root={root}: train 20 images of 2 classes (9 to 11 each); not used: the split test"
     )
     path = root / "data/train-00000-of-00002.parquet"
     table = pyarrow.parquet.read_table(path)
@@ -357,7 +356,7 @@ def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
         tar_source._arranged_once.cache_clear()
         some = opened(tmp_path / "train.parquet", split, "parquet")
         assert folder_check.check_files(data, some, None, None).endswith(
-            "; not used: 2 rows without an image or a label (null, empty or -1)"
+            "; not used: 2 rows without an image or a label (null, empty or -1), the split test"
         )
     with pytest.raises(DataError, match="=test: no such split in .*; 2 rows have no image or no"):
         opened(tmp_path / "train.parquet", "test", "parquet")
