@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vit_jax.studies.transfer import transfer
     from vit_jax.training.build import create_model
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "average",
