@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 import jax
 
 from vit_jax import config, models
-from vit_jax.config import components
 from vit_jax.data.pipeline import View
 from vit_jax.models import variants
 from vit_jax.training.durations import Durations
@@ -260,18 +259,3 @@ class Objective:
             what.append("the average of all parameters, its teacher, which is evaluated")
         what += [f"{name}: {tree_utils.count(part):,} numbers" for name, part in kept.items()]
         return rows + ([("objective", "; ".join(what))] if what else [])
-
-
-def create_objective(setup: Setup) -> Objective:
-    """The objective that a config names."""
-    name = setup.cfg.objective.name
-    made = components.make(setup.cfg.objective, "objective.name", setup)
-    if not isinstance(made, Objective):
-        raise config.ConfigError(
-            f"objective.name={name}: must make a training.objectives.Objective"
-        )
-    if name not in components.built_in("objective"):
-        from vit_jax.training.objectives import foreign  # which needs this module
-
-        foreign.guard(made, name)
-    return made

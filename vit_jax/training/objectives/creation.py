@@ -1,4 +1,4 @@
-"""Objectives of plug-ins: a mistake in one is a line with the option that names it."""
+"""Makes the objective that a config names; a mistake in a plug-in's is a line with the option."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ import numpy as np
 from vit_jax import models
 from vit_jax.config import ConfigError, components
 from vit_jax.data.pipeline import View
-from vit_jax.training.objectives.objective import Inputs, Objective
+from vit_jax.training.objectives.objective import Inputs, Objective, Setup
 from vit_jax.utils import tree_utils
 from vit_jax.utils.tree_utils import Tree
 
@@ -22,7 +22,18 @@ METHODS = [
 Measures = Mapping[str, jax.Array]
 
 
-def guard(made: Objective, name: str) -> None:
+def create_objective(setup: Setup) -> Objective:
+    """The objective that a config names."""
+    name = setup.cfg.objective.name
+    made = components.make(setup.cfg.objective, KEY, setup)
+    if not isinstance(made, Objective):
+        raise ConfigError(f"{KEY}={name}: must make a training.objectives.Objective")
+    if name not in components.built_in("objective"):
+        _guard(made, name)
+    return made
+
+
+def _guard(made: Objective, name: str) -> None:
     """Makes errors of an objective's methods, and what they may not return, ConfigErrors."""
     label, guarded = f"{KEY}={name}", components.guarded(KEY, name)
     _check_attributes(made, label)
