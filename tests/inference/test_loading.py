@@ -11,6 +11,7 @@ import foreign
 import runs
 import vit_jax
 from vit_jax import cli, config, models, train_loop, weights
+from vit_jax.checkpoints import manager
 from vit_jax.inference import conversion, loading, prediction
 from vit_jax.runs import directory
 from vit_jax.training import build, run_config
@@ -179,6 +180,49 @@ def test_a_projection_head_of_other_features_is_refused(projected):
         "set model.pooling=token, or init_head=new$",
     ):
         projected(pooling="token_gap")
+
+
+DINO = {
+    "name": "dino", "prototypes": 24, "head_hidden": 16, "head_bottleneck": 8, "local_views": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [
+        ({"only": ["objective"]}, None),
+        ({"head_first": 1, "layer_decay": 0.5, "freeze": ["*/dense_0"]}, ""),
+        ({"groups": {"objective": {"lr": 10}}, "only": ["objective", "encoder"]}, "encoder/"),
+    ],
+)
+def test_a_run_is_read_whose_patterns_name_the_objective(options, trained, tmp_path, monkeypatch):
+    """Whatever trained, each of its checkpoints was refused: the objective is not read."""
+    data = {"train_crop": "inception", "rotation": 0.0, "scale": 0.0, "shift": 0.0}
+    sections = {"train": {"label_smoothing": 0.0, "ema": None}, "checkpoint": {"best": None}}
+    cfg = runs.configure(objective=DINO, optimizer=options, data=data, **sections)
+    cfg = run_config.complete(dataclasses.replace(cfg, init_from=str(tmp_path / "base")))
+    with runs.on_one_device():
+        state = build.build(cfg, 160).init_state()
+        state["ema"] = jax.tree.map(lambda leaf: leaf + 1, state["ema"])
+        saver = manager.Manager(tmp_path / "run" / "checkpoints", keep=1, best=None)
+        saver.save(2, state, record={"config": config.to_dict(cfg), "classes": []}, metrics={})
+        saver.wait()
+        saver.close()
+        found = tree_utils.flatten(loading.load(tmp_path / "run").params)
+    assert "objective" not in {name.partition("/")[0] for name in found}
+    for name, leaf in tree_utils.flatten(state["params"]).items():
+        if not name.startswith("objective/"):
+            average = leaf + float(trained is not None and name.startswith(trained))
+            np.testing.assert_array_equal(found[name], average, err_msg=name)
+    begun = loading.Initial(jax.device_get(state["params"]), [], ())  # with a head that it keeps
+    monkeypatch.setattr(loading, "initial_params", lambda *_: begun)
+    if trained is None:
+        with pytest.raises(config.ConfigError, match="none of the model's parameters train, so"):
+            loading.adapter_base(cfg, ())
+    else:
+        base = loading.adapter_base(cfg, ())
+        assert base.params.keys() == found.keys()
+        assert "encoder" in {name.partition("/")[0] for name in base.shapes}
 
 
 def test_what_belongs_to_the_weights_is_taken_over(tmp_path):

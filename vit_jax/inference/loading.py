@@ -251,12 +251,17 @@ def _at_size(
     return resized, tuple(dataclasses.replace(report, dropped={}, fresh={}).lines()[1:])
 
 
+def trained_parameters(model: models.Classifier, cfg: config.Config) -> trainable.Trainable:
+    """Which of the parameters that are read after a run it has trained."""
+    return trainable.from_config(model, cfg, check=False)
+
+
 def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> models.Params:
     """The parameters to evaluate (the average where the run kept one), verified.
 
     Adapters are added to their matrices.
     """
-    selection = trainable.from_config(create_model(cfg), cfg)
+    selection = trained_parameters(create_model(cfg), cfg)
     return selection.evaluated(load_held(directory, step_number, cfg))
 
 
@@ -266,10 +271,11 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     Only `ema` if it covers all parameters.
     """
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
-    selection, params = trainable.from_config(model, cfg), trainable.parameters(model, cfg)
+    selection, params = trained_parameters(model, cfg), trainable.parameters(model, cfg)
     leaves = records.read_leaves(directory, step_number)
     kept = any(name.startswith("ema/") for name in leaves)  # by train.ema, or the objective
-    averaged = {"ema": jax.eval_shape(selection.split, params)} if kept else {}
+    own = jax.eval_shape(selection.split, params)
+    averaged = {"ema": own} if kept and own else {}  # empty where the objective's alone train
     shapes = averaged if averaged and selection.specs is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
     return reader.restore_subtree(directory, step_number, target)
@@ -435,10 +441,10 @@ class AdapterBase(NamedTuple):
 def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
     """Splits the parameters of a LoRA run with these classes into base and adapter.
 
-    Raises ConfigError for a run without a base, or in which everything trains.
+    Raises ConfigError for a run without a base, or in which everything trains, or nothing.
     """
     model = create_model(cfg)
-    selection = trainable.from_config(model, cfg)
+    selection = trained_parameters(model, cfg)
     if selection.specs is None:
         raise config.ConfigError(
             f"{cfg.name}: all of its parameters train, so there is no adapter; "
@@ -447,10 +453,16 @@ def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
     if cfg.init_from is None:
         raise config.ConfigError(f"{cfg.name}: started from random weights, so it has no base")
     initial = initial_params(cfg, model, classes)
-    fitted, every = tree_utils.flatten(initial.params), trainable.parameters(model, cfg)
-    shapes = tree_utils.flatten(jax.eval_shape(selection.split, every))
-    lacking = tree_utils.flatten(every).items()
-    shapes |= {n: leaf for n, leaf in lacking if n not in fitted and n not in shapes}
+    every = tree_utils.flatten(trainable.parameters(model, cfg))
+    # A projection head that the run goes on with is no part of the model.
+    fitted = {n: array for n, array in tree_utils.flatten(initial.params).items() if n in every}
+    shapes = tree_utils.flatten(jax.eval_shape(selection.split, tree_utils.nest(every)))
+    shapes |= {n: leaf for n, leaf in every.items() if n not in fitted and n not in shapes}
+    if not shapes:
+        raise config.ConfigError(
+            f"{cfg.name}: none of the model's parameters train, so there is no adapter; "
+            "write --to=orbax"
+        )
     digest = adapter_file.digest_params(
         {n: array for n, array in fitted.items() if n not in shapes}
     )
@@ -469,7 +481,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
             "--config.init_from=PATH to that"
         )
     held = adapter_file.read_arrays(path, base.shapes, fields)
-    selection = trainable.from_config(create_model(cfg), cfg)
+    selection = trained_parameters(create_model(cfg), cfg)
     whole = {name: jnp.asarray(array) for name, array in (held | base.params).items()}
     trained = {name: held[name] for name in selection.specs or ()}
     state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}

@@ -242,6 +242,7 @@ def from_config(
     *,
     waits: Mapping[str, int] = MappingProxyType({}),
     steps: int = 0,
+    check: bool = True,
 ) -> Trainable:
     """The trainable parameters of a run; raises ConfigError for patterns that match nothing.
 
@@ -251,6 +252,8 @@ def from_config(
       own: shapes of the objective's parameters, if it has any.
       waits: as of the objective.
       steps: of the run.
+      check: whether every pattern must match, and a parameter and any `head_first` must train;
+        False for a run that has trained, whose checkpoint is read without `own`.
     """
     options = cfg.optimizer
     asked = (options.freeze, options.only, options.groups, options.layer_decay, options.head_first)
@@ -260,6 +263,8 @@ def from_config(
     shapes = parameters(model, cfg) | ({OBJECTIVE: own} if own else {})
     flat = tree_utils.flatten(shapes)
     layers = {name: lora.layers_of(name, leaf.shape) for name, leaf in flat.items()}
+    if check:
+        _check_patterns(options, layers)
     trains, rates = _trains(cfg, layers), _rates(options, layers, model)
     decays = _factors(options, layers, "decay")
     specs = {}
@@ -276,7 +281,11 @@ def from_config(
             decay=_compact(np.where(np.isnan(decays[name]), default, decays[name])[trained]),
             head=name.startswith((*HEAD, f"{OBJECTIVE}/")),
         )
-    if options.head_first and not any(spec.head for spec in specs.values()):
+    if check and not specs:
+        raise config.ConfigError(
+            f"optimizer.freeze={config.show(options.freeze)}: leaves no parameter to train"
+        )
+    if check and options.head_first and not any(spec.head for spec in specs.values()):
         raise config.ConfigError(
             f"optimizer.head_first={options.head_first}: the head is frozen; set 0"
         )
@@ -302,18 +311,21 @@ def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarr
             allowed = np.full(count, not adapters or name.startswith((*HEAD, f"{OBJECTIVE}/")))
         return allowed & ~frozen[name]
 
-    found = {name: trains(name, count) for name, count in layers.items()}
-    if not any(mask.any() for mask in found.values()):
-        raise config.ConfigError(
-            f"optimizer.freeze={config.show(options.freeze)}: leaves no parameter to train"
-        )
-    return found
+    return {name: trains(name, count) for name, count in layers.items()}
+
+
+def _check_patterns(options: config.Optimizer, layers: Mapping[str, int]) -> None:
+    """Raises ConfigError for a pattern that matches no parameter."""
+    groups = tuple(group.pattern for group in options.groups)
+    for name, texts in (("freeze", options.freeze), ("only", options.only), ("groups", groups)):
+        key = f"optimizer.{name}"
+        found = [patterns.parse_pattern(text, key) for text in texts]
+        patterns.check_matches(found, layers, key)
 
 
 def _matching(texts: Iterable[str], layers: Mapping[str, int], key: str) -> dict[str, np.ndarray]:
-    """Which layers of each parameter any pattern of an option takes; each must take some."""
+    """Which layers of each parameter any pattern of an option takes."""
     found = tuple(patterns.parse_pattern(text, key) for text in texts)
-    patterns.check_matches(found, layers, key)
     masks = {name: np.full(count, False) for name, count in layers.items()}
     for name, mask in masks.items():
         for pattern in found:
