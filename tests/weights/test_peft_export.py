@@ -75,6 +75,23 @@ def test_arrays_and_settings_are_those_that_peft_writes(run, tmp_path):
     assert said[-1].endswith("4 layers of LoRA and the head, from run, step 3, the newest)")
 
 
+def test_a_run_without_a_head_is_its_adapters_alone(run, tmp_path):
+    """One that learned without labels; it ended in a KeyError."""
+    opened, arrays = run
+    params = {name: part for name, part in opened.params.items() if name != "head"}
+    objective = config.Dino(name="dino")
+    cfg = dataclasses.replace(opened.config, objective=objective)
+    opened = dataclasses.replace(opened, params=params, config=cfg, classes=())
+    arrays = {name: array for name, array in arrays.items() if not name.startswith("head/")}
+    said = conversion._write_peft(tmp_path / "out", opened, arrays)
+    written = safetensors.load_file(tmp_path / "out" / FILE)
+    assert set(written) == {name.replace("vit.", "") for name in by_peft("plain")}
+    fields = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert fields["modules_to_save"] == []
+    assert not any("classes" in line for line in said)
+    assert said[-1].endswith("(peft, 4 layers of LoRA, from run, step 3, the newest)")
+
+
 def test_a_head_of_numbers_is_written_in_their_units(run, tmp_path):
     opened, arrays = run
     mean, std = np.arange(6.0), np.full(6, 2.0)

@@ -192,7 +192,7 @@ def _write_peft(
             f"--to=peft: {other[0]} is trained too, and PEFT holds only LoRA and the head; "
             "write --to=adapter, or --to=hf"
         )
-    said = []
+    said = list(_left_behind(opened))
     if isinstance(cfg.loss, config.Regression):
         opened = opened.rescaled((0.0,), (1.0,))
     elif opened.temperature is not None:
@@ -218,13 +218,14 @@ def _write_peft(
             f"base: vit_jax convert --checkpoint={base}{option} --to=hf --output=BASE writes it "
             "for transformers"
         )
-    return [
-        *said,
-        f"classes: load the base with num_labels={cfg.model.num_classes}, "
-        "ignore_mismatched_sizes=True; their names are not stored in this format",
-        f"written: {output} (peft, {len(modules)} layers of LoRA and the head, from run, "
-        f"{opened.selection})",
-    ]
+    head = "" if opened.spec.headless else " and the head"
+    if head:
+        said.append(
+            f"classes: load the base with num_labels={cfg.model.num_classes}, "
+            "ignore_mismatched_sizes=True; their names are not stored in this format"
+        )
+    written = f"{len(modules)} layers of LoRA{head}, from run, {opened.selection}"
+    return [*said, f"written: {output} (peft, {written})"]
 
 
 def check_free(output: pathlib.Path) -> None:

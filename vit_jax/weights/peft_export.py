@@ -37,7 +37,7 @@ def write_peft(
 ) -> list[str]:
     """Writes an adapter folder for a base in the form of Hugging Face; returns its modules.
 
-    Modules have the names of transformers 5; the head is there whole. Raises WeightsError for a
+    Modules have the names of transformers 5; a head is there whole. Raises WeightsError for a
     model that transformers cannot hold, or whose layers are others there.
 
     Args:
@@ -56,6 +56,8 @@ def write_peft(
     for target, index, _, source, rule in mapping.locate(shapes, family.rules(None, spec), None):
         module = _trained_name(source.removesuffix(".weight"), kind)
         if target.startswith("head/"):
+            if spec.headless:
+                continue
             arrays[f"{peft_files.PREFIX}{source}"] = whole[source]
             heads += [module] if source.endswith(".weight") else []
         elif f"{target}/a" in adapters.arrays:
