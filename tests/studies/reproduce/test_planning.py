@@ -1,6 +1,7 @@
 """What is planned, what it lacks, and how it is shown: done, begun, failed, not run."""
 
 import json
+import pathlib
 import subprocess
 import sys
 import types
@@ -105,7 +106,7 @@ def test_a_run_that_has_begun_says_how_far_it_is(tmp_path):
     assert (begun.state, begun.why) == ("begun", "step 20 of 25")
 
 
-def test_a_run_that_is_done_says_which_options_are_not_the_tables(tmp_path):
+def test_a_run_that_is_done_says_which_options_are_not_the_tables(tmp_path, monkeypatch):
     name, target, few = "home/ViT-half", "home/ViT-digits", {"fewshot/digits/5shot": 0.6}
     pages.write_run(tmp_path / name, name=name, results=few | {"test/top1": 0.5})
     given = {"train.duration": "25 steps", "schedule.warmup": "0 steps", "optimizer.lr": "0.5"}
@@ -124,8 +125,15 @@ def test_a_run_that_is_done_says_which_options_are_not_the_tables(tmp_path):
     tiny = reproduce.TablePlan(table, tmp_path, {}, smoke=True)
     assert not any(one.why for one in tiny.planned.values() if one.state == "done")
     protocol = catalog.about(target).transfer.rates
-    put_transfer(tmp_path, target, config=own, candidates=[["vit", lr] for lr in protocol])
+    rates = [["vit", lr] for lr in protocol]
+    put_transfer(tmp_path, target, config=own, candidates=rates)
     assert planned("home", tmp_path)[target].why == ""
+    monkeypatch.chdir(tmp_path)  # runs note absolute paths
+    assert planned("home", pathlib.Path())[target].why == ""
+    # From random weights, or other ones, it would stand in the row of those of its origin.
+    for began, shown in ((None, "none"), ("elsewhere", "elsewhere")):
+        put_transfer(tmp_path, target, config=own | {"init_from": began}, candidates=rates)
+        assert planned("home", tmp_path)[target].why.startswith(f"with init_from={shown}")
 
 
 def test_costs(tmp_path):

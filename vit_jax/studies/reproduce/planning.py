@@ -123,16 +123,18 @@ class TablePlan:
 
     def options(self, run: TableRun) -> dict[str, str]:
         """The options of a run: initial weights, measurements, the user's data."""
-        options = dict(run.measured)
-        if catalog.about(run.name).needs:
-            options |= self._overrides
         there = self.found.get(run.directory)
         if isinstance(there, run_data.StoredTransfer):  # resumes with its initial weights
-            began = (there.values.get("config") or {}).get("init_from")
-            return options | ({"init_from": began} if began else {})
+            began = _began_with(there)
+            return self._given(run) | ({"init_from": began} if began else {})
+        options = self._given(run)
         if run.origin is not None and measurements.finished(self.found.get(run.origin.directory)):
             options["init_from"] = str(self.workdir / run.origin.directory)
         return options
+
+    def _given(self, run: TableRun) -> dict[str, str]:
+        """Measurements and the user's data."""
+        return dict(run.measured) | (self._overrides if catalog.about(run.name).needs else {})
 
     def _state(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str]:
         """The state of a run, the reason, and the command that helps."""
@@ -168,9 +170,20 @@ class TablePlan:
                 changed.pop(key, None)
         found = [f"{key}={config.show(value)}" for key, (value, _) in changed.items()]
         if isinstance(there, run_data.StoredTransfer):
+            found = self._other_weights(run, there) + found
             found += _other_rates(there, catalog.about(run.name))
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         return f"with {', '.join(found[:SHOWN])}{more}" if found else ""
+
+    def _other_weights(self, run: TableRun, there: run_data.StoredTransfer) -> list[str]:
+        """The initial weights of a transfer, if they are not the table's."""
+        own = [self._given(run).get("init_from"), _entry(run.name).cfg.init_from]
+        own += [str(self.workdir / run.origin.directory)] if run.origin else []
+        own = [*filter(None, own)] or [None]
+        began = _began_with(there)
+        if began in own or (began and _resolved(began) in map(_resolved, filter(None, own))):
+            return []
+        return [f"init_from={config.show(began)}"]
 
     def _lacks(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str] | None:
         """Why a run cannot run here, if it cannot."""
@@ -201,6 +214,15 @@ def _check_overrides(table: Exhibit, overrides: Mapping[str, str]) -> None:
             f"{key}={value}: the runs of {table.name} have the paper's options (to set: {reads}); "
             "run another with `vit_jax train` or `transfer`, in a --workdir of its own"
         )
+
+
+def _began_with(there: run_data.StoredTransfer) -> str | None:
+    """The `init_from` of a transfer."""
+    return (there.values.get("config") or {}).get("init_from")
+
+
+def _resolved(path: str) -> pathlib.Path:
+    return pathlib.Path(path).resolve()
 
 
 def _other_rates(there: run_data.StoredTransfer, about: catalog.About) -> list[str]:
