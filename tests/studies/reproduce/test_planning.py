@@ -120,7 +120,7 @@ def test_a_run_that_is_done_says_which_options_are_not_the_tables(tmp_path, monk
     assert (steps[name].state, steps[name].why) == ("done", unlike)
     assert (steps[target].state, steps[target].why) == ("done", "with --rates=0.1")
     table = tables.table("home")
-    caption = "Some runs had options of their own, beside their state."
+    caption = "Some runs had options of their own or failed, as said beside their state."
     assert caption in document.grid(reproduce.TablePlan(table, tmp_path, {})).caption
     tiny = reproduce.TablePlan(table, tmp_path, {}, smoke=True)
     assert not any(one.why for one in tiny.planned.values() if one.state == "done")
@@ -130,6 +130,10 @@ def test_a_run_that_is_done_says_which_options_are_not_the_tables(tmp_path, monk
     assert planned("home", tmp_path)[target].why == ""
     monkeypatch.chdir(tmp_path)  # runs note absolute paths
     assert planned("home", pathlib.Path())[target].why == ""
+    done = {"stage": "final", "setup": "vit", "lr": 0.1, "directory": "final", "state": "done"}
+    cells = [done, done | {"state": "failed"}]
+    put_transfer(tmp_path, target, config=own, candidates=rates, cells=cells)
+    assert planned("home", tmp_path)[target].why == "1 of 2 final runs failed"
     # From random weights, or other ones, it would stand in the row of those of its origin.
     for began, shown in ((None, "none"), ("elsewhere", "elsewhere")):
         put_transfer(tmp_path, target, config=own | {"init_from": began}, candidates=rates)
@@ -183,6 +187,9 @@ def test_a_mean_of_several_runs_is_that_of_each_seed(tmp_path):
     numbers = reproduce.TablePlan(tables.table("table7"), tmp_path, {}).numbers
     assert {round(number.std, 4) for number in numbers.values()} == {7.0711}
     assert grid("table7", tmp_path)["R50x1, SGD", "here"]["Average"] == "not run"
+    three = {"top1": {"mean": 0.8, "std": 0.0, "values": [0.8] * 3}}
+    put_transfer(tmp_path, "finetune/R50x1-jft7ep-pets", results=three)
+    assert grid("table7", tmp_path)["R50x1, Adam", "here"]["Average"] == "no mean: n = 2, 3"
     (tmp_path / "finetune/R50x1-jft7ep-pets/transfer.json").unlink()
     assert grid("table7", tmp_path)["R50x1, Adam", "here"]["Average"] == "not run"
 

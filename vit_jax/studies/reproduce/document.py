@@ -30,11 +30,11 @@ def grid(plan: TablePlan) -> Table:
         if any(score and score.printed is not None for score in here):
             rows.append((title, "paper", *("" if c is None else _printed(c) for c in here)))
             title = ""
-        shown = ("" if c is None else _here(c, known.get(c)) for c in here)
+        shown = ("" if c is None else _here(c, known.get(c), plan) for c in here)
         rows.append((title, "here", *shown))
     caption = _caption(table, known)
     if any(one.state == DONE and one.why for one in plan.planned.values()):
-        caption += " Some runs had options of their own, beside their state."
+        caption += " Some runs had options of their own or failed, as said beside their state."
     return Table(header=("", "", *columns), rows=rows, caption=caption)
 
 
@@ -197,8 +197,11 @@ def _printed(score: Score) -> str:
     return formatting.NOTHING if score.printed is None else _value(score, score.printed, score.std)
 
 
-def _here(score: Score, number: Number | None) -> str:
+def _here(score: Score, number: Number | None, plan: TablePlan) -> str:
     if number is None:
+        seeds = sorted(measurements.counts(score, plan.found))
+        if len(seeds) > 1 and seeds[0] > 0:
+            return f"no mean: n = {', '.join(map(str, seeds))}"
         return NOT_RUN if score.runs else OTHERS
     difference = ""
     if score.printed is not None:

@@ -64,7 +64,10 @@ def number(
     found: Found,
     exaflops: float | None,
 ) -> Number | None:
-    """The measured number; None while any of its runs, which took `exaflops`, is missing."""
+    """The measured number; None while any of its runs, which took `exaflops`, is missing.
+
+    Also None for a mean over runs of unequal numbers of seeds, as of `counts`.
+    """
     if score.measure == EXAFLOPS:
         return None if exaflops is None else Number(exaflops, None, 1)
     each = [_values(score, found.get(run.directory)) for run in score.runs]
@@ -74,6 +77,11 @@ def number(
     seeds = [scale * statistics.fmean(one) for one in zip(*each, strict=True)]
     std = statistics.stdev(seeds) if len(seeds) > 1 else None
     return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))
+
+
+def counts(score: Score, found: Found) -> set[int]:
+    """The numbers of seeds that its runs were measured with; 0 for one that was not."""
+    return {len(_values(score, found.get(run.directory))) for run in score.runs}
 
 
 def _values(score: Score, found: StoredRun | StoredTransfer | None) -> list[float]:

@@ -39,7 +39,7 @@ class Planned:
       slices: slices it fits on, from stored preflight results.
       state: `done`, `begun`, `can run`, `waits` for another run, or `lacks` a requirement.
       why: the awaited run, the missing requirement, the progress, or of a run that is done the
-        options that are not the table's.
+        options that are not the table's and the final runs that failed.
       command: command that runs it or provides the requirement.
     """
 
@@ -140,7 +140,8 @@ class TablePlan:
         """The state of a run, the reason, and the command that helps."""
         there = self.found[run.directory]
         if measurements.finished(there):
-            return DONE, self._differing(run, there), ""
+            remarks = self._differing(run, there), _failed(there)
+            return DONE, "; ".join(filter(None, remarks)), ""
         lack = self._lacks(run, entry)
         if lack is not None:
             return lack
@@ -219,6 +220,13 @@ def _check_overrides(table: Exhibit, overrides: Mapping[str, str]) -> None:
 def _began_with(there: run_data.StoredTransfer) -> str | None:
     """The `init_from` of a transfer."""
     return (there.values.get("config") or {}).get("init_from")
+
+
+def _failed(there: run_data.StoredRun | run_data.StoredTransfer | None) -> str:
+    """How many final runs of a transfer failed, so that its mean is over the others."""
+    cells = there.cells("final") if isinstance(there, run_data.StoredTransfer) else []
+    failed = sum(cell.get("state") == "failed" for cell in cells)
+    return f"{failed} of {len(cells)} final runs failed" if failed else ""
 
 
 def _resolved(path: str) -> pathlib.Path:
