@@ -171,6 +171,29 @@ def test_a_file_that_fails_is_one_line(body, line, tmp_path):
     assert str(caught.value) == f"--config={path}: {line}"
 
 
+@pytest.mark.parametrize("value", ["5", "'mine'", "('mine', 5)"])
+def test_the_names_of_a_file_are_strings(value, tmp_path):
+    path = write(tmp_path / "mine.py", f"RUNS = {value}\ndef get_config(name):\n    return {{}}\n")
+    with pytest.raises(catalog.ConfigError) as caught:
+        catalog.load_values(f"{path}:mine")
+    line = f"--config={path}: RUNS={value}: must be the names of its configs"
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("def about(name): return 5", "about('mine') must return a catalog.About"),
+        ("def about(name): 1 / 0", "about('mine'): ZeroDivisionError: division by zero"),
+    ],
+)
+def test_provenance_that_fails_is_one_line(body, line, tmp_path):
+    path = write(tmp_path / "mine.py", f"{body}\ndef get_config():\n    return {{}}\n")
+    with pytest.raises(catalog.ConfigError) as caught:
+        catalog.about(str(path))
+    assert str(caught.value) == f"--config={path}: {line}"
+
+
 def test_get_config_returns_options(tmp_path):
     path = write(tmp_path / "mine.py", MINE.replace("ml_collections.ConfigDict", "list"))
     with pytest.raises(catalog.ConfigError, match="must return a ConfigDict$"):

@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit_jax import config
@@ -162,13 +162,16 @@ def derive(base: str | None, changes: Mapping[str, Any]) -> "config_dict.ConfigD
 @functools.cache
 def _values(module: types.ModuleType, name: str) -> Any:
     """Cached `get_config`: many configs derive from the same base."""
-    args = (name,) if hasattr(module, "RUNS") else ()
+    return _call(module, "get_config", *((name,) if hasattr(module, "RUNS") else ()))
+
+
+def _call(module: types.ModuleType, function: str, *args: str) -> Any:
     try:
-        return module.get_config(*args)
+        return getattr(module, function)(*args)
     except ConfigError:  # of a config that it builds on
         raise
     except Exception as error:  # a user's file can fail in any way
-        called = f"get_config({', '.join(map(repr, args))})"
+        called = f"{function}({', '.join(map(repr, args))})"
         line = f"--config={module.__file__}: {called}: {type(error).__name__}: {error}"
         raise ConfigError(line) from error
 
@@ -219,7 +222,10 @@ def _plain(values: Any) -> dict[str, Any]:
 def about(reference: str) -> About:
     """The `About` of `NAME`, `FILE.py:NAME` or `FILE.py`; raises like `load_values`."""
     module, name = _locate(reference)
-    return module.about(name) if hasattr(module, "about") else About()
+    found = _call(module, "about", name) if hasattr(module, "about") else About()
+    if not isinstance(found, About):
+        raise ConfigError(f"--config={reference}: about({name!r}) must return a catalog.About")
+    return found
 
 
 def summary(path: pathlib.Path) -> str:
@@ -267,7 +273,12 @@ def _prefix(name: str) -> str:
 
 def _runs(module: types.ModuleType) -> tuple[str, ...]:
     """The names that a config file defines; one with a single config is called as its file."""
-    return tuple(getattr(module, "RUNS", (pathlib.Path(module.__file__ or "").stem,)))
+    found = getattr(module, "RUNS", (pathlib.Path(module.__file__ or "").stem,))
+    names = isinstance(found, Iterable) and not isinstance(found, str)
+    if not names or not all(isinstance(name, str) for name in found):
+        line = f"--config={module.__file__}: RUNS={found!r}: must be the names of its configs"
+        raise ConfigError(line)
+    return tuple(found)
 
 
 def _names(path: pathlib.Path) -> tuple[str, ...]:
