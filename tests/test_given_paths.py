@@ -70,6 +70,8 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
         (lambda: vit_jax.train("digits", "run", ["a=1"]), r"overrides=\['a=1'\]: must be a dict"),
         (lambda: vit_jax.load("run", [("a", 1)]), "overrides=.*: must be a dict of options by"),
         (lambda: vit_jax.embed("run", "a.npz", overrides="a"), "overrides=a: must be a dict of"),
+        (lambda: vit_jax.train("digits", "run", accept=5), r"accept=5: must be names, such as"),
+        (lambda: vit_jax.list_configs(5), r"pattern=5: must be text, such as"),
         (lambda: vit_jax.load("run", {5: 1}), "5: must be the dotted name of an option, not 5"),
         (lambda: vit_jax.load("runs/digits", step=[3]), r".*: no sound checkpoint of step \[3\]"),
         (lambda: vit_jax.convert("run", "tim", "out"), "--to=tim: must be one of google, .*, peft"),

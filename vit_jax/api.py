@@ -26,6 +26,8 @@ def list_configs(pattern: str | None = None) -> list[str]:
         >>> vit_jax.list_configs("digits*")
         ['digits', 'digits-token']
     """
+    if not isinstance(pattern, str | None):
+        raise config.ConfigError(f"pattern={pattern}: must be text, such as 'vtab/*'")
     return [name for name in catalog.names() if fnmatch.fnmatchcase(name, pattern or "*")]
 
 
@@ -79,7 +81,7 @@ def train(
         >>> vit_jax.train("digits", smoke=True).steps
         2
     """
-    accept = (accept,) if isinstance(accept, str) else accept
+    accept = _accepted(accept)
     cfg, given, folder = _start(name_or_config, workdir, _given(overrides), smoke=smoke)
     with progress.doing("loading libraries"):
         # Only now: a mistake in the config is reported before jax is imported, which is slow.
@@ -105,12 +107,18 @@ def preview(
         >>> dict(vit_jax.preview("digits", "runs/new"))["training"]
         'train: 1,437 images of 10 classes'
     """
-    accept = (accept,) if isinstance(accept, str) else accept
+    accept = _accepted(accept)
     cfg, given, folder = _start(name_or_config, workdir, _given(overrides), smoke=False)
     with progress.doing("loading libraries"):
         from vit_jax.runs import directory
         from vit_jax.runs.preview import preview as preview_run
     return preview_run(directory.reconcile(folder, cfg, given, accept), folder)
+
+
+def _accepted(accept: Collection[str] | str) -> tuple[str, ...]:
+    if not isinstance(accept, Collection):
+        raise config.ConfigError(f"accept={accept}: must be names, such as ['config', 'data']")
+    return (accept,) if isinstance(accept, str) else tuple(accept)
 
 
 def _given(overrides: Overrides) -> dict[str, Any]:

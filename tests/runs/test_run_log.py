@@ -180,7 +180,8 @@ def test_speed_is_shared_by_devices(monkeypatch):
 
 
 @pytest.mark.parametrize(("steps", "fits"), [((1, 9), True), ((0, 3), False), ((4, 3), False),
-                                             ((3, 10), False)])  # fmt: skip
+                                             ((3, 10), False), (5, False), ((2,), False),
+                                             ((1.5, 2), False)])  # fmt: skip
 def test_a_profile_is_of_steps_of_the_run(steps, fits, tmp_path):
     session = runs.session(tmp_path)
     if fits:

@@ -274,15 +274,19 @@ class Profiler:
 
     def __init__(self, steps: tuple[int, int] | None, last: int, session: Session) -> None:
         """`steps`: the first and last one to trace; `last`: that of the run. Raises ConfigError."""
-        self._first, self._last = steps or (0, -1)
+        self._first, self._last = 0, -1
         self._session = session
         self._tracing = False
         if steps is None:
             return
-        if not 1 <= self._first <= self._last <= last:
-            raise config.ConfigError(
-                f"--profile={self._first}:{self._last}: must be FIRST:LAST within steps 1 to {last}"
-            )
+        match steps:
+            case int(first), int(final) if 1 <= first <= final <= last:
+                self._first, self._last = first, final
+            case _:  # from Python, of any type
+                shown = ":".join(map(str, steps)) if isinstance(steps, tuple) else steps
+                raise config.ConfigError(
+                    f"--profile={shown}: must be FIRST:LAST within steps 1 to {last}"
+                )
         if storage.is_remote(session.workdir):
             raise config.ConfigError(
                 f"--profile: needs a --workdir on a disk, not {session.workdir}"
