@@ -57,6 +57,7 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
     ("call", "message"),
     [
         (lambda: vit_jax.load(None), "--checkpoint: must be text or a path, not NoneType"),
+        (lambda: vit_jax.load("a\0"), r"--checkpoint='a\\x00': has a null character, which no"),
         (lambda: vit_jax.load(["run"]), "--checkpoint: must be text or a path, not list"),
         (lambda: vit_jax.load(b"run"), "--checkpoint: must be text or a path, not bytes"),
         (lambda: vit_jax.evaluate(5), "--checkpoint: must be text or a path, not int"),
@@ -71,6 +72,7 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
         (lambda: vit_jax.load("run", [("a", 1)]), "overrides=.*: must be a dict of options by"),
         (lambda: vit_jax.embed("run", "a.npz", overrides="a"), "overrides=a: must be a dict of"),
         (lambda: vit_jax.train("digits", "run", accept=5), r"accept=5: must be names, such as"),
+        (lambda: vit_jax.train({"seed": 1}, "run"), "name_or_config: must be a name, a file or wh"),
         (lambda: vit_jax.list_configs(5), r"pattern=5: must be text, such as"),
         (lambda: vit_jax.load("run", {5: 1}), "5: must be the dotted name of an option, not 5"),
         (lambda: vit_jax.load("runs/digits", step=[3]), r".*: no sound checkpoint of step \[3\]"),

@@ -137,7 +137,8 @@ def _start(
     """The complete config, the options that the user has set, and the run directory."""
     directory = None if workdir is None else storage.given_path("workdir", workdir)
     if isinstance(name_or_config, str | os.PathLike):
-        cfg, directory = run_config.start(os.fspath(name_or_config), given, directory, tiny=smoke)
+        name = storage.path_text("name", name_or_config)
+        cfg, directory = run_config.start(name, given, directory, tiny=smoke)
         return cfg, given, directory
     if smoke:
         raise config.ConfigError("smoke=True: needs the name of a config")
@@ -145,6 +146,9 @@ def _start(
         raise config.ConfigError("workdir=None: needs the name of a config, or a run directory")
     if name_or_config is None:
         return None, given, directory
+    if not isinstance(name_or_config, config.Config):
+        line = "name_or_config: must be a name, a file or what vit_jax.get_config returns, not "
+        raise config.ConfigError(line + type(name_or_config).__name__)
     cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
     return cfg, {key: config.get(cfg, key) for key, _, _ in config.fields(cfg)}, directory
 

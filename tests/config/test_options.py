@@ -80,6 +80,7 @@ def test_a_bad_value_is_one_line_and_exit_2(argument, tmp_path, capsys):
         ),
         ({"optimizer": {"momentum": 0.3}}, "optimizer.momentum=0.3: adam does not take it"),
         ({"optimizer": {"name": 3}}, "optimizer.name=3: must be text"),
+        ({"init_from": "a\0"}, r"init_from='a\x00': has a null character"),
         ({"init_from": ""}, "init_from=: is empty; give it a value, or leave it out"),
         ({"logging": {"loggers": [{"name": "wandb", "a": 2}]}}, "logging.loggers.wandb.a=2: wandb"),
         ({"logging": {"loggers": [{"project": 2}]}}, "logging.loggers={'project': 2}: must be a n"),

@@ -465,6 +465,8 @@ def _parse(schema: type, key: str, value: Any, field: Field, hint: Any) -> Any:
         raise ConfigError(f"{key}={show(value)}: must be {expected}") from None
     if result == "" != field.default:  # as of a variable of the shell that is not set
         raise ConfigError(f"{key}=: is empty; give it a value, or leave it out")
+    if isinstance(result, str) and "\0" in result:  # no path and no name has one
+        raise ConfigError(f"{key}={result!r}: has a null character")
     _check_bounds(key, result, field)
     return result
 

@@ -50,10 +50,12 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def path_text(option: str, path: object) -> str:
-    """The text of a path that an option gives; raises ConfigError for another type."""
+    """The text of a path that an option gives; raises ConfigError for what is none."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise ConfigError(f"{option}: must be text or a path, not {type(path).__name__}")
+    if "\0" in text:
+        raise ConfigError(f"{option}={text!r}: has a null character, which no path has")
     return text
 
 
