@@ -149,8 +149,20 @@ def test_a_preview_counts_classes_and_parameters(tmp_path):
     cfg = runs.configure(train={"batch_size": 48, "accumulation": 2})
     shown = dict(preview.preview(cfg, tmp_path))["devices"]
     assert shown == "8 x cpu, 3 images each at a time"
-    assert rows["evaluation"]
+    assert rows["evaluation"] == "test[:100]: 100 images, 3 times"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("knn", "evaluation"), [((), "none"), (("self",), "knn, 3 times")])
+def test_a_preview_says_what_is_measured_without_labels(knn, evaluation, tmp_path):
+    dino = {"name": "dino", "local_views": 0, "prototypes": 8, "head_hidden": 4}
+    others = {"checkpoint": {"best": None}, "train": {"ema": None}}
+    others["data"] = {"train_crop": "inception"}
+    cfg = runs.configure(objective=dino, evaluation={"knn": knn}, **others)
+    rows = preview.preview(cfg, tmp_path)
+    assert dict(rows)["evaluation"] == evaluation
+    unmeasured = [text for label, text in rows if label == "note" and "is not measured" in text]
+    assert bool(unmeasured) == (not knn)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     evaluation = Evaluation(cfg, splits.evaluation, splits.classes, model, trainer.mesh)
     done, evaluations = _steps_done(workdir), trainer.durations.evaluations
     times = f"{evaluations:,} times" if evaluations > 1 else "once"
+    measured = _images(evaluation.role.split, len(splits.evaluation))
+    if not cfg.measured:  # features of any split may be
+        measured = ", ".join(evaluation.evaluators)
     training = _images(cfg.data.train_split, len(splits.train), len(splits.train.classes))
     if cfg.data.targets:
         training = _images(cfg.data.train_split, len(splits.train))
@@ -47,7 +50,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
         ("starts from", _start(trainer, splits, begun=done is not None)),
         *([("teacher", str(cfg.distillation.teacher))] if cfg.distillation else []),
         ("training", training),
-        ("evaluation", f"{_images(evaluation.role.split, len(splits.evaluation))}, {times}"),
+        ("evaluation", f"{measured}, {times}" if evaluation.evaluators else "none"),
     ]
     if splits.test is not None:
         images = _images(cfg.data.test_split or "", len(splits.test))
@@ -78,15 +81,15 @@ def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
         *_of_machine(trainer),
         *_undone_remat(trainer),
         *([splits.files] if splits.files else []),
-        *split_roles.notes(cfg, trainer.durations.evaluations),
         *_remarks(trainer),
     ]
 
 
 def _remarks(trainer: Trainer) -> list[str]:
-    """Lines on options that do less than they seem to."""
+    """Lines on what is measured on which split, and on options that do less than they seem to."""
     cfg, examples = trainer.cfg, trainer.examples
     return [
+        *split_roles.notes(cfg, trainer.durations.evaluations),
         *trainer.trainable.remarks(),
         *checks.unused_labels(cfg),
         *checks.short_run(cfg, trainer.durations.steps, examples),
