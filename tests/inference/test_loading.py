@@ -12,7 +12,7 @@ import runs
 import vit_jax
 from vit_jax import cli, config, models, train_loop, weights
 from vit_jax.checkpoints import manager
-from vit_jax.inference import conversion, loading, prediction
+from vit_jax.inference import conversion, evaluation, loading, prediction
 from vit_jax.runs import directory
 from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
@@ -223,6 +223,23 @@ def test_a_run_is_read_whose_patterns_name_the_objective(options, trained, tmp_p
         base = loading.adapter_base(cfg, ())
         assert base.params.keys() == found.keys()
         assert "encoder" in {name.partition("/")[0] for name in base.shapes}
+
+
+def test_an_evaluation_that_would_measure_nothing_is_refused(monkeypatch):
+    data = {"train_crop": "inception", "rotation": 0.0, "scale": 0.0, "shift": 0.0}
+    sections = {"train": {"label_smoothing": 0.0, "ema": None}, "checkpoint": {"best": None}}
+    cfg = runs.configure(objective=DINO, data=data, **sections)
+    supervised = loading.load(HF)
+    opened = dataclasses.replace(supervised, config=run_config.complete(cfg))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: opened)
+    monkeypatch.setattr(loading, "require_images", lambda *_: None)
+    monkeypatch.setattr(loading, "has_images", lambda _, given: not given)
+    line = "^run: the split `test` .* is not measured, as objective.name=dino has no loss on it; if"
+    with pytest.raises(config.ConfigError, match=line):
+        evaluation.evaluate("run", {})
+    opened = supervised
+    with pytest.raises(config.ConfigError, match="^run: nothing is measured; set evaluation.knn=S"):
+        evaluation.evaluate("run", {"evaluation.knn": ""})
 
 
 def test_what_belongs_to_the_weights_is_taken_over(tmp_path):

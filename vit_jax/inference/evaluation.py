@@ -11,7 +11,7 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import class_matching, folder_check
+from vit_jax.data import class_matching, folder_check, split_roles
 from vit_jax.data.source import Source, read_targets
 from vit_jax.evaluation import measures, metrics, task_sets
 from vit_jax.evaluation.evaluation import open_evaluation
@@ -76,6 +76,10 @@ def evaluate(
             note = f"only features are measured, not the head: {error}"
             logs.warn_of_assumptions(checkpoint, [note])
             split, evaluation = False, open_evaluation(cfg, split=False, head=head)
+        if not evaluation.evaluators:
+            nothing = "nothing is measured; set evaluation.knn=SET, such as cifar10"
+            unmeasured = [nothing] if cfg.measured else split_roles.notes(cfg, 1)
+            raise ConfigError(f"{checkpoint}: {unmeasured[0]}")
         if evaluation.source is not None:
             folder_check.log_left_out(cfg.data, evaluation.source)
         results: dict[str, Any] = {} if opened.step is None else {"step": opened.step}
