@@ -5,7 +5,8 @@
 #
 # Submits this script with those flags. Two minutes before its time is up, or when SLURM preempts it, the job is
 # told, saves, exits with 75 and is queued again, and so goes on until it is done; exit code 70 as well, up to
-# ten times in all (VIT_JAX_MAX_RESTARTS). DIR is on storage that all nodes share. --dry-run prints the command.
+# ten times in all (VIT_JAX_MAX_RESTARTS). DIR and the checkout are on storage that all nodes share. --dry-run prints
+# the command.
 # SLURM has VIT_JAX_TIMEOUT_SECONDS=120 for an answer, and is asked again after VIT_JAX_BACKOFF_SECONDS=30, 60 and 120.
 set -euo pipefail
 
@@ -113,7 +114,8 @@ work() { # the job, on its first node: one step of all tasks; what comes of it d
   [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
   hush "$(date -u +%FT%TZ) job $SLURM_JOB_ID, restart $restarts: vit_jax train $*"
   # A task that has saved exits with 75 while others still write: that is no reason to kill them.
-  srun --kill-on-bad-exit=0 --wait=600 --label bash "${BASH_SOURCE[0]}" --task "$program" train "$@" || code=$?
+  # SLURM's copy of this script is on the first node alone.
+  srun --kill-on-bad-exit=0 --wait=600 --label bash "$root/launch/slurm.sh" --task "$program" train "$@" || code=$?
   echo "$(date -u +%FT%TZ) job $SLURM_JOB_ID: exit code $code"
   meaning exit "$code"
   if [ "$MEANING" != retry ] || ((restarts >= most)); then exit "$code"; fi
@@ -142,7 +144,7 @@ if [ "${1:-}" != --task ]; then
   source "$ROOT/launch/secrets.sh"
 fi
 case ${1:-} in
-  -h | --help | '') sed -n '2,9s/^# \{0,1\}//p' "$0" ;;
+  -h | --help | '') sed -n '2,10s/^# \{0,1\}//p' "$0" ;;
   --task) task "${@:2}" ;;
   *) if [ -n "${SLURM_JOB_ID:-}" ] && [ -d "$1" ]; then work "$@"; else submit "$@"; fi ;;
 esac
