@@ -314,3 +314,16 @@ def test_a_resnet_has_no_tokens(tmp_path, capsys):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((8, 8, 3), np.uint8))
     assert cli.main(["embed", f"--checkpoint={resnet}", *flags]) == 2
     assert "--features=tokens: a ResNet has no tokens" in capsys.readouterr().err
+
+
+def test_a_network_without_tokens_is_not_called_a_resnet():
+    """One of a plug-in was."""
+    model = types.SimpleNamespace(
+        config=config.Model(architecture="vit"),
+        image_size=(8, 8),
+        channels=1,
+        shapes=dict,
+        apply=lambda params, images: (images, {"pre_logits": images}),
+    )
+    with pytest.raises(config.ConfigError, match="^--features=tokens: the network returns none; "):
+        loaded_model.feature_shape(model, "tokens")

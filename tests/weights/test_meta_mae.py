@@ -109,7 +109,7 @@ def test_a_run_that_keeps_no_decoder_says_why(loaded, arrays, tmp_path):
 
 def test_a_folder_of_timm_has_the_encoder_alone_and_says_so(loaded, tmp_path):
     lines = weights.save(loaded.params, loaded.spec, "timm", tmp_path / "out")
-    assert "the decoder is left out, as timm has none" in lines
+    assert "the decoder is left out, as timm has none for this model" in lines
     assert not [
         n for n in safetensors.load_file(tmp_path / "out/model.safetensors") if "decod" in n
     ]
@@ -119,7 +119,7 @@ def test_a_decoder_that_the_file_does_not_describe_stays_out(loaded, tmp_path):
     other = config.Mae(name="mae", decoder_width=INNER, decoder_depth=DEPTH, norm_pix=False)
     spec = dataclasses.replace(loaded.spec, mae=other)
     lines = weights.save(loaded.params, spec, "timm", tmp_path / "out.safetensors")
-    assert "the decoder is left out, as timm has none" in lines
+    assert "the decoder is left out, as timm has none for this model" in lines
 
 
 @pytest.mark.parametrize(

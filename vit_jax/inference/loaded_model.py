@@ -406,7 +406,9 @@ def feature_shape(model: models.Classifier, features: str) -> tuple[int, ...]:
             "--features=tokens: with data.aspect=native their number differs; set pre_logits"
         )
     if features not in out:
-        raise config.ConfigError(f"--features={features}: a ResNet has no tokens; set pre_logits")
+        found = models.find_architecture(model.config)
+        reason = found.lacks(model.config, "features") or "the network returns none"
+        raise config.ConfigError(f"--features={features}: {reason}; set pre_logits")
     return out[features].shape[1:]
 
 

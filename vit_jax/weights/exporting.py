@@ -163,7 +163,7 @@ def prepare(
     holds = find_family(spec, kind).autoencoders and not (folder and kind == "timm")
     if spec.mae is not None and not holds:
         spec = dataclasses.replace(spec, mae=None)
-        left = (f"the decoder is left out, as {title} has none",)
+        left = (f"the decoder is left out, as {title} has none for this model",)
     params, spec, changes = _normalized(params, spec, kind)
     family, changes = find_family(spec, kind), changes + left
     _check_encoder(spec.model, title, family)

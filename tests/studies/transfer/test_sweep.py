@@ -247,7 +247,8 @@ def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
         "0.003,0.03 -> 0.003); go on without these changes, or choose another --workdir"
     )
     (tmp_path / "transfer.json").write_text("{")
-    with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
+    message = r"transfer.json is unreadable: .*; restore it, or choose another --workdir$"
+    with pytest.raises(config.ConfigError, match=message):
         transfer.perform(sweeps.plan(), tmp_path)
 
 

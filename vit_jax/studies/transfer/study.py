@@ -295,7 +295,9 @@ class TransferStudy(Study):
             seeds = list(stored["choose_seeds"])
             self._began_with = dict(stored.get("began_with", {}))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{where}: {FILE} is unreadable: {error}") from error
+            raise ConfigError(
+                f"{where}: {FILE} is unreadable: {error}; restore it, or choose another --workdir"
+            ) from error
         changed = config.differences(old, self._plan.base)
         given = [[one.setup, one.lr] for one in self._plan.candidates]
         # Runs of a search have the numbers of its setups, in order; the order of rates is free.
