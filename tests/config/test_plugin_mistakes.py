@@ -17,7 +17,7 @@ from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluation
 from vit_jax.runtime import logs
 from vit_jax.training import build, losses, optimizers, schedules
-from vit_jax.training.objectives import Objective, foreign
+from vit_jax.training.objectives import Objective, creation
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +189,7 @@ BROKEN = f"KeyError: 'x' ({__file__}:"
 def objective(**changes):
     parts = {"measures": ("m",), "views": (View("image", config.Data()),)} | changes
     made = object.__new__(type("Mine", (Objective,), parts))
-    foreign.guard(made, "mine")
+    creation.guard(made, "mine")
     return made
 
 

@@ -29,11 +29,11 @@ def create_objective(setup: Setup) -> Objective:
     if not isinstance(made, Objective):
         raise ConfigError(f"{KEY}={name}: must make a training.objectives.Objective")
     if name not in components.built_in("objective"):
-        _guard(made, name)
+        guard(made, name)
     return made
 
 
-def _guard(made: Objective, name: str) -> None:
+def guard(made: Objective, name: str) -> None:
     """Makes errors of an objective's methods, and what they may not return, ConfigErrors."""
     label, guarded = f"{KEY}={name}", components.guarded(KEY, name)
     _check_attributes(made, label)
