@@ -18,6 +18,10 @@ BAD = {  # argument after `vit_jax train digits`, and the line; nothing reads da
     "optimizer.lrr=1": "optimizer.lrr: unknown key; did you mean optimizer.lr?",
     "lr=1": "lr: unknown key; did you mean optimizer.lr?",
     "optimiser.lr=1": "optimiser.lr: unknown key; did you mean optimizer.lr?",
+    "epochs=3": "epochs: unknown key; did you mean train.duration='3 epochs'?",
+    "train.max_steps=3": "train.max_steps: unknown key; did you mean train.duration?",
+    "model.name=x": "model.name: unknown key; did you mean model.variant?",  # not loss.name
+    "data.foo=1": "data.foo: unknown key; `vit_jax show NAME --all` lists the options",
     "seed.x=1": "seed={'x': '1'}: must be a whole number",
     "optimizer=adam": "optimizer=adam: is a section; set one of its options, such as "
     "optimizer.name",
@@ -328,6 +332,10 @@ def test_groups_of_parameters_keep_their_order():
         (
             {"logging.loggers.mlflow.zzz": "x"},
             "logging.loggers.mlflow.zzz=x: mlflow does not take it; it takes experiment, uri",
+        ),
+        (  # not data.cache_size
+            {"data.source": "folder", "data.batch_size": "8"},
+            "data.batch_size: unknown key; did you mean train.batch_size?",
         ),
         ({"logging.loggers.wandb.mode": "of"}, "logging.loggers.wandb.mode=of: no such choice"),
         (

@@ -85,6 +85,7 @@ class Config:
     init_from: str | None = option(
         None,
         "Weights to begin with: a run, a file or folder, or a published name; none: random ones.",
+        elsewhere="checkpoint pretrained weights",
     )
     init_head: str = option(
         "new",

@@ -96,6 +96,7 @@ class Data(
         "Where images are: embedded digits, a folder, CSV lists, tars, Parquet or Arrow files, a "
         "TFDS dataset, or random pixels.",
         kind="source",
+        elsewhere="val_split validation_split",
     )
     examples: str | None = option(
         None,
@@ -115,7 +116,11 @@ class Data(
         "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
     )
     image_size: tuple[int, int] = option(
-        (224, 224), "Input height and width in pixels.", at_least=1, at_most=10_000
+        (224, 224),
+        "Input height and width in pixels.",
+        at_least=1,
+        at_most=10_000,
+        elsewhere="img_size input_size resolution size",
     )
     aspect: str = option(
         "fixed",
@@ -165,6 +170,7 @@ class Data(
         "inception",
         "Training view: resize to image_size, random crop of resize_to, or Inception crop.",
         choices=("resize", "random", "inception"),
+        elsewhere="crop",
     )
     eval_crop: str = option(
         "resize",
@@ -223,6 +229,7 @@ class Data(
         "Random erasing: probability that a rectangle, 2 to 33 % of the view, becomes noise.",
         at_least=0,
         at_most=1,
+        elsewhere="reprob random_erase",
     )
     transforms: tuple[Transform, ...] = option(
         (),
@@ -253,6 +260,7 @@ class Data(
         at_least=0,
         at_most=256,
         free=True,
+        elsewhere="num_workers",
     )
     threads: int = option(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
     prefetch: int = option(
@@ -319,6 +327,7 @@ class Files(Data):
         None,
         "Folder of images, lists, tars or tables; of a bucket, s3://, gs:// or hf://, a copy.",
         free=True,
+        elsewhere="path dir folder data_dir data_path",
     )
     cache: str | None = option(
         None,

@@ -19,7 +19,9 @@ class Model(
     """The network; sizes left at None come from `variant`."""
 
     variant: str | None = option(
-        None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
+        None,
+        "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none.",
+        elsewhere="arch model_name name size",
     )
     architecture: str | None = option(
         None, "Kind of network; none: that of the variant, else vit.", kind="model"
@@ -56,10 +58,29 @@ class Model(
     patch_size: tuple[int, int] | None = option(
         None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
     )
-    width: int | None = option(None, "Token width D.", at_least=1, at_most=10**6)
-    depth: int | None = option(None, "Number of encoder layers.", at_least=1, at_most=10_000)
-    mlp_dim: int | None = option(None, "Hidden width of the MLP.", at_least=1, at_most=10**7)
-    heads: int | None = option(None, "Number of attention heads; must divide width.", at_least=1)
+    width: int | None = option(
+        None,
+        "Token width D.",
+        at_least=1,
+        at_most=10**6,
+        elsewhere="dim embed_dim hidden_dim hidden_size",
+    )
+    depth: int | None = option(
+        None,
+        "Number of encoder layers.",
+        at_least=1,
+        at_most=10_000,
+        elsewhere="layers num_layers num_hidden_layers",
+    )
+    mlp_dim: int | None = option(
+        None, "Hidden width of the MLP.", at_least=1, at_most=10**7, elsewhere="intermediate_size"
+    )
+    heads: int | None = option(
+        None,
+        "Number of attention heads; must divide width.",
+        at_least=1,
+        elsewhere="num_heads num_attention_heads",
+    )
     mlp: str = option(
         "plain",
         "MLP of a layer: two dense layers, or SwiGLU (SiLU of a gate times fc1); width mlp_dim.",
@@ -75,6 +96,7 @@ class Model(
         "Register tokens between class token and patches, without positions.",
         at_least=0,
         at_most=10_000,
+        elsewhere="num_registers reg_tokens",
     )
     distillation: bool = option(
         False,
@@ -117,6 +139,7 @@ class Model(
         "token",
         "Input of the head: class or first token, mean, maximum, both, attention, or several.",
         choices=("token", "first", "gap", "max", "gap_max", "map", "token_gap", "distilled"),
+        elsewhere="global_pool pool",
     )
     pooled_layers: int = option(
         1,
@@ -251,12 +274,15 @@ class Model(
         "Input of the last LayerNorm: the tokens, the pooled features (timm's fc_norm), or none.",
         choices=("tokens", "pooled", "none"),
     )
-    dropout: float = option(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
+    dropout: float = option(
+        0.0, "Dropout rate in the paper's four places.", at_least=0, below=1, elsewhere="drop_rate"
+    )
     stochastic_depth: float = option(
         0.0,
         "Stochastic depth rate of the last layer; earlier layers scale linearly from 0.",
         at_least=0,
         below=1,
+        elsewhere="drop_path drop_path_rate",
     )
     # The TPU compiler puts the second form at 15 % more bytes moved and 0.4 GiB more memory.
     attention: str = option(

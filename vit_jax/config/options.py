@@ -69,12 +69,14 @@ def option(
     check: Callable[[str, str], None] | None = None,
     kind: str | None = None,
     when: Mapping[str, Any] | None = None,
+    elsewhere: str = "",
 ) -> T:
     """Declares a field: its default, meaning and bounds; `free` ones may change on resume.
 
     `check(text, key)` replaces the comparison with `choices`, for each text of a tuple; `kind` is
     that of the components it names. `when` has the values of other options (or GIVEN), by their
-    keys, with any of which this one is read.
+    keys, with any of which this one is read. `elsewhere` has its names in other projects,
+    which a message translates.
     """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return dataclasses.field(  # pyright: ignore[reportReturnType]
@@ -87,6 +89,7 @@ def option(
             "check": check,
             "kind": kind,
             "when": when or {},
+            "elsewhere": elsewhere.split(),
         },
     )
 
@@ -424,7 +427,7 @@ def _refuse(
         classes = cls.kind_of_component.classes.items()
         takers = [other for other, section in classes if name in arguments(section)]
         hint = ""
-        if near and not takers:
+        if near and not (takers if in_list else _namesakes(schema, f"{prefix}{name}")):
             hint = f"; did you mean {prefix}{near[0]}?"
         elif own and (takers or in_list):
             hint = f"; it takes {', '.join(own)}"
@@ -440,13 +443,33 @@ def _refuse(
     while _has_items(value) and value:
         leaf, value = next(iter(value.items()))
         name += f".{leaf}"
-    # A leaf typed without its section is the commonest mistake: look for it everywhere.
-    everywhere = [key for key, _, _ in declared(schema)]
-    elsewhere = [key for key in everywhere if key.rpartition(".")[2] == name.rpartition(".")[2]]
-    known = [f"{prefix}{one}" for one in fields(cls)]
-    known = elsewhere if elsewhere and not in_list else known
-    (near,) = difflib.get_close_matches(f"{prefix}{name}", known, n=1, cutoff=0.0)
-    raise ConfigError(f"{prefix}{name}: unknown key; did you mean {near}?")
+    key, own = f"{prefix}{name}", list(fields(cls))
+    same = {} if in_list else _namesakes(schema, key)
+    near = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
+    if not near:
+        cutoff = 0.0 if in_list else 0.6
+        near = [prefix + one for one in difflib.get_close_matches(name, own, n=1, cutoff=cutoff)]
+    if not near:
+        raise ConfigError(f"{key}: unknown key; `vit_jax show NAME --all` lists the options")
+    unit = next((unit for unit in ("epochs", "examples") if unit in name), None)
+    if same.get(near[0]) is Duration and unit and str(value).isdigit():
+        near[0] += f"='{value} {unit}'"  # a number alone counts steps
+    raise ConfigError(f"{key}: unknown key; did you mean {near[0]}?")
+
+
+def _namesakes(schema: type, key: str) -> dict[str, Any]:
+    """The types of the options of a key's last part: in its section, or else in others.
+
+    A leaf typed without its section is the commonest mistake, then its name in another project.
+    """
+    section, _, leaf = key.rpartition(".")
+    found = {
+        one: hint
+        for one, field, hint in declared(schema)
+        if leaf in [one.rpartition(".")[2], *field.metadata.get("elsewhere", ())]
+    }
+    own = {one: hint for one, hint in found.items() if one.rpartition(".")[0] == section}
+    return own or found
 
 
 def _parse(schema: type, key: str, value: Any, field: Field, hint: Any) -> Any:

@@ -34,12 +34,15 @@ def check_class_weights(text: str, key: str) -> None:
 class Train:
     """Length of the run, batch size, and how a batch is processed."""
 
-    batch_size: int = option(4096, "Global batch in images.", at_least=1, at_most=10**7)
+    batch_size: int = option(
+        4096, "Global batch in images.", at_least=1, at_most=10**7, elsewhere="batch bs"
+    )
     accumulation: int = option(
         1,
         "Microbatches that the global batch is split into; their gradients are added up.",
         at_least=1,
         free=True,
+        elsewhere="grad_accum_steps gradient_accumulation_steps",
     )
     microbatch: int | None = option(
         None,
@@ -48,7 +51,9 @@ class Train:
         free=True,
     )
     duration: Duration = option(
-        Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
+        Duration(90, "epochs"),
+        "Length of the run: N steps, epochs or examples.",
+        elsewhere="epochs num_epochs steps max_steps",
     )
     augmentations: tuple[Augmentation, ...] = option(
         (),
@@ -60,7 +65,9 @@ class Train:
         "Loss weights by class: balanced, effective, or class by class, as in cat:2,dog:0.5.",
         check=check_class_weights,
     )
-    label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
+    label_smoothing: float = option(
+        0.0, "Label mass spread over all classes.", at_least=0, below=1, elsewhere="smoothing"
+    )
     mixup: float = option(
         0.0,
         "Beta parameter of mixup, which blends pairs of images; 0: off.",
@@ -73,7 +80,12 @@ class Train:
         at_least=0,
         at_most=1e6,
     )
-    clip_norm: float | None = option(None, "Gradient norm to clip at; none: no clipping.", above=0)
+    clip_norm: float | None = option(
+        None,
+        "Gradient norm to clip at; none: no clipping.",
+        above=0,
+        elsewhere="clip_grad grad_clip max_grad_norm",
+    )
     clip_by: str = option(
         "global",
         "Norm to clip: of the whole gradient, or of each parameter's, as in DINO's code.",
@@ -85,6 +97,7 @@ class Train:
         "Decay of the averaged parameters that are evaluated; none: no average.",
         above=0,
         below=1,
+        elsewhere="ema_decay model_ema",
     )
     max_bad_steps: int = option(
         0,
@@ -421,9 +434,9 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     name: str = option(
         "adam", "Update rule; the other options are its arguments.", kind="optimizer"
     )
-    lr: float = option(1e-3, "Peak learning rate.", above=0)
+    lr: float = option(1e-3, "Peak learning rate.", above=0, elsewhere="learning_rate base_lr")
     weight_decay: float = option(
-        0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
+        0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0, elsewhere="wd"
     )
     weight_decay_end: float | None = option(
         None, "Weight decay at the end, reached along a half cosine; none: constant.", at_least=0
@@ -542,7 +555,9 @@ class Schedule(Section, kind="schedule", given_by_name=("lr", "steps", "warmup")
     cooldown: ClassVar[Duration] = Duration(0, "steps")  # of schedules that end by themselves
 
     name: str = option("cosine", "Shape after the warm-up.", kind="schedule")
-    warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
+    warmup: Duration = option(
+        Duration(0, "steps"), "Linear warm-up from 0.", elsewhere="warmup_epochs warmup_steps"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
