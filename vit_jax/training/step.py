@@ -74,7 +74,7 @@ def create_step(
             new["ema"] = optax.incremental_update(params, state["ema"], rate)
         if "objective" in state:
             # After the optimizer, and once for all microbatches: a teacher follows the student.
-            whole = trainable.join(params, state["params"])
+            whole = trainable.network(params, state["params"])
             averages = objective.averages
             average = trainable.network(new["ema"], state["params"]) if averages else None
             new["objective"] = objective.update(

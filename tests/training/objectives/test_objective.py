@@ -140,6 +140,16 @@ def test_state_follows_the_step_and_a_step_that_is_not_finite_changes_nothing():
         np.testing.assert_array_equal(after[key], value, err_msg=key)
 
 
+def test_what_an_objective_keeps_of_adapters_is_scaled_as_in_its_forward_pass():
+    """A teacher of its own had B without alpha / rank."""
+    made = stepper(lora={"rank": 2, "alpha": 6.0})
+    made.run(1, pairs)
+    name = "lora/encoder/mlp/fc1/kernel/b"
+    assert made.params[name].any()
+    expected = 0.25 * 3 * made.params[name].astype(np.float64)
+    np.testing.assert_allclose(state_of(made)[f"teacher/{name}"], expected, rtol=1e-6)
+
+
 def test_what_an_objective_counts_and_says():
     plain = build(configure(train={"ema": 0.9}), 1000).objective
     assert plain.decay(jnp.asarray(3)) == 0.9

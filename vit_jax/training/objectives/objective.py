@@ -186,7 +186,7 @@ class Objective:
 
         Args:
           state: before the step.
-          params: new ones.
+          params: new ones, as `forward` gets them.
           measures: of the batch, from `summarize`.
           step: steps taken before it.
           average: the new average of the parameters, where the objective `averages`; else None.
