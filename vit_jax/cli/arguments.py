@@ -22,19 +22,6 @@ CHECKPOINT = (
 
 Number = TypeVar("Number", int, float)
 
-# Names of options in timm, big_vision or transformers.
-ELSEWHERE = {
-    "data": "data.root",
-    "data_dir": "data.root",
-    "epochs": "train.duration",
-    "img_size": "data.image_size",
-    "model": "model.variant",
-    "opt": "optimizer.name",
-    "pretrained": "init_from",
-    "initial_checkpoint": "init_from",
-    "sched": "schedule.name",
-}
-
 CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")  # argparse's own words
 
 
@@ -100,9 +87,11 @@ class Parser(argparse.ArgumentParser):
         options = [key for key, _, _ in config.declared()]
         named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
-        if leaf in ELSEWHERE and flag not in close and "--workdir" in known:
-            value = f"'{value} epochs'" if leaf == "epochs" and value else value
-            return f"; did you mean --config.{ELSEWHERE[leaf]}{equals}{value}?"
+        meant = config.namesake(leaf, value)
+        if meant and flag not in close and "--workdir" in known:
+            key, value = meant
+            value = f"'{value}'" if " " in value else value
+            return f"; did you mean --config.{key}{equals}{value}?"
         if close:
             return f"; did you mean {close[0]}?"
         if named:

@@ -85,7 +85,7 @@ class Config:
     init_from: str | None = option(
         None,
         "Weights to begin with: a run, a file or folder, or a published name; none: random ones.",
-        elsewhere="checkpoint pretrained weights",
+        elsewhere="checkpoint initial_checkpoint pretrained weights",
     )
     init_head: str = option(
         "new",
@@ -235,6 +235,11 @@ def fields(config: Config | None = None) -> Iterator[tuple[str, dataclasses.Fiel
 def declared() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """Yields likewise every option, with the arguments of every component of this package."""
     return _options.declared(Config)
+
+
+def namesake(key: str, value: Any) -> tuple[str, Any] | None:
+    """The option that is meant by the name of none, and its value, as `options.namesake`."""
+    return _options.namesake(Config, key, value)
 
 
 def with_classes(cfg: Config, classes: int | None) -> Config:

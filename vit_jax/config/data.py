@@ -327,7 +327,7 @@ class Files(Data):
         None,
         "Folder of images, lists, tars or tables; of a bucket, s3://, gs:// or hf://, a copy.",
         free=True,
-        elsewhere="path dir folder data_dir data_path",
+        elsewhere="data path dir folder data_dir data_path",
     )
     cache: str | None = option(
         None,

@@ -21,7 +21,7 @@ class Model(
     variant: str | None = option(
         None,
         "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none.",
-        elsewhere="arch model_name name size",
+        elsewhere="arch model model_name name size",
     )
     architecture: str | None = option(
         None, "Kind of network; none: that of the variant, else vit.", kind="model"

@@ -427,7 +427,7 @@ def _refuse(
         classes = cls.kind_of_component.classes.items()
         takers = [other for other, section in classes if name in arguments(section)]
         hint = ""
-        if near and not (takers if in_list else _namesakes(schema, f"{prefix}{name}")):
+        if near and not (takers if in_list else namesake(schema, f"{prefix}{name}", value)):
             hint = f"; did you mean {prefix}{near[0]}?"
         elif own and (takers or in_list):
             hint = f"; it takes {', '.join(own)}"
@@ -443,24 +443,23 @@ def _refuse(
     while _has_items(value) and value:
         leaf, value = next(iter(value.items()))
         name += f".{leaf}"
-    key, own = f"{prefix}{name}", list(fields(cls))
-    same = {} if in_list else _namesakes(schema, key)
-    near = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
-    if not near:
+    key = f"{prefix}{name}"
+    if not in_list and (found := namesake(schema, key, value)):
+        near, meant = found
+        text = near if meant == value else f"{near}='{meant}'"
+    else:
         cutoff = 0.0 if in_list else 0.6
-        near = [prefix + one for one in difflib.get_close_matches(name, own, n=1, cutoff=cutoff)]
-    if not near:
-        raise ConfigError(f"{key}: unknown key; `vit_jax show NAME --all` lists the options")
-    unit = next((unit for unit in ("epochs", "examples") if unit in name), None)
-    if same.get(near[0]) is Duration and unit and str(value).isdigit():
-        near[0] += f"='{value} {unit}'"  # a number alone counts steps
-    raise ConfigError(f"{key}: unknown key; did you mean {near[0]}?")
+        close = difflib.get_close_matches(name, list(fields(cls)), n=1, cutoff=cutoff)
+        text = f"{prefix}{close[0]}" if close else ""
+    hint = f"did you mean {text}?" if text else "`vit_jax show NAME --all` lists the options"
+    raise ConfigError(f"{key}: unknown key; {hint}")
 
 
-def _namesakes(schema: type, key: str) -> dict[str, Any]:
-    """The types of the options of a key's last part: in its section, or else in others.
+def namesake(schema: type, key: str, value: Any) -> tuple[str, Any] | None:
+    """The option of a key's last part, in its section or else in others, and the value meant.
 
-    A leaf typed without its section is the commonest mistake, then its name in another project.
+    A leaf typed without its section is the commonest mistake, then its name in another project;
+    `epochs=3` means `('train.duration', '3 epochs')`. None if no option has this name.
     """
     section, _, leaf = key.rpartition(".")
     found = {
@@ -468,8 +467,15 @@ def _namesakes(schema: type, key: str) -> dict[str, Any]:
         for one, field, hint in declared(schema)
         if leaf in [one.rpartition(".")[2], *field.metadata.get("elsewhere", ())]
     }
-    own = {one: hint for one, hint in found.items() if one.rpartition(".")[0] == section}
-    return own or found
+    own = [one for one in found if one.rpartition(".")[0] == section]
+    near = difflib.get_close_matches(key, own or found, n=1, cutoff=0.0)
+    if not near:
+        return None
+    (one,) = near
+    unit = next((unit for unit in ("epochs", "examples") if unit in leaf), None)
+    if unit and found[one] is Duration and str(value).isdigit():
+        return one, f"{value} {unit}"  # a number alone counts steps
+    return one, value
 
 
 def _parse(schema: type, key: str, value: Any, field: Field, hint: Any) -> Any:

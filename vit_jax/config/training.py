@@ -432,7 +432,10 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     """The update rule."""
 
     name: str = option(
-        "adam", "Update rule; the other options are its arguments.", kind="optimizer"
+        "adam",
+        "Update rule; the other options are its arguments.",
+        kind="optimizer",
+        elsewhere="opt optim",
     )
     lr: float = option(1e-3, "Peak learning rate.", above=0, elsewhere="learning_rate base_lr")
     weight_decay: float = option(
@@ -554,7 +557,9 @@ class Schedule(Section, kind="schedule", given_by_name=("lr", "steps", "warmup")
 
     cooldown: ClassVar[Duration] = Duration(0, "steps")  # of schedules that end by themselves
 
-    name: str = option("cosine", "Shape after the warm-up.", kind="schedule")
+    name: str = option(
+        "cosine", "Shape after the warm-up.", kind="schedule", elsewhere="sched scheduler"
+    )
     warmup: Duration = option(
         Duration(0, "steps"), "Linear warm-up from 0.", elsewhere="warmup_epochs warmup_steps"
     )
