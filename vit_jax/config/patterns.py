@@ -41,7 +41,7 @@ class Pattern:
     def taken(self, name: str, layers: int) -> range:
         """The layers of a parameter, of `layers`, that match; one that is not stacked has 1.
 
-        >>> parse("encoder[-2:]/mlp", "optimizer.freeze").taken("encoder/mlp/fc1/kernel", 12)
+        >>> parse_pattern("encoder[-2:]/mlp", "key").taken("encoder/mlp/fc1/kernel", 12)
         range(10, 12)
         """
         if not self.fits(name) or (self.layers and not STACKED.fullmatch(name)):
