@@ -382,7 +382,10 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
         (["convert", "--checkpoint=x", "--output=y", "--to=tim"], "did you mean timm?"),
         (["inspect", "atention", "--checkpoint=x"], "did you mean attention?"),
         (["train", "--data=x"], "did you mean --config.data.root=x?"),
-        (["evaluate", "--image-size=8"], "did you mean --config.data.image_size=8?"),
+        (
+            ["evaluate", "--checkpoint=x", "--image-size=8"],
+            "did you mean --config.data.image_size=8?",
+        ),
         (["train", "--epochs=9"], "did you mean --config.train.duration='9 epochs'?"),
         (["train", "--pretrained", "x"], "did you mean --config.init_from?"),
         (["train", "image_folder", "."], "did you mean --config.data.root=.?"),
