@@ -129,7 +129,7 @@ class Evaluation:
     )
     neighbors: tuple[int, ...] = option(
         (10, 20, 100, 200),
-        "Numbers of neighbors that vote, as in DINO; those above the number of images are left out.",
+        "Numbers of neighbors that vote, as in DINO; those above the number of images are dropped.",
         at_least=1,
         free=True,
         when={"evaluation.knn": GIVEN},
