@@ -102,6 +102,10 @@ def parse_variant(name: str) -> dict[str, Any]:
 
 def _nearest(name: str) -> str:
     sizes = list(SIZES)
+    # Of timm, transformers and torchvision: vit_base_patch16_224, vit-base-patch16-224, vit_b_16.
+    if match := re.search(r"(?:vi|dei)t[-_]?([tsblh])[a-z]*[-_]?(?:patch)?([0-9]+)", name):
+        size = {"t": "Ti"}.get(match[1], match[1].upper())
+        return f"; nearest: ViT-{size}/{match[2]}"
     known = [f"ViT-{size}/{patch}" for size, patch in itertools.product(sizes, PATCHES)]
     known += [f"R{d}+ViT-{s}/{n}" for d, s, n in itertools.product(UNITS, sizes, (16, 32))]
     known += [f"R{d}x{w}" for d, w in itertools.product(UNITS, range(1, 5))]
