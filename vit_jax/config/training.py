@@ -478,8 +478,8 @@ MOMENT_TYPES = ("float32", "bfloat16")
 class Adam(Optimizer, components=("adam",)):
     """Adam's arguments."""
 
-    b1: float = option(0.9, "First-moment decay.", at_least=0, below=1)
-    b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1)
+    b1: float = option(0.9, "First-moment decay.", at_least=0, below=1, elsewhere="beta1 betas")
+    b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1, elsewhere="beta2")
     eps: float = option(1e-8, "Epsilon.", above=0)
     moment_dtype: str = option("float32", "Type of the first moment.", choices=MOMENT_TYPES)
 
