@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import pathlib
 import warnings
 
@@ -391,6 +392,16 @@ def test_predictions_stand_in_the_order_of_their_images():
         assert found[k].top[0][0] == alone.top[0][0]
         assert found[k].top[0][1] == pytest.approx(alone.top[0][1], abs=1e-6)
     assert {name for name, _ in found[0].top} == set(model.classes)  # there are no more
+
+
+def test_outputs_that_are_not_finite_are_an_error_of_their_image():
+    """Of a run that has diverged: finite weights, so large that the activations overflow."""
+    model = loading.load(TOKEN)
+    large = jax.tree.map(lambda x: x * np.float32(1e30), model.params)
+    (one,) = dataclasses.replace(model, params=large).predict(np.ones((8, 8, 3), np.uint8))
+    assert one.top == ()
+    assert one.error == "the model's outputs are not finite; its training has diverged"
+    assert "nan" not in json.dumps(prediction.as_dict(one)).casefold()
 
 
 def test_a_crop_grows_with_the_image_size(tmp_path):

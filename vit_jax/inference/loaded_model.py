@@ -22,18 +22,19 @@ from vit_jax.weights.family import NO_HEAD
 
 BATCH = 32  # images at a time in `predict`; a power of two
 WAITING = 8  # batches of images that wait for others of their shape
+DIVERGED = "the model's outputs are not finite; its training has diverged"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One image: its best classes with probabilities, numbers, or why it could not be read.
+    """One image: its best classes with probabilities, numbers, or why there are none.
 
     Attributes:
       image: a path, or the position in the images given, such as `images[0]`.
       top: classes and probabilities, the most probable first.
       numbers: of a head of numbers: the name of each and its value, in the units it was trained on.
       truth: the true class or numbers, if known.
-      error: why the image could not be read.
+      error: why the image could not be read, or its outputs are no numbers.
     """
 
     image: str
@@ -227,6 +228,9 @@ class LoadedModel:
         for place, (name, _, truth) in enumerate(images):
             if place in errors:
                 yield Prediction(image=name, error=errors[place])
+                continue
+            if not np.isfinite(found[place][0]).all():
+                yield Prediction(image=name, error=DIVERGED)
                 continue
             if isinstance(cfg.loss, config.Regression):
                 (row,) = losses.scaled(found[place][0][None].astype(np.float64), cfg.loss)

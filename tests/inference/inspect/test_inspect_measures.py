@@ -5,6 +5,7 @@ import math
 import pathlib
 
 import cv2
+import jax
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ import runs
 import vit_reference
 from vit_jax import cli, config
 from vit_jax.inference import loaded_model, loading
-from vit_jax.inference.inspect import figures, inputs, measures
+from vit_jax.inference.inspect import figures, inputs, measures, saliency, view
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.training import build, run_config
 from vit_jax.training.objectives import mae
@@ -303,8 +304,8 @@ def test_features_of_a_model_are_its_tokens_of_patches(tmp_path):
     _, _, tokens, _ = vit_reference.forward(opened.config.model, opened.params, images)
     np.testing.assert_allclose(found.reshape(3, -1, found.shape[-1]), tokens[:, 1:], atol=2e-5)
 
-    for name, view in zip("ab", views, strict=False):
-        cv2.imwrite(str(tmp_path / f"{name}.png"), view[:, :, ::-1])
+    for name, image in zip("ab", views, strict=False):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), image[:, :, ::-1])
     files = str(tmp_path / "a.png"), str(tmp_path / "b.png")
     out = tmp_path / "out"
     for what in ("features", "matches"):
@@ -417,3 +418,22 @@ def test_what_a_masked_autoencoder_predicts_is_drawn_in_the_levels_of_its_images
     where = found["masked"][0].repeat(14, axis=0).repeat(14, axis=1)
     np.testing.assert_array_equal(corrupted[~where], original[~where])
     assert (corrupted[where] == figures.MASKED).all()
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda opened, views: list(measures.attention_weights(opened, views)),
+        measures.patch_features,
+        lambda opened, views: saliency.explain(opened, views[0]),
+        lambda opened, views: view.Viewer(opened).examine(("a", views[0], None)),
+    ],
+    ids=["attention", "features", "saliency", "view"],
+)
+def test_a_model_that_has_diverged_has_no_figures(measure):
+    """Its weights are finite, its activations are not."""
+    opened = loading.load(GOOGLE)
+    large = jax.tree.map(lambda x: x * np.float32(1e30), opened.params)
+    views = np.ones((1, *opened.config.data.image_size, 3), np.uint8)
+    with pytest.raises(CannotAnswer, match="outputs are not finite; its training has diverged"):
+        measure(dataclasses.replace(opened, params=large), views)

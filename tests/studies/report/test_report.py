@@ -371,6 +371,21 @@ def test_the_rates_of_a_choice_are_points_with_their_intervals(tmp_path):
     assert named(cells[0] | {"stage": "final"}, several=False) == "seed 0"
 
 
+def test_without_one_prediction_the_report_says_why(tmp_path, monkeypatch):
+    cfg = runs.configure(data={"eval_split": "test[:20]"})
+
+    class Model:
+        config, classes, selection = cfg, tuple("0123456789"), "step 9, the newest"
+
+        def classify(self, examples, top):
+            return (Prediction(image=name, error="not finite") for name, *_ in examples)
+
+    monkeypatch.setattr(loading, "load", lambda directory: Model())
+    pages.write_run(tmp_path, results=RESULTS)
+    page, _ = page_of(tmp_path, images=8)
+    assert "No predictions: not finite" in page.words
+
+
 def test_predictions_count_the_mistakes_and_show_the_surest_first(tmp_path, monkeypatch):
     """A model that calls every digit a 5, with a certainty that grows from image to image."""
     cfg = runs.configure(data={"eval_split": "test[:20]"})

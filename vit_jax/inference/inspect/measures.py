@@ -39,6 +39,12 @@ def require(model: config.Model, figure: str) -> None:
         raise CannotAnswer(reason)
 
 
+def require_finite(*arrays: np.ndarray) -> None:
+    """Raises CannotAnswer for what a model computed if a number in it is not finite."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise CannotAnswer(loaded_model.DIVERGED)
+
+
 # Filters and position embeddings
 
 
@@ -119,7 +125,9 @@ def attention_weights(
         batch = views[start : start + size]
         margin = [(0, size - len(batch)), (0, 0), (0, 0), (0, 0)]  # one size, one compilation
         weights = _attention(model, cfg.data, opened.params, np.pad(batch, margin))
-        yield np.asarray(weights)[:, : len(batch)]
+        kept = np.asarray(weights)[:, : len(batch)]
+        require_finite(kept)
+        yield kept
 
 
 def explicit_model(cfg: config.Config) -> models.Classifier:
@@ -275,6 +283,7 @@ def patch_features(opened: loaded_model.LoadedModel, views: np.ndarray) -> np.nd
     require(cfg.model, "features")
     height, width = variants.grid(cfg.model, cfg.data.image_size)
     found = opened.features(views, "tokens")[:, variants.prefix_tokens(cfg.model) :]
+    require_finite(found)
     return found.reshape(len(found), height, width, found.shape[-1])
 
 

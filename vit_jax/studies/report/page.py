@@ -262,7 +262,10 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
             truths[key] = label_names(record.label, source.classes)
             yield key, record.image, label_text(record.label, source.classes)
 
-    seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
+    found = list(predictor.classify(examples(), 3))
+    seen = [one for one in found if one.truth is not None and one.top]
+    if not seen and (errors := [one.error for one in found if one.error]):
+        raise config.ConfigError(errors[0])
 
     def sample(one: loaded_model.Prediction) -> Sample:
         png = pictures.thumbnail(source[int(one.image)].image, SIDE, data)
