@@ -106,10 +106,12 @@ def create_runner(
       source: the images.
       cfg: how they are read and seen.
       mesh: the devices.
-      rows: of a batch.
+      rows: of a batch; of fewer images, one batch has as many as there are.
       plan: which images are in each batch, where views have several shapes.
       stop: loads ahead in a thread that ends when this turns true; None: loads when asked.
     """
+    if plan is None:  # else a validation split of 20 images would cost as much as 512
+        rows = min(rows, -(-len(source) // mesh.size) * mesh.size)
     chain, patch = transforms.eval_transforms(cfg.data), None
     if cfg.data.padded:
         patch = variants.required(cfg.model.patch_size)
