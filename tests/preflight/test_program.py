@@ -252,6 +252,12 @@ def test_bounds_and_length_of_a_run_by_hand():
     assert "cost" not in preflight.as_dict(report, 0.5)["whole_run"]
     (_, _, row) = preflight.markdown([report], 0.5, {"a": None}, 1.25)
     assert "; 2; 24 |" in row
+    small = dict(preflight.lines(dataclasses.replace(report, steps=1), 0.405, 0.5))
+    (_, _, row) = preflight.markdown([dataclasses.replace(report, steps=1)], 0.405, {}, 0.5)
+    assert "at 40.5% of peak" in small
+    assert small["whole run"] == "1 steps, 2.9e-06 days, 2.3e-05 core-days"
+    assert small["cost"] == "0.00014 at 0.5 per chip and hour"
+    assert "; 2.3e-05; 0.00014 |" in row
     unknown = create_report(peak_flops=None, bytes_accessed=None)
     assert unknown.bounds() == pytest.approx({"links": 0.02})
     assert unknown.run(0.5) is None

@@ -60,19 +60,29 @@ def lines(
     whole = report.run(mfu, price)
     if whole is not None:
         expected, why = report.expected_mfu
+        share = f"{100 * mfu:.3g}%" if mfu else f"{expected:.0%}"
         rows += [
-            (f"at {mfu or expected:.0%} of peak", f"{whole['step_seconds'] * 1e3:.0f} ms per step, "
+            (f"at {share} of peak", f"{rounded(whole['step_seconds'] * 1e3)} ms per step, "
              f"{whole['images_per_second']:,.0f} images/s" + ("" if mfu else f" ({why})")),
-            ("whole run", f"{report.steps:,} steps, {whole['days']:.2f} days, "
-             f"{whole['core_days']:,.0f} core-days"),
+            ("whole run", f"{report.steps:,} steps, {_days(whole['days'])} days, "
+             f"{rounded(whole['core_days'])} core-days"),
         ]  # fmt: skip
         rows += _input(report, whole["images_per_second"])
         if price is not None:
-            rows.append(("cost", f"{whole['cost']:,.0f} at {price:,g} per chip and hour"))
+            rows.append(("cost", f"{rounded(whole['cost'], 10)} at {price:,g} per chip and hour"))
     elif price is not None:
         rows.append(("cost", "not known, as the peak FLOP/s of the device or model are not"))
     rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
     return rows
+
+
+def rounded(value: float, least: float = 0.5) -> str:
+    """A whole number, or two significant digits of one below `least`, so that none becomes 0."""
+    return f"{value:,.0f}" if value >= least else f"{value:.2g}"
+
+
+def _days(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 else f"{value:.2g}"
 
 
 def _input(report: Report, images_per_second: float) -> list[tuple[str, str]]:
@@ -98,8 +108,8 @@ def cell(report: Report, mfu: float | None = None, price: float | None = None) -
     if report.settings.accumulation > 1:
         parts.append(f"acc {report.settings.accumulation}")
     whole = report.run(mfu, price)
-    days = "" if whole is None else f"; {whole['core_days']:,.0f}"
-    cost = "" if whole is None or price is None else f"; {whole['cost']:,.0f}"
+    days = "" if whole is None else f"; {rounded(whole['core_days'])}"
+    cost = "" if whole is None or price is None else f"; {rounded(whole['cost'], 10)}"
     return f"{' + '.join(parts) or 'plain'}; {(report.peak or 0) / GIB:.1f}{days}{cost}"
 
 
