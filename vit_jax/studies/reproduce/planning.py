@@ -134,7 +134,7 @@ class TablePlan:
 
     def _given(self, run: TableRun) -> dict[str, str]:
         """Measurements and the user's data."""
-        return dict(run.measured) | (self._overrides if catalog.about(run.name).needs else {})
+        return dict(run.measured) | dict(self._overrides if catalog.about(run.name).needs else ())
 
     def _state(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str]:
         """The state of a run, the reason, and the command that helps."""
