@@ -24,6 +24,14 @@ understand() { # understand GENERATION FORM SIZE: sets KIND (gcloud's flags), RU
     v[56]e-1 | v[56]e-4 | v[56]e-8 | v[56]e-16 | v[56]e-32 | v[56]e-64 | v[56]e-128 | v[56]e-256) ;;
     v[56]e-*) fail 2 "--slice=$slice: no such size; known: $1-1, -4, -8, -16, -32, -64, -128, -256" ;;
   esac
+  case $1$2 in # the request has the number of chips alone, and Google one shape for each
+    v[56]e:)
+      if [[ ! $3 =~ ^([0-9]+)x([0-9]+)$ ]] ||
+        ((BASH_REMATCH[1] > BASH_REMATCH[2] || BASH_REMATCH[2] > 2 * BASH_REMATCH[1])); then
+        fail 2 "--slice=$slice: no such shape; name it by its size, $1-$CHIPS"
+      fi
+      ;;
+  esac
   case $1$2$3 in # Google counts cores up to v5p, and takes shapes up to v4
     v[234]:*) KIND=("--type=$1" "--topology=$3") ;;
     v5e?*) KIND=("--accelerator-type=v5litepod-$CHIPS") ;;

@@ -296,6 +296,10 @@ def test_what_is_missing_or_wrong_is_one_line(world, monkeypatch):
             "--slice=v5e-17: no such size; known: v5e-1, -4, -8, -16, -32, -64, -128, -256",
         ),
         (["create", *ADDRESS, "--slice=v5p:2x2x2"], "--slice=v5p:2x2x2: name it by its size"),
+        *(
+            (["create", *ADDRESS, f"--slice={shape}"], f"--slice={shape}: no such shape; name it ")
+            for shape in ("v5e:2x8", "v5e:2x2x4", "v5e:16", "v6e:8x4")
+        ),
         (["create", *SLICE, "--capacity=free"], "--capacity=free: must be on-demand, spot, f"),
         (["create", *SLICE, "--api=gke"], "--api=gke: must be tpu or compute"),
         (["create", *SLICE, "--zoen=z"], "--zoen=z: no such setting, or not in the form --KEY="),
