@@ -13,7 +13,8 @@ import runs
 import vit_jax
 from vit_jax import cli, config, models, train_loop, weights
 from vit_jax.checkpoints import manager
-from vit_jax.inference import conversion, evaluation, loading, prediction
+from vit_jax.inference import conversion, embedding, evaluation, loading, prediction
+from vit_jax.inference.doctor import listing, reading
 from vit_jax.runs import directory
 from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
@@ -402,6 +403,24 @@ def test_outputs_that_are_not_finite_are_an_error_of_their_image():
     assert one.top == ()
     assert one.error == "the model's outputs are not finite; its training has diverged"
     assert "nan" not in json.dumps(prediction.as_dict(one)).casefold()
+
+
+def test_features_that_are_not_finite_are_refused(tmp_path):
+    """`embed` and `doctor` took them for those of other images."""
+    model = loading.load(TOKEN)
+    large = jax.tree.map(lambda x: x * np.float32(1e30), model.params)
+    model = dataclasses.replace(model, params=large)
+    for name in ("a/0.png", "a/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(tmp_path / name), np.full((8, 8, 3), len(name), np.uint8))
+    line = "^the model's outputs are not finite; its training has diverged$"
+    with pytest.raises(config.ConfigError, match=line):
+        model.embed(np.ones((8, 8, 3), np.uint8))
+    with pytest.raises(config.ConfigError, match=line):
+        embedding.write_features(model, tmp_path / "features.npz", tmp_path)
+    assert not (tmp_path / "features.npz").exists()
+    with pytest.raises(config.ConfigError, match=line):
+        reading.read_images(listing.list_images(tmp_path, 0.5, labels=True), model)
 
 
 def test_a_crop_grows_with_the_image_size(tmp_path):

@@ -177,6 +177,7 @@ class PendingRows:
         # The same on all devices of all processes, so any one of them will do.
         batch = {key: np.asarray(x.addressable_data(0)) for key, x in self._waiting.items()}
         self._waiting = None
+        loaded_model.check_finite(batch["values"][batch["mask"].astype(bool)])
         values = np.where(_wide(batch["mask"], batch["values"]), batch["values"], np.nan)
         if self._order is None:
             size = min(len(values), len(self._source) - self._done)

@@ -187,7 +187,9 @@ class LoadedModel:
             (2, 16)
         """
         feature_shape(self.model, features)
-        return self.features(self._views(images), features)
+        found = self.features(self._views(images), features)
+        check_finite(found)
+        return found
 
     def features(self, views: np.ndarray | Sequence[np.ndarray], kind: str) -> np.ndarray:
         """Features as `embed`, of images (H, W, C) as the model sees them, before normalization."""
@@ -391,6 +393,12 @@ class LoadedModel:
                 "classes; fine-tune it: vit_jax train NAME --config.init_from=DIR, its run "
                 "directory"
             )
+
+
+def check_finite(outputs: np.ndarray) -> None:
+    """Raises ConfigError for outputs of a model that are not all finite."""
+    if not np.isfinite(outputs).all():
+        raise config.ConfigError(DIVERGED)
 
 
 def class_names(classes: Sequence[str], cfg: config.Config) -> tuple[str, ...]:

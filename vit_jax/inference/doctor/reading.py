@@ -85,6 +85,7 @@ def read_images(listing: Listing, model: loaded_model.LoadedModel) -> Images:
             places.append(number)
         if views:
             rows = model.features(views, "pre_logits")
+            loaded_model.check_finite(rows)
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             found.features[places] = rows / np.maximum(lengths, np.finfo(np.float32).tiny)
 

@@ -405,6 +405,8 @@ def predict_masked(opened: loaded_model.LoadedModel, images: np.ndarray) -> dict
     cfg = opened.config
     arguments = build.create_model(cfg), cfg.data, opened.params, jnp.asarray(images)
     found = _predict_masked(*arguments) if cfg.mae is None else _reconstruct(cfg.mae, *arguments)
+    if not found.pop("finite"):
+        raise CannotAnswer(loaded_model.DIVERGED)
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     return {"original": images[:, :height, :width]} | {
         name: np.asarray(value) for name, value in found.items()
@@ -441,7 +443,10 @@ def _predict_masked(
     pool = jnp.concatenate([patches, token], axis=1)
     where = corruption["source"] == model.patches
     shown = pool[rows, corruption["source"]]
-    return _unpatched(model, shown, filled, where) | {"indices": corruption["masked"]}
+    return _unpatched(model, shown, filled, where) | {
+        "indices": corruption["masked"],
+        "finite": jnp.isfinite(outputs).all(),
+    }
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -467,7 +472,8 @@ def _reconstruct(
     shown = jnp.where(where, jnp.full_like(patches, white // 2), patches)
     filled = jnp.where(where, rounded, patches)
     return _unpatched(model, shown, filled, rank >= kept) | {
-        "indices": jnp.argsort(rank, axis=1)[:, kept:]
+        "indices": jnp.argsort(rank, axis=1)[:, kept:],
+        "finite": jnp.isfinite(guess).all(),
     }
 
 
