@@ -266,6 +266,7 @@ setup() {
   [[ ,$extras =~ ^(,[a-z0-9_-]*)+$ ]] || fail 2 "--extras=$(shown "$extras"): must be names such as wandb,hf"
   if [ -n "$wheel" ]; then
     [ -f "$wheel" ] || fail 2 "--wheel=$wheel: no such file"
+    [[ $wheel == *.whl ]] || fail 2 "--wheel=$wheel: no wheel (.whl); pip wheel --no-deps . builds one"
     from=$(dirname "$wheel") files=("$(basename "$wheel")")
   fi
   if [ -n "$dry_run" ]; then

@@ -304,6 +304,10 @@ def test_what_is_missing_or_wrong_is_one_line(world, monkeypatch):
         (["create", *SLICE, "--api=gke"], "--api=gke: must be tpu or compute"),
         (["create", *SLICE, "--zoen=z"], "--zoen=z: no such setting, or not in the form --KEY="),
         (["create", *SLICE, "--zone", "z"], "--zone: no such setting, or not in the form --KEY="),
+        (
+            ["setup", *SLICE, f"--wheel={__file__}"],
+            f"--wheel={__file__}: no wheel (.whl); pip wheel",
+        ),
         (["setup", *SLICE, "--wheel=none.whl"], "--wheel=none.whl: no such file"),
         (["setup", *SLICE, "--env-file=none"], "--env-file=none: no such file"),
         (["setup", *SLICE, "--extras=a]"], "--extras=a]: must be names such as wandb,hf"),
