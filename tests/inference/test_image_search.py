@@ -241,6 +241,27 @@ def test_a_table_of_other_weights_is_refused(searched, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_a_table_of_another_function_of_the_weights_is_refused(kind, searched, monkeypatch):
+    """The same parameters give other features with another form of GELU."""
+    root, _ = searched
+    table = root / f"z.{kind}"
+    facts = {"classes": (), "model": embedding.digest_model(config.Model(gelu="tanh"))}
+    with embedding.create_file(table, 2, (2,), facts) as write:
+        write(np.eye(2, dtype=np.float32), ["a", "b"], np.zeros(2, np.int32))
+
+    def find(model):
+        opened = types.SimpleNamespace(
+            embed=lambda image: np.float32([[1, 0]]), config=types.SimpleNamespace(model=model)
+        )
+        monkeypatch.setattr(search.loading, "load", lambda *given: opened)
+        return search.search("run", table, root / "q.png", top=1)
+
+    assert find(config.Model(gelu="tanh", dropout=0.1))[0].image == "a"
+    with pytest.raises(ConfigError, match="model with other options, such as model.gelu; search"):
+        find(config.Model(gelu="erf"))
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
 def test_a_table_of_images_cropped_otherwise_is_refused(kind, searched, monkeypatch):
     root, _ = searched
     table, crops = root / f"y.{kind}", {"image_size": (32, 32), "eval_crop": "central"}

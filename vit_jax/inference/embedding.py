@@ -124,7 +124,7 @@ def write_features(
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
     facts |= {"classes": source.classes, "weights": digest_weights(opened)}
-    facts |= {"views": digest_views(cfg.data)}
+    facts |= {"views": digest_views(cfg.data), "model": digest_model(cfg.model)}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
     facts |= {"numbers": True} if cfg.data.targets else {}
     file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
@@ -148,6 +148,11 @@ def digest_weights(opened: loaded_model.LoadedModel) -> str:
 def digest_views(data: config.Data) -> str:
     """A digest of how images are resized and cropped, kept with their features."""
     return digest(json.dumps(exporting.preprocessing(data), sort_keys=True).encode())
+
+
+def digest_model(model: config.Model) -> str:
+    """A digest of what is computed with the parameters, such as the form of GELU."""
+    return digest(json.dumps(exporting.function(model), sort_keys=True).encode())
 
 
 class PendingRows:
@@ -290,7 +295,8 @@ def create_file(
 class _Npz:
     """Arrays `features`, `names`, `labels`, and `classes` that labels index; for `numpy.load`.
 
-    `weights` is the digest of the parameters, `views` that of the options images are resized by.
+    `weights` is the digest of the parameters, `model` that of what is computed with them, `views`
+    that of the options images are resized by.
 
     With `data.multilabel`, labels are (N, K): 1 for each of an image's classes; with `data.targets`
     they are the numbers, float32.
@@ -327,6 +333,7 @@ class _Npz:
                 "classes": np.array(self._facts["classes"], np.str_),
                 "weights": np.array(self._facts.get("weights", ""), np.str_),
                 "views": np.array(self._facts.get("views", ""), np.str_),
+                "model": np.array(self._facts.get("model", ""), np.str_),
             }
             for name, array in rest.items():
                 with self._archive.open(f"{name}.npy", "w") as member:

@@ -25,6 +25,7 @@ from vit_jax.weights import WeightsError, readers
 ROWS = 2**16  # of a table that are compared at a time
 SIDE = 192  # of a picture on the page
 NAMES = pa.dictionary(pa.int32(), pa.string())
+DIGESTS = ("weights", "views", "model")  # of a table, in the order of FeatureIndex
 SHRINK = 64  # how many times smaller than its values a table in Parquet may be
 
 
@@ -40,21 +41,22 @@ class FeatureIndex:
     """Features of images: unit rows (N, D) float32, or NaN for an image that was not readable.
 
     `weights` is the digest of the parameters that gave them, `views` that of the options by which
-    images were resized; empty where it is not known.
+    images were resized, `model` that of the function; empty where it is not known.
     """
 
     names: tuple[str, ...]
     features: np.ndarray
     weights: str = ""
     views: str = ""
+    model: str = ""
 
     @classmethod
     def from_features(
-        cls, names: Iterable[object], features: np.ndarray, weights: str = "", views: str = ""
+        cls, names: Iterable[object], features: np.ndarray, *digests: str
     ) -> "FeatureIndex":
         """Divides rows by their length; a row of zeros is like nothing."""
         own, rows = tuple(map(str, names)), _unit(features)
-        return cls(names=own, features=rows, weights=weights, views=views)
+        return cls(names=own, features=rows, **dict(zip(DIGESTS, digests, strict=False)))
 
     def nearest(self, query: np.ndarray, top: int) -> list[SimilarImage]:
         """The `top` images of the largest cosine with features (D,); of equals the earlier."""
@@ -86,7 +88,7 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         raise config.ConfigError(f"{where}: no such file or folder")
     try:
         if path.suffix.lower() == ".parquet":
-            names, features, weights, views = _read_parquet(path)
+            names, features, digests = _read_parquet(path)
         else:
             with zipfile.ZipFile(path) as archive:  # `embed` compresses nothing
                 if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
@@ -95,10 +97,7 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
             names, features = arrays.read("names"), arrays.read("features")
             if names.ndim != 1:
                 raise ValueError(names.shape)
-            weights, views = (
-                str(arrays.read(name)) if name in arrays.specs else ""
-                for name in ("weights", "views")
-            )
+            digests = [str(arrays.read(name)) if name in arrays.specs else "" for name in DIGESTS]
     except OSError as error:
         raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
     except (
@@ -114,11 +113,11 @@ def read_index(path: pathlib.Path) -> FeatureIndex:
         )
     if np.isnan(features).any(axis=1).all():
         raise config.ConfigError(f"{where}: has features of no image; none of them could be read")
-    return FeatureIndex.from_features(names, features, weights, views)
+    return FeatureIndex.from_features(names, features, *digests)
 
 
-def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str, str]:
-    """Names, features (N, D) and the digests of weights and views.
+def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, list[str]]:
+    """Names, features (N, D) and the DIGESTS.
 
     Raises ValueError for columns of other types or far too large.
     """
@@ -145,8 +144,8 @@ def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, str, str]:
     names, rows = table["name"].to_pylist(), table["features"].combine_chunks()
     facts = limits.load_json((table.schema.metadata or {}).get(b"vit_jax", b"{}"))
     facts = facts if isinstance(facts, dict) else {}
-    weights, views = (str(facts.get(name, "")) for name in ("weights", "views"))
-    return names, rows.flatten().to_numpy().reshape(len(names), kind.list_size), weights, views
+    digests = [str(facts.get(name, "")) for name in DIGESTS]
+    return names, rows.flatten().to_numpy().reshape(len(names), kind.list_size), digests
 
 
 def search(
@@ -226,6 +225,11 @@ def search(
         raise config.ConfigError(
             f"--index={source}: has features of images that were resized or cropped otherwise; "
             "search with the options of data that it was embedded with"
+        )
+    if written and written.model and written.model != embedding.digest_model(opened.config.model):
+        raise config.ConfigError(
+            f"--index={source}: has features of a model with other options, such as model.gelu; "
+            "search with those that it was embedded with"
         )
     found = table.nearest(features, top)
     if page is not None and folder is not None:

@@ -377,6 +377,14 @@ def _read_back(
     return lines
 
 
+def function(model: config.Model) -> dict[str, Any]:
+    """The options of what a model computes from its parameters by name, equal for one function."""
+    resnet = models.find_architecture(model).weights == "bit"
+    model = model if resnet else normal(model)
+    keys = ("architecture", *(() if resnet else ENCODER), *RESNET, "resnet_pool")
+    return {key: getattr(model, key) for key in keys}
+
+
 def preprocessing(data: config.Data) -> dict[str, Any]:
     """The options of evaluation's preprocessing by name, equal where images look equal."""
     made = {key: getattr(data, key) for key in PIXELS}
