@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from vit_jax import config
@@ -49,7 +50,7 @@ def create_schedule(
     if warmup:
         decay = optax.join_schedules([optax.linear_schedule(0.0, lr, warmup), decay], [warmup])
     # Multiplied last: the rate before the cooldown does not depend on the length of the run.
-    if cooldown:
+    if isinstance(schedule, config.Cooled):
         decay = _cooled(decay, steps, cooldown)
     return _of_float(decay)
 
@@ -87,8 +88,18 @@ def _of_float(schedule: optax.Schedule) -> optax.Schedule:
 
 
 def _cooled(decay: optax.Schedule, steps: int, cooldown: int) -> optax.Schedule:
-    """Multiplies a schedule by a linear fall to 0 over the last steps."""
-    return lambda step: decay(step) * jnp.clip((steps - step) / cooldown, 0.0, 1.0)
+    """Multiplies a schedule by a linear fall to 0 over the last steps, of which there may be none.
+
+    Steps before it have the same bits in runs of every length and cooldown, as these numbers are
+    hidden from the compiler: it simplifies by their values, and rounds other programs otherwise.
+    """
+    numbers = np.float32([steps, cooldown] if cooldown else [np.inf, 1])
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        end, length = jax.lax.optimization_barrier(numbers)
+        return decay(step) * jnp.clip((end - step) / length, 0.0, 1.0)
+
+    return schedule
 
 
 def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:
