@@ -61,7 +61,7 @@ def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_pat
 
 @pytest.mark.slow
 def test_the_page_is_that_of_the_records(tmp_path):
-    """Whatever the commands of docs/paper.md write, for both scales, but for the day and version."""
+    """Whatever the commands of docs/paper.md write, but for the day and the version."""
     long = ("cpu-long", "attention-distance,rows-and-columns", "findings_long.md")
     for scale, only, name in (("cpu", "*", "findings.md"), long):
         size, names = findings.scale(scale), findings.select(only)
