@@ -277,7 +277,7 @@ def test_a_table_of_images_cropped_otherwise_is_refused(kind, searched, monkeypa
         return search.search("run", table, root / "q.png", top=1)
 
     assert find(config.Data(**crops, resize_to=36, flip=False))[0].image == "a"
-    with pytest.raises(ConfigError, match="were resized or cropped otherwise; search with the opt"):
+    with pytest.raises(ConfigError, match="were resized, cropped or normalized otherwise; sea"):
         find(config.Data(**crops, resize_to=40))
 
 

@@ -223,8 +223,8 @@ def search(
         )
     if written and written.views and written.views != embedding.digest_views(opened.config.data):
         raise config.ConfigError(
-            f"--index={source}: has features of images that were resized or cropped otherwise; "
-            "search with the options of data that it was embedded with"
+            f"--index={source}: has features of images that were resized, cropped or normalized "
+            "otherwise; search with the options of data that it was embedded with"
         )
     if written and written.model and written.model != embedding.digest_model(opened.config.model):
         raise config.ConfigError(
