@@ -93,11 +93,11 @@ def _cooled(decay: optax.Schedule, steps: int, cooldown: int) -> optax.Schedule:
     Steps before it have the same bits in runs of every length and cooldown, as these numbers are
     hidden from the compiler: it simplifies by their values, and rounds other programs otherwise.
     """
-    numbers = np.float32([steps, cooldown] if cooldown else [np.inf, 1])
+    numbers = np.array([steps, cooldown] if cooldown else [np.inf, 1], np.float32)
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         end, length = jax.lax.optimization_barrier(numbers)
-        return decay(step) * jnp.clip((end - step) / length, 0.0, 1.0)
+        return jnp.multiply(decay(step), jnp.clip((end - step) / length, 0.0, 1.0))
 
     return schedule
 
