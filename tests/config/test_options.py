@@ -333,6 +333,10 @@ def test_groups_of_parameters_keep_their_order():
             {"logging.loggers.mlflow.zzz": "x"},
             "logging.loggers.mlflow.zzz=x: mlflow does not take it; it takes experiment, uri",
         ),
+        (
+            {"data.source": "folder", "data.val_split": "0.1"},
+            "data.val_split: unknown key; did you mean data.holdout?",
+        ),
         (  # not data.cache_size
             {"data.source": "folder", "data.batch_size": "8"},
             "data.batch_size: unknown key; did you mean train.batch_size?",

@@ -96,7 +96,6 @@ class Data(
         "Where images are: embedded digits, a folder, CSV lists, tars, Parquet or Arrow files, a "
         "TFDS dataset, or random pixels.",
         kind="source",
-        elsewhere="val_split validation_split",
     )
     examples: str | None = option(
         None,
@@ -358,7 +357,7 @@ class Listed(Files):
 class Folder(Listed, components=("folder",)):
     """Arguments of a folder of images."""
 
-    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
+    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -377,14 +376,14 @@ class Csv(Listed, components=("csv",)):
 class Tar(Listed, components=("tar",)):
     """Arguments of tars that are read where they are."""
 
-    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
+    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parquet(Listed, components=("parquet", "arrow")):
     """Arguments of Parquet and Arrow files that are read where they are."""
 
-    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1)
+    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split")
     labels: str | None = option(None, "Column of labels; none: the only one there is.")
 
 
