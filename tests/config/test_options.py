@@ -18,6 +18,7 @@ BAD = {  # argument after `vit_jax train digits`, and the line; nothing reads da
     "optimizer.lrr=1": "optimizer.lrr: unknown key; did you mean optimizer.lr?",
     "lr=1": "lr: unknown key; did you mean optimizer.lr?",
     "optimiser.lr=1": "optimiser.lr: unknown key; did you mean optimizer.lr?",
+    "depth=3": "depth: unknown key; did you mean model.depth?",  # not data.depth
     "epochs=3": "epochs: unknown key; did you mean train.duration='3 epochs'?",
     "train.max_steps=3": "train.max_steps: unknown key; did you mean train.duration?",
     "model.name=x": "model.name: unknown key; did you mean model.variant?",  # not loss.name

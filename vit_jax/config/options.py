@@ -468,10 +468,11 @@ def namesake(schema: type, key: str, value: Any) -> tuple[str, Any] | None:
         if leaf in [one.rpartition(".")[2], *field.metadata.get("elsewhere", ())]
     }
     own = [one for one in found if one.rpartition(".")[0] == section]
-    near = difflib.get_close_matches(key, own or found, n=1, cutoff=0.0)
-    if not near:
+    if not found:
         return None
-    (one,) = near
+    one, *_ = own or found  # without a section the first that is declared
+    if section:
+        (one,) = difflib.get_close_matches(key, own or found, n=1, cutoff=0.0)
     unit = next((unit for unit in ("epochs", "examples") if unit in leaf), None)
     if unit and found[one] is Duration and str(value).isdigit():
         return one, f"{value} {unit}"  # a number alone counts steps
