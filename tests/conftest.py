@@ -43,6 +43,7 @@ def pytest_addoption(parser):
 
 
 def pytest_itemcollected(item):
+    rotation.COLLECTED.add(item.nodeid)
     if not rotation.is_sampled(item):
         item.add_marker(pytest.mark.slow)
 

@@ -22,6 +22,7 @@ Item = Any  # pytest.Item; `.ci/run` prints the number without pytest
 
 SLOW_TURNS = 5
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+COLLECTED: set[str] = set()  # the cases of this session, also those that do not run
 # GitHub Actions, GitLab, and Jenkins and Google Cloud Build set these to the number of a run.
 RUN_NUMBERS = ("GITHUB_RUN_NUMBER", "CI_PIPELINE_IID", "BUILD_NUMBER")
 
