@@ -4,9 +4,8 @@ dino/ViT-S_16-imagenet-ibot (iBOT, Zhou et al. 2022), dino/ViT-L_16-imagenet-v2 
 Oquab et al. 2024) and -v3 (DINOv3's on ImageNet-1k, Siméoni et al. 2025) learn the teacher's
 answers to masked patches too.
 
-    vit_jax train dino/folder --workdir=runs/dino --config.data.root=photos \
-        --config.data.holdout=0.05
-    vit_jax evaluate --checkpoint=runs/dino --config.data.root=labeled --config.data.holdout=0 \
+    vit_jax train dino/folder --workdir=runs/dino --config.data.root=photos
+    vit_jax evaluate --checkpoint=runs/dino --config.data.root=labeled \
         --config.data.eval_split=test --config.evaluation.knn=self
 
 `folder` is for any folder of images, labeled or not, and hardware for batches of 64 to 256. Its

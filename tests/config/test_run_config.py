@@ -230,3 +230,14 @@ def test_a_preview_refuses_numbers_that_never_change_as_the_run_does(tmp_path):
         DataError, match=r"data\.targets=age: is 3 in each of the 2 training images"
     ):
         api.preview("image_csv", tmp_path / "run", options)
+
+
+def test_a_folder_without_labels_or_splits_needs_a_holdout_only_where_one_is_measured(tmp_path):
+    (tmp_path / "1.jpg").write_bytes(b"")
+    own = {"data.root": str(tmp_path)}
+    found = run_config.resolve("dino/folder", own).data
+    assert (found.eval_split, found.test_split) == ("train", None)
+    assert run_config.resolve("mae/folder", own).data.eval_split == "test"  # which is missing
+    assert run_config.resolve("dino/folder", own | {"data.holdout": "0.1"}).data.eval_split == (
+        "validation"
+    )

@@ -1,5 +1,6 @@
 """Folders of images: what is found, how it is split, and what is refused."""
 
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -363,6 +364,36 @@ def test_without_labels_a_split_is_a_folder_of_images(tmp_path):
         open_source(data, "empty", labels=False)
     with pytest.raises(DataError, match=r"expected train/IMAGE; .* set data.holdout=0.1"):
         open_source(config.Data(source="folder", root=f"{tmp_path}/val/y"), "train", labels=False)
+
+
+def test_without_labels_and_other_splits_all_images_are_the_training_split(tmp_path, caplog):
+    """Unless a folder is called like a split, and others may be other splits."""
+    fill(tmp_path, "a.jpg", "x/b.jpg", "y/z/c.jpg", "list.csv")
+    data = config.Data(source="folder", root=str(tmp_path), eval_split="train")
+    whole = open_source(data, "train", train=True, labels=False)
+    assert names(whole) == ["a.jpg", "x/b.jpg", "y/z/c.jpg"]
+    for path in ("a.jpg", "x/b.jpg", "y/z/c.jpg"):
+        (tmp_path / path).write_bytes(b"\xff\xd8\xff")
+    assert (folder_check.check_files(data, whole, whole, None) or "").endswith(
+        "train 3 images without labels; not used: 1 .csv (no image)"
+    )
+    (tmp_path / "list.csv").write_text("image\nx/b.jpg\n")
+    left = dataclasses.replace(data, exclude=str(tmp_path / "list.csv"))
+    assert len(open_source(left, "train", train=True, labels=False)) == 2
+    refused = [
+        {"eval_split": "val"}, {"test_split": "test"},
+        {"train_split": "photos", "eval_split": "photos"},
+    ]  # fmt: skip
+    for options in refused:
+        other = dataclasses.replace(data, **options)
+        with pytest.raises(DataError, match=r"no such folder .*they are no splits, set data.hold"):
+            open_source(other, other.train_split, train=True, labels=False)
+    fill(tmp_path, "Val/1.jpg")
+    with pytest.raises(DataError, match="data.train_split=train: no such folder"):
+        open_source(data, "train", train=True, labels=False)
+    fill(tmp_path, "x/0.tar")
+    with pytest.raises(DataError, match="0.tar is no folder of images"):
+        open_source(data, "train", train=True, labels=False)
 
 
 def test_without_labels_one_image_is_too_few_and_features_need_classes(tmp_path):

@@ -162,11 +162,33 @@ def test_what_chooses_the_best_checkpoint(options, metric):
         ({"objective": {"name": "dino"}, "data": {"eval_split": "val"}}, 9,
          ["the split `val` is not measured, as objective.name=dino has no loss on it; if its "
           "images have labels, set evaluation.knn=self"]),
+        ({"objective": {"name": "dino"}, "data": {"source": "folder", "holdout": 0.1}}, 9,
+         ["the split `test` is not measured, as objective.name=dino has no loss on it; if its "
+          "images have labels, set evaluation.knn=self; if not, set data.holdout=0 to train on "
+          "all"]),
+        ({"objective": {"name": "dino"}, "data": {"eval_split": "train"}}, 9,
+         ["no images are held out, as objective.name=dino has no loss to measure on them; to "
+          "measure features, set evaluation.knn to a set with labels"]),
         ({"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}, 9, []),
     ],
 )  # fmt: skip
 def test_a_run_says_what_judges_it(options, evaluations, lines):
     assert split_roles.notes(config.build(options), evaluations) == lines
+
+
+@pytest.mark.parametrize(
+    ("options", "measured"),
+    [
+        ({}, True),
+        ({"objective": {"name": "mae"}}, True),
+        ({"objective": {"name": "dino"}}, False),
+        ({"objective": {"name": "dino"}, "evaluation": {"knn": "cifar10"}}, False),
+        ({"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}, True),
+        ({"objective": {"name": "dino"}, "evaluation": {"evaluators": "classification"}}, True),
+    ],
+)
+def test_what_is_measured_on_the_evaluation_split(options, measured):
+    assert split_roles.measures_split(config.build(options)) == measured
 
 
 FOLDERS = {
@@ -191,6 +213,10 @@ def test_auto_in_a_folder(tmp_path, there, expected):
     # What the user says stays.
     named = data(source="folder", root=str(tmp_path), eval_split="extra", test_split="auto")
     assert split_roles.resolved(named).eval_split == "extra"
+    if there == ("train",):  # which stands for it where nothing is measured
+        expected = "train", None
+    found = split_roles.resolved(auto, labels=False, measured=False)
+    assert (found.eval_split, found.test_split) == expected
     none = data(source="folder", root=str(tmp_path), eval_split="auto", test_split=None)
     assert split_roles.resolved(none).test_split is None
 

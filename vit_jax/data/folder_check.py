@@ -104,7 +104,7 @@ def left_out(sources: Iterable[Source]) -> str:
 
 def _other_splits(data: config.Data, opened: Iterable[str], files: Files) -> str:
     """The folders, lists and splits beside those opened, and images beside folders."""
-    if data.holdout:
+    if data.holdout or (isinstance(files, Folder) and files.top == folders.local_root(data)):
         return ""
     if isinstance(files, Tars):
         there, kind = list(tar_source.list_splits(data, labels=bool(files.classes))), "split"

@@ -166,7 +166,8 @@ class Folder:
     the smallest hash goes to evaluation, or the one with the largest to training.
 
     Without `labels` there are no classes: images are all files at any depth below a split's folder,
-    or below root with `data.holdout`.
+    or below root with `data.holdout`. Where no other split is asked for, a root without a folder
+    that is called like a split is the training split.
 
     Examples are ordered by (class, path). A slice such as `train[:80%]` takes files in the order of
     the hash, so it is a random sample, and `train[80%:]` is the rest. Files of `exclude`, paths
@@ -193,7 +194,8 @@ class Folder:
             what = "not a folder" if root.exists() else "no such folder"
             raise DataError(f"data.root={root}: {what}")
         layout = "CLASS/IMAGE" if labels else "IMAGE"
-        self.top = root if data.holdout else _split_folder(root, requested.name, key, layout)
+        whole = data.holdout or (not labels and _is_train_split(root, data))
+        self.top = root if whole else _split_folder(root, requested.name, key, layout)
         self.skipped = Skipped()
         if labels:
             class_top = root
@@ -222,7 +224,7 @@ class Folder:
         if requested.low or requested.high:
             part = requested.select(len(files), key)
             files = sorted(sorted(files, key=_hash)[part.start : part.stop])
-        below = "" if data.holdout else f"{requested.name}/"
+        below = "" if self.top == root else f"{requested.name}/"
         left = remaining([below + name for _, name in files], exclude, data, f"{key}={split}")
         files = [files[at] for at in left]
         self._files = FileNames(self.top, [name for _, name in files])
@@ -408,6 +410,15 @@ def _refuse_packed(root: Path) -> None:
                 )
 
 
+def _is_train_split(root: Path, data: config.Data) -> bool:
+    """Whether all of root is the one split of a run: its own name and its folders' say so."""
+    names = {Split.parse(split, "").name for split in (data.train_split, data.eval_split)}
+    if data.test_split is not None or not names <= {*splits.TRAIN} or len(names) > 1:
+        return False
+    _refuse_packed(root)
+    return not any(map(splits.is_split, _folders(root)))
+
+
 def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
     there = _folders(root)
     if name in there:
@@ -419,7 +430,7 @@ def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
     listed = ", ".join(map(shown, there[:10])) + (", ..." if len(there) > 10 else "")
     raise DataError(
         f"{key}={name}: no such folder in data.root={root}; folders there: {listed}; "
-        f"{remedy(key, there)}"
+        f"{remedy(key, there, labels=inside != 'IMAGE')}"
     )
 
 
@@ -429,12 +440,12 @@ def warn_of_substitute(key: str, wanted: str, found: str) -> None:
         warn_of_assumptions(f"{key}={wanted}", [f"there is none; {found} is read in its place"])
 
 
-def remedy(key: str, there: list[str]) -> str:
+def remedy(key: str, there: list[str], *, labels: bool = True) -> str:
     """The remedy if the requested split is not among the folders, or lists, of a root."""
     named = [name for name in there if splits.is_split(name)]
     train = splits.find_folder("train", there)
     if not named:
-        return "if these are classes, set data.holdout=0.1"
+        return f"if {'these are classes' if labels else 'they are no splits'}, set data.holdout=0.1"
     others = [name for name in named if name != train]
     if key == "data.train_split" and train is not None:
         return f"set {key}={train}"

@@ -15,6 +15,7 @@ from vit_jax.data import availability, splits, tasks
 from vit_jax.data.source import DataError
 
 AUTO = "auto"
+OWN = "self"  # the run's own splits, of features that are measured
 KNN, NEIGHBORS = "knn", 20  # that DINO's authors report
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 # Common split names by role; any other split counts as validation.
@@ -103,9 +104,16 @@ def notes(cfg: config.Config, evaluations: int) -> list[str]:
         further = cfg.evaluation
         if further.knn or further.probe or further.fewshot or further.evaluators:
             return []
+        objective = f"objective.name={cfg.objective.name}"
+        if measured.role == TRAIN:
+            return [
+                f"no images are held out, as {objective} has no loss to measure on them; to "
+                "measure features, set evaluation.knn to a set with labels"
+            ]
+        remedy = "; if not, set data.holdout=0 to train on all" if cfg.data.holdout else ""
         return [
-            f"the split {measured.shown} is not measured, as objective.name={cfg.objective.name} "
-            "has no loss on it; if its images have labels, set evaluation.knn=self"
+            f"the split {measured.shown} is not measured, as {objective} has no loss on it; if its "
+            f"images have labels, set evaluation.knn=self{remedy}"
         ]
     lines = []
     if measured.role == TRAIN:
@@ -153,13 +161,24 @@ def check_test_split(data: config.Data, *, labels: bool = True) -> None:
             )
 
 
-def resolved(data: config.Data, *, labels: bool = True) -> config.Data:
+def asks_for_own(cfg: config.Config) -> bool:
+    """Whether frozen features of the run's own splits are measured."""
+    asked = cfg.evaluation
+    return OWN in (*asked.fewshot, *asked.probe, *asked.knn)
+
+
+def measures_split(cfg: config.Config) -> bool:
+    """Whether a run measures anything on its evaluation split."""
+    return cfg.measured or asks_for_own(cfg) or bool(cfg.evaluation.evaluators)
+
+
+def resolved(data: config.Data, *, labels: bool = True, measured: bool = True) -> config.Data:
     """The data options with `auto` splits resolved to existing ones.
 
     If a folder or a TFDS dataset has a validation split, that is evaluated and `test` is the test
-    split; otherwise `test` is evaluated. With `data.holdout` the held-out images are called
-    `validation`. Images are found by their `labels`, or without. Raises nothing: the source reports
-    missing data.
+    split; otherwise `test` is evaluated, or the training split stands for it where nothing is
+    `measured`. With `data.holdout` the held-out images are called `validation`. Images are found by
+    their `labels`, or without. Raises nothing: the source reports missing data.
     """
     if AUTO not in (data.eval_split, data.test_split):
         return data
@@ -169,7 +188,8 @@ def resolved(data: config.Data, *, labels: bool = True) -> config.Data:
     eval_split = data.eval_split
     if eval_split == AUTO:
         names = (*VALIDATION_NAMES, *TEST_NAMES)
-        eval_split = next((there[name] for name in names if name in there), TEST)
+        none = TEST if measured else data.train_split
+        eval_split = next((there[name] for name in names if name in there), none)
     test = data.test_split
     if test == AUTO:
         apart = not data.holdout and data.source in (*config.FILES, "tfds")

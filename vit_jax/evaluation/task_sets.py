@@ -20,6 +20,7 @@ from vit_jax.data import (
 from vit_jax.data.datasets import OBJECTNET
 from vit_jax.data.real_labels import NONE, Reassessed
 from vit_jax.data.source import WITHOUT_LABELS, DataError, Source
+from vit_jax.data.split_roles import OWN
 from vit_jax.data.tasks import Task
 from vit_jax.evaluation import evaluators
 from vit_jax.evaluation.features import Pair
@@ -31,7 +32,7 @@ T = TypeVar("T")
 KEY = "evaluation.tasks"
 REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"
 REMEDY = "choose sets for the same head"
-OWN, DIGITS = "self", "digits"
+DIGITS = "digits"
 KINDS = ("fewshot", "probe", "knn")  # of evaluators of frozen features, and options that name sets
 FEW_SHOT = "fewshot/"
 
@@ -111,11 +112,6 @@ def reassess(cfg: config.Config, source: Source) -> Reassessed | None:
     outputs = _imagenet_outputs(source.classes, key)
     right = tuple(tuple(outputs[number] for number in numbers) for numbers in real.labels)
     return Reassessed(source, dataclasses.replace(real, labels=right), key)
-
-
-def asks_for_own(cfg: config.Config) -> bool:
-    """Whether frozen features of the run's own splits are measured."""
-    return any(OWN in getattr(cfg.evaluation, kind) for kind in KINDS)
 
 
 def open_pairs(

@@ -53,7 +53,7 @@ def evaluate(
             loading.require_images(checkpoint, overrides)
         opened = loading.load(checkpoint, overrides, step=step)
         cfg = opened.config
-        if task_sets.asks_for_real(cfg) or task_sets.asks_for_own(cfg):
+        if task_sets.asks_for_real(cfg) or split_roles.asks_for_own(cfg):
             loading.require_images(checkpoint, overrides)
         head = opened.classes if cfg.needs_labels else None
         try:

@@ -176,7 +176,7 @@ class Outcome:
       last: the evaluation after the last step.
       checkpoint: which checkpoint stands for the run, and why, as `vit_jax.load` chooses it.
       files: what the run wrote.
-      splits: expressions of the evaluated splits, by the name of their metrics.
+      splits: expressions of the measured splits, by the name of their metrics.
     """
 
     workdir: pathlib.Path
@@ -221,7 +221,7 @@ def collect_outcome(
         last={**last, **tested},
         checkpoint=checkpoint,
         files=tuple(workdir / name for name in written),
-        splits={role.name: role.split for role in roles},
+        splits={r.name: r.split for r in roles if split_roles.measures_split(cfg)},
     )
 
 

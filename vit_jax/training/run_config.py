@@ -131,7 +131,8 @@ def complete(cfg: config.Config) -> config.Config:
     """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     check_config(cfg)
-    data = split_roles.resolved(cfg.data, labels=cfg.needs_labels)
+    measured = split_roles.measures_split(cfg)
+    data = split_roles.resolved(cfg.data, labels=cfg.needs_labels, measured=measured)
     return dataclasses.replace(cfg, data=folders.splits_there(data))
 
 
