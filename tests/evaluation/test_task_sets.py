@@ -248,6 +248,13 @@ def test_sets_that_come_with_the_run():
     assert lengths(cfg) == {"self": [150, 20, 10], "digits": [1437, 360, 10]}
 
 
+def test_images_are_not_compared_with_themselves():
+    cfg = configure_pairs("self", train_split="train[:200]", eval_split="train[100:300]")
+    line = r"^evaluation\.fewshot=self: data\.eval_split=train\[100:300\] has images of data\.train"
+    with pytest.raises(ConfigError, match=line):
+        task_sets.open_pairs(cfg, len)
+
+
 def test_a_set_of_several_kinds_is_opened_once_for_all():
     data = {"train_split": "train[:10]", "eval_split": "test[:5]"}
     asked = {"fewshot": ("self",), "knn": ("self", "digits")}

@@ -15,6 +15,7 @@ from vit_jax.data import (
     objectnet,
     real_labels,
     sources,
+    splits,
     tasks,
 )
 from vit_jax.data.datasets import OBJECTNET
@@ -140,7 +141,7 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
     for name in config.get(cfg, key):
         if name == OWN:
             try:
-                pair = _own_splits(cfg.data)
+                pair = _own_splits(cfg.data, f"{key}={OWN}")
             except DataError as error:  # of a run that has opened them without labels
                 why = str(error).partition(WITHOUT_LABELS)[0]
                 raise DataError(f"{key}={OWN}: needs labels: {why}") from error
@@ -171,7 +172,13 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
                 yield task.name.removeprefix(FEW_SHOT), pair
 
 
-def _own_splits(data: config.Data) -> tuple[Source, Source]:
+def _own_splits(data: config.Data, key: str = DIGITS) -> tuple[Source, Source]:
+    if splits.overlap(data.train_split, data.eval_split):
+        raise ConfigError(
+            f"{key}: data.eval_split={data.eval_split} has images of "
+            f"data.train_split={data.train_split}, which would be compared with themselves; set "
+            "data.eval_split to another split"
+        )
     train = sources.open_source(data, data.train_split, train=True)
     return train, sources.open_source(data, data.eval_split, head=train.classes)
 
