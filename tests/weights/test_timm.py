@@ -200,6 +200,13 @@ def test_preprocessing(tmp_path, fields, expected):
     assert facts.assumed == {}
 
 
+def test_a_crop_of_nothing_is_as_in_timm_and_said(tmp_path):
+    given = foreign.record("timm_folder")["files"]["config.json"]["pretrained_cfg"]
+    facts = load(tmp_path, "timm_folder", config={"pretrained_cfg": {**given, "crop_pct": 0}}).spec
+    assert facts.data.crop_pct == 0.875
+    assert facts.assumed == {"data.crop_pct": "as in timm, of crop_pct=0"}
+
+
 # Refusals
 
 
@@ -254,6 +261,18 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
         ),
         ({"model_args": {"num_heads": 0}}, "num_heads=0: must be a positive whole number"),
         (
+            {"num_classes": 7},
+            "config.json: num_classes=7: the arrays have 3, so it describes another model",
+        ),
+        (
+            {"model_args": {"num_heads": 3, "num_classes": 7}},
+            "config.json: num_classes=7: the arrays have 3, so it describes another model",
+        ),
+        (
+            {"model_args": {"num_heads": 3, "init_values": 1e-5}},
+            "config.json: init_values=1e-05: the arrays have none, so it describes another model",
+        ),
+        (
             {"model_args": {"num_heads": 3, "global_pool": "prr"}},
             "global_pool=prr: only token, avg, max, avgmax, map are supported",
         ),
@@ -301,6 +320,25 @@ def test_what_config_says_is_refused_in_one_line(tmp_path, changes, message):
     assert refusal(path) == message
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "resnetv2_50d_gn"},
+         "architecture=resnetv2_50d_gn: of timm's ResNets, only BiT is supported"),
+        ({"model_args": {"act_layer": "gelu"}},
+         "config.json: model_args.act_layer: is not supported"),
+        ({"model_args": {"global_pool": "max"}},
+         "config.json: model_args.global_pool: is not supported"),
+        ({"global_pool": "max"}, "global_pool=max: of timm's ResNets, only avg is supported"),
+        ({"num_classes": 7},
+         "config.json: num_classes=7: the arrays have 5, so it describes another model"),
+    ],
+)  # fmt: skip
+def test_config_of_a_resnet_is_refused_in_one_line(tmp_path, changes, message):
+    fields = {"architecture": "resnetv2_50x1_bit", **changes}
+    assert refusal(foreign.write(tmp_path, foreign.record("timm_bit"), config=fields)) == message
+
+
 def test_models_that_cannot_be_told_are_refused(tmp_path):
     assert refusal(edited(tmp_path)) == (
         "does not say how many heads its layers of width 24 have; "
@@ -319,12 +357,6 @@ def test_models_that_cannot_be_told_are_refused(tmp_path):
     post = foreign.changed(foreign.record("timm_bit"), stem__norm__weight=(32,))
     assert refusal(foreign.write(tmp_path, post)) == (
         "contains a ResNet with post-activation units, which timm uses only in hybrids"
-    )
-    other = foreign.write(
-        tmp_path, foreign.record("timm_bit"), config={"architecture": "resnetv2_50d_gn"}
-    )
-    assert refusal(other) == (
-        "architecture=resnetv2_50d_gn: of timm's ResNets, only BiT is supported"
     )
 
 

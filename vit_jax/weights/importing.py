@@ -326,7 +326,7 @@ def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, File
     fields = dict(files.get("config.json", {}))
     if fields and (count := peft_files.outputs(arrays, plain)) is not None:
         # The base's head gives the names; a folder of PEFT has none of its own.
-        for key in ("id2label", "label2id", "problem_type"):
+        for key in ("id2label", "label2id", "problem_type", "num_classes", "label_names"):
             fields.pop(key, None)
         files = {**files, "config.json": {**fields, "num_labels": count}}
     return arrays, files

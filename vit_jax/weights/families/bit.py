@@ -19,7 +19,15 @@ from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import google, huggingface, timm, torch_rules
 from vit_jax.weights.families.huggingface import Type
-from vit_jax.weights.family import ANY_SIZE, NO_HEAD, Family, Fields, Files, Hints
+from vit_jax.weights.family import (
+    ANY_SIZE,
+    NO_HEAD,
+    Family,
+    Fields,
+    Files,
+    Hints,
+    refuse_other_model,
+)
 from vit_jax.weights.mapping import (
     SAME,
     SPREAD,
@@ -160,7 +168,7 @@ class TimmBit(timm.Timm):
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         given = timm.read_fields(hints.files)
         timm.check_names(list(arrays))
-        timm.check_arguments(given, {})
+        timm.check_arguments(given, {"act_layer": "relu", "global_pool": "avg"})
         if not {"stem.conv.weight", "norm.weight"} & arrays.keys():
             raise WeightsError("contains neither a Vision Transformer nor a BiT ResNet of timm")
         shapes = Shapes(arrays, self.rules(arrays, None))
@@ -172,6 +180,10 @@ class TimmBit(timm.Timm):
         name = timm.architecture(given)
         if name and not NAMES.fullmatch(name):
             raise WeightsError(f"architecture={name}: of timm's ResNets, only BiT is supported")
+        if (pool := json_fields.text(given, "global_pool", "avg")) != "avg":
+            raise WeightsError(f"global_pool={pool}: of timm's ResNets, only avg is supported")
+        if not shapes.headless:
+            refuse_other_model(given, {"num_classes": shapes.outputs})
         size = timm.image_size(given) or hints.image_size
         data, assumed = timm.data(given, size or (224, 224), channels)
         return ModelSpec(

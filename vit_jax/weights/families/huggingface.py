@@ -122,6 +122,7 @@ class HuggingFace(Family):
         size = self.size(fields, hints)
         data, assumed = read_data(hints, size or (224, 224), shapes.channels)
         count = None if shapes.headless or self.embeds(shapes) else shapes.outputs
+        family.refuse_other_model(given, {"num_labels": count} if count else {})
         return ModelSpec(
             model=shapes.model(**self.options(fields, shapes)),
             data=data,

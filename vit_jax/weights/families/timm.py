@@ -224,9 +224,11 @@ def data(
         return plain, {"data.mean": why, "data.std": why, **PIXELS}
     filter_ = json_fields.text(said, "interpolation", "bicubic")
     mode = json_fields.text(said, "crop_mode", "") or "center"
-    share = json_fields.real(said, "crop_pct", 0.875) or 0.875
+    share = json_fields.real(said, "crop_pct", 0.875)
     fill = json_fields.real(said, "fill") if said.get("fill") is not None else None
     assumed = {}
+    if not share:
+        share, assumed["data.crop_pct"] = 0.875, "as in timm, of crop_pct=0"
     if filter_ not in FILTERS:
         assumed["data.resampling"] = f"{NOT_OFFERED}interpolation={filter_}"
     if mode not in CROPS:

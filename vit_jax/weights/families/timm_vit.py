@@ -228,15 +228,21 @@ class TimmViT(timm.Timm):
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", *QKV, "out", "mlp"))
         gated, width = options["mlp"] == "swiglu", options["width"]
+        arguments = json_fields.section(given, "model_args")
+        scaled = "encoder/scale1/scale" in shapes.has
+        outputs = {} if shapes.headless else {"num_classes": shapes.outputs}
+        refuse_other_model(given, outputs)
         refuse_other_model(
-            json_fields.section(given, "model_args"),
-            {
+            arguments,
+            outputs
+            | {
                 "embed_dim": width,
                 "depth": options["depth"],
                 "patch_size": options["patch_size"],
                 "in_chans": shapes.channels,
                 "class_token": "cls" in shapes.has,
                 "pre_norm": options["stem_norm"],
+                **({} if scaled or not arguments.get("init_values") else {"init_values": None}),
             },
         )
         told = array_shape(arrays, FREQUENCIES, 4)[2] if FREQUENCIES in arrays else hints.heads
@@ -258,7 +264,10 @@ class TimmViT(timm.Timm):
             options["resnet_epsilons"] = "timm"
         options |= {
             "heads": heads,
-            "layer_scale": _layer_scale(given) if "encoder/scale1/scale" in shapes.has else None,
+            # Its initial value, which says nothing of the learned ones.
+            "layer_scale": (
+                (json_fields.real(arguments, "init_values", 1e-5) or 1e-5) if scaled else None
+            ),
             "pooling": pooling,
             "norm_epsilon": self.epsilon,
             "norm_place": next((p for n, p in NORMS.items() if n in arrays), "none"),
@@ -546,13 +555,6 @@ def mlp_ratio(width: int, hidden: int) -> float:
     """The ratio of timm's arguments that gives an MLP its width: timm rounds the product down."""
     ratio = hidden / width
     return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
-
-
-def _layer_scale(given: Fields) -> float:
-    """The initial value of LayerScale, which says nothing of its learned ones."""
-    arguments = json_fields.section(given, "model_args")
-    said = arguments.get("init_values") is not None
-    return (json_fields.real(arguments, "init_values") if said else 0) or 1e-5
 
 
 def read_activation(
