@@ -190,7 +190,7 @@ def test_every_array_of_every_model_that_is_built_has_its_place():
             hints = family.Hints(files=files, image_size=found.data.image_size)
             kind, given = recognized(specs(models()[name]), hints)
             rules = kind.rules(given, found)
-            places = list(mapping.locate(shapes, rules, given))
+            places = list(mapping.locate(shapes, rules, given, found.model))
             wanted = {place.source for place in places if place.target not in found.fresh}
             assert wanted <= given.keys(), name
             rest = given.keys() - wanted

@@ -26,6 +26,14 @@ Shape = tuple[int, ...]
 Size = tuple[int, int]  # height and width
 ArraySpecs = Mapping[str, ArraySpec]  # names, shapes and types of the arrays in a file
 PORTION = 2**20  # numbers checked at a time
+# Options that give a model further parameters, by a pattern of the names of those.
+OPTIONS = {
+    **{"(query|key)_norm/": "qk_norm", "sub_norm/": "sub_norm", "stem_norm/": "stem_norm"},
+    **{"patch_norm/": "patch_norm", "relative_bias/": "relative_bias", "position/": "position"},
+    **{"encoder/scale[12]/": "layer_scale", "mlp/gate/": "mlp", "registers": "registers"},
+    **{"distillation|head_dist/": "distillation", "pooling/": "pooling", "resnet/": "resnet_units"},
+    **{"frequencies": "rotary_learned", "pre_logits/": "representation_size"},
+}
 STACKED = re.compile(rf"({OBJECTIVE}/)?encoder/")  # parameters of layers
 LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # the number of a layer in the name of an array
 
@@ -400,7 +408,7 @@ def read_params(
     flat: dict[str, np.ndarray] = {}
     # Grouped, so that an array with several parts is read once and freed.
     wanted: dict[str, list[Location]] = {}
-    for location in locate(stored, rules, arrays.specs):
+    for location in locate(stored, rules, arrays.specs, spec.model):
         wanted.setdefault(location.source, []).append(location)
     wrong = {source: _wrong(arrays, source, locations) for source, locations in wanted.items()}
     left -= wanted.keys()
@@ -446,7 +454,7 @@ def write_arrays(
     found: dict[str, np.ndarray] = {}
     parts: dict[str, dict[int, np.ndarray]] = {}
     stored = {name: leaf for name, leaf in shapes.items() if name not in spec.fresh}
-    for location in locate(stored, rules, None):
+    for location in locate(stored, rules, None, spec.model):
         array = np.asarray(flat[location.target], np.float32)
         array = location.rule.layout.write(
             array if location.index is None else array[location.index]
@@ -488,8 +496,12 @@ def locate(
     shapes: Mapping[str, jax.ShapeDtypeStruct],
     rules: Iterable[Rule],
     present: ArraySpecs | None,
+    model: config.Model,
 ) -> Iterator[Location]:
-    """The array of every parameter: of those present in a file, or (None) those to write."""
+    """The array of every parameter: of those present in a file, or (None) those to write.
+
+    Raises WeightsError, with the option of `model`, for a parameter that no rule covers.
+    """
     by_target: dict[str, list[Rule]] = {}
     for rule in rules:
         by_target.setdefault(rule.target, []).append(rule)
@@ -501,11 +513,18 @@ def locate(
             layers = iter([(None, target, {}, tuple(leaf.shape))])
         for index, general, counts, shape in layers:
             if general not in by_target:
-                raise WeightsError(f"this layout has no place for {target}")
+                raise WeightsError(_no_place(target, model))
             options = [Location(target, index, shape, r.source.format(**counts), r)
                        for r in by_target[general]]  # fmt: skip
             here = [p for p in options if present is not None and p.source in present]
             yield (here or options)[0]
+
+
+def _no_place(target: str, model: config.Model) -> str:
+    """Why a layout without rules for a parameter cannot hold a model, with its option."""
+    option = next((one for name, one in OPTIONS.items() if re.search(name, target)), None)
+    said = f"model.{option}={config.show(getattr(model, option)).lower()}: " if option else ""
+    return f"{said}this layout has no place for {target}"
 
 
 def _layers(target: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str, int], Shape]]:

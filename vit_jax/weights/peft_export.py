@@ -53,7 +53,8 @@ def write_peft(
     whole = mapping.write_arrays(params, family.rules(None, spec), spec)
     arrays: dict[str, np.ndarray] = {}
     modules, heads = [], []
-    for target, index, _, source, rule in mapping.locate(shapes, family.rules(None, spec), None):
+    places = mapping.locate(shapes, family.rules(None, spec), None, spec.model)
+    for target, index, _, source, rule in places:
         module = _trained_name(source.removesuffix(".weight"), kind)
         if target.startswith("head/"):
             if spec.headless:
