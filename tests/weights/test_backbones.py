@@ -360,6 +360,49 @@ def test_arguments_of_timm_that_one_value_of_is_supported(kind, refused):
         read(described, {"config.json": {**given, "model_args": arguments}})
 
 
+POOLED = {"attn_pool__latent": [1, 1, 24]}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "more", "message"),
+    [
+        ("timm_pe_spatial", {"ref_feat_shape": [0, 4]}, {},
+         "ref_feat_shape=0: must be a positive whole number"),
+        ("timm_rope", {"ref_feat_shape": [4, 4]}, {},
+         "config.json: model_args.ref_feat_shape: is not supported"),
+        ("timm_rope", {}, POOLED, "global_pool=map: in timm's Eva it sees the class token too"),
+        ("timm_eva02", {}, POOLED, "global_pool=map: in timm's Eva it sees the class token too"),
+        ("timm_pe_lang", {}, POOLED, "global_pool=map: in timm's Eva it sees the class token too"),
+    ],
+)  # fmt: skip
+def test_what_timms_eva_computes_otherwise_is_refused(name, arguments, more, message):
+    described = foreign.record(f"backbones/{name}")
+    given = described["files"]["config.json"]
+    given = {**given, "model_args": {**given["model_args"], **arguments}}
+    with pytest.raises(weights.WeightsError, match=f"^{re.escape(message)}$"):
+        read(foreign.changed(described, **more), {"config.json": given})
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "changes", "message"),
+    [
+        ("hf_dinov3", "config.json", {"use_gated_mlp": True, "hidden_act": "silu"},
+         "config.json: use_gated_mlp=True: the arrays have False"),
+        ("hf_dinov3_gated", "config.json", {"use_gated_mlp": False},
+         "config.json: use_gated_mlp=False: the arrays have True"),
+        ("open_clip", "open_clip_config.json",
+         {"model_cfg": {"vision_cfg": {"image_size": 28, "width": 48, "head_width": 12}}},
+         "open_clip_config.json: vision_cfg.width=48: the arrays have 24"),
+    ],
+)  # fmt: skip
+def test_config_of_another_model_is_refused(name, file, changes, message):
+    described = foreign.record(f"backbones/{name}")
+    given = {file: {**described["files"][file], **changes}}
+    with pytest.raises(weights.WeightsError) as raised:
+        read(described, given)
+    assert str(raised.value) == f"{message}, so it describes another model"
+
+
 def test_files_of_tips_have_two_tokens_and_pixels_from_0_to_1():
     table = {"encoder/ToTokenSequence_0/posembed_input": (1, 2, 4, 24)}
     kind, facts = read(edited("tips_scenic", **table), {})

@@ -113,6 +113,14 @@ def test_features_of_padded_views_are_those_of_each_image_alone(tmp_path):
         np.testing.assert_allclose(file["features"], together, rtol=0, atol=1e-5)
 
 
+def test_the_heads_of_the_pooling_may_be_others(tmp_path):
+    write(tmp_path / "foreign", "timm_map", model_args=ARGUMENTS | {"attn_pool_num_heads": 4})
+    loaded = weights.load(tmp_path / "foreign")
+    assert (loaded.spec.model.heads, loaded.spec.model.pooling_heads) == (2, 4)
+    weights.save(loaded.params, loaded.spec, "timm", tmp_path / "written")
+    assert weights.load(tmp_path / "written").spec.model == loaded.spec.model
+
+
 def test_the_processor_of_a_folder_is_transformers_own(tmp_path):
     write(tmp_path / "foreign", "hf_siglip2")
     loaded = weights.load(tmp_path / "foreign")

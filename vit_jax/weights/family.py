@@ -145,8 +145,10 @@ def refuse_options(model: config.Model, wrong: Mapping[str, bool], who: str) -> 
             raise WeightsError(f"model.{key}={said}: {who} has no equivalent")
 
 
-def refuse_other_model(fields: Fields, model: Mapping[str, Any]) -> None:
-    """Raises WeightsError for fields of config.json that contradict the arrays.
+def refuse_other_model(
+    fields: Fields, model: Mapping[str, Any], where: str = "config.json: "
+) -> None:
+    """Raises WeightsError for fields of a config that contradict the arrays.
 
     Such a file describes another model, and its heads, which no array shows, are of that.
     """
@@ -155,7 +157,7 @@ def refuse_other_model(fields: Fields, model: Mapping[str, Any]) -> None:
         pair = tuple(said) if isinstance(said, list) else (said, said)
         if said is not None and said != found and pair != found:
             raise WeightsError(
-                f"config.json: {key}={json_fields.shown(said)}: the arrays have "
+                f"{where}{key}={json_fields.shown(said)}: the arrays have "
                 f"{config.show(found)}, so it describes another model"
             )
 

@@ -12,7 +12,7 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.families.torch_rules import QKV
-from vit_jax.weights.family import Fields
+from vit_jax.weights.family import Fields, refuse_other_model
 from vit_jax.weights.mapping import ModelSpec, Shapes
 
 PATCHES = "embeddings.patch_embeddings.weight"
@@ -56,7 +56,9 @@ class HuggingFaceDinoV3(huggingface.HuggingFace):
         return {**fields, "hidden_act": "gelu_new"}  # of a gated MLP the activation is no option
 
     def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
-        made = super().options(fields, shapes) | {
+        made = super().options(fields, shapes)
+        refuse_other_model(fields, {"use_gated_mlp": made["mlp"] == "swiglu"})
+        made |= {
             "layer_scale": json_fields.real(fields, "layerscale_value", 1.0) or 1.0,
             "rotary": json_fields.real(fields, "rope_theta"),
         }

@@ -170,6 +170,8 @@ class TimmNaFlex(TimmViT):
         gone = ("img_size", "no_embed_class")
         arguments = {key: value for key, value in made["model_args"].items() if key not in gone}
         arguments["pos_embed_grid_size"] = list(models.grid(spec.model, spec.data.image_size))
+        if spec.model.pooling == "map" and spec.model.pooling_heads is not None:
+            arguments["attn_pool_num_heads"] = spec.model.pooling_heads
         names = {value: key for key, value in INTERPOLATION.items()}
         arguments["pos_embed_interp_mode"] = names.get(spec.model.position_resize, "bicubic")
         length, (height, width) = spec.data.padded or 1, spec.model.patch_size or (1, 1)

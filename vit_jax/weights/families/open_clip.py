@@ -13,7 +13,7 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import timm, torch_rules
 from vit_jax.weights.families.timm import OPEN_CLIP as CONFIG
 from vit_jax.weights.families.timm import UNKNOWN_HEADS
-from vit_jax.weights.family import NO_HEAD, Family, Fields, Files, Hints
+from vit_jax.weights.family import NO_HEAD, Family, Fields, Files, Hints, refuse_other_model
 from vit_jax.weights.mapping import (
     FLAT,
     ROWS,
@@ -69,6 +69,10 @@ class OpenClip(Family):
             raise WeightsError(f"{CONFIG}: vision_cfg.{odd[0]}: is not supported")
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", "head"))
+        sides = {"width": options["width"], "layers": options["depth"]}
+        refuse_other_model(
+            tower, sides | {"patch_size": options["patch_size"]}, f"{CONFIG}: vision_cfg."
+        )
         heads, assumed = _heads(tower, options["width"], hints.heads)
         # Without a config the file is taken for OpenAI's own, all of which were trained with
         # QuickGELU.

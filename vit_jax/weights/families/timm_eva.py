@@ -15,7 +15,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -60,9 +60,11 @@ class TimmEva(TimmViT):
 
     Attributes:
       side: rows and columns of patches of the images that its weights were trained on.
+      pools: whether it may have attention pooling, which sees the class token too.
     """
 
     side: int = 16
+    pools: ClassVar[bool] = False
 
     @property
     def why(self) -> str:
@@ -73,10 +75,10 @@ class TimmEva(TimmViT):
 
     def _check_given(self, arrays: ArraySpecs, given: Fields) -> None:
         timm.check_arguments(given, self.fixed)
+        if "attn_pool.latent" in arrays and not self.pools:
+            raise WeightsError("global_pool=map: in timm's Eva it sees the class token too")
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
-        if "attn_pool.latent" in arrays:
-            raise WeightsError("global_pool=map: in timm's Eva it sees the class token too")
         if arrays.keys() >= set(TABLES.values()):
             raise WeightsError(f"contains both {' and '.join(TABLES.values())}; one is supported")
         made: dict[str, Any] = {}
@@ -271,9 +273,8 @@ class ColumnsFirst(TimmEva):
             "rotary_offset": self.offset,
         }
         if self.span == "separate":
-            said = arguments.get("ref_feat_shape")
-            grid = json_fields.pair({"grid": said}, "grid") if said else self.grid(given)
-            made["rotary_grid"] = grid
+            grid = self.grid(given)
+            made["rotary_grid"] = json_fields.pair(arguments, "ref_feat_shape", grid)
         if FREQUENCIES not in arrays:
             return made, {}
         named = "architecture" in given
@@ -323,6 +324,8 @@ class ColumnsFirst(TimmEva):
 
 class Core(ColumnsFirst):
     """Perception Encoder with its pooling, whose attention has heads of its own."""
+
+    pools: ClassVar[bool] = True
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         made, assumed = super().options(arrays, given)
@@ -514,7 +517,7 @@ FAMILIES = (
         span="patches",
         written="vit_small_patch16_rope_224",
         expressed=lambda model: model.rotary is not None and model.rotary_span == "patches",
-        fixed=ROPE_XY,
+        fixed=ROPE_XY | {"ref_feat_shape": None},
     ),
     Eva02(
         title="timm",

@@ -273,6 +273,7 @@ class TimmViT(timm.Timm):
             "norm_place": next((p for n, p in NORMS.items() if n in arrays), "none"),
             "position_resize": _position_resize(arrays),
             **read_activation(given, gated=gated, pooling=pooling),
+            **_pooling_heads(arguments, pooling),
             **more,
         }
         model = shapes.model(**options)
@@ -579,6 +580,12 @@ def read_activation(
             raise WeightsError(f"act_layer={said}: of gated MLPs, only SwiGLU (silu) is supported")
         return ACTIVATIONS["silu"] if pooling == "map" else {}
     return ACTIVATIONS[kind]
+
+
+def _pooling_heads(arguments: Fields, pooling: str) -> dict[str, int]:
+    """The heads of attention pooling, where they are others than those of the layers."""
+    own = pooling == "map" and arguments.get("attn_pool_num_heads") is not None
+    return {"pooling_heads": json_fields.whole(arguments, "attn_pool_num_heads")} if own else {}
 
 
 def _position_resize(arrays: ArraySpecs) -> str:
