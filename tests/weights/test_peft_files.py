@@ -132,6 +132,16 @@ def test_a_scale_is_a_number(folder, changed, said):
         vit_jax.load(folder, BASE)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "alpha"),
+    [({"q_proj": 2, "attention.q_proj": 8}, 2), ({"attention.q_proj": 8, "q_proj": 2}, 8),
+     ({"proj": 8}, 1), ({"vit.layers.0.attention.q_proj": 4}, 4)],
+)  # fmt: skip
+def test_of_several_patterns_the_first_that_fits_gives_the_scale(pattern, alpha):
+    fields = {"lora_alpha": 1, "alpha_pattern": pattern}
+    assert peft_files._scale(fields, "vit.layers.0.attention.q_proj", 2) == alpha / 2
+
+
 PREFIX = "base_model.model."
 LAYER = f"{PREFIX}vit.layers.0.attention.q_proj"
 

@@ -182,12 +182,11 @@ def _scale(settings: Mapping[str, Any], layer: str, rank: int) -> float:
     alpha = settings.get("lora_alpha")
     patterns = settings.get("alpha_pattern") or {}
     if patterns:
-        # PEFT takes keys as regular expressions; in practice they are ends of names.
+        # PEFT takes keys as regular expressions for the end of a name; of several, the first.
         if not isinstance(patterns, dict) or not all(NAME.fullmatch(str(key)) for key in patterns):
             raise WeightsError(f"{CONFIG}: alpha_pattern: is not numbers by name; {MERGE}")
-        parts = layer.split(".")
-        ends = (".".join(parts[first:]) for first in range(len(parts)))
-        alpha = next((patterns[end] for end in ends if end in patterns), alpha)
+        fits = (value for key, value in patterns.items() if re.fullmatch(rf"(.*\.)?{key}", layer))
+        alpha = next(fits, alpha)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < LARGEST:
         raise WeightsError(f"{CONFIG}: lora_alpha={json_fields.shown(alpha)}: must be a number")
     return alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank
