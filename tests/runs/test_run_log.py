@@ -179,6 +179,11 @@ def test_speed_is_shared_by_devices(monkeypatch):
     assert run_log.Speed.measured(20.0, 0.25, None).mfu is None
 
 
+def test_a_slow_run_has_a_speed():
+    shown = [field.text for field in run_log.Speed(0.914, 2, 0.0, None).fields(100.0)]
+    assert shown == ["0.91 img/s", "0.46/device", "data wait 0%", "ETA 1m49s"]
+
+
 @pytest.mark.parametrize(("steps", "fits"), [((1, 9), True), ((0, 3), False), ((4, 3), False),
                                              ((3, 10), False), (5, False), ((2,), False),
                                              ((1.5, 2), False)])  # fmt: skip

@@ -278,13 +278,14 @@ def test_the_command_on_a_terminal(tmp_path):
     ("bar", "counts", "line"),
     [
         (progress.Bar("photos", 1000), [(100,), (320,)], "photos: 320 of 1,000, 20/s, 34s left"),
+        (progress.Bar("photos", 10), [(2,), (5,)], "photos: 5 of 10, 0.27/s, 18s left"),
         (
             progress.Bar("b.npz", bytes_=True),
             [(0, 48_000_000), (22_000_000, 44_000_000)],
             "b.npz: 22,000,000 of 44,000,000 bytes, 2.0 MB/s, 11s left",
         ),
     ],
-    ids=["images", "bytes"],
+    ids=["images", "slow", "bytes"],
 )
 def test_a_bar_is_a_log_line_off_a_terminal(bar, counts, line, monkeypatch, caplog):
     caplog.set_level("INFO")

@@ -7,7 +7,7 @@ from vit_jax.pages import markdown as tables
 from vit_jax.preflight.collectives import Transfer
 from vit_jax.preflight.program import Report
 from vit_jax.preflight.topologies import CHIPS, GIB, count_chips, parse_topology
-from vit_jax.utils.messages import memory_text
+from vit_jax.utils.messages import memory_text, rounded
 
 # 224-pixel crops of ImageNet's JPEGs that one core loads in a second, with RandAugment
 # (docs/records/input.jsonl).
@@ -63,7 +63,7 @@ def lines(
         share = f"{100 * mfu:.3g}%" if mfu else f"{expected:.0%}"
         rows += [
             (f"at {share} of peak", f"{rounded(whole['step_seconds'] * 1e3)} ms per step, "
-             f"{whole['images_per_second']:,.0f} images/s" + ("" if mfu else f" ({why})")),
+             f"{rounded(whole['images_per_second'], 10)} images/s" + ("" if mfu else f" ({why})")),
             ("whole run", f"{report.steps:,} steps, {_days(whole['days'])} days, "
              f"{rounded(whole['core_days'])} core-days"),
         ]  # fmt: skip
@@ -74,11 +74,6 @@ def lines(
         rows.append(("cost", "not known, as the peak FLOP/s of the device or model are not"))
     rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
     return rows
-
-
-def rounded(value: float, least: float = 0.5) -> str:
-    """A whole number, or two significant digits of one below `least`, so that none becomes 0."""
-    return f"{value:,.0f}" if value >= least else f"{value:.2g}"
 
 
 def _days(value: float) -> str:

@@ -19,6 +19,7 @@ from vit_jax.runtime.progress import Field
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.training.build import Trainer
 from vit_jax.utils import storage
+from vit_jax.utils.messages import rounded
 
 UNLOGGED = ("finite", "bad_steps")  # metrics of a step that are not logged as numbers
 
@@ -261,8 +262,8 @@ class Speed(NamedTuple):
     def fields(self, images_left: float) -> list[Field]:
         """As shown, with the time that the rest of the run will take."""
         return [
-            Field(2, f"{self.images:,.0f} img/s"),
-            Field(7, f"{self.images / self.devices:,.0f}/device"),
+            Field(2, f"{rounded(self.images, 10)} img/s"),
+            Field(7, f"{rounded(self.images / self.devices, 10)}/device"),
             Field(6, f"data wait {self.waiting:.0%}"),
             *([] if self.mfu is None else [Field(5, f"MFU {self.mfu:.1%}")]),
             Field(1, f"ETA {logs.duration(images_left / self.images)}"),

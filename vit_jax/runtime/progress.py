@@ -22,6 +22,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from vit_jax.runtime import logs
+from vit_jax.utils.messages import rounded
 
 BAR = 24  # cells
 
@@ -230,7 +231,7 @@ class Bar:
         if self._first is None:
             self._first, self._start = done, now
         speed = (done - self._first) / max(now - self._start, 1e-9)
-        rate = f"{speed / 1e6:,.1f} MB/s" if self._bytes else f"{speed:,.0f}/s"
+        rate = f"{speed / 1e6:,.1f} MB/s" if self._bytes else f"{rounded(speed, 10)}/s"
         if self._shown is not None:
             task = self._shown.task_ids[0]
             self._shown.update(task, completed=done, total=total, rate=rate)

@@ -82,6 +82,11 @@ def size_text(number: int) -> str:
     return f"{number / 1e3:,.1f} kB"
 
 
+def rounded(value: float, least: float = 0.5) -> str:
+    """A whole number, or two significant digits of one below `least`, so that none becomes 0."""
+    return f"{value:,.0f}" if value >= least else f"{value:.2g}"
+
+
 def memory_text(number: float | None) -> str:
     """A number of bytes in binary units, such as `2.75 GiB`; `not known` for None."""
     if number is None:

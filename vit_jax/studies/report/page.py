@@ -26,6 +26,7 @@ from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
 from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
 from vit_jax.utils import storage
+from vit_jax.utils.messages import rounded
 
 SHOWN, MISTAKES = 24, 12  # images in the report
 SIDE = 160  # pixels of a picture in the report, at most
@@ -172,7 +173,7 @@ def _row(label: str, item: StoredRun | StoredTransfer, measure: str) -> tuple[st
         item.reported.name if item.results else "",
         formatting.NOTHING if score is None else formatting.measured(measure, score),
         formatting.NOTHING if loss is None else f"{loss:.4f}",
-        formatting.NOTHING if speed is None else f"{speed:,.0f}",
+        formatting.NOTHING if speed is None else rounded(speed, 10),
         formatting.NOTHING if item.seconds is None else logs.duration(item.seconds),
     )
 

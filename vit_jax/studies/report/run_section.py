@@ -22,6 +22,7 @@ from vit_jax.pages.document import (
 from vit_jax.runtime import goodput, logs
 from vit_jax.studies.report import formatting
 from vit_jax.studies.report.run_data import StoredRun
+from vit_jax.utils.messages import rounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +152,7 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
     yield f"{run.step:,}", "Steps", steps if run.step != run.steps else "finished"
     rate = speed(run)
     if rate is not None:
-        yield f"{rate:,.0f}", "Images per second", "median"
+        yield rounded(rate, 10), "Images per second", "median"
     if run.seconds is not None:
         yield logs.duration(run.seconds), "Training time", "evaluation not counted"
 
