@@ -117,6 +117,25 @@ def test_a_repository_keeps_no_weights_beside_new_ones(hub, folder, capsys):
     assert hub["files"]["README.md"] != b"old"
 
 
+@pytest.mark.parametrize(
+    "name", ["preprocessor_config.json", "processor_config.json", "open_clip_config.json"]
+)
+def test_a_repository_keeps_no_preprocessing_of_another_project(folder, name):
+    files = [folder / "config.json", folder / "model.safetensors"]
+    said = f"^push me/vit: has {name}, which this folder lacks, and others would read it with these"
+    with pytest.raises(WeightsError, match=said):
+        push._check_others(["README.md", "config.json", name], files, "me/vit")
+    push._check_others(["README.md", "config.json", name], [*files, folder / name], "me/vit")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_without_a_card_says_what_the_hub_shows(hub, folder, there):
+    (folder / "README.md").unlink()
+    hub["files"] = {"README.md": b"old"} if there else {}
+    shows = "the model card it has" if there else "no model card"
+    assert f"README.md: is missing, so the Hub shows {shows}" in push.push(folder, "me/vit")
+
+
 @pytest.mark.parametrize(("status", "said"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (418, "418")])
 def test_a_refusal_of_the_hub_is_one_line_without_the_token(hub, folder, status, said, capsys):
     hub["status"] = status

@@ -38,10 +38,12 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
     importing.load(path)  # damaged weights are not worth an upload
     hub = _import_hub()
     api, said, left = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None), [], ""
+    others: list[str] = []
     try:
         there = api.repo_exists(repository)
         if there:
-            _check_others(api.list_repo_files(repository), files, repository)
+            others = api.list_repo_files(repository)
+            _check_others(others, files, repository)
         else:
             api.create_repo(repository, private=not public)
             left = "; the repository was made, and is empty"
@@ -64,7 +66,8 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
     elif public:
         said.append("--public: the repository was there, and is as public as it was")
     if not any(file.name == "README.md" for file in files):
-        said.append("README.md: is missing, so the Hub shows no model card")
+        shows = "the model card it has" if "README.md" in others else "no model card"
+        said.append(f"README.md: is missing, so the Hub shows {shows}")
     megabytes = sum(file.stat().st_size for file in files) / 1e6
     where = f"{api.endpoint}/{repository}"
     return [*said, f"pushed: {where} ({len(files)} files, {megabytes:.1f} MB)"]
@@ -100,11 +103,16 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _check_others(there: Sequence[str], files: Sequence[pathlib.Path], repository: str) -> None:
-    """Raises WeightsError if the Hub has weights that the folder's would not replace."""
+    """Raises WeightsError if the Hub has files of weights that the folder's would not replace.
+
+    Such are also those of another project, by which a reader would preprocess images otherwise.
+    """
     names = {file.name for file in files}
-    left = (name for name in there if pathlib.PurePosixPath(name).suffix in readers.FORMATS)
-    if other := next((name for name in left if name not in names), None):
-        raise WeightsError(
-            f"push {repository}: has {other}, which this folder lacks, and people would load "
-            "either; delete it there, or push to another name"
-        )
+    for name in there:
+        weights = pathlib.PurePosixPath(name).suffix in readers.FORMATS
+        if (weights or name in importing.BESIDE) and name not in names:
+            would = "people would load either" if weights else "others would read it with these"
+            raise WeightsError(
+                f"push {repository}: has {name}, which this folder lacks, and {would}; "
+                "delete it there, or push to another name"
+            )
