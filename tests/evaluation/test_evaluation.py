@@ -185,12 +185,20 @@ def test_what_loads_a_split_ends_with_the_pass(stops):
 def test_a_pass_over_planned_batches_loads_these(small, monkeypatch):
     given = {}
     monkeypatch.setattr(runner.pipeline, "batches", lambda *_, **more: given.update(more))
-    plan = types.SimpleNamespace(steps=7, rows=np.array([[0, 1], [2, -1]]))
+    plan = types.SimpleNamespace(steps=7, rows=np.arange(-1, 15).reshape(2, 8))
     monkeypatch.setattr(evaluation_module, "plan_native", lambda *_: plan)
     split = small.runner(small.source)
     split._batches()
     assert (given["plan"], given["stop_step"], given["train"]) == (plan, 7, False)
-    assert split.order.tolist() == [0, 1, 2, -1]
+    assert split.order.tolist() == list(range(-1, 15))
+
+
+@pytest.mark.parametrize(("rows", "fitting"), [(10**15, 8), (4, 4)])
+def test_a_planned_batch_has_no_more_rows_than_there_are_images(monkeypatch, rows, fitting):
+    monkeypatch.setattr(runner, "native_shapes", lambda model: ())
+    monkeypatch.setattr(runner.native_aspect, "plan", lambda *given: given[3])
+    monkeypatch.setattr(runner.jax, "device_count", lambda: 4)
+    assert runner.plan_native(None, range(5), config.Data(aspect="native"), rows) == fitting
 
 
 def test_views_at_their_own_aspect_have_patches_of_the_models_side():

@@ -319,7 +319,7 @@ def test_one_command_makes_a_program(tmp_path, capsys):
     [
         ("--platforms=cpu,gpu", "--platforms=gpu: no such platform; known: cpu, cuda, rocm, tpu"),
         ("--platforms=cpu,", "--platforms=: no such platform; known: cpu, cuda, rocm, tpu"),
-        ("--batch=0", "--batch=0: must be at least 1"),
+        ("--batch=0", "--batch=0: must be a whole number, at least 1"),
         ("--output=OLD", "--output=OLD: OLD exists; remove it or name another"),
         ("--output=DESCRIBED", "--output=DESCRIBED: DESCRIBED.json exists; remove it or"),
         ("--output=none/x", "--output=none/x: no such folder as none"),

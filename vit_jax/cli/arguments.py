@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from vit_jax import config
 from vit_jax.config import catalog
+from vit_jax.config.options import MOST
 from vit_jax.utils import messages, storage
 
 CHECKPOINT = (
@@ -195,8 +196,10 @@ def step(text: str) -> int | str:
 
 
 def positive(text: str) -> int:
-    """A number that is at least 1."""
-    return _number(text, int, lambda value: value >= 1, "a number, at least 1")
+    """A number from 1 to the most that options can be."""
+    return _number(
+        text, int, lambda value: 1 <= value <= MOST, f"a number, at least 1, at most {MOST:.0e}"
+    )
 
 
 def holdout(text: str) -> float:

@@ -211,10 +211,19 @@ def check_overrides(overrides: object) -> None:
     )
 
 
-def check_count(option: str, value: object) -> None:
-    """Raises ConfigError unless a value is a whole number, at least 1."""
+def check_count(option: str, value: object, most: int = _options.MOST) -> None:
+    """Raises ConfigError unless a value is a whole number, from 1 to `most`."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{option}={value}: must be a whole number, at least 1")
+    if value > most:
+        raise ConfigError(f"{option}={value}: must be at most {most:,}")
+
+
+def check_seed(option: str, value: object) -> None:
+    """Raises ConfigError unless a value is a seed."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not 0 <= value < 2**32:
+        raise ConfigError(f"{option}={value}: must be a whole number, from 0 to {2**32 - 1}")
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:

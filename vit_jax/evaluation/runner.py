@@ -107,11 +107,10 @@ def create_runner(
       cfg: how they are read and seen.
       mesh: the devices.
       rows: of a batch; of fewer images, one batch has as many as there are.
-      plan: which images are in each batch, where views have several shapes.
+      plan: which images are in each batch, where views have several shapes; it has `rows` too.
       stop: loads ahead in a thread that ends when this turns true; None: loads when asked.
     """
-    if plan is None:  # else a validation split of 20 images would cost as much as 512
-        rows = min(rows, -(-len(source) // mesh.size) * mesh.size)
+    rows = _rows(source, rows, mesh.size) if plan is None else plan.rows.shape[1]
     chain, patch = transforms.eval_transforms(cfg.data), None
     if cfg.data.padded:
         patch = variants.required(cfg.model.patch_size)
@@ -153,4 +152,10 @@ def plan_native(
     """The batches of a pass over a source whose views have several shapes, else None."""
     if data.aspect != "native" or data.padded:
         return None
+    rows = _rows(source, rows, jax.device_count())
     return native_aspect.plan(source, data, native_shapes(model), rows, window)
+
+
+def _rows(source: Source, rows: int, devices: int) -> int:
+    """Rows of a batch: a validation split of 20 images would cost as much as 512 otherwise."""
+    return min(rows, -(-len(source) // devices) * devices)

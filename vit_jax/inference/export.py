@@ -45,8 +45,8 @@ class ExportOptions:
             if name not in PLATFORMS:
                 known = ", ".join(PLATFORMS)
                 raise config.ConfigError(f"--platforms={name}: no such platform; known: {known}")
-        if self.batch is not None and self.batch < 1:
-            raise config.ConfigError(f"--batch={self.batch}: must be at least 1")
+        if self.batch is not None:
+            config.check_count("--batch", self.batch)
 
 
 def check_output(path: pathlib.Path) -> None:

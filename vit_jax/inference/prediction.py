@@ -54,6 +54,9 @@ def predict(
         raise config.ConfigError("predict: give images or examples, and not both")
     if top is not None:
         config.check_count("--top", top)
+    if examples:
+        config.check_count("--examples", examples)
+        config.check_seed("--seed", seed)
     found = list_files(images)
     if examples:
         loading.require_images(reference, overrides or {})

@@ -2,11 +2,13 @@
 
 import os
 
-from vit_jax.config import ConfigError
+from vit_jax.config import ConfigError, check_count
 from vit_jax.runtime import backend
 
 # Chips of a TPU host visible to a process, by their number (hosts of 2 x 2 chips).
 TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1"}
+
+MOST_PROCESSES = 1000
 
 Environment = dict[str, str]
 
@@ -21,6 +23,7 @@ def shares(parallel: int) -> list[Environment]:
             "transfer: its cells run on one host, and several are named here; use one of them, or "
             "run the cells by `vit_jax train`"
         )
+    check_count("--parallel", parallel, MOST_PROCESSES)
     if parallel == 1:
         return [{}]
     platform, count = find_devices()

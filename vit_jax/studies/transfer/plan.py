@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from vit_jax import config
 from vit_jax.config import ConfigError, catalog, checks
@@ -13,6 +13,8 @@ from vit_jax.data import sampling, split_roles
 from vit_jax.runs import directory
 from vit_jax.studies.cells import Cell
 from vit_jax.training import run_config
+
+Number = TypeVar("Number", int, float)
 
 SELECTED_BY = "top1"
 MOST = 1000  # combinations of a search
@@ -139,9 +141,10 @@ def create_plan(
     Reads at most the metadata of the initial weights. Raises ConfigError.
     """
     # As Python's numbers, which JSON holds; a run that counts twice would narrow the interval.
-    rates = list(dict.fromkeys(map(float, rates)))
+    rates = _each("rates", rates, float, "learning rates, such as [0.003, 0.01]")
     seeds, choose_seeds = (
-        list(dict.fromkeys(map(operator.index, given))) for given in (seeds, choose_seeds)
+        _each(name, given, operator.index, "seeds, such as [0, 1]")
+        for name, given in (("seeds", seeds), ("choose_seeds", choose_seeds))
     )
     for rate in rates:
         if not 0 < rate < math.inf:
@@ -149,6 +152,8 @@ def create_plan(
     for seed in (*seeds, *choose_seeds):
         if not 0 <= seed < 2**32:
             raise ConfigError(f"seeds={seed}: must be from 0 to {2**32 - 1}")
+    if draws is not None:
+        config.check_count("draws", draws)
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
     values = catalog.load_values(reference)
@@ -217,6 +222,14 @@ def create_plan(
         choose_seeds=tuple(choose_seeds) or protocol.choose_seeds or (base.seed,),
         seeds=tuple(seeds) or protocol.seeds,
     )
+
+
+def _each(name: str, given: Any, number: Callable[[Any], Number], what: str) -> list[Number]:
+    """Each of several numbers once; raises ConfigError for anything else."""
+    try:
+        return list(dict.fromkeys(map(number, given)))
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{name}={given}: must be {what}") from None
 
 
 def _texts(key: str, values: Sequence[Any]) -> tuple[str, ...]:
