@@ -283,6 +283,16 @@ def test_a_short_side_left_open_is_written_as_its_number(tmp_path, kind):
     assert weights.load(tmp_path / "w").spec.data.before_crop == (27, 27)  # 24 * 8 / 7
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [("timm", ["data.resize_to=27,27: reads back as 18,27"]), ("hf", [])]
+)
+def test_a_short_side_before_an_oblong_crop_is_said_where_a_format_has_none(tmp_path, kind, said):
+    data = {"eval_crop": "central", "resampling": "antialiased_bicubic"}
+    params, facts = made(size=(16, 24), data=data, position_resize=WAYS[kind])
+    told = weights.save(params, facts, kind, tmp_path / "w")
+    assert [line for line in told if "resize_to" in line] == said
+
+
 @pytest.mark.parametrize("fill", [None, (0.25,)])
 def test_a_border_is_said_where_a_format_has_none(tmp_path, fill):
     data = {"resampling": "box", "eval_crop": "border", "crop_pct": 0.9, "crop_rounding": "even"}

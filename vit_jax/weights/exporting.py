@@ -394,7 +394,9 @@ def preprocessing(data: config.Data) -> dict[str, Any]:
     if data.eval_crop == "squash" and data.before_crop == data.image_size:
         made["eval_crop"] = "resize"
     if made["eval_crop"] != "resize":
-        made["resize_to"] = data.before_crop
+        # Without a share, a central view is that of the short side, whatever the image's shape.
+        short = data.eval_crop == "central" and data.crop_pct is None
+        made["resize_to"] = (max(data.before_crop),) * 2 if short else data.before_crop
         made["crop_rounding"] = data.crop_rounding
         border = data.mean if data.eval_crop == "border" else None
         made["fill"] = data.fill if data.fill is not None else border
