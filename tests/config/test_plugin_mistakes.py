@@ -11,7 +11,7 @@ import plugins
 import runs
 import vit_jax
 from vit_jax import cli, config, models
-from vit_jax.data import sources
+from vit_jax.data import sources, transforms
 from vit_jax.data.pipeline import View
 from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluation
@@ -24,6 +24,13 @@ from vit_jax.training.objectives import Objective, creation
 def forgotten():
     with plugins.forgotten() as patch:
         yield patch
+
+
+def broken(*given, **named):
+    raise KeyError("x")
+
+
+BROKEN = f"KeyError: 'x' ({__file__}:"
 
 
 def registered(kind, returned, name="mine"):
@@ -140,6 +147,46 @@ def test_a_source_has_images_and_labels(examples, line):
         sources.open_source(config.Data(source="mine"), "train")
 
 
+def test_a_source_that_fails_is_one_line():
+    class Fails(Source):
+        def __getitem__(self, index):
+            if index == 2:
+                raise OSError(5, "unreadable")
+            return broken() if index else super().__getitem__(0)
+
+        def name(self, index):
+            return broken() if index else "first"
+
+        fingerprint = broken
+
+    registered("source", Fails([Record(np.zeros((8, 8, 1), np.uint8), 1)] * 3))
+    for labels in (True, False):
+        Fails.classes = ("a", "b") if labels else ()
+        opened = sources.open_source(config.Data(source="mine"), "train", labels=labels)
+        assert opened[0].label == 1
+        for method, given in (("__getitem__", [1]), ("name", [1]), ("fingerprint", [])):
+            with pytest.raises(config.ConfigError) as caught:
+                getattr(opened, method)(*given)
+            assert str(caught.value).startswith(f"data.source=mine: {BROKEN}")
+        with pytest.raises(OSError, match="unreadable"):  # data.max_bad_examples
+            opened[2]
+    registered("source", object(), "other")
+    with pytest.raises(config.ConfigError, match="data.source=other: TypeError: object of type"):
+        sources.open_source(config.Data(source="other"), "train")
+
+
+def test_an_augmentation_and_a_transform_that_fail_are_one_line():
+    registered("batch_augmentation", broken)
+    cfg = runs.configure(model={"num_classes": 10}, train={"augmentations": "mine", "ema": None})
+    trainer = build.build(cfg, 200)
+    with pytest.raises(config.ConfigError) as caught:
+        jax.eval_shape(trainer.step, trainer.state_shapes, trainer.batch_shapes)
+    assert str(caught.value).startswith(f"train.augmentations=mine: {BROKEN}")
+    with pytest.raises(config.ConfigError) as caught:
+        transforms.PluggedIn("mine", broken)(np.zeros((8, 8, 1), np.uint8), None)
+    assert str(caught.value).startswith(f"data.transforms=mine: {BROKEN}")
+
+
 def test_a_model_returns_logits_for_its_classes(forgotten):
     with plugins.loaded() as project:
         network = lambda self, model, size, channels, dtype, masked, *, rngs: (  # noqa: E731
@@ -152,6 +199,44 @@ def test_a_model_returns_logits_for_its_classes(forgotten):
         images = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
         with pytest.raises(config.ConfigError, match=r"convnet: its logits are float32 \(2, 7\)"):
             jax.eval_shape(model.apply, model.shapes(), images)
+
+
+@pytest.mark.parametrize(
+    ("parent", "method", "function", "line"),
+    [
+        ("ConvNet", "complete", None, BROKEN),
+        ("ConvNet", "flops", None, BROKEN),
+        ("ConvNet", "network", None, BROKEN),
+        ("ConvNet", "network", lambda *given, **named: None, "network must return an nnx.Module"),
+        ("ConvNet", "initial", None, BROKEN),
+        ("ConvNet", "initial", lambda self, model, params, key: [params],
+         "initial must return the parameters it gets"),
+        ("Network", "__call__", None, BROKEN),
+        ("Network", "__call__", lambda self, images, **named: self.head(images[:, 0, 0]),
+         "must return logits, and a dict of the rest"),
+        ("Network", "__call__", lambda self, images, **named: (jnp.zeros((2, 3)), {}),
+         "its pre_logits are NoneType (); must be float32 (2, D)"),
+        ("Network", "__call__", lambda self, images, **named: (
+            jnp.zeros((2, 3)), {"pre_logits": jnp.zeros((2, 3), jnp.bfloat16)}),
+         "its pre_logits are bfloat16 (2, 3); must be float32 (2, D)"),
+    ],
+)  # fmt: skip
+def test_a_model_that_fails_is_one_line(parent, method, function, line, forgotten):
+    with plugins.loaded() as project:
+        forgotten.setattr(getattr(project.model, parent), method, function or broken)
+        options = {"architecture": "convnet", "num_classes": 3, "filters": 4}
+        images = jax.ShapeDtypeStruct((2, 8, 8, 4), jnp.float32)
+
+        def use():
+            made = config.build({"model": options}).model
+            model = models.create(made, image_size=(8, 8), channels=4)
+            assert model.flops is None
+            params = jax.eval_shape(model.init, jax.random.key(0))
+            jax.eval_shape(model.apply, params, images)
+
+        with pytest.raises(config.ConfigError) as caught:
+            use()
+        assert str(caught.value).startswith(f"model.architecture=convnet: {line}")
 
 
 @pytest.mark.parametrize(
@@ -177,13 +262,6 @@ def test_the_state_of_a_network_is_float32_parameters(part, line, forgotten):
         with pytest.raises(config.ConfigError) as raised:
             model.shapes()
         assert str(raised.value) == f"model.architecture=convnet: {line}"
-
-
-def broken(*given, **named):
-    raise KeyError("x")
-
-
-BROKEN = f"KeyError: 'x' ({__file__}:"
 
 
 def objective(**changes):
@@ -220,6 +298,10 @@ def test_an_objective_names_its_views_and_measures(changes, line):
         ("summarize", {}, "measures names m, but the loss returns no such scalar"),
         ("summarize", {"m": jnp.ones(2)}, "measures names m, but the loss returns no such scalar"),
         ("init", {"a": jnp.zeros(2, jnp.int32)}, "init/a is int32; its parameters must be float32"),
+        ("init", [jnp.zeros(2)], "init must return a dict of arrays, nested by name"),
+        ("init", {"a": [jnp.zeros(2)]}, "init must return a dict of arrays, nested by name"),
+        ("init", {"a/b": jnp.zeros(2)}, "init must return a dict of arrays, nested by name"),
+        ("init_state", [jnp.zeros(2)], "init_state must return a dict"),
         ("warning", "bad", "warning must return None, or a text and whether it ends"),
     ],
 )
@@ -237,6 +319,7 @@ def test_an_objective_that_is_right_stays():
     assert value.dtype == jnp.float32
     assert made.summarize(measures, {}) == {"m": 2}
     assert made.warning({}) is None
+    assert objective(decay=0.5).decay == 0.5  # an argument may have the name of a method
 
 
 class Probabilities:

@@ -373,7 +373,7 @@ class Loader:
         """Writes a part of a step into the rows of `batch`, which are padding before.
 
         Stops early once `closed` is set. In the result, `notes` lists (index, reason) of unreadable
-        examples, and `error` is the message of a DataError: exceptions passed between processes
+        examples, and `error` is the message of an error: exceptions passed between processes
         would keep memory alive.
         """
         low, high = self.bounds(part)
@@ -394,7 +394,7 @@ class Loader:
                 if self.plan is not None:
                     position = int(self.plan.rows[step, row])
                 self._fill(batch, slot, position, view, views, notes)
-        except DataError as error:
+        except (DataError, config.ConfigError) as error:  # of the data, of a plug-in
             return {"error": str(error)}
         return {"notes": notes}
 

@@ -72,8 +72,9 @@ def open_source(
             return Tables(data, split, key, labels=labels, exclude=excluded)
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
-            check_plugged_in(made, data, labels=labels)
-            return PluggedIn(made, data) if labels or made.classes else made
+            with components.calling("data.source", data.source):
+                check_plugged_in(made, data, labels=labels)
+                return PluggedIn(made, data, labels=labels or len(made.classes) > 0)
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
         return Tfds(data, split, key, labels=labels)
@@ -276,13 +277,15 @@ def _check_label(label: object, source: Source, data: config.Data, what: str) ->
 
 
 class PluggedIn:
-    """A plug-in's source; raises DataError for a label that is no class.
+    """A plug-in's source; its errors name it, but for those of an image that cannot be read.
 
-    Otherwise -1, by which other programs mean that there is none, would be the last class.
+    With `labels`, raises DataError for one that is no class: otherwise -1, by which other programs
+    mean that there is none, would be the last class.
     """
 
-    def __init__(self, source: Source, data: config.Data) -> None:
+    def __init__(self, source: Source, data: config.Data, *, labels: bool = True) -> None:
         self.source, self.classes, self._data = source, source.classes, data
+        self._labels = labels
 
     def __getattr__(self, name: str) -> Any:
         """What else the source has, such as `labels` or `file_name`."""
@@ -294,17 +297,29 @@ class PluggedIn:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Record:
-        image, label = self.source[index]
-        _check_label(label, self, self._data, f"the label of {self.name(index)} is")
+        try:
+            image, label = self.source[index]
+        except OSError:
+            raise
+        except Exception:
+            with self._calling():
+                raise
+        if self._labels:
+            _check_label(label, self, self._data, f"the label of {self.name(index)} is")
         return Record(image, label)
 
     def name(self, index: int) -> str:
         """The source's name of the example."""
-        return self.source.name(index)
+        with self._calling():
+            return self.source.name(index)
 
     def fingerprint(self) -> str:
         """That of the source."""
-        return self.source.fingerprint()
+        with self._calling():
+            return self.source.fingerprint()
+
+    def _calling(self) -> contextlib.AbstractContextManager[None]:
+        return components.calling("data.source", self._data.source)
 
 
 class Digits:

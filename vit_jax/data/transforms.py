@@ -411,7 +411,8 @@ class PluggedIn:
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The transformed image; raises DataError unless it is like the one before."""
-        result = self.transform(image, rng)
+        with components.calling("data.transforms", self.text):
+            result = self.transform(image, rng)
         shape, dtype = np.shape(result), getattr(result, "dtype", type(result).__name__)
         if (shape, dtype) != (image.shape, image.dtype):
             raise DataError(

@@ -4,18 +4,21 @@ Outside this package a model is a plain nested dict of float32 arrays and a `Cla
 functions; the NNX module exists only while a function is traced.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.config import MaskedPatches
+from vit_jax.config import MaskedPatches, components
 from vit_jax.models import variants
 from vit_jax.models.architecture import Params
 from vit_jax.utils import tree_utils
@@ -47,7 +50,7 @@ class Classifier:
     masked: MaskedPatches | None = None
 
     def _module(self, key: jax.Array) -> nnx.Module:
-        return variants.find_architecture(self.config).network(
+        made = variants.find_architecture(self.config).network(
             self.config,
             self.image_size,
             self.channels,
@@ -55,12 +58,32 @@ class Classifier:
             self.masked,
             rngs=nnx.Rngs(key),
         )
+        if not isinstance(made, nnx.Module):
+            raise config.ConfigError(f"{self._label}: network must return an nnx.Module")
+        return made
+
+    @property
+    def _label(self) -> str:
+        return f"{variants.KEY}={self.config.architecture}"
+
+    @contextlib.contextmanager
+    def _network(self, params: Params) -> Iterator[Any]:
+        """The network of `bind`, to be called within; errors of a plug-in's are ConfigErrors."""
+        network = self.bind(params)
+        if not variants.is_plugged_in(self.config):
+            yield network
+            return
+        with components.calling(variants.KEY, str(self.config.architecture)):
+            yield network
 
     def init(self, key: jax.Array) -> Params:
         """New parameters; works under `jit` and `eval_shape`."""
         params = nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
         unused = jax.random.fold_in(key, 1)
-        return variants.find_architecture(self.config).initial(self.config, params, unused)
+        found = variants.find_architecture(self.config).initial(self.config, params, unused)
+        if jax.tree.structure(found) != jax.tree.structure(params):
+            raise config.ConfigError(f"{self._label}: initial must return the parameters it gets")
+        return found
 
     @functools.cached_property
     def _abstract(self) -> tuple[nnx.GraphDef, Params]:
@@ -84,7 +107,7 @@ class Classifier:
             kind = type(state).__name__
             wrong.append(f"{'/'.join(map(str, path))} is nnx.{kind}; its state must be nnx.Param")
         if wrong:
-            raise config.ConfigError(f"{variants.KEY}={self.config.architecture}: {wrong[0]}")
+            raise config.ConfigError(f"{self._label}: {wrong[0]}")
 
     def shapes(self) -> Params:
         """ShapeDtypeStructs of the parameters, nested by name; allocates nothing."""
@@ -162,17 +185,31 @@ class Classifier:
           capture: whether to return the attention weights.
         """
         self._check(images)
-        logits, out = self.bind(params)(images, key=key, capture=capture)
-        wanted = (images.shape[0], 0 if self.masked is not None else self.config.num_classes or 0)
-        try:
-            chex.assert_shape(logits, wanted)
-            chex.assert_type(logits, jnp.float32)
-        except AssertionError:  # a mistake in a plug-in's network
-            raise config.ConfigError(
-                f"{variants.KEY}={self.config.architecture}: its logits are {logits.dtype} "
-                f"{logits.shape}; must be float32 {wanted}"
-            ) from None
-        return logits, out
+        with self._network(params) as network:
+            found = network(images, key=key, capture=capture)
+        if variants.is_plugged_in(self.config):
+            self._check_outputs(found, images.shape[0])
+        return found
+
+    def _check_outputs(self, found: Any, rows: int) -> None:
+        """Raises ConfigError unless a plug-in's network returns what `Architecture` asks of it."""
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            raise config.ConfigError(f"{self._label}: must return logits, and a dict of the rest")
+        outputs = 0 if self.masked is not None else self.config.num_classes or 0
+        wanted = {"logits": (rows, outputs), "pre_logits": (rows, None)}
+        for name, array in {"pre_logits": None, **found[1], "logits": found[0]}.items():
+            if name not in wanted:
+                continue
+            try:
+                chex.assert_shape(array, wanted[name])
+                chex.assert_type(array, jnp.float32)
+            except (AssertionError, AttributeError, ValueError):
+                shape = ", ".join("D" if n is None else str(n) for n in wanted[name])
+                kind = getattr(array, "dtype", type(array).__name__)
+                raise config.ConfigError(
+                    f"{self._label}: its {name} are {kind} {np.shape(array)}; must be float32 "
+                    f"({shape})"
+                ) from None
 
     def apply_sequences(
         self,
@@ -200,7 +237,8 @@ class Classifier:
         chex.assert_shape(grids, (len(patches), 2))
         chex.assert_type(grids, int)
         self._check_device()
-        return self.bind(params)(patches, key=key, capture=capture, grids=grids)
+        with self._network(params) as network:
+            return network(patches, key=key, capture=capture, grids=grids)
 
     def predict_masked(
         self,
@@ -226,7 +264,8 @@ class Classifier:
         chex.assert_shape(source, (images.shape[0], self.patches))
         chex.assert_shape(masked, (images.shape[0], None))
         chex.assert_type([source, masked], int)
-        outputs = self.bind(params).predict_masked(images, source, masked, key)
+        with self._network(params) as network:
+            outputs = network.predict_masked(images, source, masked, key)
         chex.assert_shape(outputs, (*masked.shape, None))
         chex.assert_type(outputs, jnp.float32)
         return outputs
@@ -247,7 +286,8 @@ class Classifier:
         self._check(images)
         chex.assert_shape(kept, (images.shape[0], None))
         chex.assert_type(kept, int)
-        return self.bind(params).encode_kept(images, kept, key)
+        with self._network(params) as network:
+            return network.encode_kept(images, kept, key)
 
     def encode_masked(
         self,
@@ -272,7 +312,8 @@ class Classifier:
         self._check(images)
         chex.assert_shape(masked, (images.shape[0], self.patches))
         chex.assert_type(masked, bool)
-        return self.bind(params).encode_masked(images, masked, token, key)
+        with self._network(params) as network:
+            return network.encode_masked(images, masked, token, key)
 
     def _check(self, images: jax.Array) -> None:
         """Raises ValueError for images the model does not take, ConfigError for its attention."""

@@ -15,6 +15,9 @@ from vit_jax.models.architecture import Architecture
 T = TypeVar("T")
 
 KEY = "model.architecture"
+METHODS = [
+    name for name, value in vars(Architecture).items() if callable(value) and name[0] != "_"
+]  # fmt: skip
 
 
 class Size(NamedTuple):
@@ -155,7 +158,18 @@ def find_architecture(model: config.Model) -> Architecture:
         raise config.ConfigError(
             f"{KEY}={named.architecture}: must be a subclass of models.Architecture"
         )
+    if is_plugged_in(named):
+        guarded = components.guarded(KEY, str(named.architecture))
+        for name in METHODS:
+            # An argument may have the name of a method that the plug-in does not need.
+            if callable(method := getattr(made, name)):
+                object.__setattr__(made, name, guarded(method))
     return made
+
+
+def is_plugged_in(model: config.Model) -> bool:
+    """Whether a plug-in has the architecture of a complete model: its errors are ConfigErrors."""
+    return bool(components.modules("model", model.architecture))
 
 
 def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:

@@ -38,15 +38,25 @@ def guard(made: Objective, name: str) -> None:
     label, guarded = f"{KEY}={name}", components.guarded(KEY, name)
     _check_attributes(made, label)
     for method in METHODS:
-        setattr(made, method, guarded(getattr(made, method)))
+        if callable(own := getattr(made, method)):  # not an argument of that name, such as decay
+            setattr(made, method, guarded(own))
     init, loss, summarize, warning = made.init, made.loss, made.summarize, made.warning
+    init_state = made.init_state
 
     def checked_init(key: jax.Array) -> models.Params:
         params = init(key)
+        if not _is_nested(params):
+            raise ConfigError(f"{label}: init must return a dict of arrays, nested by name")
         for path, leaf in tree_utils.flatten({"init": params}).items():
             if (kind := np.dtype(leaf.dtype)) != np.float32:
                 raise ConfigError(f"{label}: {path} is {kind}; its parameters must be float32")
         return params
+
+    def checked_state(params: models.Params) -> Mapping[str, Tree]:
+        state = init_state(params)
+        if not isinstance(state, Mapping):
+            raise ConfigError(f"{label}: init_state must return a dict")
+        return state
 
     def checked_loss(outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         found = loss(outputs, inputs)
@@ -75,10 +85,18 @@ def guard(made: Objective, name: str) -> None:
         return found
 
     for method, checked in (
-        ("init", checked_init), ("loss", checked_loss), ("summarize", checked_summarize),
-        ("warning", checked_warning),
+        ("init", checked_init), ("init_state", checked_state), ("loss", checked_loss),
+        ("summarize", checked_summarize), ("warning", checked_warning),
     ):  # fmt: skip
         setattr(made, method, checked)
+
+
+def _is_nested(params: object) -> bool:
+    """Whether parameters are arrays in nested dicts, with names that files can hold."""
+    return isinstance(params, Mapping) and all(
+        isinstance(name, str) and "/" not in name and (hasattr(one, "dtype") or _is_nested(one))
+        for name, one in params.items()
+    )
 
 
 def _check_attributes(made: Objective, label: str) -> None:

@@ -60,15 +60,16 @@ class Supervised(Objective):
         step_key = streams.key(self.cfg.seed, streams.AUGMENTATION, step)
         for index, augment in enumerate(self._augmentations):
             key = jax.random.fold_in(step_key, index)
-            before = images
-            images, labels = augment(key, images, labels)
+            before, name = images, self.cfg.train.augmentations[index].name
+            with components.calling(AUGMENTATIONS, name):
+                images, labels = augment(key, images, labels)
             if (images.shape, images.dtype) != (before.shape, before.dtype) or (
                 labels.shape[:1] != before.shape[:1]
             ):
                 raise config.ConfigError(
-                    f"{AUGMENTATIONS}={self.cfg.train.augmentations[index].name}: returned images "
-                    f"{images.dtype} {images.shape} and labels {labels.shape}; images must stay "
-                    f"{before.dtype} {before.shape}, labels (B,) or (B, K)"
+                    f"{AUGMENTATIONS}={name}: returned images {images.dtype} {images.shape} and "
+                    f"labels {labels.shape}; images must stay {before.dtype} {before.shape}, "
+                    "labels (B,) or (B, K)"
                 )
         return batch | {"image": images, "label": labels}
 
