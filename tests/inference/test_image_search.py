@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import plugins
 from vit_jax import cli, config
-from vit_jax.config import ConfigError
+from vit_jax.config import ConfigError, components
 from vit_jax.data import decoding
 from vit_jax.inference import embedding, search
 from vit_jax.pages import html
@@ -240,45 +241,51 @@ def test_a_table_of_other_weights_is_refused(searched, monkeypatch):
             search.search("run", table, root / "q.png")
 
 
-@pytest.mark.parametrize("kind", ["npz", "parquet"])
-def test_a_table_of_another_function_of_the_weights_is_refused(kind, searched, monkeypatch):
-    """The same parameters give other features with another form of GELU."""
-    root, _ = searched
-    table = root / f"z.{kind}"
-    facts = {"classes": (), "model": embedding.digest_model(config.Model(gelu="tanh"))}
-    with embedding.create_file(table, 2, (2,), facts) as write:
-        write(np.eye(2, dtype=np.float32), ["a", "b"], np.zeros(2, np.int32))
-
-    def find(model):
-        opened = types.SimpleNamespace(
-            embed=lambda image: np.float32([[1, 0]]), config=types.SimpleNamespace(model=model)
-        )
-        monkeypatch.setattr(search.loading, "load", lambda *given: opened)
-        return search.search("run", table, root / "q.png", top=1)
-
-    assert find(config.Model(gelu="tanh", dropout=0.1))[0].image == "a"
-    with pytest.raises(ConfigError, match="model with other options, such as model.gelu; search"):
-        find(config.Model(gelu="erf"))
+CROPPED = {"data": {"image_size": (32, 32), "eval_crop": "central", "resize_to": 36}}
+COSINE = {"model": {"architecture": "cosine_vit", "scale": 5.0}}
 
 
 @pytest.mark.parametrize("kind", ["npz", "parquet"])
-def test_a_table_of_images_cropped_otherwise_is_refused(kind, searched, monkeypatch):
-    root, _ = searched
-    table, crops = root / f"y.{kind}", {"image_size": (32, 32), "eval_crop": "central"}
-    facts = {"classes": (), "views": embedding.digest_views(config.Data(**crops, resize_to=36))}
-    with embedding.create_file(table, 2, (2,), facts) as write:
-        write(np.eye(2, dtype=np.float32), ["a", "b"], np.zeros(2, np.int32))
+@pytest.mark.parametrize(
+    ("fact", "written", "same", "other", "line"),
+    [
+        # The same parameters give other features with another form of GELU ...
+        ("model", {"model": {"gelu": "tanh"}}, {"dropout": 0.1}, {"gelu": "erf"},
+         "model with other options, such as model.gelu; search"),
+        # ... or another argument of a plug-in.
+        ("model", COSINE, {"dropout": 0.1}, {"scale": 6.0}, "model with other options, such as"),
+        ("views", CROPPED, {"flip": False}, {"resize_to": 40},
+         "were resized, cropped or normalized otherwise; search"),
+    ],
+)  # fmt: skip
+def test_a_table_of_other_options_is_refused(
+    kind, fact, written, same, other, line, searched, monkeypatch
+):
+    digests = {"model": embedding.digest_model, "views": embedding.digest_views}
+    ((section, options),) = written.items()
 
-    def find(data):
-        opened = types.SimpleNamespace(
-            embed=lambda image: np.float32([[1, 0]]), config=types.SimpleNamespace(data=data)
-        )
-        monkeypatch.setattr(search.loading, "load", lambda *given: opened)
-        return search.search("run", table, root / "q.png", top=1)
+    def changed(changes):
+        return config.build({section: options | changes})
 
-    assert find(config.Data(**crops, resize_to=36, flip=False))[0].image == "a"
-    with pytest.raises(ConfigError, match="were resized, cropped or normalized otherwise; sea"):
-        find(config.Data(**crops, resize_to=40))
+    with plugins.forgotten() as patch:
+        patch.syspath_prepend(str(plugins.PROJECT))
+        components.load_plugins(["own_attention"])
+        root, _ = searched
+        table = root / f"{fact}.{kind}"
+        facts = {"classes": (), fact: digests[fact](getattr(changed({}), section))}
+        with embedding.create_file(table, 2, (2,), facts) as write:
+            write(np.eye(2, dtype=np.float32), ["a", "b"], np.zeros(2, np.int32))
+
+        def find(changes):
+            opened = types.SimpleNamespace(
+                embed=lambda image: np.float32([[1, 0]]), config=changed(changes)
+            )
+            monkeypatch.setattr(search.loading, "load", lambda *given: opened)
+            return search.search("run", table, root / "q.png", top=1)
+
+        assert find(same)[0].image == "a"
+        with pytest.raises(ConfigError, match=line):
+            find(other)
 
 
 def test_a_query_that_is_no_image_is_named(searched, monkeypatch):

@@ -382,6 +382,7 @@ def function(model: config.Model) -> dict[str, Any]:
     resnet = models.find_architecture(model).weights == "bit"
     model = model if resnet else normal(model)
     keys = ("architecture", *(() if resnet else ENCODER), *RESNET, "resnet_pool")
+    keys += tuple(config.arguments(type(model)))  # a plug-in's
     return {key: getattr(model, key) for key in keys}
 
 
