@@ -125,6 +125,17 @@ def test_throughput_is_of_training_alone(monkeypatch):
     assert log._timer.now()[0] == pytest.approx(1 / 5)
 
 
+def test_what_was_not_finite_is_named():
+    log = types.SimpleNamespace(_cfg=runs.configure(optimizer={"name": "sgd"}))
+    metrics = {"finite": False, "bad_steps": 1, "lr": np.float32(0.5), "grad_norm": 2.0}
+    for loss, line in (
+        (np.nan, "^step 3: loss nan, gradient norm 2 not finite; examples"),
+        (1.0, "^step 3: update of optimizer.name=sgd at learning rate 0.5 not finite; examples"),
+    ):
+        with pytest.raises(run_log.Diverged, match=line):
+            run_log.RunLog.check_step(log, 3, metrics | {"loss": loss}, np.arange(2))
+
+
 def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
     values, shown = {0: 0.5, 500: 0.7, 900: 0.8}, []
     lines = [json.dumps({"step": step, "test/top1": value}) for step, value in values.items()]

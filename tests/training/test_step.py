@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import plugins
@@ -192,6 +193,33 @@ def test_not_finite_changes_nothing_but_the_count(moments):
     (metrics,) = stepper.run(1)
     assert metrics["finite"]
     assert metrics["bad_steps"] == 3
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "schedule"])
+def test_an_update_of_a_plug_in_that_is_not_finite_changes_nothing(kind):
+    """It would be noticed a step later, with all parameters lost."""
+    with plugins.forgotten():
+
+        @vit_jax.register(kind, "fails")
+        def fails(**given):
+            if kind == "schedule":
+                return lambda step: jnp.where(step == 1, jnp.nan, 0.1)
+
+            def update(updates, count, params=None):
+                factor = jnp.where(count == 1, jnp.nan, 1.0)
+                return jax.tree.map(lambda one: factor * one, updates), count + 1
+
+            return optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), update)
+
+        stepper = Stepper(configure(**{kind: {"name": "fails"}}), 1, model=TwoLayers())
+        stepper.run(1)
+        good = jax.device_get(stepper.state["params"])
+        metrics = stepper.run(2)[0]
+    assert np.isfinite([metrics["loss"], metrics["grad_norm"]]).all()
+    assert (metrics["finite"], metrics["bad_steps"]) == (False, 1)
+    if kind == "optimizer":  # whose count stays too, so it fails again
+        chex.assert_trees_all_equal(jax.device_get(stepper.state["params"]), good)
+    assert all(np.isfinite(leaf).all() for leaf in stepper.params.values())
 
 
 @pytest.mark.parametrize("clip", [pytest.param(None, marks=pytest.mark.slow), 1.0])

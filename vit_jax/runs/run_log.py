@@ -1,6 +1,7 @@
 """Shows and writes the metrics of steps, the results of evaluations, and a profile."""
 
 import contextlib
+import math
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -180,10 +181,12 @@ class RunLog:
             return
         bad, allowed = int(metrics["bad_steps"]), self._cfg.train.max_bad_steps
         few = f"{', '.join(map(str, ids[:16]))}{', ...' if len(ids) > 16 else ''}"
-        where = (
-            f"step {step}: loss {float(metrics['loss']):g}, gradient norm "
-            f"{float(metrics['grad_norm']):g} not finite; examples [{few}]"
-        )
+        loss, norm, rate = (float(metrics[name]) for name in ("loss", "grad_norm", "lr"))
+        what = f"loss {loss:g}, gradient norm {norm:g}"
+        if math.isfinite(loss) and math.isfinite(norm):
+            name = self._cfg.optimizer.name
+            what = f"update of optimizer.name={name} at learning rate {rate:g}"
+        where = f"step {step}: {what} not finite; examples [{few}]"
         if bad > allowed:
             raise Diverged(
                 f"{where}; parameters kept as they were before it; stopped after {bad} such "

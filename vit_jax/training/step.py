@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
+from vit_jax.config import components
 from vit_jax.data.pipeline import View
 from vit_jax.models import Params
 from vit_jax.models.variants import required
@@ -35,10 +36,14 @@ def create_step(
 ) -> Step:
     """Builds the pure step, (state, batch, teacher's parameters or None) -> (state, metrics).
 
-    A step whose loss or gradient is not finite leaves parameters, moments, average and the
-    objective's state as they were, counts itself in `bad_steps`, and says so in `finite`.
+    A step whose loss or gradient is not finite, or the update of a plug-in, leaves parameters,
+    moments, average and the objective's state as they were, counts itself in `bad_steps`, and says
+    so in `finite`.
     """
     gradient = _gradient(objective, trainable, cfg)
+    plugged_in = components.modules("optimizer", cfg.optimizer.name) | components.modules(
+        "schedule", cfg.schedule.name
+    )
 
     def step(
         state: State, batch: Batch, teacher_params: Params | None = None
@@ -67,7 +72,10 @@ def create_step(
         old = state | {"params": trainable.split(state["params"])}
         updates, opt = optimizer.update(grads, state["opt"], old["params"])
         updates = trainable.scale(updates, old["params"], state["step"])
-        params = optax.apply_updates(old["params"], optax.tree.scale(-lr, updates))
+        updates = optax.tree.scale(-lr, updates)
+        if plugged_in:  # built-in rules turn finite gradients into finite updates
+            finite &= jnp.isfinite(optax.tree.norm(updates))
+        params = optax.apply_updates(old["params"], updates)
         new = {"params": params, "opt": opt}
         if "ema" in state:
             rate = 1.0 - objective.decay(state["step"])
