@@ -258,6 +258,16 @@ def test_a_teacher_teaches_by_name(heads):
         teacher._match_classes(numbers, "x", NAMES)
 
 
+def test_a_teacher_is_not_calibrated_and_that_is_said():
+    opened = types.SimpleNamespace(
+        require_head=lambda: None, with_classes=lambda *given, **named: opened, classes=NAMES,
+        config=config.Config(), temperature=1.25,
+    )  # fmt: skip
+    line = "teacher=x: its fitted temperature, 1.250, is left out: objective.temperature alone"
+    with pytest.warns(AssumptionWarning, match=line):
+        assert teacher._match_classes(opened, "x", NAMES) is opened
+
+
 @pytest.mark.slow
 def test_a_report_shows_what_the_head_makes_of_other_folders(heads, where, tmp_path, monkeypatch):
     """As of a run whose folder has since been sorted otherwise, or changed."""

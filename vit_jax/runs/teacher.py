@@ -79,5 +79,10 @@ def _match_classes(
         notes.append(f"teaches {len(matched.classes)} of its {before} classes, those of the data")
     if loss != "softmax":
         notes.append(f"was trained with loss.name={loss}; its logits are used with softmax")
+    if opened.temperature is not None:
+        notes.append(
+            f"its fitted temperature, {opened.temperature:.3f}, is left out: "
+            "objective.temperature alone divides its logits"
+        )
     logs.warn_of_assumptions(where, notes)
     return matched
