@@ -395,10 +395,17 @@ class LoadedModel:
             )
 
 
-def check_finite(outputs: np.ndarray) -> None:
-    """Raises ConfigError for outputs of a model that are not all finite."""
-    if not np.isfinite(outputs).all():
-        raise config.ConfigError(DIVERGED)
+class NotFinite(config.ConfigError):
+    """Outputs of a model that are not all finite."""
+
+    def __init__(self) -> None:
+        super().__init__(DIVERGED)
+
+
+def check_finite(*outputs: np.ndarray) -> None:
+    """Raises NotFinite for outputs of a model that are not all finite."""
+    if not all(np.isfinite(array).all() for array in outputs):
+        raise NotFinite
 
 
 def class_names(classes: Sequence[str], cfg: config.Config) -> tuple[str, ...]:

@@ -435,7 +435,7 @@ def test_a_model_that_has_diverged_has_no_figures(measure):
     opened = loading.load(GOOGLE)
     large = jax.tree.map(lambda x: x * np.float32(1e30), opened.params)
     views = np.ones((1, *opened.config.data.image_size, 3), np.uint8)
-    with pytest.raises(CannotAnswer, match="outputs are not finite; its training has diverged"):
+    with pytest.raises(loaded_model.NotFinite, match="not finite; its training has diverged"):
         measure(dataclasses.replace(opened, params=large), views)
 
 
@@ -452,5 +452,5 @@ def test_patches_that_are_not_finite_are_not_drawn(objective):
     params = jax.device_get(build.build(cfg, 160).init_state()["params"])
     large = jax.tree.map(lambda x: x * np.float32(1e30), params)
     opened = loaded_model.LoadedModel(config=cfg, params=large, classes=(), kind="run")
-    with pytest.raises(CannotAnswer, match="outputs are not finite; its training has diverged"):
+    with pytest.raises(loaded_model.NotFinite, match="not finite; its training has diverged"):
         measures.predict_masked(opened, np.ones((1, *cfg.data.image_size, 1), np.uint8))

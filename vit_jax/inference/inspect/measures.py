@@ -39,12 +39,6 @@ def require(model: config.Model, figure: str) -> None:
         raise CannotAnswer(reason)
 
 
-def require_finite(*arrays: np.ndarray) -> None:
-    """Raises CannotAnswer for what a model computed if a number in it is not finite."""
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise CannotAnswer(loaded_model.DIVERGED)
-
-
 # Filters and position embeddings
 
 
@@ -126,7 +120,7 @@ def attention_weights(
         margin = [(0, size - len(batch)), (0, 0), (0, 0), (0, 0)]  # one size, one compilation
         weights = _attention(model, cfg.data, opened.params, np.pad(batch, margin))
         kept = np.asarray(weights)[:, : len(batch)]
-        require_finite(kept)
+        loaded_model.check_finite(kept)
         yield kept
 
 
@@ -283,7 +277,7 @@ def patch_features(opened: loaded_model.LoadedModel, views: np.ndarray) -> np.nd
     require(cfg.model, "features")
     height, width = variants.grid(cfg.model, cfg.data.image_size)
     found = opened.features(views, "tokens")[:, variants.prefix_tokens(cfg.model) :]
-    require_finite(found)
+    loaded_model.check_finite(found)
     return found.reshape(len(found), height, width, found.shape[-1])
 
 
@@ -406,7 +400,7 @@ def predict_masked(opened: loaded_model.LoadedModel, images: np.ndarray) -> dict
     arguments = build.create_model(cfg), cfg.data, opened.params, jnp.asarray(images)
     found = _predict_masked(*arguments) if cfg.mae is None else _reconstruct(cfg.mae, *arguments)
     if not found.pop("finite"):
-        raise CannotAnswer(loaded_model.DIVERGED)
+        raise loaded_model.NotFinite
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     return {"original": images[:, :height, :width]} | {
         name: np.asarray(value) for name, value in found.items()

@@ -164,7 +164,7 @@ def inspect(
     for kind in asked:
         try:
             answer = KINDS[kind](subject)
-        except CannotAnswer as error:
+        except (CannotAnswer, loaded_model.NotFinite) as error:
             if what != "all":
                 raise CannotAnswer(f"inspect {kind}: {error}") from error
             logs.log.info("%s left out: %s", kind, error)

@@ -109,7 +109,7 @@ def explain(
     cfg = opened.config
     pixels = np.asarray(normalization.normalize_pixels(jnp.asarray(view[None]), cfg.data))
     first = _probabilities(opened, pixels)[0]
-    measures.require_finite(first)
+    loaded_model.check_finite(first)
     label = int(first.argmax()) if label is None else label
     maps = class_maps(opened, view, [label])[0]
     black = normalization.normalize_pixels(jnp.zeros_like(view[None]), cfg.data)

@@ -91,7 +91,7 @@ class Viewer:
             self._model, cfg.data, cfg.loss, temperature, self.opened.params, view[None]
         )
         probabilities, weights, tokens = map(np.asarray, found)
-        measures.require_finite(weights, tokens)
+        loaded_model.check_finite(weights, tokens)
         features = tokens[0, variants.prefix_tokens(cfg.model) :]
         rolled = measures.rollout_layers(weights)[:, 0]
         fields = {
