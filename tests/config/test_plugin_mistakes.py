@@ -11,6 +11,7 @@ import plugins
 import runs
 import vit_jax
 from vit_jax import cli, config, models
+from vit_jax.config import components
 from vit_jax.data import sources, transforms
 from vit_jax.data.pipeline import View
 from vit_jax.data.source import DataError, Record
@@ -403,10 +404,20 @@ def test_a_logger_that_fails_is_one_line(tmp_path):
         logs.Metrics(tmp_path, tensorboard=False, loggers=loggers)
 
 
+def test_the_line_of_a_plug_in_beside_the_package_is_named():
+    file = f"{components.PACKAGE.rstrip('/')}_mine.py"
+    with (
+        pytest.raises(config.ConfigError) as caught,
+        components.calling("loss.name", "mine"),
+    ):
+        exec(compile("\nraise KeyError('x')", file, "exec"))
+    assert str(caught.value) == f"loss.name=mine: KeyError: 'x' ({file}:2)"
+
+
 def test_the_errors_of_a_full_disk_and_of_devices_stay():
     class JaxRuntimeError(RuntimeError):
         pass
 
     for error in (OSError(28, "full"), JaxRuntimeError("memory"), MemoryError()):
-        with pytest.raises(type(error)), config.components.calling("loss.name", "mine"):
+        with pytest.raises(type(error)), components.calling("loss.name", "mine"):
             raise error

@@ -14,6 +14,7 @@ import difflib
 import functools
 import hashlib
 import importlib
+import os
 import pathlib
 import re
 import sys
@@ -32,7 +33,7 @@ OPTAX_OPTIMIZERS = (
 # Direction of descent in optax, where it is not called scale_by_NAME.
 _SCALES = {"adabelief": "belief", "adagrad": "rss", "rmsprop": "rms"}
 
-PACKAGE = str(pathlib.Path(__file__).parents[1])
+PACKAGE = f"{pathlib.Path(__file__).parents[1]}{os.sep}"  # not a neighbor such as vit_jax_mine
 
 C = TypeVar("C", bound=Callable[..., Any])
 
