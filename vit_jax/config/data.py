@@ -108,7 +108,8 @@ class Data(
     train_split: str = option("train", "Split to train on; TFDS slices such as train[:99%] work.")
     eval_split: str = option(
         "test",
-        "Split to evaluate on while training; auto: a validation split if there is one, else test.",
+        "Split to evaluate on while training; auto: a validation split if there is one, else test, "
+        "or the training split where nothing is measured.",
     )
     test_split: str | None = option(
         None,
