@@ -186,6 +186,8 @@ def test_the_view_of_a_program_is_described(digits):
     whole = described(digits)
     assert whole["view"]["resize_to"] is whole["view"]["fill"] is None
     assert "pixels from 0 to 255" in whole["input"]["meaning"]
+    short = described(digits, eval_crop="central", image_size=(16, 24))
+    assert short["view"]["resize_to"] == (27, 27)  # the short side, not both
     cut = described(digits, eval_crop="border", resize_to=9, depth=16, mean=(0.1,))
     assert (cut["view"]["resize_to"], cut["view"]["fill"]) == ((9, 9), (6554,))
     assert "pixels from 0 to 65535" in cut["input"]["meaning"]

@@ -24,6 +24,7 @@ from vit_jax.inference import export_resizing, loaded_model
 from vit_jax.training import losses, normalization
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.messages import size_text
+from vit_jax.weights import exporting
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, minus 1 MiB for all but parameters
@@ -243,7 +244,7 @@ def describe_inputs(loaded: loaded_model.LoadedModel, options: ExportOptions) ->
         "view": {
             "image_size": data.image_size,
             "eval_crop": data.eval_crop,
-            "resize_to": None if data.eval_crop == "resize" else data.before_crop,
+            "resize_to": exporting.preprocessing(data).get("resize_to"),
             "crop_rounding": data.crop_rounding,
             "fill": getattr(last, "fill", None),  # pixels of a border, if one is needed
             "resampling": transforms.eval_resampling(data),
