@@ -113,6 +113,20 @@ def test_features_of_padded_views_are_those_of_each_image_alone(tmp_path):
         np.testing.assert_allclose(file["features"], together, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("said", [None, [9, 4], [4, 9]])
+def test_the_grid_of_positions_is_that_of_the_array(tmp_path, said):
+    write(tmp_path / "foreign", "timm_gap", model_args=ARGUMENTS | {"pos_embed_grid_size": said})
+    file = tmp_path / "foreign/model.safetensors"
+    arrays = safetensors.load_file(file)
+    table = arrays["embeds.pos_embed"]
+    safetensors.save_file({**arrays, "embeds.pos_embed": np.resize(table, (1, 4, 9, 16))}, file)
+    if said == [4, 9]:
+        assert weights.load(tmp_path / "foreign").spec.data.image_size == (4 * PATCH, 9 * PATCH)
+        return
+    with pytest.raises(WeightsError, match=r"is a grid of 4 x 9; .*pos_embed_grid_size=\[4, 9\]$"):
+        weights.load(tmp_path / "foreign")
+
+
 def test_the_heads_of_the_pooling_may_be_others(tmp_path):
     write(tmp_path / "foreign", "timm_map", model_args=ARGUMENTS | {"attn_pool_num_heads": 4})
     loaded = weights.load(tmp_path / "foreign")

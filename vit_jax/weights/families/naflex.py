@@ -98,6 +98,12 @@ class TimmNaFlex(TimmViT):
         if (table := arrays.specs.get("embeds.pos_embed")) is None or len(table.shape) != 4:
             raise WeightsError("contains a NaFlex model whose positions are no learned grid")
         arguments = json_fields.section(given, "model_args")
+        rows, columns = table.shape[1:3]
+        if json_fields.pair(arguments, "pos_embed_grid_size", rows) != (rows, columns):
+            raise WeightsError(
+                f"embeds.pos_embed is a grid of {rows} x {columns}; let the model_args of "
+                f"config.json say pos_embed_grid_size=[{rows}, {columns}]"
+            )
         channels = json_fields.whole(arguments, "in_chans", 3)
         inputs = math.prod(arrays.specs["embeds.proj.weight"].shape[1:])
         side = max(math.isqrt(inputs // channels), 1)
@@ -116,16 +122,15 @@ class TimmNaFlex(TimmViT):
     def image_size(
         self, arrays: ArraySpecs, patch: list[int], sizes: tuple[Size | None, Size | None]
     ) -> tuple[Size | None, dict[str, str]]:
-        side = math.isqrt(arrays["pos_embed"].shape[1])
-        return (side * patch[0], side * patch[1]), {}
+        return sizes[1], {}  # by the grid of the positions
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         given = timm.read_fields(hints.files)
         arguments = json_fields.section(given, "model_args")
-        grid = json_fields.pair(arguments, "pos_embed_grid_size", 1)
+        side = math.isqrt(arrays["pos_embed"].shape[1])
+        rows, columns = json_fields.pair(arguments, "pos_embed_grid_size", side)
         patch = arrays["patch_embed.proj.weight"].shape[2:]
-        if math.prod(grid) == arrays["pos_embed"].shape[1]:
-            hints = dataclasses.replace(hints, image_size=(grid[0] * patch[0], grid[1] * patch[1]))
+        hints = dataclasses.replace(hints, image_size=(rows * patch[0], columns * patch[1]))
         made = super().read_spec(arrays, hints)
         name = timm.architecture(given)
         usual = "bilinear" if "siglip" in name else "bicubic"
