@@ -154,6 +154,8 @@ def create_plan(
             raise ConfigError(f"seeds={seed}: must be from 0 to {2**32 - 1}")
     if draws is not None:
         config.check_count("draws", draws)
+        if not search:
+            raise ConfigError(f"draws={draws}: draws combinations of search; give search")
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
     values = catalog.load_values(reference)
