@@ -92,11 +92,11 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
         (lambda: vit_jax.transfer("digits", "out", rates=0.003), "rates=0.003: must be learning"),
         (lambda: vit_jax.transfer("digits", "out", seeds=[1.5]), r"seeds=\[1.5\]: must be seeds"),
         (lambda: vit_jax.transfer("digits", "out", draws=0), "draws=0: must be a whole number"),
-        (lambda: vit_jax.transfer("digits", "out", rates=[0.1], draws=2), "draws=2: draws combin"),
         (lambda: vit_jax.transfer("digits", "out", rates=[0.1, 0.2], parallel=0),
          "--parallel=0: must be a whole number, at least 1"),
         (lambda: vit_jax.transfer("digits", "out", rates=[0.1, 0.2], parallel=10**9),
          "--parallel=1000000000: must be at most 1,000"),
+        (lambda: vit_jax.transfer("digits", "out", rates=[0.1], draws=2), "draws=2: draws combin"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_in_python_is_one_line(call, message, tmp_path, monkeypatch):

@@ -304,16 +304,16 @@ def test_one_channel_without_a_preprocessor_has_one_mean(tmp_path):
         ),
         ({"id2label": {"0": "ant"}}, "id2label: names 1 classes; the head has 6"),
         (
-            {"num_labels": 5},
-            "config.json: num_labels=5: the arrays have 6, so it describes another model",
-        ),
-        (
             {"image_size": 48},
             "vit.embeddings.position_embeddings is (1, 17, 24), not (1, 37, 24)",
         ),
         (
             {"num_attention_heads": 5},
             "model.heads=5: does not divide model.width 24; nearest: 4",
+        ),
+        (
+            {"num_labels": 5},
+            "config.json: num_labels=5: the arrays have 6, so it describes another model",
         ),
     ],
 )

@@ -432,12 +432,12 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
         ({"pooled_layers": 2}, "timm", "w.safetensors",
          "model.pooled_layers=2: only the features of Meta's linear classifiers have a form: "
          "token_gap of 1 or 4 layers, token of 4"),
+        ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
+         "model.architecture=axial_vit: timm has no equivalent"),
         ({"qk_norm": True}, "hf", "w",
          "model.qk_norm=true: this layout has no place for encoder/attention/key_norm/bias"),
         ({"stem_norm": True, "biasless": ("patches", "head"), "registers": 2}, "hf", "w",
          "model.registers=2: this layout has no place for registers"),
-        ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
-         "model.architecture=axial_vit: timm has no equivalent"),
     ],
 )  # fmt: skip
 def test_what_a_form_has_no_place_for(tmp_path, changes, kind, name, message):

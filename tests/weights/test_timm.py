@@ -261,18 +261,6 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
         ),
         ({"model_args": {"num_heads": 0}}, "num_heads=0: must be a positive whole number"),
         (
-            {"num_classes": 7},
-            "config.json: num_classes=7: the arrays have 3, so it describes another model",
-        ),
-        (
-            {"model_args": {"num_heads": 3, "num_classes": 7}},
-            "config.json: num_classes=7: the arrays have 3, so it describes another model",
-        ),
-        (
-            {"model_args": {"num_heads": 3, "init_values": 1e-5}},
-            "config.json: init_values=1e-05: the arrays have none, so it describes another model",
-        ),
-        (
             {"model_args": {"num_heads": 3, "global_pool": "prr"}},
             "global_pool=prr: only token, avg, max, avgmax, map are supported",
         ),
@@ -312,6 +300,18 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
         (
             {"pretrained_cfg": {"input_size": [3, 32]}, "model_args": {"num_heads": 3}},
             "input_size=[3, 32]: must be channels, height and width",
+        ),
+        (
+            {"num_classes": 7},
+            "config.json: num_classes=7: the arrays have 3, so it describes another model",
+        ),
+        (
+            {"model_args": {"num_heads": 3, "num_classes": 7}},
+            "config.json: num_classes=7: the arrays have 3, so it describes another model",
+        ),
+        (
+            {"model_args": {"num_heads": 3, "init_values": 1e-5}},
+            "config.json: init_values=1e-05: the arrays have none, so it describes another model",
         ),
     ],
 )
