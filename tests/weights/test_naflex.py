@@ -1,5 +1,6 @@
 """NaFlex models of timm and transformers: their files load, answer alike, and are written back."""
 
+import dataclasses
 import json
 import math
 
@@ -133,6 +134,19 @@ def test_the_heads_of_the_pooling_may_be_others(tmp_path):
     assert (loaded.spec.model.heads, loaded.spec.model.pooling_heads) == (2, 4)
     weights.save(loaded.params, loaded.spec, "timm", tmp_path / "written")
     assert weights.load(tmp_path / "written").spec.model == loaded.spec.model
+
+
+def test_positions_that_resize_otherwise_for_every_image_are_refused(tmp_path):
+    write(tmp_path / "foreign", "timm_gap")
+    loaded = weights.load(tmp_path / "foreign")
+    model = dataclasses.replace(loaded.spec.model, position_resize="aligned")
+    spec = dataclasses.replace(loaded.spec, model=model)
+    said = (
+        "^model.position_resize=aligned: not stored in timm's form, which reads back as "
+        "antialiased_bicubic; set --config.model.position_resize=antialiased_bicubic to write"
+    )
+    with pytest.raises(WeightsError, match=said):
+        weights.save(loaded.params, spec, "timm", tmp_path / "written")
 
 
 def test_the_processor_of_a_folder_is_transformers_own(tmp_path):

@@ -365,6 +365,8 @@ def _read_back(
     value, other = getattr(spec.model, key), getattr(back.model, key)
     resizable = spec.model.position == "learned_1d" or spec.model.relative_bias != "none"
     if value != other and resizable:
+        if spec.data.padded and back.data.padded:  # resized to the grid of every image
+            raise WeightsError(_difference(key, value, other, kind, folder=folder))
         lines += (f"model.{key}={value}: reads back as {other}",)
     if spec.classes and spec.classes != back.classes:
         lines += ("the names of the classes are not stored in this format",)
