@@ -492,6 +492,13 @@ def test_masked_patches_learn_the_teachers_answers(own_head):
     np.testing.assert_allclose(loss, alone + 2 * views.mean(), rtol=2e-5)
 
 
+def test_sinkhorn_of_a_batch_without_a_masked_view_is_finite():
+    """A small batch, or a low mask_probability, draws one now and then: its loss was NaN."""
+    logits = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    found = dino.sinkhorn(jnp.asarray(logits), jnp.zeros((6, 1), bool))
+    np.testing.assert_allclose(found, np.exp(logits) / np.exp(logits).sum(1)[:, None], rtol=1e-5)
+
+
 def test_sinkhorn_shares_prototypes_among_the_views_that_count():
     logits = np.random.default_rng(9).normal(size=(6, 5)).astype(np.float32)
     counts = np.array([1, 0, 1, 1, 0, 1], bool)

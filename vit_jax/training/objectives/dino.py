@@ -592,7 +592,9 @@ def sinkhorn(logits: jax.Array, counts: jax.Array | None = None) -> jax.Array:
     """
     where = None if counts is None else jnp.broadcast_to(counts, logits.shape)
     for _ in range(ITERATIONS):
-        logits -= jax.nn.logsumexp(logits, axis=0, keepdims=True, where=where)
+        shared = jax.nn.logsumexp(logits, axis=0, keepdims=True, where=where)
+        # Of no view it is minus infinity, which would make NaN of all, though none counts.
+        logits -= shared if counts is None else jnp.where(jnp.any(counts), shared, 0.0)
         logits -= jax.nn.logsumexp(logits, axis=1, keepdims=True)
     return jnp.exp(logits)
 
