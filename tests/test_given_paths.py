@@ -96,7 +96,8 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
          "--parallel=0: must be a whole number, at least 1"),
         (lambda: vit_jax.transfer("digits", "out", rates=[0.1, 0.2], parallel=10**9),
          "--parallel=1000000000: must be at most 1,000"),
-        (lambda: vit_jax.transfer("digits", "out", rates=[0.1], draws=2), "draws=2: draws combin"),
+        (lambda: vit_jax.transfer("digits", "out", rates=[0.1], draws=2, parallel=0),
+         "draws=2: draws combinations of search; give search"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_in_python_is_one_line(call, message, tmp_path, monkeypatch):
