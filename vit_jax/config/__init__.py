@@ -213,17 +213,25 @@ def check_overrides(overrides: object) -> None:
 
 def check_count(option: str, value: object, most: int = _options.MOST) -> None:
     """Raises ConfigError unless a value is a whole number, from 1 to `most`."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+    number = _whole(value)
+    if number is None or number < 1:
         raise ConfigError(f"{option}={value}: must be a whole number, at least 1")
-    if value > most:
+    if number > most:
         raise ConfigError(f"{option}={value}: must be at most {most:,}")
 
 
 def check_seed(option: str, value: object) -> None:
     """Raises ConfigError unless a value is a seed."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or not 0 <= value < 2**32:
+    number = _whole(value)
+    if number is None or not 0 <= number < 2**32:
         raise ConfigError(f"{option}={value}: must be a whole number, from 0 to {2**32 - 1}")
+
+
+def _whole(value: object) -> int | None:
+    """A whole number as Python's, also of NumPy; None of anything else."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    return None
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
