@@ -5,8 +5,8 @@
 
 `ViT-6_4` has six layers as wide as ViT-Ti's: 2.7 million parameters, 64 patches an image. Its
 learning rate is constant until the cooldown, so that a longer run begins as this one does.
-`ViT-6_4-continued` begins with its weights, which come with the package, and makes the three
-hours full. `ViT-6_4-progressive` begins anew, with small images. `ViT-3_4` is a small one for a
+`ViT-6_4-continued` begins with its weights, and makes three hours full. `ViT-6_4-progressive`
+begins anew, with small images, and is the best of the three. `ViT-3_4` is a small one for a
 minute, `ViT-3_4-distilled` the same distilled from `ViT-6_4`.
 """
 

@@ -12,7 +12,7 @@ from vit_jax.config import catalog
 from vit_jax.inference import loading
 from vit_jax.weights import hub, zoo
 
-NAME, CONTINUED = "cifar10/ViT-6_4", "cifar10/ViT-6_4-continued"
+NAMES = ("cifar10/ViT-6_4", "cifar10/ViT-6_4-progressive")
 PHOTO = runs.ROOT / "docs" / "pictures" / "cat.jpg"
 RECORDS = runs.ROOT / "docs" / "records" / "cifar10.jsonl"
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -44,7 +44,7 @@ def test_the_table_is_that_of_the_folder():
         assert entry.mib == pytest.approx(size / 2**20, abs=0.01)
 
 
-@pytest.mark.parametrize("name", [NAME, CONTINUED])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_accuracy_is_the_recorded_one(name):
     (row,) = (row for row in rows() if row["name"] == name)
     lines = [json.loads(line) for line in RECORDS.read_text().splitlines()]
@@ -53,7 +53,7 @@ def test_the_accuracy_is_the_recorded_one(name):
     assert last["bundled"]["count"] == 10_000
 
 
-@pytest.mark.parametrize("name", [NAME, CONTINUED])
+@pytest.mark.parametrize("name", NAMES)
 def test_it_is_the_model_of_its_config(name):
     opened, cfg = loading.load(name), config.build(catalog.load_values(name))
     assert opened.classes == tuple(CLASSES.split())
@@ -63,7 +63,7 @@ def test_it_is_the_model_of_its_config(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [NAME, CONTINUED])
+@pytest.mark.parametrize("name", NAMES)
 def test_it_names_a_photo(name, capsys):
     assert cli.main(["predict", f"--checkpoint={name}", str(PHOTO)]) == 0
     line = capsys.readouterr().out.splitlines()[-1].split()

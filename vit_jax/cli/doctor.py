@@ -4,7 +4,7 @@ import argparse
 import json
 
 from vit_jax.cli import arguments, tables
-from vit_jax.inference.doctor import CHECKPOINT, KINDS, LEFT_OUT
+from vit_jax.inference.doctor import CHECKPOINT, COSINE, KINDS, LEFT_OUT
 
 HELP = "find copies, leaks, wrong labels, outliers and broken files of a folder"
 TAKES_CONFIG = True
@@ -52,7 +52,7 @@ def add_arguments(parser: arguments.Parser) -> None:
         "--cosine C",
         "lowest cosine of features for near duplicates",
         type=arguments.fraction,
-        default=0.8,
+        default=COSINE,
     )
     parser.add("--json", "print one line of JSON per finding")
 

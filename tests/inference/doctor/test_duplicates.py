@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from vit_jax.data.prepare import dedup
-from vit_jax.inference.doctor import duplicates
+from vit_jax.inference.doctor import COSINE, duplicates
 
 
 def prints(bits, exact=None, contrast=True, gray=None):
@@ -72,5 +72,5 @@ def test_chunks_make_no_difference(monkeypatch):
     monkeypatch.setattr(duplicates, "CHUNK", 7)
     np.testing.assert_array_equal(duplicates.group_duplicates(prints(bits), features), whole)
     for a, b in itertools.combinations(range(60), 2):
-        if features[a] @ features[b] >= duplicates.COSINE:
+        if features[a] @ features[b] >= COSINE:
             assert whole[a] == whole[b]

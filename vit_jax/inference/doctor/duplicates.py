@@ -14,10 +14,11 @@ import itertools
 import numpy as np
 from scipy.sparse import coo_matrix, csgraph
 
+from vit_jax.inference.doctor import COSINE
+
 BITS = 10
 BANDS = BITS + 2
 CORRELATION = 0.9  # less than `dedup` asks for, as features confirm
-COSINE = 0.8
 LONGEST = 500  # next images in the order of hashes that one is compared with: bounds the time
 CHUNK = 2**16  # pairs confirmed at a time
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.data.source import UNKNOWN
 from vit_jax.evaluation import probe
-from vit_jax.inference.doctor import KINDS, LEFT_OUT, duplicates
+from vit_jax.inference.doctor import COSINE, KINDS, LEFT_OUT, duplicates
 from vit_jax.inference.doctor.listing import Listing
 from vit_jax.inference.doctor.reading import Images
 from vit_jax.runtime.progress import Bar
@@ -101,7 +101,7 @@ def examine(
     images: Images,
     checkpoint: str,
     leave_out: tuple[str, ...] = LEFT_OUT,
-    cosine: float = duplicates.COSINE,
+    cosine: float = COSINE,
 ) -> Examination:
     """Finds every kind of problem in images that were read."""
     found = _Findings(listing, images)

@@ -10,7 +10,7 @@ from typing import Any
 from vit_jax.config import ConfigError, suggest
 from vit_jax.data import bucket
 from vit_jax.inference import loading
-from vit_jax.inference.doctor import CHECKPOINT, KINDS, LEFT_OUT, duplicates, examination
+from vit_jax.inference.doctor import CHECKPOINT, COSINE, KINDS, LEFT_OUT, examination
 from vit_jax.inference.doctor.listing import list_images
 from vit_jax.inference.doctor.page import document
 from vit_jax.inference.doctor.reading import read_images
@@ -30,7 +30,7 @@ def doctor(
     leave_out: Collection[str] = LEFT_OUT,
     holdout: float = 0.1,
     labels: bool = True,
-    cosine: float = duplicates.COSINE,
+    cosine: float = COSINE,
 ) -> examination.Examination:
     """Finds copies, leaks between splits, wrong labels, outliers and broken files of a folder.
 
