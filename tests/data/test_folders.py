@@ -388,11 +388,12 @@ def test_without_labels_and_other_splits_all_images_are_the_training_split(tmp_p
         other = dataclasses.replace(data, **options)
         with pytest.raises(DataError, match=r"no such folder .*they are no splits, set data.hold"):
             open_source(other, other.train_split, train=True, labels=False)
-    fill(tmp_path, "Val/1.jpg")
-    with pytest.raises(DataError, match="data.train_split=train: no such folder"):
-        open_source(data, "train", train=True, labels=False)
     fill(tmp_path, "x/0.tar")
     with pytest.raises(DataError, match="0.tar is no folder of images"):
+        open_source(data, "train", train=True, labels=False)
+    (tmp_path / "x" / "0.tar").unlink()
+    fill(tmp_path, "Val/1.jpg")
+    with pytest.raises(DataError, match="data.train_split=train: no such folder"):
         open_source(data, "train", train=True, labels=False)
 
 
