@@ -28,11 +28,20 @@ ArraySpecs = Mapping[str, ArraySpec]  # names, shapes and types of the arrays in
 PORTION = 2**20  # numbers checked at a time
 # Options that give a model further parameters, by a pattern of the names of those.
 OPTIONS = {
-    **{"(query|key)_norm/": "qk_norm", "sub_norm/": "sub_norm", "stem_norm/": "stem_norm"},
-    **{"patch_norm/": "patch_norm", "relative_bias/": "relative_bias", "position/": "position"},
-    **{"encoder/scale[12]/": "layer_scale", "mlp/gate/": "mlp", "registers": "registers"},
-    **{"distillation|head_dist/": "distillation", "pooling/": "pooling", "resnet/": "resnet_units"},
-    **{"frequencies": "rotary_learned", "pre_logits/": "representation_size"},
+    "(query|key)_norm/": "qk_norm",
+    "sub_norm/": "sub_norm",
+    "stem_norm/": "stem_norm",
+    "patch_norm/": "patch_norm",
+    "relative_bias/": "relative_bias",
+    "position/": "position",
+    "encoder/scale[12]/": "layer_scale",
+    "mlp/gate/": "mlp",
+    "registers": "registers",
+    "distillation|head_dist/": "distillation",
+    "pooling/": "pooling",
+    "resnet/": "resnet_units",
+    "frequencies": "rotary_learned",
+    "pre_logits/": "representation_size",
 }
 STACKED = re.compile(rf"({OBJECTIVE}/)?encoder/")  # parameters of layers
 LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # the number of a layer in the name of an array
