@@ -15,6 +15,7 @@ from vit_jax.data import availability, splits, tasks
 from vit_jax.data.source import DataError
 
 AUTO = "auto"
+KINDS = ("fewshot", "probe", "knn")  # of evaluators of frozen features, and options that name sets
 OWN = "self"  # the run's own splits, of features that are measured
 KNN, NEIGHBORS = "knn", 20  # that DINO's authors report
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
@@ -163,8 +164,7 @@ def check_test_split(data: config.Data, *, labels: bool = True) -> None:
 
 def asks_for_own(cfg: config.Config) -> bool:
     """Whether frozen features of the run's own splits are measured."""
-    asked = cfg.evaluation
-    return OWN in (*asked.fewshot, *asked.probe, *asked.knn)
+    return any(OWN in getattr(cfg.evaluation, kind) for kind in KINDS)
 
 
 def measures_split(cfg: config.Config) -> bool:

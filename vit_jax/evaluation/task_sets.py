@@ -21,7 +21,7 @@ from vit_jax.data import (
 from vit_jax.data.datasets import OBJECTNET
 from vit_jax.data.real_labels import NONE, Reassessed
 from vit_jax.data.source import WITHOUT_LABELS, DataError, Source
-from vit_jax.data.split_roles import OWN
+from vit_jax.data.split_roles import KINDS, OWN
 from vit_jax.data.tasks import Task
 from vit_jax.evaluation import evaluators
 from vit_jax.evaluation.features import Pair
@@ -34,7 +34,6 @@ KEY = "evaluation.tasks"
 REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"
 REMEDY = "choose sets for the same head"
 DIGITS = "digits"
-KINDS = ("fewshot", "probe", "knn")  # of evaluators of frozen features, and options that name sets
 FEW_SHOT = "fewshot/"
 
 
