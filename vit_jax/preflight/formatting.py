@@ -62,14 +62,14 @@ def lines(
         expected, why = report.expected_mfu
         share = f"{100 * mfu:.3g}%" if mfu else f"{expected:.0%}"
         rows += [
-            (f"at {share} of peak", f"{rounded(whole['step_seconds'] * 1e3)} ms per step, "
-             f"{rounded(whole['images_per_second'], 10)} images/s" + ("" if mfu else f" ({why})")),
+            (f"at {share} of peak", f"{rounded(whole['step_seconds'] * 1e3, 0.5)} ms per step, "
+             f"{rounded(whole['images_per_second'])} images/s" + ("" if mfu else f" ({why})")),
             ("whole run", f"{report.steps:,} steps, {_days(whole['days'])} days, "
-             f"{rounded(whole['core_days'])} core-days"),
+             f"{rounded(whole['core_days'], 0.5)} core-days"),
         ]  # fmt: skip
         rows += _input(report, whole["images_per_second"])
         if price is not None:
-            rows.append(("cost", f"{rounded(whole['cost'], 10)} at {price:,g} per chip and hour"))
+            rows.append(("cost", f"{rounded(whole['cost'])} at {price:,g} per chip and hour"))
     elif price is not None:
         rows.append(("cost", "not known, as the peak FLOP/s of the device or model are not"))
     rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
@@ -103,8 +103,8 @@ def cell(report: Report, mfu: float | None = None, price: float | None = None) -
     if report.settings.accumulation > 1:
         parts.append(f"acc {report.settings.accumulation}")
     whole = report.run(mfu, price)
-    days = "" if whole is None else f"; {rounded(whole['core_days'])}"
-    cost = "" if whole is None or price is None else f"; {rounded(whole['cost'], 10)}"
+    days = "" if whole is None else f"; {rounded(whole['core_days'], 0.5)}"
+    cost = "" if whole is None or price is None else f"; {rounded(whole['cost'])}"
     return f"{' + '.join(parts) or 'plain'}; {(report.peak or 0) / GIB:.1f}{days}{cost}"
 
 

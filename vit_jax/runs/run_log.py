@@ -265,8 +265,8 @@ class Speed(NamedTuple):
     def fields(self, images_left: float) -> list[Field]:
         """As shown, with the time that the rest of the run will take."""
         return [
-            Field(2, f"{rounded(self.images, 10)} img/s"),
-            Field(7, f"{rounded(self.images / self.devices, 10)}/device"),
+            Field(2, f"{rounded(self.images)} img/s"),
+            Field(7, f"{rounded(self.images / self.devices)}/device"),
             Field(6, f"data wait {self.waiting:.0%}"),
             *([] if self.mfu is None else [Field(5, f"MFU {self.mfu:.1%}")]),
             Field(1, f"ETA {logs.duration(images_left / self.images)}"),

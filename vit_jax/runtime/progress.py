@@ -231,7 +231,7 @@ class Bar:
         if self._first is None:
             self._first, self._start = done, now
         speed = (done - self._first) / max(now - self._start, 1e-9)
-        rate = f"{speed / 1e6:,.1f} MB/s" if self._bytes else f"{rounded(speed, 10)}/s"
+        rate = f"{speed / 1e6:,.1f} MB/s" if self._bytes else f"{rounded(speed)}/s"
         if self._shown is not None:
             task = self._shown.task_ids[0]
             self._shown.update(task, completed=done, total=total, rate=rate)

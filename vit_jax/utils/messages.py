@@ -82,7 +82,7 @@ def size_text(number: int) -> str:
     return f"{number / 1e3:,.1f} kB"
 
 
-def rounded(value: float, least: float = 0.5) -> str:
+def rounded(value: float, least: float = 10.0) -> str:
     """A whole number, or two significant digits of one below `least`, so that none becomes 0."""
     return f"{value:,.0f}" if value >= least else f"{value:.2g}"
 

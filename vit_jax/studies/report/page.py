@@ -173,7 +173,7 @@ def _row(label: str, item: StoredRun | StoredTransfer, measure: str) -> tuple[st
         item.reported.name if item.results else "",
         formatting.NOTHING if score is None else formatting.measured(measure, score),
         formatting.NOTHING if loss is None else f"{loss:.4f}",
-        formatting.NOTHING if speed is None else rounded(speed, 10),
+        formatting.NOTHING if speed is None else rounded(speed),
         formatting.NOTHING if item.seconds is None else logs.duration(item.seconds),
     )
 

@@ -152,7 +152,7 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
     yield f"{run.step:,}", "Steps", steps if run.step != run.steps else "finished"
     rate = speed(run)
     if rate is not None:
-        yield rounded(rate, 10), "Images per second", "median"
+        yield rounded(rate), "Images per second", "median"
     if run.seconds is not None:
         yield logs.duration(run.seconds), "Training time", "evaluation not counted"
 
