@@ -398,6 +398,21 @@ def test_a_killed_loader_process_is_an_error_not_a_hang():
     assert wait_until(lambda: not multiprocessing.active_children())
 
 
+def test_closing_leaves_a_process_that_never_starts(monkeypatch):
+    """As Python does not notice that one was killed before it has read what it is to do."""
+    monkeypatch.setattr(pipeline, "PATIENCE", 0.1)
+    batches, forever = endless(DATA), threading.Event()
+    ends = batches._iterator.close
+    monkeypatch.setattr(batches._iterator, "close", lambda: forever.wait(20))
+    began = time.monotonic()
+    try:
+        batches.close()
+        assert time.monotonic() - began < 10
+    finally:
+        forever.set()
+        ends()
+
+
 def test_closing_leaves_out_the_rest_of_what_is_being_read():
     read = []
 

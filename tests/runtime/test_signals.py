@@ -49,6 +49,15 @@ MOMENTS = {
         import takes_long
         time.sleep(60)
     """,
+    "starts a child": """
+        with signals.kept_from_children(signal.SIGINT):
+            try:
+                now()
+                time.sleep(0.5)
+            except KeyboardInterrupt:
+                os._exit(3)
+        time.sleep(60)
+    """,
     "fails of it": """
         now()
         try:
@@ -195,12 +204,16 @@ def test_a_signal_that_came_before_is_not_forgotten():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_at_any_time_of_a_run(number, tmp_path):
-    """From the first line on; before it, while Python starts, signals are Python's own."""
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])
+def test_a_signal_at_any_time_of_a_run(number, workers, tmp_path):
+    """From the first line on; before it, while Python starts, signals are Python's own.
+
+    A terminal sends Ctrl-C to the loader processes, too.
+    """
 
     def command(name):
         options = ["train.duration=3 steps", "schedule.warmup=1 steps", "logging.tensorboard=false"]
+        options.append(f"data.workers={workers}")
         flags = [f"--config.{option}" for option in options]
         return [sys.executable, "-m", "vit_jax", "train", "digits", *flags, f"--workdir={name}"]
 
@@ -209,13 +222,13 @@ def test_a_signal_at_any_time_of_a_run(number, tmp_path):
     subprocess.run(command(whole), env=runs.environment(), check=True)
     seconds = time.monotonic() - begun
     for part in range(1, 16):
-        process = runs.start(command(broken), env=runs.environment())
+        process = runs.start(command(broken), env=runs.environment(), start_new_session=True)
         try:
             output = process.communicate(timeout=seconds * part / 16)[0]
             assert process.returncode == 0  # quicker than the first, as it resumes
             continue
         except subprocess.TimeoutExpired:
-            process.send_signal(number)
+            (os.killpg if workers else os.kill)(process.pid, number)
         output = process.communicate(timeout=240)[0]
         if process.returncode == 0:  # it had printed its results
             assert "curves.png" in output
@@ -254,6 +267,19 @@ def test_a_child_never_gets_the_signals_of_its_parent():
         child = subprocess.run([sys.executable, "-Sc", code], stdout=-1, text=True, check=True)
     assert {*map(int, child.stdout.split())} >= {signal.SIGINT, signal.SIGHUP}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_the_first_child_of_multiprocessing_lets_no_signals_through():
+    code = """if True:
+        import multiprocessing, signal
+        from vit_jax.runtime import signals
+        with signals.kept_from_children(signal.SIGINT, signal.SIGTERM):
+            multiprocessing.get_context("spawn").Event()  # Python starts a process for its name
+            print(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+        print(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+    """
+    child = subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True)
+    assert child.stdout.split() == ["2", "0"]
 
 
 @pytest.mark.slow

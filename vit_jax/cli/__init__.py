@@ -82,6 +82,8 @@ Any option of the config can be set: --config.optimizer.lr=3e-4
 def entry(command: ModuleType | None = None) -> None:
     """Runs the command of this process, then exits; `command` is as in `main`."""
     signals.listen()
+    # Children get these: `os._exit` below leaves semaphores to the one that clears up.
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     # File names may hold characters that standard output cannot encode.
     if isinstance(sys.stdout, io.TextIOWrapper):  # None where it is closed
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -542,14 +542,16 @@ class Batches(Iterator[Batch]):
         """Stops loading and ends its threads and processes."""
         if self._shared:
             self._shared.closed.set()
-        # Grain waits for the current parts, which takes forever if a disk hangs.
-        killing = threading.Timer(PATIENCE, _kill_loaders)
-        if self._step < self._loader.stop_step:  # else there is nothing left to read
-            killing.start()
-        try:
-            self._iterator.close()
-        finally:
-            killing.cancel()
+        # Grain waits for the current parts, which takes forever if a disk hangs, and for processes
+        # that start, which takes forever if one was killed. Abandoning them means the run ends.
+        closing = threading.Thread(target=self._iterator.close, name="closing", daemon=True)
+        closing.start()
+        if self._step == self._loader.stop_step:  # there is nothing left to read
+            closing.join()
+        closing.join(PATIENCE)
+        if closing.is_alive():
+            _kill_loaders()
+            closing.join(PATIENCE)
 
     def __enter__(self) -> "Batches":
         return self

@@ -20,6 +20,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -104,7 +105,8 @@ class _Listener(threading.Thread):
     Attributes:
       heard: the signals, oldest first; empty once the command has answered.
       raised: the last interrupt, as long as anybody handles it.
-      deferred: a signal came during an import, which an exception can crash.
+      deferred: a signal came during an import, which an exception can crash, or the start of a
+        child.
       unwound: an interrupt was raised, wherever the main thread was.
       final: the exit code, once the command has ended.
     """
@@ -190,12 +192,12 @@ class _Listener(threading.Thread):
             if what:
                 self._explained = True
                 log.warning("waiting for: %s; a second Ctrl-C ends this at once, unsaved", what)
-        elif self.raised is None:  # in C++, or importing
+        elif self.raised is None:  # in C++, importing or starting a child
             if waited > TICK:
                 self._announce("stopping")
             if waited > GRACE:
                 self._end()
-            elif self.deferred and not _is_importing(sys._current_frames().get(_main())):
+            elif self.deferred and not _is_busy(sys._current_frames().get(_main())):
                 self._raise_in_main(now)
         else:
             if waited > TICK:
@@ -224,6 +226,7 @@ class _Listener(threading.Thread):
 
 
 _stops: list[StopSignal] = []  # the innermost is last
+_starting: list[None] = []  # one item for each child that is being started
 _listener: _Listener | None = None
 
 
@@ -309,14 +312,17 @@ def _handle(number: int, frame: types.FrameType | None) -> None:
     if _listener is not None and _listener.final is not None:
         os._exit(_listener.final or (SAVED if _listener.resumable else 128 + number))
     if not (_stops and _stops[-1].note(number)):
-        if _listener is None or not _is_importing(frame):
+        if _listener is None or not _is_busy(frame):
             _interrupt(number)
         _listener.deferred = True
     if _listener is not None:
         _listener.handled(number, None)
 
 
-def _is_importing(frame: types.FrameType | None) -> bool:
+def _is_busy(frame: types.FrameType | None) -> bool:
+    """Whether the main thread imports or a child is being started: no exception may break that."""
+    if _starting:
+        return True
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True
@@ -356,13 +362,18 @@ def _without_interrupts(
 def kept_from_children(*numbers: signal.Signals) -> Iterator[None]:
     """Signals that a process started in the `with` statement never gets, also while it imports.
 
-    A terminal sends Ctrl-C to all processes of a command; the first one decides what it means.
+    A terminal sends Ctrl-C to all processes of a command; the first one decides what it means. No
+    signal interrupts a command here: nobody would wait for a child that is half started. The mask
+    alone, which the child inherits, lets other threads take signals that the main thread handles.
     """
+    resource_tracker.ensure_running()  # else the first child starts it, which unblocks signals
+    _starting.append(None)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _starting.pop()
 
 
 def follow_parent(*ignored: signal.Signals) -> None:

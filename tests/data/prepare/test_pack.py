@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent import futures
 
 import cv2
 import numpy as np
@@ -132,6 +133,19 @@ def test_other_settings_do_not_continue_an_attempt(photos, tmp_path, monkeypatch
     assert there.keys() == finished.keys()  # what was lost is packed again, and nothing else twice
     assert {name for name in there if there[name] != finished[name]} == {lost}
     assert not faults(tmp_path)
+
+
+def test_an_interrupt_while_workers_end_leaves_none_behind(photos, tmp_path, monkeypatch):
+    shutdown = futures.ProcessPoolExecutor.shutdown
+
+    def interrupted(pool, **options):
+        signal.raise_signal(signal.SIGINT)
+        shutdown(pool, **options)
+
+    monkeypatch.setattr(futures.ProcessPoolExecutor, "shutdown", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack.pack(packing(photos, tmp_path, workers=2))
+    assert not multiprocessing.active_children()
 
 
 def test_only_one_command_packs_a_data_set(photos, tmp_path):

@@ -245,7 +245,10 @@ def _in_processes(
     finally:
         # Workers check this at every image; without it, shutdown would wait for whole shards.
         count.stop.set()
-        pool.shutdown(cancel_futures=True)
+        # An interrupt here would leave a worker alone that still imports, to fail with a traceback.
+        with signals.StopSignal(says="stopping") as stop:
+            pool.shutdown(cancel_futures=True)
+            stop.release()
 
 
 _write: Callable[[Path, list[Any]], ShardResult]  # of a worker process
