@@ -184,6 +184,8 @@ def test_list(capsys):
     )
     (shared,) = re.findall(r"^pretrain.py: .*\n(.*)", out, re.MULTILINE)
     assert shared == "all: pixels 224, batch 4096"
+    assert re.search("^home/ResNet-half +resnet 1-1-1 x 0.5 ", out, re.MULTILINE)
+    assert "None" not in out
 
 
 @pytest.mark.slow

@@ -26,6 +26,9 @@ class ConfigEntry:
         model = self.cfg.model
         if model.variant is not None:
             return model.variant
+        if model.depth is None:
+            units = "-".join(map(str, model.resnet_units or ()))
+            return f"{model.architecture} {units} x {model.resnet_width or 1:g}"
         sizes = (model.depth, model.width, model.mlp_dim, (model.patch_size or "?")[0])
         return "{} x {}, MLP {}, /{}".format(*sizes)
 
