@@ -159,6 +159,16 @@ def test_a_resnet_has_filters_and_maps_for_a_class(tmp_path, capsys):
         assert f"{what} left out: needs images" in errors
 
 
+def test_a_model_of_which_nothing_can_be_drawn_is_a_mistake(tmp_path, capsys, monkeypatch):
+    kinds = {kind: draw for kind, draw in outputs.KINDS.items() if kind != "filters"}
+    monkeypatch.setattr(outputs, "KINDS", kinds)
+    arguments = [f"--output={tmp_path / 'out'}"]
+    assert inspect("all", FIXTURES / "bit_tiny_legacy.npz", *arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "vit_jax: inspect all: nothing of this model can be drawn"
+    )
+
+
 def test_without_images_what_needs_none_is_drawn(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert inspect("all", GOOGLE) == 0

@@ -81,6 +81,12 @@ def test_a_run_of_the_catalog_stands_beside_the_paper(tmp_path):
     assert "-2.72" in page.words
 
 
+def test_a_finished_run_that_measured_nothing(tmp_path):
+    pages.write_run(tmp_path)
+    page, _ = page_of(tmp_path)
+    assert "Nothing was evaluated." in page.words
+
+
 def test_what_is_missing_or_damaged_is_a_line(tmp_path):
     pages.write_run(tmp_path, record=False)
     page, _ = page_of(tmp_path, images=8)

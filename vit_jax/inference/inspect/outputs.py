@@ -161,6 +161,7 @@ def inspect(
         label=label,
         steps=steps,
     )
+    skipped = []
     for kind in asked:
         try:
             answer = KINDS[kind](subject)
@@ -168,9 +169,12 @@ def inspect(
             if what != "all":
                 raise CannotAnswer(f"inspect {kind}: {error}") from error
             logs.log.info("%s left out: %s", kind, error)
+            skipped.append(kind)
             continue
         with storage.writing("--output", folder):
             yield from _write_figure(folder, kind, answer, formats, opened.step)
+    if skipped == asked:
+        raise CannotAnswer("inspect all: nothing of this model can be drawn")
 
 
 def _filters(subject: Subject) -> Answer:

@@ -160,7 +160,8 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
 def _state(run: StoredRun) -> Iterator[str]:
     """Notes on missing evaluations, splits and damaged files."""
     if not run.results:
-        yield "Nothing has been evaluated yet."
+        finished = run.step == run.steps
+        yield "Nothing was evaluated." if finished else "Nothing has been evaluated yet."
     elif run.results_at != run.step:
         yield f"The last evaluation was at step {run.results_at:,}."
     if run.undefined:
