@@ -395,6 +395,7 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
         (["train", "--config="], "argument --config: is empty; give it a value, or leave it out"),
         (["doctor", "x", "--leave-out="], "argument --leave-out: is empty; give it a value"),
         (["train", "image_folder", "nofolder"], "nofolder: no such argument; see vit_jax train"),
+        (["list", "--lr=1"], "--lr=1: no such argument; see vit_jax list --help"),
     ],
 )
 def test_wrong_commands_and_flags_are_one_line_with_the_nearest(arguments, remedy, capsys):

@@ -84,20 +84,16 @@ class Parser(argparse.ArgumentParser):
         if not flag.startswith("--"):
             folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
             return f"; did you mean --config.data.root={argument}?" if folder else ""
-        leaf = flag.removeprefix("--").replace("-", "_")
-        options = [key for key, _, _ in config.declared()]
-        named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
-        meant = config.namesake(leaf, value)
-        if meant and flag not in close and "--workdir" in known:
+        command = self.get_default("command")
+        meant = None
+        if command is not None and command.TAKES_CONFIG:
+            meant = config.namesake(flag.removeprefix("--").replace("-", "_"), value)
+        if meant and flag not in close and ("--workdir" in known or not close):
             key, value = meant
             value = f"'{value}'" if " " in value else value
             return f"; did you mean --config.{key}{equals}{value}?"
-        if close:
-            return f"; did you mean {close[0]}?"
-        if named:
-            return f"; did you mean --config.{named[0]}{equals}{value}?"
-        return ""
+        return f"; did you mean {close[0]}?" if close else ""
 
 
 def add_config(parser: Parser) -> None:
