@@ -395,6 +395,8 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
         (["train", "--config="], "argument --config: is empty; give it a value, or leave it out"),
         (["doctor", "x", "--leave-out="], "argument --leave-out: is empty; give it a value"),
         (["train", "image_folder", "nofolder"], "nofolder: no such argument; see vit_jax train"),
+        (["train", "digits", "--output_dir=x"], "did you mean --workdir=x?"),
+        (["train", "digits", "--momentum=0.9"], "did you mean --config.optimizer.momentum=0.9?"),
         (["list", "--lr=1"], "--lr=1: no such argument; see vit_jax list --help"),
     ],
 )

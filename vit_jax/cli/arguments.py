@@ -23,6 +23,8 @@ CHECKPOINT = (
 
 Number = TypeVar("Number", int, float)
 
+WORKDIRS = ("output", "output_dir", "out_dir", "save_dir", "log_dir", "logdir")  # elsewhere
+
 CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")  # argparse's own words
 
 
@@ -84,11 +86,14 @@ class Parser(argparse.ArgumentParser):
         if not flag.startswith("--"):
             folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
             return f"; did you mean --config.data.root={argument}?" if folder else ""
+        leaf = flag.removeprefix("--").replace("-", "_")
+        if leaf in WORKDIRS and "--workdir" in known:
+            return f"; did you mean --workdir{equals}{value}?"
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
         command = self.get_default("command")
         meant = None
         if command is not None and command.TAKES_CONFIG:
-            meant = config.namesake(flag.removeprefix("--").replace("-", "_"), value)
+            meant = config.namesake(leaf, value)
         if meant and flag not in close and ("--workdir" in known or not close):
             key, value = meant
             value = f"'{value}'" if " " in value else value

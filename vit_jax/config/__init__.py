@@ -85,7 +85,7 @@ class Config:
     init_from: str | None = option(
         None,
         "Weights to begin with: a run, a file or folder, or a published name; none: random ones.",
-        elsewhere="checkpoint initial_checkpoint pretrained weights",
+        elsewhere="checkpoint finetune initial_checkpoint model_init pretrained weights",
     )
     init_head: str = option(
         "new",

@@ -144,6 +144,7 @@ class Data(
         "Channels: 3 for RGB, 1 for gray, or as many as every image has.",
         at_least=1,
         at_most=64,
+        elsewhere="in_chans num_channels",
     )
     depth: int = option(
         8,
@@ -223,13 +224,14 @@ class Data(
         None,
         "RandAugment as big_vision's at 224 pixels: operations, magnitude to 30 (2,10); none: off.",
         at_least=0,
+        elsewhere="aa auto_augment rand_augment",
     )
     erase: float = option(
         0.0,
         "Random erasing: probability that a rectangle, 2 to 33 % of the view, becomes noise.",
         at_least=0,
         at_most=1,
-        elsewhere="reprob random_erase",
+        elsewhere="reprob random_erase random_erasing",
     )
     transforms: tuple[Transform, ...] = option(
         (),
@@ -248,7 +250,9 @@ class Data(
         "Views of an image one after another (repeated augmentation, as timm's sampler).",
         at_least=1,
     )
-    flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
+    flip: bool = option(
+        True, "Mirror left-right with probability 1/2 while training.", elsewhere="hflip"
+    )
     rotation: float = option(
         0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180
     )
@@ -260,7 +264,7 @@ class Data(
         at_least=0,
         at_most=256,
         free=True,
-        elsewhere="num_workers",
+        elsewhere="num_workers dataloader_num_workers",
     )
     threads: int = option(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
     prefetch: int = option(
@@ -358,7 +362,9 @@ class Listed(Files):
 class Folder(Listed, components=("folder",)):
     """Arguments of a folder of images."""
 
-    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split")
+    holdout: float = option(
+        0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split validation_split"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -377,14 +383,18 @@ class Csv(Listed, components=("csv",)):
 class Tar(Listed, components=("tar",)):
     """Arguments of tars that are read where they are."""
 
-    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split")
+    holdout: float = option(
+        0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split validation_split"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parquet(Listed, components=("parquet", "arrow")):
     """Arguments of Parquet and Arrow files that are read where they are."""
 
-    holdout: float = option(0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split")
+    holdout: float = option(
+        0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split validation_split"
+    )
     labels: str | None = option(None, "Column of labels; none: the only one there is.")
 
 

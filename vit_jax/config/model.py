@@ -90,6 +90,7 @@ class Model(
         None,
         "Initial value of LayerScale, a learned factor on every branch; none: no LayerScale.",
         above=0,
+        elsewhere="init_values layerscale_value",
     )
     registers: int = option(
         0,
@@ -129,6 +130,7 @@ class Model(
         "Outputs of the head; none: the number of classes of the data.",
         at_least=1,
         at_most=10**7,
+        elsewhere="nb_classes n_classes num_labels",
     )
     patch_remainder: str = option(
         "refuse",
@@ -175,11 +177,13 @@ class Model(
             *("none", "learned_1d", "learned_2d", "relative"),
             *("sincos_1d", "sincos_2d", "sincos_2d_mae"),
         ),
+        elsewhere="pos_embed posemb position_embedding",
     )
     rotary: float | None = option(
         None,
         "Base of rotary position embeddings (RoPE), 100 in DINOv3; none: no rotary positions.",
         at_least=1,
+        elsewhere="rope use_rope rope_theta",
     )
     rotary_span: str = option(
         "separate",
@@ -303,9 +307,11 @@ class Model(
         "Activations recomputed in the backward pass: none, of attention, all, all but matmuls.",
         choices=("none", "attention", "full", "dots", "dots_no_batch"),
         free=True,
+        elsewhere="grad_checkpointing gradient_checkpointing",
     )
     dtype: str = option(
         "auto",
         "Compute type; auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters are float32.",
         choices=("auto", "float32", "bfloat16"),
+        elsewhere="precision",
     )

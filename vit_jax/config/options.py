@@ -470,7 +470,8 @@ def namesake(schema: type, key: str, value: Any) -> tuple[str, Any] | None:
     own = [one for one in found if one.rpartition(".")[0] == section]
     if not found:
         return None
-    one, *_ = own or found  # without a section the first that is declared
+    # Without a section the first that is declared; objectives have names of other sections, too.
+    one = min(own or found, key=lambda one: one.startswith("objective."))
     if section:
         (one,) = difflib.get_close_matches(key, own or found, n=1, cutoff=0.0)
     unit = next((unit for unit in ("epochs", "examples") if unit in leaf), None)

@@ -35,14 +35,18 @@ class Train:
     """Length of the run, batch size, and how a batch is processed."""
 
     batch_size: int = option(
-        4096, "Global batch in images.", at_least=1, at_most=10**7, elsewhere="batch bs"
+        4096,
+        "Global batch in images.",
+        at_least=1,
+        at_most=10**7,
+        elsewhere="batch bs train_batch_size",
     )
     accumulation: int = option(
         1,
         "Microbatches that the global batch is split into; their gradients are added up.",
         at_least=1,
         free=True,
-        elsewhere="grad_accum_steps gradient_accumulation_steps",
+        elsewhere="accum_steps grad_accum_steps gradient_accumulation_steps",
     )
     microbatch: int | None = option(
         None,
@@ -53,7 +57,7 @@ class Train:
     duration: Duration = option(
         Duration(90, "epochs"),
         "Length of the run: N steps, epochs or examples.",
-        elsewhere="epochs num_epochs steps max_steps",
+        elsewhere="epochs num_epochs num_train_epochs steps max_steps total_steps",
     )
     augmentations: tuple[Augmentation, ...] = option(
         (),
@@ -73,12 +77,14 @@ class Train:
         "Beta parameter of mixup, which blends pairs of images; 0: off.",
         at_least=0,
         at_most=1e6,
+        elsewhere="mixup_alpha",
     )
     cutmix: float = option(
         0.0,
         "Beta parameter of CutMix; 0: off. With mixup also set, each step picks one of the two.",
         at_least=0,
         at_most=1e6,
+        elsewhere="cutmix_alpha",
     )
     clip_norm: float | None = option(
         None,
@@ -462,6 +468,7 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
         "Factor on the learning rate for every layer below the head, as in BEiT and MAE.",
         above=0,
         at_most=1,
+        elsewhere="layer_lr_decay llrd",
     )
     groups: tuple[ParamGroup, ...] = option(
         (), "Factors on learning rate (lr) and weight decay (decay) by pattern: groups.head.lr=10."
@@ -478,8 +485,12 @@ MOMENT_TYPES = ("float32", "bfloat16")
 class Adam(Optimizer, components=("adam",)):
     """Adam's arguments."""
 
-    b1: float = option(0.9, "First-moment decay.", at_least=0, below=1, elsewhere="beta1 betas")
-    b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1, elsewhere="beta2")
+    b1: float = option(
+        0.9, "First-moment decay.", at_least=0, below=1, elsewhere="beta1 adam_beta1 betas"
+    )
+    b2: float = option(
+        0.999, "Second-moment decay.", at_least=0, below=1, elsewhere="beta2 adam_beta2"
+    )
     eps: float = option(1e-8, "Epsilon.", above=0)
     moment_dtype: str = option("float32", "Type of the first moment.", choices=MOMENT_TYPES)
 
@@ -558,10 +569,15 @@ class Schedule(Section, kind="schedule", given_by_name=("lr", "steps", "warmup")
     cooldown: ClassVar[Duration] = Duration(0, "steps")  # of schedules that end by themselves
 
     name: str = option(
-        "cosine", "Shape after the warm-up.", kind="schedule", elsewhere="sched scheduler"
+        "cosine",
+        "Shape after the warm-up.",
+        kind="schedule",
+        elsewhere="sched scheduler lr_scheduler lr_scheduler_type",
     )
     warmup: Duration = option(
-        Duration(0, "steps"), "Linear warm-up from 0.", elsewhere="warmup_epochs warmup_steps"
+        Duration(0, "steps"),
+        "Linear warm-up from 0.",
+        elsewhere="warmup_epochs warmup_steps num_warmup_steps",
     )
 
 
