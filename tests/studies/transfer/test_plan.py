@@ -82,7 +82,8 @@ def test_rates_and_seeds_count_once():
     for given, says in [
         ({"rates": (0.1, float("nan"))}, "rates=nan: must be finite and above 0"),
         ({"rates": (0,)}, "rates=0: must be finite and above 0"),
-        ({"seeds": (-1,)}, "seeds=-1: must be from 0 to 4294967295"),
+        ({"seeds": (-1,)}, "seeds=-1: must be a whole number, from 0 to 4294967295"),
+        ({"choose_seeds": (-1,)}, "choose_seeds=-1: must be a whole number, from 0 to 4294967295"),
     ]:
         with pytest.raises(config.ConfigError, match=f"^{says}$"):
             sweeps.plan("digits", **given)

@@ -149,9 +149,9 @@ def create_plan(
     for rate in rates:
         if not 0 < rate < math.inf:
             raise ConfigError(f"rates={rate:g}: must be finite and above 0")
-    for seed in (*seeds, *choose_seeds):
-        if not 0 <= seed < 2**32:
-            raise ConfigError(f"seeds={seed}: must be from 0 to {2**32 - 1}")
+    for name, given in (("seeds", seeds), ("choose_seeds", choose_seeds)):
+        for seed in given:
+            config.check_seed(name, seed)
     if draws is not None:
         config.check_count("draws", draws)
         if not search:
