@@ -111,6 +111,16 @@ def test_unlike_models_are_named(soup, other, line):
         soup({"a": opened(1.0), "b": other})
 
 
+def test_runs_that_trained_otherwise_are_a_soup(soup):
+    """And published weights with a run that began with them."""
+    other = {"init": "mimetic", "dropout": 0.1, "stochastic_depth": 0.2, "dtype": "bfloat16"}
+    other |= {"patch_remainder": "drop", "position_resize": "bicubic", "variant": "ViT-Ti/16"}
+    one = opened(1.0, model={"layer_scale": 0.1, "head_bias": -9.0})
+    whole, _ = soup({"a": one, "b": opened(3.0, model=other | {"layer_scale": 1e-5})})
+    assert whole.params["a0"] == 2
+    assert whole.config.model.layer_scale == 0.1
+
+
 def flat(reference):
     return tree_utils.flatten(jax.device_get(vit_jax.load(reference).params))
 

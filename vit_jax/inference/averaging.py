@@ -17,6 +17,9 @@ from vit_jax.weights import exporting
 
 # Must be equal too: they define the meaning of the inputs.
 PREPROCESSING = ("image_size", "channels", "depth", "mean", "std")
+# May differ: read in training alone or for images of another size, or a name for sizes.
+UNREAD = ("variant", "init", "head_bias", "layer_scale", "dropout", "stochastic_depth", "dtype",
+          "patch_remainder", "position_resize")  # fmt: skip
 
 
 def average(
@@ -29,7 +32,8 @@ def average(
     """Writes the mean of checkpoints as a checkpoint of this project; lines about it, for people.
 
     Every number is the mean in float64, rounded once. Runs of one model that began with the same
-    weights are a soup (Wortsman et al. 2022); means of others are rarely of use.
+    weights are a soup (Wortsman et al. 2022), also with those weights; means of others are rarely
+    of use.
 
     Args:
       references: checkpoints, as in `load`; one run or several.
@@ -106,9 +110,10 @@ def _newest(
 
 def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) -> str | None:
     """The first difference between two models, in words; None if there is none."""
+    unread = {key: getattr(config.Model(), key) for key in UNREAD}
     described = [
         config.Config(
-            model=opened.config.model,
+            model=dataclasses.replace(opened.config.model, **unread),
             data=config.Data(**{key: getattr(opened.config.data, key) for key in PREPROCESSING}),
             loss=config.Loss(name=opened.config.loss.meaning),
         )
