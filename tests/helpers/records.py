@@ -145,9 +145,12 @@ def bundled(name):
 
 
 def cifar10():
-    found = {one["name"].partition("-6_4")[2]: one for one in lines("cifar10") if "bundled" in one}
-    first, second, third = found[""], found["-continued"], found["-progressive"]
-    for one, more in ((first, ""), (second, " more"), (third, "")):
+    found = {one["name"]: one for one in lines("cifar10") if "test" in one}
+    first, second, third, mean = (
+        found[f"cifar10/ViT-6_4{suffix}"] for suffix in ("", "-progressive", "-light", "-averaged")
+    )
+    costs = []
+    for one, more in ((first, ""), (second, ""), (third, " more")):
         cfg = vit_jax.get_config(one["name"], {"init_from": "none"})
         flops, seconds, begun = 0.0, 0.0, 0
         for phase in (*cfg.data.phases, None):
@@ -156,18 +159,24 @@ def cifar10():
             images, begun = (end - begun) * one["batch_size"], end
             model = vit_jax.create_model(dataclasses.replace(cfg, data=data))
             flops += 3 * model.flops * images
-            if cfg.data.phases:  # what it took beside other work says nothing
+            if one is not first:  # what it took beside other work says nothing
                 seconds += images / undisturbed(one, data.image_size[0])
-        minutes = round((seconds or one["training_seconds"]) / 60)
+        costs.append((flops / 1e15, round((seconds or one["training_seconds"]) / 60)))
+        pflops, minutes = costs[-1]
         yield f"| {one['steps']:,}{more} ("
-        top1 = one["bundled"]["top1"]
-        yield f" | {flops / 1e15:.2f}{more} | {minutes}{more} | {100 * top1:.1f} % |"
-    for one in (first, second):
-        yield f"({one['images_per_second']:.0f} images/s)"
-    speeds = (undisturbed(third, size) for size in (16, 24, 32))
-    yield "{:.0f}, {:.0f} and {:.0f} images/s".format(*speeds)
-    kept = (first, third)
-    changed = [one["bundled"]["top1"] - one["test"][f"{one['steps']}"]["top1"] for one in kept]
+        top1 = one["test"][f"{one['steps']}"]["top1"]
+        yield f" | {pflops:.2f}{more} | {minutes}{more} | {100 * top1:.1f} % |"
+    pflops, minutes = map(sum, zip(*costs[1:], strict=True))
+    yield f"{pflops:.2f} in all | {minutes} in all | {100 * mean['test']['top1']:.1f} % |"
+    yield f"{first['images_per_second']:.0f} images/s"
+    speeds = (undisturbed(second, size) for size in (16, 24, 32))
+    yield "{:.0f}, {:.0f} and {:.0f} images/s, and {:.0f} images/s of the third".format(
+        *speeds, undisturbed(third, 32)
+    )
+    changed = [
+        one["bundled"]["top1"] - one["test"].get(str(one.get("steps")), one["test"])["top1"]
+        for one in (first, second, mean)
+    ]
     yield f"by at most {100 * max(map(abs, changed)):.2f} points"
     for one in (second, third):
         seen = statistics.fmean(line["top1"] for line in one["log"][-12:])
