@@ -9,7 +9,8 @@ TAKES_CONFIG = True
 EPILOG = """\
 The checkpoints must have one model, the same classes and the same preprocessing. Of each run the
 best checkpoint is taken, where a validation split chose one, else the newest. A soup averages runs
-that began with the same weights; measure it on validation images before you trust it.
+that began with the same weights, and may have those among them; measure it on validation images
+before you trust it.
 
   vit_jax average runs/a runs/b runs/c --output=runs/soup
   vit_jax average runs/a --last=3 --output=runs/a-mean
