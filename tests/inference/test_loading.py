@@ -291,6 +291,18 @@ def test_weights_bring_no_images(command, capsys):
     )
 
 
+def test_copies_of_weights_bring_no_images_either(tmp_path, capsys):
+    """Those of a run do: a checkpoint that it wrote names its data."""
+    copy, named = tmp_path / "copy", tmp_path / "named"
+    conversion.convert(TOKEN, "orbax", copy)
+    conversion.convert(TOKEN, "orbax", named, {"data.source": "folder", "data.root": "photos"})
+    found = loading.has_images(copy, {}), loading.has_images(named, {})
+    assert found == (False, True)
+    assert loading.has_images(copy, {"data.root": "photos"})
+    assert cli.main(["evaluate", f"--checkpoint={copy}"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"vit_jax: {copy} names no images; ")
+
+
 @pytest.mark.parametrize(
     "command", [["evaluate"], ["predict", "--examples=1"], ["predict", "IMAGE"]]
 )
@@ -455,7 +467,7 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
         == 0
     )
     again = loading.load(folder)
-    assert again.kind == "run"
+    assert again.kind == "google"  # so a model card still points to the authors
     assert again.config.model == back.config.model
     for name, leaf in tree_utils.flatten(jax.device_get(again.params)).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)

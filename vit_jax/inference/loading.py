@@ -85,7 +85,7 @@ def load(
             config=cfg,
             params=params,
             classes=loaded_model.class_names(record["classes"], cfg),
-            kind="run",
+            kind=record.get("kind", "run"),
             notes=notes,
             step=number,
             checkpoint=directory,
@@ -171,8 +171,13 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
 
 def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> bool:
     """Whether the config names images; weights of other projects name none."""
-    own = is_run(reference) or adapter_file.recognizes(storage.as_path(reference))
-    return own or bool({"data.source", "data.name", "data.root"} & set(overrides))
+    if {"data.source", "data.name", "data.root"} & set(overrides):
+        return True
+    if not is_run(reference):
+        return adapter_file.recognizes(storage.as_path(reference))
+    _, _, record = find_checkpoint(reference)
+    # Nor do copies and means of such weights, unless an option named some.
+    return "kind" not in record or record["config"]["data"]["source"] != config.Data().source
 
 
 def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
@@ -184,7 +189,7 @@ def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, st
         weights.find_published(str(reference))  # a mistyped name is reported first
     if not has_images(reference, overrides):
         path = storage.as_path(reference)
-        if not storage.is_remote(path) and path.exists():
+        if not storage.is_remote(path) and path.exists() and not is_run(path):
             weights.read_spec(path)  # so is a folder or file that is no checkpoint
         raise config.ConfigError(
             f"{reference} names no images; set --config.data.source=folder and "

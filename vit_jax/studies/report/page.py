@@ -244,6 +244,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     from vit_jax.data.source import label_names, label_text
     from vit_jax.inference import loaded_model, loading
 
+    loading.require_images(directory, {})
     with _quietly():
         predictor = loading.load(directory)
     cfg, data = predictor.config, predictor.config.data
