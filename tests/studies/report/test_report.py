@@ -406,7 +406,6 @@ def test_predictions_count_the_mistakes_and_show_the_surest_first(tmp_path, monk
                 yield Prediction(image=name, top=(("5", 0.5 + number / 100),), truth=truth)
 
     monkeypatch.setattr(loading, "load", lambda directory: Model())
-    monkeypatch.setattr(loading, "require_images", lambda *_: None)
     found = report_page.predict_some(tmp_path, 20, 3)
     truths = [source.classes[int(source[index].label)] for index in range(20)]
     assert (found.seen, found.total, found.seed) == (20, 20, 3)
@@ -440,7 +439,6 @@ def test_images_without_a_class_are_no_mistakes(tmp_path, monkeypatch):
                 yield Prediction(image=name, top=(("a", 0.9),), truth=truth)
 
     monkeypatch.setattr(loading, "load", lambda directory: Model())
-    monkeypatch.setattr(loading, "require_images", lambda *_: None)
     found = report_page.predict_some(tmp_path, 6)
     assert (found.seen, found.wrong, found.unlabeled) == (6, 2, 2)
     assert [one.truth for one in found.mistakes] == ["b", "b"]

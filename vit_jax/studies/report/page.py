@@ -226,7 +226,10 @@ def _predictions(
         directory = directory / str(done[0]["directory"])
     if not (directory / "checkpoints").is_dir():
         return run_section.Predictions(problem="no checkpoint has been saved yet.")
+    from vit_jax.inference import loading
+
     try:
+        loading.require_images(directory, {})
         return predict_some(directory, images, seed)
     except config.UserError as error:
         return run_section.Predictions(problem=str(error))
@@ -244,7 +247,6 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     from vit_jax.data.source import label_names, label_text
     from vit_jax.inference import loaded_model, loading
 
-    loading.require_images(directory, {})
     with _quietly():
         predictor = loading.load(directory)
     cfg, data = predictor.config, predictor.config.data
