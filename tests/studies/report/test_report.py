@@ -20,7 +20,7 @@ import runs
 from vit_jax import cli, config, train_loop
 from vit_jax.data import sources
 from vit_jax.data.split_roles import Role
-from vit_jax.inference import loading
+from vit_jax.inference import conversion, loading
 from vit_jax.inference.inspect import figure_index
 from vit_jax.inference.loaded_model import Prediction
 from vit_jax.pages import html, markdown
@@ -375,6 +375,13 @@ def test_the_rates_of_a_choice_are_points_with_their_intervals(tmp_path):
     assert named(cells[0], several=True) == "rate 0.003, seed 0"
     assert named(cells[0] | {"setup": "bit"}, several=False) == "setup bit rate 0.003"
     assert named(cells[0] | {"stage": "final"}, several=False) == "seed 0"
+
+
+def test_copies_of_foreign_weights_are_shown_no_images(tmp_path):
+    copy = tmp_path / "copy"
+    conversion.convert(runs.ROOT / "tests" / "fixtures" / "vit_tiny_token.npz", "orbax", copy)
+    page, _ = page_of(copy, images=8)
+    assert any(f"No predictions: {copy} names no images; set" in word for word in page.words)
 
 
 def test_without_one_prediction_the_report_says_why(tmp_path, monkeypatch):
