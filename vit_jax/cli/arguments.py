@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import fnmatch
+import functools
 import math
 import os
 import pathlib
@@ -152,39 +153,21 @@ def profile(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def local_path(text: str) -> pathlib.Path:
-    """A path on a disk."""
-    return _path(text, remote=False)
-
-
-def path(text: str) -> pathlib.Path:
-    """A path on a disk or in a bucket."""
-    return _path(text, remote=True)
-
-
-def _path(text: str, *, remote: bool) -> pathlib.Path:
+def _path(text: str, *, remote: bool = False, written: bool = False) -> pathlib.Path:
+    """A path on a disk or, if `remote`, in a bucket; one that is `written` is valid UTF-8."""
+    if written and not messages.is_utf8(text):  # neither Orbax nor Arrow can open others
+        raise argparse.ArgumentTypeError(
+            f"{messages.printable(text)}: is not UTF-8; choose another name"
+        )
     if why := storage.path_problem(text, remote=remote):
         raise argparse.ArgumentTypeError(f"{text}: {why}" if text else why)
     return storage.as_path(text)
 
 
-def local_output_path(text: str) -> pathlib.Path:
-    """A path on a disk to write to."""
-    return local_path(_check_utf8(text))
-
-
-def output_path(text: str) -> pathlib.Path:
-    """A path on a disk or in a bucket to write to."""
-    return path(_check_utf8(text))
-
-
-def _check_utf8(text: str) -> str:
-    """Rejects names that neither Orbax nor Arrow can open, before anything is computed."""
-    if not messages.is_utf8(text):
-        raise argparse.ArgumentTypeError(
-            f"{messages.printable(text)}: is not UTF-8; choose another name"
-        )
-    return text
+local_path = _path
+path = functools.partial(_path, remote=True)
+local_output_path = functools.partial(_path, written=True)
+output_path = functools.partial(_path, remote=True, written=True)
 
 
 def step(text: str) -> int | str:
@@ -196,75 +179,49 @@ def step(text: str) -> int | str:
     raise argparse.ArgumentTypeError(f"{text}: must be a step number, best or newest")
 
 
-def positive(text: str) -> int:
-    """A number from 1 to the most that options can be."""
-    return _number(
-        text, int, lambda value: 1 <= value <= MOST, f"a number, at least 1, at most {MOST:.0e}"
-    )
-
-
-def holdout(text: str) -> float:
-    """A fraction to hold out: at least 0, below 1."""
-    return _number(text, float, lambda value: 0 <= value < 1, "at least 0 and below 1, such as 0.1")
-
-
-def port(text: str) -> int:
-    """The number of a TCP port."""
-    return _number(text, int, lambda value: 0 <= value < 2**16, "a port, 1 to 65535")
-
-
-def fraction(text: str) -> float:
-    """A number above 0 and at most 1."""
-    return _number(text, float, lambda value: 0 < value <= 1, "above 0 and at most 1, such as 0.4")
-
-
-def amount(text: str) -> float:
-    """A finite number above 0, such as a price or hours."""
-    return _number(text, float, lambda value: 0 < value < math.inf, "a number above 0, such as 1.5")
-
-
-def seed(text: str) -> int:
-    """One seed."""
-    return _number(text, int, lambda value: 0 <= value < 2**32, "one seed, such as 0")
-
-
-def seeds(text: str) -> tuple[int, ...]:
-    """Seeds, each once."""
-    return _numbers(text, int, lambda value: 0 <= value < 2**32, "seeds, such as 0,1,2")
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Sides of images in pixels, or counts of threads, each once."""
-    return _numbers(text, int, lambda value: 0 < value <= 4096, "numbers, such as 64,224")
-
-
-def learning_rates(text: str) -> tuple[float, ...]:
-    """Learning rates, each once."""
-    fits = lambda value: 0 < value < math.inf  # noqa: E731
-    return _numbers(text, float, fits, "learning rates, such as 0.003,0.01")
-
-
 def words(text: str) -> tuple[str, ...]:
     """Words, each once."""
     return tuple(dict.fromkeys(word for word in text.split(",") if word))
 
 
-def _numbers(
-    text: str, kind: type[Number], fits: Callable[[Number], bool], what: str
-) -> tuple[Number, ...]:
-    """Numbers between commas, each once; raises ArgumentTypeError unless all of them fit."""
-    try:
-        found = tuple(kind(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    # int() also takes signs, spaces, underscores and the digits of other scripts.
-    plain = kind is float or (text.replace(",", "").isdecimal() and text.isascii())
-    if not (found and plain and all(map(fits, found))):
-        raise argparse.ArgumentTypeError(f"{text}: must be {what}")
-    return tuple(dict.fromkeys(found))
+def _several(
+    kind: type[Number], fits: Callable[[Number], bool], what: str
+) -> Callable[[str], tuple[Number, ...]]:
+    """A reader of numbers between commas, each once, all of which must fit."""
+
+    def read(text: str) -> tuple[Number, ...]:
+        try:
+            found = tuple(kind(word) for word in text.split(","))
+        except ValueError:
+            found = ()
+        # int() also takes signs, spaces, underscores and the digits of other scripts.
+        plain = kind is float or (text.replace(",", "").isdecimal() and text.isascii())
+        if not (found and plain and all(map(fits, found))):
+            raise argparse.ArgumentTypeError(f"{text}: must be {what}")
+        return tuple(dict.fromkeys(found))
+
+    return read
 
 
-def _number(text: str, kind: type[Number], fits: Callable[[Number], bool], what: str) -> Number:
-    if "," in text:
-        raise argparse.ArgumentTypeError(f"{text}: must be {what}")
-    return _numbers(text, kind, fits, what)[0]
+def _one(kind: type[Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
+    """A reader of one number that fits."""
+    several = _several(kind, fits, what)
+
+    def read(text: str) -> Number:
+        if "," in text:
+            raise argparse.ArgumentTypeError(f"{text}: must be {what}")
+        return several(text)[0]
+
+    return read
+
+
+positive = _one(int, lambda n: 1 <= n <= MOST, f"a number, at least 1, at most {MOST:.0e}")
+holdout = _one(float, lambda x: 0 <= x < 1, "at least 0 and below 1, such as 0.1")
+fraction = _one(float, lambda x: 0 < x <= 1, "above 0 and at most 1, such as 0.4")
+amount = _one(float, lambda x: 0 < x < math.inf, "a number above 0, such as 1.5")
+port = _one(int, lambda n: 0 <= n < 2**16, "a port, 1 to 65535")
+seed = _one(int, lambda n: 0 <= n < 2**32, "one seed, such as 0")
+seeds = _several(int, lambda n: 0 <= n < 2**32, "seeds, such as 0,1,2")
+# Sides of images in pixels, or counts of threads.
+numbers = _several(int, lambda n: 0 < n <= 4096, "numbers, such as 64,224")
+learning_rates = _several(float, lambda x: 0 < x < math.inf, "learning rates, such as 0.003,0.01")
