@@ -67,6 +67,9 @@ def command_lines():
 
 def argument_line(action, others):
     """How an argument is given and read, what it is otherwise, and what it does not go with."""
+    from vit_jax.cli import arguments
+
+    readers = {reader: name for name, reader in vars(arguments).items() if callable(reader)}
     choices = action.choices and f"{{{','.join(map(str, action.choices))}}}"
     value = action.metavar or choices or ("" if action.nargs == 0 else action.dest)
     line = "=".join(filter(None, (*action.option_strings, value)))
@@ -77,7 +80,7 @@ def argument_line(action, others):
     if action.metavar and choices:
         line += f", of {choices}"
     if action.type:
-        line += f", {action.type.__name__.strip('_')}"
+        line += f", {readers.get(action.type) or action.type.__name__.strip('_')}"
     if action.option_strings and action.required:
         line += ", required"
     if action.default is not None and action.nargs != 0:
