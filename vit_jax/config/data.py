@@ -344,7 +344,6 @@ class Files(Data):
 # Sources of image files and archives, which have a root and may have a validation split.
 PACKED = ("tar", "parquet", "arrow")  # sources of many images in a file
 FILES = ("folder", "csv", *PACKED)
-HOLDOUT = "Share of each class of unsplit data kept for evaluation; 0: root has splits."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -363,7 +362,11 @@ class Folder(Listed, components=("folder",)):
     """Arguments of a folder of images."""
 
     holdout: float = option(
-        0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split validation_split"
+        0.0,
+        "Share of each class of unsplit data kept for evaluation; 0: root has splits.",
+        at_least=0,
+        below=1,
+        elsewhere="val_split validation_split",
     )
 
 
@@ -380,21 +383,14 @@ class Csv(Listed, components=("csv",)):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tar(Listed, components=("tar",)):
+class Tar(Folder, components=("tar",)):
     """Arguments of tars that are read where they are."""
-
-    holdout: float = option(
-        0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split validation_split"
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Parquet(Listed, components=("parquet", "arrow")):
+class Parquet(Folder, components=("parquet", "arrow")):
     """Arguments of Parquet and Arrow files that are read where they are."""
 
-    holdout: float = option(
-        0.0, HOLDOUT, at_least=0, below=1, elsewhere="val_split validation_split"
-    )
     labels: str | None = option(None, "Column of labels; none: the only one there is.")
 
 

@@ -66,7 +66,7 @@ def option(
     at_most: float | None = None,
     choices: Sequence[Any] = (),
     free: bool = False,
-    check: Callable[[str, str], None] | None = None,
+    check: Callable[[str, str], object] | None = None,
     kind: str | None = None,
     when: Mapping[str, Any] | None = None,
     elsewhere: str = "",

@@ -64,11 +64,6 @@ def parse_pattern(text: str, key: str) -> Pattern:
     return Pattern(text, match[1] + match[5], layers)
 
 
-def validate_pattern(text: str, key: str) -> None:
-    """Raises ConfigError unless `text` is a pattern."""
-    parse_pattern(text, key)
-
-
 def check_matches(patterns: Iterable[Pattern], layers: Mapping[str, int], key: str) -> None:
     """Raises ConfigError for a pattern of option `key` that matches no parameter of `layers`."""
     for pattern in patterns:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from vit_jax import config
 
+OTHERS = ("augreg", "baseline", "deit", "deit3", "mae", "dino")  # of other papers
 # Each name with the labels that its configs may list in `About.tables`.
 EXHIBITS = {
     "table2": ("2",),
@@ -29,24 +30,14 @@ EXHIBITS = {
     "figure13": ("figure 13", "D.6"),
     "masked": ("section 4.6",),
     "home": ("home",),
-    "augreg": ("augreg",),
-    "baseline": ("baseline",),
-    "deit": ("deit",),
-    "deit3": ("deit3",),
-    "mae": ("mae",),
-    "dino": ("dino",),
+    **{name: (name,) for name in OTHERS},
 }
 DRAWN_FROM = {"figure5": "table6"}  # the same runs
 # Names without a measurement in `reproduce`, and the alternative.
 UNMEASURED = {
     "table3": "its columns are settings; tables 5 to 7 measure its runs",
     "figure10": "it is a picture: `vit_jax inspect posemb` draws it of each of its runs",
-    "augreg": "its runs are those of another paper",
-    "baseline": "its runs are those of another paper",
-    "deit": "its runs are those of another paper",
-    "deit3": "its runs are those of another paper",
-    "mae": "its runs are those of another paper",
-    "dino": "its runs are those of another paper",
+    **dict.fromkeys(OTHERS, "its runs are those of another paper"),
 }
 # Exhibits without configs, with the command that makes them.
 MADE_BY = {

@@ -421,9 +421,7 @@ class Dino(Objective, components=("dino",)):
 class ParamGroup:
     """Parameters with a learning rate or weight decay of their own."""
 
-    pattern: str = option(
-        "", "Parameters, by pattern: head, */bias.", check=patterns.validate_pattern
-    )
+    pattern: str = option("", "Parameters, by pattern: head, */bias.", check=patterns.parse_pattern)
     lr: float | None = option(None, "Factor on the learning rate; none: 1.", at_least=0, below=1e6)
     decay: float | None = option(
         None,
@@ -456,12 +454,12 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     freeze: tuple[str, ...] = option(
         (),
         "Frozen parameters, by pattern: embedding, encoder[:8], */bias.",
-        check=patterns.validate_pattern,
+        check=patterns.parse_pattern,
     )
     only: tuple[str, ...] = option(
         (),
         "Trainable parameters, by pattern, such as head; the rest is frozen. (): no limit.",
-        check=patterns.validate_pattern,
+        check=patterns.parse_pattern,
     )
     layer_decay: float | None = option(
         None,
@@ -557,7 +555,7 @@ class Lora:
     where: tuple[str, ...] = option(
         (),
         "Matrices with an adapter, by pattern: encoder/attention/query; (): all of the encoder's.",
-        check=patterns.validate_pattern,
+        check=patterns.parse_pattern,
         when={"lora.rank": GIVEN},
     )
 
