@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+import toys
 from vit_jax.config import ConfigError
 from vit_jax.data import class_matching
 from vit_jax.data.source import Record
@@ -109,29 +110,20 @@ def test_what_cannot_be_matched_is_an_error(head, classes, reason):
     assert len(str(caught.value)) < 500
 
 
-class Pets:
-    """Images of a dog, and of a dog and a cat."""
-
-    classes = ("dog", "cat")
-
-    def __getitem__(self, index):
-        return Record(b"", ((0,), (0, 1))[index])
-
-    def fingerprint(self):
-        return "pets"
+PETS = toys.Made(2, lambda index: Record(b"", ((0,), (0, 1))[index]), ("dog", "cat"))
 
 
 def test_labels_become_outputs_of_the_head():
     with pytest.warns(AssumptionWarning, match="has 2 of the head's 3 classes; .* out: emu"):
-        found = class_matching.relabel(Pets(), ("cat", "emu", "dog"), "x", several=True)
+        found = class_matching.relabel(PETS, ("cat", "emu", "dog"), "x", several=True)
     assert (found.classes, found.outputs) == (("cat", "emu", "dog"), (0, 2))
     assert [found[index].label for index in (0, 1)] == [(2,), (0, 2)]
-    other = class_matching.relabel(Pets(), ("cat", "dog", "emu"), "x", several=True)
-    assert len({Pets().fingerprint(), found.fingerprint(), other.fingerprint()}) == 3
+    other = class_matching.relabel(PETS, ("cat", "dog", "emu"), "x", several=True)
+    assert len({PETS.fingerprint(), found.fingerprint(), other.fingerprint()}) == 3
     # All of them, in another order, leave nothing to say.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        class_matching.relabel(Pets(), ("cat", "dog"), "x")
+        class_matching.relabel(PETS, ("cat", "dog"), "x")
         names = class_matching.names_in(("dog", "emu"), ("ant", "dog"), "x")
     assert names == ("ant", "dog")
     with pytest.warns(AssumptionWarning, match="taken for 'dog'"):

@@ -102,11 +102,6 @@ def test_slices_are_random_samples_that_divide_the_file(tmp_path):
     assert {again.name(i).rpartition("/")[2] for i in range(30)} == set(found[0])
 
 
-def test_a_synonym_is_found(tmp_path):
-    write(tmp_path, training=TRAIN, val=TEST)
-    assert labels(opened(tmp_path, "validation")) == [(0,), ()]
-
-
 def test_the_fingerprint_covers_paths_labels_and_sizes(tmp_path):
     write(tmp_path, train=TRAIN)
     before = opened(tmp_path).fingerprint()

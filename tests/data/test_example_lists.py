@@ -1,5 +1,6 @@
 """Lists of images: written once, checked by hash, found again where a dataset was reordered."""
 
+import functools
 import hashlib
 import json
 import logging
@@ -9,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
+import toys
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import example_lists
@@ -17,28 +19,15 @@ from vit_jax.data.source import DataError, Record
 from vit_jax.data.sources import open_source
 
 
-class Listable:
-    """Records as a source: what a dataset holds in one order or another."""
+def record(records, index):
+    if records[index] is None:
+        raise BadImage("is damaged")
+    return records[index]
 
-    classes = ("a", "b")
 
-    def __init__(self, records):
-        self.records = list(records)
-
-    def __len__(self):
-        return len(self.records)
-
-    def __getitem__(self, index):
-        record = self.records[index]
-        if record is None:
-            raise BadImage("is damaged")
-        return record
-
-    def name(self, index):
-        return f"example {index}"
-
-    def fingerprint(self):
-        return "0" * 16
+def listable(records):
+    """What a dataset holds in one order or another."""
+    return toys.Made(len(records), functools.partial(record, records))
 
 
 def png(value):
@@ -54,7 +43,7 @@ PARTS = {"train[:4]+test[:2]": TRAIN[:4] + TEST[:2], "train+test": TRAIN + TEST}
 @pytest.fixture
 def file(tmp_path):
     path = example_lists.list_path(tmp_path, "vtab/shapes")
-    source = Listable(PARTS["train[:4]+test[:2]"])
+    source = listable(PARTS["train[:4]+test[:2]"])
     example_lists.write_list(
         source, path, task="vtab/shapes", dataset="shapes", version="1.0.0",
         split="train[:4]+test[:2]",
@@ -64,7 +53,7 @@ def file(tmp_path):
 
 def listed(file, parts, split="train[:4]+test[:2]", **options):
     data = config.Data(source="tfds", **{"name": "shapes:1.*.*", "examples": str(file)} | options)
-    return example_lists.open_listed(data, split, lambda name: Listable(parts[name]))
+    return example_lists.open_listed(data, split, lambda name: listable(parts[name]))
 
 
 def test_the_file(file, tmp_path):
@@ -138,7 +127,7 @@ def test_a_slice_that_no_longer_exists(file):
     def open_(split):
         if "[" in split:
             raise ConfigError("data.train_split: selects more than there is")
-        return Listable(TRAIN[:4] + TEST[:2])
+        return listable(TRAIN[:4] + TEST[:2])
 
     data = config.Data(source="tfds", name="shapes", examples=str(file))
     assert len(example_lists.open_listed(data, "train[:4]+test[:2]", open_)) == 6
@@ -148,7 +137,7 @@ def test_equal_images_are_taken_in_turn(tmp_path):
     twice = [TRAIN[0], TRAIN[1], TRAIN[0]]
     file = tmp_path / "list.json"
     facts = {"task": "t", "dataset": "shapes", "version": "1.0.0", "split": "train[:3]"}
-    example_lists.write_list(Listable(twice), file, **facts)
+    example_lists.write_list(listable(twice), file, **facts)
     parts = {"train[:3]": TRAIN[:3], "train": [*TRAIN[::-1], TRAIN[0]]}
     source = listed(file, parts, "train[:3]")
     assert [source[i] for i in range(3)] == twice

@@ -140,11 +140,6 @@ def test_the_remedy_for_a_missing_split_is_one(tmp_path, there, remedy, options)
         assert len(open_source(data, split, train=split == data.train_split))
 
 
-def test_folders_without_a_split_among_them_are_taken_for_classes(tmp_path):
-    root = fill(tmp_path, "a/1.jpg", "b/1.jpg")
-    assert refusal(root).endswith("; if these are classes, set data.holdout=0.1")
-
-
 def test_what_is_not_used_is_counted(pets):
     fill(
         pets, "train/dog/x.AVIF", "train/dog/y.avif", "train/dog/deep/z.heic", "train/cat/a.gif",
@@ -202,15 +197,6 @@ def test_splits_inside_of_classes_are_none_and_that_is_said(tmp_path):
             "splits, arrange Val/CLASS/IMAGE"
         )
     assert splits.within_classes({"train", "old"}) == []
-
-
-def test_holdout_does_not_move_files_when_others_come(tmp_path):
-    root = numbered(tmp_path)
-    before = set(names(folder(root, "test", train=False, holdout=0.2)))
-    fill(root, *(f"c1/new{i}.jpg" for i in range(300)), "c3/1.jpg", "c3/2.jpg")
-    after = set(names(folder(root, "test", train=False, holdout=0.2)))
-    assert before < after
-    assert all("new" in name or name.startswith("c3") for name in after - before)
 
 
 @pytest.mark.parametrize("holdout", [0.001, 0.999])
@@ -284,6 +270,8 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
     [
         (None, "train", {}, "data.root=ROOT: no such folder"),
         ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
+        (["a/1.jpg", "b/1.jpg"], "train", {}, "data.train_split=train: no such folder in "
+         "data.root=ROOT; folders there: a, b; if these are classes, set data.holdout=0.1"),
         ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
         (["data/0.arrow"], "train", {}, f"data.root=ROOT: 0.arrow {PACKED.format('arrow')}"),
         (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {PACKED.format('tar')}"),
@@ -451,12 +439,9 @@ def test_a_list_that_excludes_nothing_is_refused(pets, tmp_path, text, line):
         folder(pets, exclude=str(listed))
 
 
-def test_a_list_without_images_leaves_nothing_out(pets, tmp_path):
+def test_what_a_list_names_in_vain_is_said(pets, tmp_path):
     (tmp_path / "fix.csv").write_text("image,reason\n")  # of a folder where nothing was found
     assert len(folder(pets, exclude=str(tmp_path / "fix.csv"))) == 4
-
-
-def test_what_a_list_names_in_vain_is_said(pets, tmp_path):
     (tmp_path / "fix.csv").write_text("image\ntrain/dog/b.jpg\ntrain/dog/gone.jpg\n")
     said = "1 of its 2 images are not there, such as train/dog/gone.jpg"
     with pytest.warns(AssumptionWarning, match=said):

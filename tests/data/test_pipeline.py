@@ -10,12 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
 import pytest
 
+import toys
 from vit_jax import config
 from vit_jax.data import pipeline, sampling, transforms
 from vit_jax.data.pipeline import Randomness, Views
@@ -32,29 +32,13 @@ DATA = config.Data(
 )
 
 
-def run(
-    source: Source | None = None,
-    data: config.Data = DATA,
-    *,
-    batch_size: int = 8,
-    rows: Sequence[int] | None = None,
-    train: bool = True,
-    steps: tuple[int, int] = (0, 5),
-    seed: int = 3,
-) -> list[pipeline.Batch]:
+def run(source=None, data=DATA, *, batch_size=8, rows=None, train=True, steps=(0, 5), seed=3):
     source = source or open_source(data, "train", train=train)
     views = transforms.train_transforms(data) if train else transforms.eval_transforms(data)
     with pipeline.batches(
-        source,
-        views,
-        data,
-        seed=seed,
-        batch_size=batch_size,
-        rows=range(batch_size) if rows is None else rows,
-        train=train,
-        start_step=steps[0],
-        stop_step=steps[1],
-    ) as batches:
+        source, views, data, seed=seed, batch_size=batch_size, train=train,
+        rows=range(batch_size) if rows is None else rows, start_step=steps[0], stop_step=steps[1],
+    ) as batches:  # fmt: skip
         return list(batches)
 
 
@@ -231,27 +215,6 @@ def test_unreadable_images_are_replaced_by_the_next_within_the_budget(photos, ca
     assert_same(run(data=data, steps=(3, 6), batch_size=4), batches[3:])
 
 
-class Made:
-    """Records that a function makes of their numbers."""
-
-    classes = ("a", "b")
-
-    def __init__(self, number: int, make: Callable[[int], Record]):
-        self.number, self.make = number, make
-
-    def __len__(self) -> int:
-        return self.number
-
-    def __getitem__(self, index: int) -> Record:
-        return self.make(index)
-
-    def name(self, index: int) -> str:
-        return f"example {index}"
-
-    def fingerprint(self) -> str:
-        return "made"
-
-
 PICTURE = np.random.default_rng(0).integers(0, 256, (24, 20, 3), np.uint8)
 
 
@@ -265,7 +228,7 @@ def with_gap(index: int) -> Record:
 def test_a_replaced_image_is_augmented_as_the_one_drawn():
     """Or the two rows that show the replacement would be the same picture."""
     data = dataclasses.replace(DATA, max_bad_examples=1)
-    (batch,) = run(Made(20, with_gap), data, batch_size=20, steps=(0, 1))
+    (batch,) = run(toys.Made(20, with_gap), data, batch_size=20, steps=(0, 1))
     views = Views(transforms.train_transforms(data), data, seed=3)
     assert sorted(batch["index"].tolist()) == sorted([*range(4), 5, *range(5, 20)])
     drawn = np.where(batch["bad"] >= 0, batch["bad"], batch["index"])
@@ -302,7 +265,7 @@ def test_a_source_without_a_readable_image_is_an_error_not_a_search_without_end(
 
     data = dataclasses.replace(DATA, max_bad_examples=1000)
     with pytest.raises(DataError, match="no example of the source can be read"):
-        run(Made(4, broken), data)
+        run(toys.Made(4, broken), data)
 
 
 def endless(data: config.Data = DATA, source: Source | None = None, steps=(), *, batch_size=4):
@@ -421,7 +384,7 @@ def test_closing_leaves_out_the_rest_of_what_is_being_read():
         time.sleep(0.01)
         return Record(np.zeros((6, 5, 3), np.uint8), 0)
 
-    batches = endless(dataclasses.replace(DATA, threads=2), Made(10_000, slow), batch_size=400)
+    batches = endless(dataclasses.replace(DATA, threads=2), toys.Made(10_000, slow), batch_size=400)
     assert wait_until(lambda: len(read) > 10)
     batches.close()
     assert wait_until(lambda: not loader_threads())
@@ -501,7 +464,7 @@ def test_records_may_be_pixels_of_any_size():
         shape = [(9, 7), (3, 4, 3), (5, 5, 1), (6, 5, 3)][index]
         return Record(np.full(shape, 10 * index, np.uint8), index % 2)
 
-    (batch,) = run(Made(4, make), train=False, batch_size=4, steps=(0, 1))
+    (batch,) = run(toys.Made(4, make), train=False, batch_size=4, steps=(0, 1))
     np.testing.assert_array_equal(batch["image"].max((1, 2, 3)), [0, 10, 20, 30])
     np.testing.assert_array_equal(batch["image"].min((1, 2, 3)), [0, 10, 20, 30])
 

@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
+import toys
 from vit_jax.data import real_labels
-from vit_jax.data.source import DataError, Record
+from vit_jax.data.source import DataError, Selection
 
 LABELS = [[3], [], [999, 0], [7, 8, 9]]
 
@@ -34,47 +35,27 @@ def test_labels_by_position_and_file_name(file):
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "images", "reason"),
     [
-        ("[[1]", "is not JSON; download real.json of ReaL again"),
-        ("{}", "has no list, not 50,000 lists of classes: not real.json"),
-        ("[[1], [2]]", "has 2 items, not 50,000 lists of classes: not real.json"),
+        ("[[1]", 50_000, "is not JSON; download real.json of ReaL again"),
+        ("{}", 50_000, "has no list, not 50,000 lists of classes: not real.json"),
+        ("[[1], [2]]", 50_000, "has 2 items, not 50,000 lists of classes: not real.json"),
+        (json.dumps(LABELS), 3, "has 4 items, not 3 lists of classes: not real.json"),
+        (None, 50_000, "No such file or directory; it is real.json of ReaL"),
     ],
 )
-def test_refuses_other_files(tmp_path, text, reason):
+def test_refuses_other_files(tmp_path, text, images, reason):
     path = tmp_path / "real.json"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(DataError) as caught:
-        real_labels.load_real(path)
+        real_labels.load_real(path, images=images)
     assert str(caught.value) == f"{path}: {reason}"
 
 
-def test_refuses_more_labels_than_images(file):
-    with pytest.raises(DataError, match="has 4 items, not 3 lists of classes"):
-        real_labels.load_real(file, images=3)
-
-
-class Images:
-    """Two images of ImageNet's validation split, of classes 1 and 2."""
-
-    classes = tuple("abcde")
-    numbers, labels = (4, 2), (1, 2)
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return Record(np.zeros((1, 1, 3), np.uint8), self.labels[index])
-
-    def name(self, index):
-        return f"ILSVRC2012_val_{self.numbers[index]:08d}.JPEG"
-
-    def fingerprint(self):
-        return "0123456789abcdef"
-
-
 def test_a_label_stands_for_the_original_class_and_the_correct_ones(file):
-    source = real_labels.Reassessed(Images(), real_labels.load_real(file, images=4), "key")
+    images = Selection(toys.Toy(np.zeros((4, 1)), [0, 2, 0, 1]), [3, 1])
+    source = real_labels.Reassessed(images, real_labels.load_real(file, images=4), "key")
     codes = np.array([source[index].label for index in range(2)])
     original, correct = source.decode(codes)
     assert original.tolist() == [1, 2]
@@ -88,8 +69,3 @@ def test_names_the_image_whose_labels_are_none(file, labels):
         DataError, match=r"ILSVRC2012_val_00000004\.JPEG: .* is not a list of classes"
     ):
         real_labels.load_real(file, images=4)
-
-
-def test_names_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"none\.json: No such file or directory"):
-        real_labels.load_real(tmp_path / "none.json")

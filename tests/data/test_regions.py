@@ -10,6 +10,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+import toys
 from vit_jax import config
 from vit_jax.data import decoding, jpeg, pipeline, transforms
 from vit_jax.data.source import Record
@@ -190,41 +191,25 @@ def test_mutated_files_give_whole_decodings_or_nothing():
     assert 500 < refused < 3500
 
 
-class Mixed:
+def mixed():
     """JPEGs of every kind, upright and turned, a PNG, and damaged ones."""
-
-    classes = ("a", "b")
-
-    def __init__(self):
-        pixels = picture(90, 130)
-        jpeg = encode(pixels).tobytes()
-        middle = len(jpeg) // 2
-        self.files = [
-            jpeg,
-            encode(picture(61, 77), "4:4:4").tobytes(),
-            encode(picture(200, 40), "4:2:2", restart=4).tobytes(),
-            pillow(pixels, "L"),
-            pillow(pixels, exif=exif(6)),
-            pillow(pixels, progressive=True),
-            pillow(pixels, "CMYK"),
-            cv2.imencode(".png", pixels)[1].tobytes(),
-            jpeg[:-9],
-            jpeg[:middle] + b"\xff\xd9" + jpeg[middle:],
-            jpeg[:middle] + bytes(40) + jpeg[middle + 40 :],
-            b"<html>",
-        ]
-
-    def __len__(self):
-        return len(self.files)
-
-    def __getitem__(self, index):
-        return Record(self.files[index], index % 2)
-
-    def name(self, index):
-        return f"file {index}"
-
-    def fingerprint(self):
-        return ""
+    pixels = picture(90, 130)
+    jpeg = encode(pixels).tobytes()
+    middle = len(jpeg) // 2
+    return [
+        jpeg,
+        encode(picture(61, 77), "4:4:4").tobytes(),
+        encode(picture(200, 40), "4:2:2", restart=4).tobytes(),
+        pillow(pixels, "L"),
+        pillow(pixels, exif=exif(6)),
+        pillow(pixels, progressive=True),
+        pillow(pixels, "CMYK"),
+        cv2.imencode(".png", pixels)[1].tobytes(),
+        jpeg[:-9],
+        jpeg[:middle] + b"\xff\xd9" + jpeg[middle:],
+        jpeg[:middle] + bytes(40) + jpeg[middle + 40 :],
+        b"<html>",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +220,8 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
     data = config.Data(
         image_size=(48, 40), channels=channels, max_bad_examples=9, max_pixels=20_000, **more
     )
-    source = Mixed()
+    files = mixed()
+    source = toys.Made(len(files), lambda index: Record(files[index], index % 2))
 
     def batches(data=data):
         arguments = {"seed": 1, "batch_size": 24, "rows": range(24), "train": True}
@@ -247,7 +233,7 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
     original = jpeg.decode
 
     def decode(encoded, rectangle, scratch):
-        seen.append(source.files.index(encoded))
+        seen.append(files.index(encoded))
         return original(encoded, rectangle, scratch)
 
     monkeypatch.setattr(jpeg, "decode", decode)
@@ -285,12 +271,12 @@ def test_an_image_of_too_many_pixels_is_refused_by_both_decoders(part):
 
 def test_a_view_is_what_the_transforms_make_of_the_whole_image():
     data = config.Data(image_size=(31, 29), flip=True)
-    source = Mixed()
+    files = mixed()
     make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
     row = np.zeros((31, 29, 3), np.uint8)
     for index, epoch in itertools.product((0, 1, 2), range(8)):
-        make(source[index].image, epoch, index, row)
-        pixels = decoding.decode_image(source[index].image, channels=3, max_pixels=10**6)
+        make(files[index], epoch, index, row)
+        pixels = decoding.decode_image(files[index], channels=3, max_pixels=10**6)
         rng = pipeline.Randomness(5).at(epoch, index)
         for transform in transforms.train_transforms(data):
             pixels = transform(pixels, rng)

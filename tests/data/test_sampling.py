@@ -7,11 +7,14 @@ import pytest
 from vit_jax.data import sampling
 
 
-@pytest.mark.parametrize(("length", "count"), [(10, 3), (10, 10), (10, 50), (1, 1), (5, 0)])
+@pytest.mark.parametrize(
+    ("length", "count"), [(10, 3), (10, 10), (10, 50), (1, 1), (5, 0), (10**12, 5)]
+)
 def test_numbers_are_drawn_without_replacement(length, count):
+    """Of any length, which takes no memory."""
     drawn = sampling.draw_indices(length, count, 1)
     assert len(set(drawn)) == len(drawn) == min(length, count)
-    assert set(drawn) <= set(range(length))
+    assert all(0 <= one < length for one in drawn)
 
 
 def test_a_seed_decides_and_more_begins_with_fewer():
@@ -21,10 +24,6 @@ def test_a_seed_decides_and_more_begins_with_fewer():
     for count in (1, 7, 500):
         assert sampling.draw_indices(1000, count, 3) == many[:count]
     assert sampling.draw_indices(1000, 7, 4) != many[:7]
-
-
-def test_a_split_of_any_length_takes_no_memory():
-    assert len(sampling.draw_indices(10**12, 5)) == 5
 
 
 def test_the_order_of_an_epoch():
