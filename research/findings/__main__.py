@@ -9,7 +9,6 @@ import sys
 from research import findings
 from vit_jax import cli, config
 from vit_jax.cli import arguments, tables
-from vit_jax.runtime import logs
 from vit_jax.studies import devices
 
 PROG = "python -m research.findings"
@@ -73,8 +72,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the cells that are not recorded, and prints the verdicts."""
     if args.verify and args.dry_run:
         raise config.ConfigError("--verify: runs cells; leave out --dry-run")
-    if not args.dry_run:
-        logs.setup()
     size = findings.scale(args.scale)
     names = findings.select(args.only)
     workdir = args.workdir or pathlib.Path("runs", "findings", size.name)

@@ -43,6 +43,7 @@ COMMANDS = (
     "bench",
     "selftest",
 )
+WITHOUT_A_LOG = ("report", "push", "list", "show", "bench")  # they only print an answer
 FAILED = 70  # worth a retry, once there is room on the disk
 OUT_OF_MEMORY = 78  # would fail again
 # Errors of a path that the user gave and nothing has checked yet.
@@ -128,6 +129,8 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
             messages.print_line("JAX_ENABLE_X64: not used here, where every array has its own type")
         from vit_jax.runtime import logs  # not needed for help and mistakes
 
+        if args.name_of_command not in WITHOUT_A_LOG:
+            logs.setup()
         with logs.assumptions_logged():
             return args.command.run(args, overrides)
     except config.UserError as error:

@@ -36,9 +36,7 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes the mean of checkpoints."""
     from vit_jax.inference import averaging
-    from vit_jax.runtime import logs
 
-    logs.setup()
     for line in averaging.average(args.checkpoints, args.output, overrides, last=args.last):
         print(line)
     return 0

@@ -40,9 +40,7 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a checkpoint in the format of another project."""
     from vit_jax.inference import conversion
-    from vit_jax.runtime import logs
 
-    logs.setup()
     for line in conversion.convert(
         args.checkpoint,
         args.to,

@@ -61,9 +61,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints a summary of the findings."""
     from vit_jax.inference.doctor import page
     from vit_jax.inference.doctor.run import doctor
-    from vit_jax.runtime import logs
 
-    logs.setup()
     found = doctor(
         args.folder,
         args.checkpoint,

@@ -50,9 +50,8 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes the features of images to a file."""
     from vit_jax.inference import embedding
-    from vit_jax.runtime import distributed, logs
+    from vit_jax.runtime import distributed
 
-    logs.setup()
     count = embedding.embed(
         args.checkpoint,
         args.output,

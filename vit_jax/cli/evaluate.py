@@ -28,9 +28,8 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the metrics of a checkpoint."""
     import vit_jax
-    from vit_jax.runtime import distributed, logs
+    from vit_jax.runtime import distributed
 
-    logs.setup()
     results = vit_jax.evaluate(args.checkpoint, overrides, args.step, output=args.output)
     if not distributed.is_first():
         return 0

@@ -47,9 +47,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a checkpoint as a program that runs without vit_jax."""
     from vit_jax.config import checks
     from vit_jax.inference import export, loading, onnx_export
-    from vit_jax.runtime import logs
 
-    logs.setup()
     form = export.ExportOptions(
         platforms=tuple(dict.fromkeys(args.platforms.split(","))),
         batch=args.batch,

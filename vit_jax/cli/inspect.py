@@ -89,9 +89,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.serve is not None:
         raise config.ConfigError(f"--serve={args.serve}: only for `inspect view`")
     from vit_jax.inference.inspect import outputs
-    from vit_jax.runtime import logs
 
-    logs.setup()
     for path in outputs.inspect(
         args.what,
         args.checkpoint,
@@ -115,9 +113,8 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.output is not None and args.serve is not None:
         raise config.ConfigError(f"--output={args.output}: --serve writes no file; leave one out")
     from vit_jax.inference.inspect import serve, view
-    from vit_jax.runtime import device, logs
+    from vit_jax.runtime import device
 
-    logs.setup()
     if args.serve is not None:
         device.share_one_arena()
     viewer, pictures = view.open_viewer(

@@ -48,9 +48,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if bool(args.images) == bool(args.examples):
         raise config.ConfigError("predict: give image files or folders, or --examples=N")
     from vit_jax.inference import prediction
-    from vit_jax.runtime import logs
 
-    logs.setup()
     predictions = prediction.predict(
         args.checkpoint,
         args.images,

@@ -70,9 +70,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         os.environ["JAX_PLATFORMS"] = "cpu"
     from vit_jax import preflight
     from vit_jax.pages import listing
-    from vit_jax.runtime import logs
 
-    logs.setup()
     slices = [preflight.open_slice(name) for name in args.topology.split(",")]
     names = args.names or [e.name for e in listing.entries(table=args.table)]
     runs, reports = [_run(name, overrides, args.examples) for name in names], []

@@ -96,9 +96,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prepares datasets one after another and prints the results."""
     from vit_jax.data.prepare import command
     from vit_jax.data.prepare.command import Request
-    from vit_jax.runtime import logs
 
-    logs.setup()
     request = Request(
         data_dir=args.data_dir,
         sources=tuple(args.sources),

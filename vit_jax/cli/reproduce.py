@@ -51,9 +51,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.smoke:
         table = reproduce.tiny(table)
     if not args.dry_run:
-        from vit_jax.runtime import logs
-
-        logs.setup()
         code = reproduce.perform(table, workdir, overrides, smoke=args.smoke)
     plan = reproduce.TablePlan(table, workdir, overrides, smoke=args.smoke)
     if args.output is not None:

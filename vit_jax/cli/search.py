@@ -36,9 +36,7 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the images most like the query."""
     from vit_jax.inference import search
-    from vit_jax.runtime import logs
 
-    logs.setup()
     found = search.search(
         args.checkpoint,
         args.index,

@@ -40,7 +40,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.runtime import logs
     from vit_jax.utils import storage
 
-    logs.setup()
     result = segmentation.measure(
         args.checkpoint,
         args.data,

@@ -26,11 +26,10 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the test; raises Corrupted."""
-    from vit_jax.runtime import device, distributed, logs
+    from vit_jax.runtime import device, distributed
     from vit_jax.training import selftest
 
     device.step_by_step()
-    logs.setup()
     distributed.initialize()
     first = distributed.is_first()
     outcome = selftest.run(

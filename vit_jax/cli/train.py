@@ -54,7 +54,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError("--dry-run: does not go with --smoke, which takes seconds")
     from vit_jax import api
 
-    logs.setup()
     if args.dry_run:
         shown = api.preview(reference, args.workdir, overrides, accept=args.accept)
         tables.table(("run", ""), shown)

@@ -108,10 +108,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
         starts.append((name, run_config.start(name, overrides, given, tiny=args.smoke)[1]))
-    from vit_jax.runtime import logs
     from vit_jax.studies import transfer
 
-    logs.setup()
     choices = {
         "rates": args.rates,
         "search": dict(args.search),
