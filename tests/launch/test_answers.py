@@ -33,27 +33,55 @@ def test_the_documentation_shows_the_table():
     assert meanings <= explained
 
 
+QUOTA = "-> ask for more (console: IAM & Admin, Quotas; each API has its own), or try another "
+ROLES = "-> the account needs the roles "
+
+
 @pytest.mark.parametrize(
-    ("kind", "text", "expected"),
+    ("kind", "text", "expected", "remedy"),
     [
-        ("request", "ACTIVE", "active"),
-        ("request", "ACTIVE ACTIVE", "unknown"),
-        ("request", "", "unknown"),
-        ("node", "READY", "ready"),
-        ("node", "UNKNOWN", "unknown"),
-        ("exit", "0", "done"),
-        ("exit", "71", "permanent"),
-        ("exit", "137", "retry"),
-        ("error", "Quota exceeded for 'Requests per minute'", "retry"),
-        ("error", "Quota limit 'T' has been exceeded", "permanent"),
-        ("error", "\x1b[0m garbage \u2026", "unknown"),
-        ("nothing", "ACTIVE", "unknown"),
+        ("request", "ACTIVE", "active", ""),
+        ("request", "ACTIVE ACTIVE", "unknown", ""),
+        ("request", "", "unknown", ""),
+        ("node", "READY", "ready", ""),
+        ("node", "UNKNOWN", "unknown", ""),
+        ("exit", "0", "done", ""),
+        ("exit", "71", "permanent", ""),
+        ("exit", "137", "retry", ""),
+        ("error", "Quota exceeded for 'Requests per minute'", "retry", ""),
+        ("error", "Quota limit 'T' has been exceeded", "permanent", QUOTA),
+        ("error", "Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0", "permanent", QUOTA),
+        ("error", "PERMISSION_DENIED: x", "permanent", f"{ROLES}TPU Admin and Service Account U"),
+        (
+            "error",
+            "Could not fetch resource: Required 'compute.instanceTemplates.create' permission for",
+            "permanent",
+            f"{ROLES}Compute Instance Admin (v1) and Service Account User",
+        ),
+        (
+            "error",
+            "Cloud TPU API has not been used in project p",
+            "permanent",
+            "=> Cloud TPU API is off; gcloud services enable tpu.googleapis.com --project=PROJECT",
+        ),
+        ("error", "INVALID_ARGUMENT: accelerator type not found", "permanent", ""),
+        (
+            "error",
+            "The resource 'projects/ubuntu-os-accelerator-images/global/images/family/x' was not f"
+            "ound",
+            "permanent",
+            "-> no such image; --runtime=FAMILY",
+        ),
+        ("error", "The resource 'projects/p/zones/z' was not found", "permanent", ""),
+        ("error", "UNAVAILABLE: try later", "retry", ""),
+        ("error", "RESOURCE_EXHAUSTED: There is no more capacity in the zone", "retry", ""),
+        ("error", "Could not fetch resource: ZONE_RESOURCE_POOL_EXHAUSTED", "retry", ""),
+        ("error", "\x1b[0m garbage \u2026", "unknown", ""),
+        ("nothing", "ACTIVE", "unknown", ""),
     ],
 )
-def test_an_answer_means(kind, text, expected):
-    assert meaning(kind, text)[0] == expected
-
-
-def test_what_stands_after_the_arrow_is_the_remedy():
-    found = meaning("error", "PERMISSION_DENIED: x")[1]
-    assert found == "-> the account needs the roles TPU Admin and Service Account User"
+def test_an_answer_means(kind, text, expected, remedy):
+    found, told = meaning(kind, text)
+    assert found == expected
+    assert told.startswith(remedy)
+    assert bool(told) == bool(remedy)

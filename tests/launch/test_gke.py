@@ -42,16 +42,17 @@ FIELDS = {
 }  # fmt: skip
 
 
-def gke(*words, code=0, path=None, **variables):
+def gke(*words, code=0, path=None, cwd=None, **variables):
+    """What it prints and says; the latter alone where it fails."""
     bash = shutil.which("bash")
     done = subprocess.run(
         [bash, worlds.ROOT / "launch/gke.sh", *words],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=60, cwd=cwd,
         env={"PATH": path or "/usr/bin:/bin", "HF_TOKEN": "hf_planted0123456789"} | variables,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert "planted" not in done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
+    return done.stdout * (code == 0) + done.stderr
 
 
 def leaves(value, path=""):
@@ -107,15 +108,9 @@ def test_a_manifest(slice_, accelerator, hosts, chips):
 
 
 def test_a_manifest_of_another_disk_says_that_nothing_is_mounted():
-    words = ["--slice=v5e:4x4", "--workdir=/shared/run"]
-    bash = shutil.which("bash")
-    done = subprocess.run(
-        [bash, worlds.ROOT / "launch/gke.sh", *JOB, *words],
-        capture_output=True, text=True, check=True,
-        env={"VIT_JAX_SPOT": "0", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-    assert done.stderr.startswith("gke.sh: --workdir=/shared/run: add a volume that is mounted")
-    assert "gke-spot" not in done.stdout  # 0 turns it off
+    printed = gke(*JOB, "--slice=v5e:4x4", "--workdir=/shared/run", VIT_JAX_SPOT="0")
+    assert "\ngke.sh: --workdir=/shared/run: add a volume that is mounted" in printed
+    assert "gke-spot" not in printed  # 0 turns it off
 
 
 @pytest.mark.parametrize("given", ["own.py", "own.py:small", "--config.data.root=photos"])
@@ -123,12 +118,8 @@ def test_a_manifest_with_a_path_of_this_machine_says_so(tmp_path, given):
     for name in ("own.py", "photos"):
         (tmp_path / name).mkdir()
     words = [*JOB[:-1], *(["digits"] if given.startswith("--") else []), given, "--slice=v5e:4x4"]
-    bash = shutil.which("bash")
-    done = subprocess.run(
-        [bash, worlds.ROOT / "launch/gke.sh", *words],
-        capture_output=True, text=True, check=True, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-    assert done.stderr.startswith(f"gke.sh: {given}: lies on this machine; a pod finds it only")
+    printed = gke(*words, cwd=tmp_path)
+    assert f"\ngke.sh: {given}: lies on this machine; a pod finds it only" in printed
 
 
 def test_a_pool_of_several_hosts_of_ironwood_has_a_policy():

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-import worlds
 from worlds import RUN, SLICE
+
+HOSTS = 1
 
 COMMANDS = (
     "queued-resources create", "queued-resources describe", "tpu-vm describe", "tpu-vm scp",
@@ -44,29 +45,8 @@ FEW = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def world(tmp_path):
-    made = []
-
-    def make(**scenario):
-        here = worlds.World(tmp_path, **{"hosts": 1} | scenario)
-        made.append(here)
-        for script in (
-            here.checkout / "launch/tpu_cloud.sh",
-            here.checkout / "launch/tpu_supervise.sh",
-        ):
-            hasty = script.read_text().replace("KILL_SECONDS=10", "KILL_SECONDS=1")
-            for factor in ("5 *", "10 *", "30 *"):
-                hasty = hasty.replace(f"{factor} timeout", "timeout")
-            script.write_text(hasty.replace("clear 60", "clear 1"))
-        return here
-
-    yield make
-    for one in made:
-        one.end()
-
-
 def supervise(here, code, seconds):
+    here.hasten()
     words = ["supervise", *RUN, "--max-restarts=2", f"--timeout-seconds={seconds}", "digits"]
     return here.tpu(*words, code=code)
 
@@ -110,25 +90,14 @@ def test_always(world, command, fault):
     assert len(here.calls()) < 200
 
 
-TAKEN = [pytest.param(verb, marks=pytest.mark.slow) for verb in ("clear", "setup", "health")]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", [*TAKEN, "start"])
+@pytest.mark.parametrize("verb", ["clear", "setup", "health", "start"])
 def test_a_slice_taken_in_each_state_is_made_again(world, verb):
     lives = [{"runs": ["run"], "meets": {verb: "taken"}}, {"runs": ["0"]}]
     here = world(lives=lives)
     printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
     assert len(here.calls("create")) == 2, printed
     assert len(here.calls("delete")) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("states", [["WAITING_FOR_RESOURCES", "SUSPENDED"]])
-def test_a_request_that_is_taken_back_in_the_queue_is_made_again(world, states):
-    here = world(lives=[{"states": states}, {"runs": ["0"]}])
-    printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
-    assert "the request for a slice ended as SUSPENDED; restart 1 of 1" in printed
 
 
 def test_a_request_that_vanishes_is_not_made_for_ever(world):
@@ -149,25 +118,22 @@ def test_a_queue_that_never_ends_is_left(world):
 
 
 @pytest.mark.slow
-def test_a_slice_that_somebody_has_deleted_is_given_back(world):
+def test_a_slice_that_somebody_has_deleted_is_given_back(ready):
     gone = "ERROR: (gcloud.x) NOT_FOUND: no such resource"
-    here = world(lives=[{"runs": ["0"]}], failures={"queued-resources delete": [gone]})
-    here.make_ready()
+    here = ready(lives=[{"runs": ["0"]}], failures={"queued-resources delete": [gone]})
     here.tpu("supervise", *RUN, "--then-delete", "digits")
     assert len(here.calls("delete")) == 1
 
 
-def test_logs_of_a_connection_that_is_silent_end(world):
-    here = world(failures={"tpu-vm ssh follow": [{"hang": 600}]})
-    here.make_ready()
+def test_logs_of_a_connection_that_is_silent_end(ready):
+    here = ready(failures={"tpu-vm ssh follow": [{"hang": 600}]})
     printed = here.tpu("logs", *SLICE[:3], "--timeout-seconds=1", code=70)
     assert printed == "tpu.sh: logs: gcloud was silent for 1 s (--timeout-seconds)\n"
 
 
 @pytest.mark.slow
-def test_logs_of_a_run_that_is_silent_go_on(world):
-    here = world()
-    here.make_ready()
+def test_logs_of_a_run_that_is_silent_go_on(ready):
+    here = ready()
     here.tpu("run", *RUN, "digits")
     following = here.start("logs", *SLICE[:3], "--timeout-seconds=4")
     with pytest.raises(Exception, match="timed out"):

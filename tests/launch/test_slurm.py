@@ -20,6 +20,7 @@ read -r code <"$CLOUD/codes"
 exit "$code"
 """
 TRAIN = ["digits", "--workdir=/shared/run", "--config.train.duration=20 epochs"]
+TWO = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])  # processes
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_one_process_for_each_gpu(slurm, tmp_path):
 
 
 def test_one_process_for_each_node_has_all_its_gpus(slurm, tmp_path):
-    printed = slurm("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
+    printed = slurm(*TWO)
     assert "--ntasks-per-node=1" in noted(tmp_path)
     assert tasks(printed) == [
         f"gpu3:61007 {n} of 2 on 0,1,2,3: train digits --workdir=/shared/run" for n in range(2)
@@ -102,8 +103,7 @@ def test_one_process_for_each_node_has_all_its_gpus(slurm, tmp_path):
     ],
 )
 def test_what_is_worth_another_turn_is_queued_again(slurm, codes, runs, code):
-    words = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
-    printed = slurm(*words, codes=codes, code=code, VIT_JAX_MAX_RESTARTS="2")
+    printed = slurm(*TWO, codes=codes, code=code, VIT_JAX_MAX_RESTARTS="2")
     assert len(tasks(printed)) == 2 * runs
 
 
@@ -161,8 +161,7 @@ def test_slurm_is_asked_again_where_no_job_can_have_come_of_it(
     slurm, tmp_path, met, asked, code, last
 ):
     (tmp_path / "sbatch_meets").write_text("".join(f"{line}\n" for line in met))
-    words = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
-    printed = slurm(*words, code=code, VIT_JAX_TIMEOUT_SECONDS="1" if "HANG" in met else "60")
+    printed = slurm(*TWO, code=code, VIT_JAX_TIMEOUT_SECONDS="1" if "HANG" in met else "60")
     assert (tmp_path / "asked").read_text().split() == ["asked"] * asked
     assert code == 0 or printed.splitlines()[-1].startswith(last)
 
@@ -170,8 +169,7 @@ def test_slurm_is_asked_again_where_no_job_can_have_come_of_it(
 @pytest.mark.parametrize(("failures", "runs", "code"), [(3, 2, 0), (4, 1, 75)])
 def test_a_requeue_is_tried_four_times(slurm, tmp_path, failures, runs, code):
     (tmp_path / "scontrol_meets").write_text("Socket timed out\n" * failures)
-    words = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
-    printed = slurm(*words, codes=(75, 0), code=code)
+    printed = slurm(*TWO, codes=(75, 0), code=code)
     assert len(tasks(printed)) == 2 * runs
 
 

@@ -11,20 +11,8 @@ import worlds
 from worlds import RUN, supervisor_lines, wait_for
 
 REMINDER = "slice s costs money until launch/tpu.sh delete --name=s --project=p --zone=z"
+HOSTS = 1
 QUEUED = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = []
-
-    def make(**scenario):
-        made.append(worlds.World(tmp_path, **{"hosts": 1} | scenario))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
 
 
 @pytest.mark.slow
@@ -32,7 +20,7 @@ def test_three_preemptions_and_an_end(world):
     here = world(
         lives=[
             {"states": QUEUED, "runs": ["taken"]},
-            {"states": ["FAILED"]},
+            {"states": ["WAITING_FOR_RESOURCES", "FAILED"]},
             {"runs": ["70", "taken"], "then": "SUSPENDING"},
             {"runs": ["75", "taken"]},
             {"states": QUEUED, "runs": ["0"]},
@@ -51,6 +39,7 @@ def test_three_preemptions_and_an_end(world):
         f"{gone}; restart 1 of 10 in 0 s",
         "slice s: lost (SUSPENDED)",
         "slice s: absent",
+        "slice s: queued (WAITING_FOR_RESOURCES)",
         "slice s: lost (FAILED)",
         "the request for a slice ended as FAILED; restart 2 of 10 in 0 s",
         "slice s: absent",
@@ -102,9 +91,8 @@ def test_the_budget_ends_it(world, fails, steady):
 
 
 @pytest.mark.slow
-def test_a_steady_run_renews_the_budget(world):
-    here = world(lives=[{"runs": ["70", "70", "0"]}])
-    here.make_ready()
+def test_a_steady_run_renews_the_budget(ready):
+    here = ready(lives=[{"runs": ["70", "70", "0"]}])
     script = here.checkout / "launch/tpu_supervise.sh"
     script.write_text(script.read_text().replace("RAN=$((SECONDS - began))", "RAN=5"))
     here.tpu("supervise", *RUN, "--max-restarts=1", "--steady-seconds=5", "digits")
@@ -141,17 +129,16 @@ def test_a_request_that_stays_lost_is_asked_for_at_growing_intervals(world):
 
 
 @pytest.mark.slow
-def test_one_worker_of_two_decides_nothing(world):
+def test_one_worker_of_two_decides_nothing(ready):
     """gcloud may end with 0 though it has reached only some of them."""
     half = [{"prints": "worker 0: exited 0\n"}, {"prints": "worker 0: exited 0\n" * 2}]
-    here = world(hosts=2, lives=[{"runs": ["0/2"]}], failures={"tpu-vm ssh status": half})
-    here.make_ready()
+    here = ready(hosts=2, lives=[{"runs": ["0/2"]}], failures={"tpu-vm ssh status": half})
     printed = here.tpu("supervise", *RUN, "digits", code=2)
     assert "worker 0: exited 0\nworker 1: exited 2\n" in printed
 
 
 @pytest.mark.slow
-def test_an_answer_of_megabytes_is_cut_and_costs_little(world):
+def test_an_answer_of_megabytes_is_cut_and_costs_little(ready):
     failures = {
         "tpu-vm ssh poll": [
             {"prints": "worker 0: running, log 9\n" + "log x\n" * 500_000},
@@ -159,8 +146,7 @@ def test_an_answer_of_megabytes_is_cut_and_costs_little(world):
         ],
         "tpu-vm ssh status": [{"prints": "worker 0: exited 0\n" * 100_000}],
     }
-    here = world(lives=[{"runs": ["0"]}], failures=failures)
-    here.make_ready()
+    here = ready(lives=[{"runs": ["0"]}], failures=failures)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     printed = here.tpu("supervise", *RUN, "digits")
     assert 100_000 < len(printed) < 150_000
@@ -171,9 +157,8 @@ def test_an_answer_of_megabytes_is_cut_and_costs_little(world):
 @pytest.mark.parametrize(
     ("outcome", "code"), [("2/70", 2), ("70/78", 78), ("71/70", 71), ("70/72", 72)]
 )
-def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(world, outcome, code):
-    here = world(hosts=2, lives=[{"runs": [outcome]}])
-    here.make_ready()
+def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(ready, outcome, code):
+    here = ready(hosts=2, lives=[{"runs": [outcome]}])
     printed = here.tpu("supervise", *RUN, "digits", code=code)
     assert supervisor_lines(printed)[-2:] == [
         f"exit code {code}, which a restart does not mend; launch/tpu.sh logs --name=s",
@@ -187,9 +172,8 @@ def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(world, ou
 @pytest.mark.parametrize(
     ("run", "noted", "code"), [("run", "words", 75), ("importing", "importing", 143)]
 )
-def test_stop_ends_the_supervisor_too(world, run, noted, code):
-    here = world(lives=[{"runs": [run]}])
-    here.make_ready()
+def test_stop_ends_the_supervisor_too(ready, run, noted, code):
+    here = ready(lives=[{"runs": [run]}])
     process = here.start("supervise", *RUN, "digits")
     wait_for((here.worker(0) / noted).exists)
     here.tpu("stop", *RUN[:3])
@@ -225,22 +209,19 @@ def test_an_interruption_leaves_the_run_which_the_same_command_takes_up_again(wo
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_killed_before_the_next_attempt(world):
-    here = world(hosts=2, lives=[{"runs": ["70", "0"]}])
-    here.make_ready()
+def test_a_worker_that_hangs_is_killed_before_the_next_attempt(ready):
+    here = ready(hosts=2, lives=[{"runs": ["70", "0"]}])
     # Worker 1 hangs when worker 0 has failed, and not even SIGTERM ends it.
     (here.worker(1) / "outcomes").write_text("deaf\n0\n")
-    hasty = (here.checkout / "launch/tpu_supervise.sh").read_text().replace("clear 60", "clear 1")
-    (here.checkout / "launch/tpu_supervise.sh").write_text(hasty)
+    here.hasten()
     printed = here.tpu("supervise", *RUN, "digits")
     assert "worker 0: exited 70\nworker 1: running\n" in printed
     assert "exit code 137; restart 1 of 10 in 0 s" in printed
     assert supervisor_lines(printed)[-2:] == ["done", REMINDER]
 
 
-def test_a_slice_that_cannot_be_reached_is_made_again(world):
-    here = world(failures={"ssh0": 99}, lives=[{"runs": ["0"]}, {"runs": ["0"]}])
-    here.make_ready()
+def test_a_slice_that_cannot_be_reached_is_made_again(ready):
+    here = ready(failures={"ssh0": 99}, lives=[{"runs": ["0"]}, {"runs": ["0"]}])
     printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits", code=70)
     assert "tpu.sh: setup: worker 0: exit status 255\n" in printed
 
@@ -282,9 +263,8 @@ STRANGE = [{"prints": "???\n"}] * 15
     ],
     ids=["unavailable", "strange", "hangs"],
 )
-def test_google_that_does_not_answer_is_asked_again(world, failures, said):
-    here = world(failures=failures, lives=[{"runs": ["0"]}])
-    here.make_ready()
+def test_google_that_does_not_answer_is_asked_again(ready, failures, said):
+    here = ready(failures=failures, lives=[{"runs": ["0"]}])
     printed = here.tpu("supervise", *RUN, "--timeout-seconds=2", "digits")
     assert said in printed
     assert supervisor_lines(printed)[-2:] == ["done", REMINDER]
@@ -318,9 +298,8 @@ def test_what_is_refused_for_good_ends_it_at_once(world, command, error, line):
     assert supervisor_lines(printed)[-1] == REMINDER
 
 
-def test_a_permission_taken_away_while_it_runs_ends_it(world):
-    here = world(lives=[{"runs": ["run"]}])
-    here.make_ready()
+def test_a_permission_taken_away_while_it_runs_ends_it(ready):
+    here = ready(lives=[{"runs": ["run"]}])
     process = here.start("supervise", *RUN, "digits")
     wait_for((here.worker(0) / "words").exists)
     state = json.loads((here.cloud / "state.json").read_text())
@@ -355,10 +334,9 @@ def test_a_state_that_is_not_known_is_polled_so_often(world, state, shown):
 
 
 @pytest.mark.slow
-def test_half_an_answer_of_a_worker_decides_nothing(world):
+def test_half_an_answer_of_a_worker_decides_nothing(ready):
     """An empty one was once the end of the run: exit code 0."""
-    here = world(hosts=2, lives=[{"runs": ["0/78"]}])
-    here.make_ready()
+    here = ready(hosts=2, lives=[{"runs": ["0/78"]}])
     script = here.checkout / "launch/tpu_worker.sh"
     for home in (here.worker(0), here.worker(1)):
         # The first two answers about a run that has ended are cut short.
@@ -378,9 +356,8 @@ def test_half_an_answer_of_a_worker_decides_nothing(world):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("garbage", ["", "worker 0: runn", "{}", "worker 0: running, log 3x\n"])
-def test_garbage_from_a_worker_is_a_miss(world, garbage):
-    here = world(lives=[{"runs": ["0"]}])
-    here.make_ready()
+def test_garbage_from_a_worker_is_a_miss(ready, garbage):
+    here = ready(lives=[{"runs": ["0"]}])
     # A look, clear, scp, setup, health, start; then polls.
     fine = ["", "", "", "", ""]
     failures = {"tpu-vm ssh": [*fine, {"prints": garbage}, {"prints": garbage}]}
@@ -392,12 +369,11 @@ def test_garbage_from_a_worker_is_a_miss(world, garbage):
 
 
 @pytest.mark.slow
-def test_a_slice_that_cannot_be_given_back_is_tried_again(world):
-    here = world(
+def test_a_slice_that_cannot_be_given_back_is_tried_again(ready):
+    here = ready(
         lives=[{"runs": ["0"]}],
         failures={"queued-resources delete": ["ERROR: (gcloud.x) UNAVAILABLE: later"] * 2},
     )
-    here.make_ready()
     printed = here.tpu("supervise", *RUN, "--then-delete", "digits")
     assert supervisor_lines(printed)[-2:] == ["delete: UNAVAILABLE: later; again in 0 s"] * 2
     assert len(here.calls("delete")) == 3
