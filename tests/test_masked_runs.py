@@ -77,19 +77,13 @@ KNOWS_NONE = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["predict", "--checkpoint=RUN", "--examples=1"],
-        ["convert", "--checkpoint", "RUN", "--to=google", "--output=OUT.npz"],
-        ["export", "--checkpoint", "RUN", "--to=stablehlo", "--output=OUT.stablehlo"],
-    ],
-)
-def test_what_names_classes_says_that_it_knows_none(pretrained, tmp_path, capsys, arguments):
-    words = [word.replace("RUN", str(pretrained)).replace("OUT", str(tmp_path / "out"))
-             for word in arguments]  # fmt: skip
-    assert cli.main(words) == 2
-    assert KNOWS_NONE in capsys.readouterr().err.splitlines()[-1]
+def test_what_names_classes_says_that_it_knows_none(pretrained, tmp_path, capsys):
+    for words in (
+        ["predict", "--examples=1"],
+        ["export", "--to=stablehlo", f"--output={tmp_path}/x.stablehlo"],
+    ):
+        assert cli.main([*words, f"--checkpoint={pretrained}"]) == 2
+        assert KNOWS_NONE in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
 

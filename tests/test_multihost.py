@@ -199,9 +199,3 @@ def test_accumulation_follows_the_devices(devices, microbatch, expected):
     assert checks.with_accumulation(cfg, devices).train.accumulation == expected
     if microbatch is None:
         assert checks.with_accumulation(cfg, devices) is cfg
-
-
-def test_a_mesh_that_does_not_fit_the_new_slice_is_one_line():
-    cfg = runs.configure(mesh={"fsdp": 8})
-    with pytest.raises(config.ConfigError, match="mesh.fsdp=8: does not divide the 4 devices; ne"):
-        checks.check_devices(checks.with_accumulation(cfg, 4), 4)

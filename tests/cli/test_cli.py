@@ -165,12 +165,6 @@ def test_predict_from_google_weights(tmp_path, capsys):
     assert re.fullmatch(r"class [0-6]", json.loads(line)["top"][0]["class"])
 
 
-@pytest.mark.slow
-def test_resume_without_a_name(trained, capsys):
-    assert cli.main(["train", f"--workdir={trained}"]) == 0
-    assert "resuming from step 40" in capsys.readouterr().err
-
-
 def test_list(capsys):
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out
@@ -417,12 +411,6 @@ def test_unreadable_checkpoints(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert cli.main(["evaluate", f"--checkpoint={tmp_path / 'empty'}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_step_that_is_not_there(trained, capsys):
-    assert cli.main(["evaluate", f"--checkpoint={trained}", "--step=33"]) == 2
-    assert "no sound checkpoint of step 33; choose steps 20, 40" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 import runs
 import vit_jax
 from preflight_reports import create_report
-from vit_jax import __main__, cli, config, preflight
+from vit_jax import cli, config, preflight
 from vit_jax.benchmarks import input as bench_input
 from vit_jax.benchmarks import train as bench_train
 from vit_jax.benchmarks.turns import Compared, Turns
@@ -615,24 +615,3 @@ def test_the_exit_code_of_a_process(written, code, ends, monkeypatch, capsys):
         print("\u00e9", file=stream)  # a file name, say
     assert caught.value.code == ends
     assert ("standard output: cannot be written" in capsys.readouterr().err) == (not written)
-
-
-@pytest.mark.parametrize("when", ["while importing", "while running"])
-def test_an_interrupt_before_the_command_can_answer_is_a_line(when, monkeypatch):
-    done = []
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    def end(code):
-        done.append(code)
-        raise SystemExit
-
-    monkeypatch.setattr(__main__, "os", types.SimpleNamespace(
-        write=lambda *given: done.append(given), _exit=end, environ=os.environ
-    ))  # fmt: skip
-    monkeypatch.setattr(signals, "listen", interrupt if when == "while importing" else lambda: None)
-    monkeypatch.setattr(cli, "entry", interrupt)
-    with pytest.raises(SystemExit):
-        __main__.entry()
-    assert done == [(2, b"vit_jax: interrupted\n"), 130]

@@ -236,10 +236,6 @@ def test_an_override_leaves_the_members_of_a_list_in_order():
         ]  # fmt: skip
 
 
-def test_a_name_is_found_in_any_case():
-    assert catalog.load_values("pretrain/vit-l_16-JFT-7ep")["name"] == "pretrain/ViT-L_16-jft-7ep"
-
-
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [

@@ -79,6 +79,7 @@ UNREAD = [
         {"data.resize_to": 16},
         "data.resize_to=16: data.train_crop=resize and data.eval_crop=resize do not read it",
     ),
+    ({"data.lengths": (9, 16)}, "data.lengths=9,16: data.aspect=fixed does not read it"),
     ({"evaluation.shots": 5}, "evaluation.shots=5: evaluation.fewshot=() does not read it"),
     ({"init_head": "keep"}, "init_head=keep: init_from=none does not read it"),
     (
@@ -112,11 +113,6 @@ def test_commands_refuse_what_is_not_read(tmp_path, capsys):
         assert cli.main([*command, "--config.data.crop_area=0.5,1"]) == 2
         assert capsys.readouterr().err == f"vit_jax: {line}\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_resnets_have_no_tokens():
-    with pytest.raises(config.ConfigError, match="model.heads=4: model.architecture=resnet does n"):
-        vit_jax.get_config("bit/R152x4-jft-pets", {"model.heads": 4, "init_from": None})
 
 
 def test_what_a_file_sets_and_nothing_reads_is_an_error(tmp_path):

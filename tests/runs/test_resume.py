@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from unittest import mock
 
@@ -319,10 +318,3 @@ def test_signal_saves_and_exits_75_within_seconds(number, tmp_path):
         time.sleep(0.05)
     os.kill(resumed.pid, signal.SIGKILL)
     assert f"resuming from step {int(saved.name)}" in resumed.communicate()[0]
-
-
-def test_exit_codes_of_the_command(tmp_path):
-    command = runs.command(tmp_path / "run", "--config.optimizer.lr=1e30")
-    result = subprocess.run(command, env=runs.environment(), capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1

@@ -9,7 +9,7 @@ import pytest
 
 import runs
 from stepping import BATCH, CLASSES, Stepper, assert_same_training, configure, losses_of
-from vit_jax import cli, config, models
+from vit_jax import config, models
 from vit_jax.training import build, run_config
 from vit_jax.weights import adapting
 
@@ -168,8 +168,3 @@ def test_what_needs_one_shape_refuses_in_one_line(options, said):
         run_config.check_trains(cfg)
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
-
-
-def test_lengths_without_native_views_are_refused(capsys):
-    assert cli.main(["train", "digits", "--config.data.lengths=9,16", "--dry-run"]) == 2
-    assert capsys.readouterr().err.startswith("vit_jax: data.lengths=9,16: ")

@@ -103,14 +103,6 @@ def test_contrasts_of_differences_cancel(study):
             assert total == pytest.approx(1.0 if one_alone else 0.0, abs=1e-9)
 
 
-def test_unknown_names_are_refused():
-    with pytest.raises(config.ConfigError, match="--only=poolings: no such finding; did you mean"):
-        findings.select("positions,poolings")
-    with pytest.raises(config.ConfigError, match="--scale=cpus: no such scale; did you mean cpu"):
-        findings.scale("cpus")
-    assert findings.select("po*") == ("positions", "pooling")
-
-
 def test_rows_and_columns_are_told_from_distance():
     rows, columns = np.indices((8, 8)).reshape(2, -1)
     far = np.hypot(rows[:, None] - rows, columns[:, None] - columns)

@@ -35,15 +35,10 @@ def test_a_repetition_within_what_seeds_allow_is_good(tmp_path):
     assert all(one.repeated == one.recorded for one in found)
 
 
-def test_another_result_is_not(tmp_path):
-    found, _ = verified(tmp_path, lambda cell: 0.6)
-    assert [one.good for one in found] == [False, False]
-
-
-def test_nor_is_one_that_diverged(tmp_path):
-    found, _ = verified(tmp_path, lambda cell: None)
-    assert [one.repeated for one in found] == [None, None]
-    assert not any(one.good for one in found)
+@pytest.mark.parametrize("result", [0.6, None])
+def test_another_result_is_not_nor_is_one_that_diverged(tmp_path, result):
+    found, _ = verified(tmp_path, lambda cell: result)
+    assert [(one.repeated is None, one.good) for one in found] == [(result is None, False)] * 2
 
 
 def test_fine_tuning_is_repeated_with_its_pretraining_first(tmp_path):
