@@ -129,6 +129,9 @@ def test_a_worker_opens_prepared_data_of_the_same_files(count, tmp_path, monkeyp
     assert len(source) == max(count, 2)
 
 
+OURS = [input.OURS, input.TAR, input.PARQUET, input.ARROW, input.PREPARED, input.WHOLE]
+
+
 def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch):
     (tmp_path / input.REFERENCE).parent.mkdir(parents=True)
     (tmp_path / input.REFERENCE).touch()
@@ -145,15 +148,7 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
     compared = list(input.measure(options))
     for one in compared:
         names = [result.name for result in one.results]
-        assert names == [
-            input.OURS,
-            input.TAR,
-            input.PARQUET,
-            input.ARROW,
-            input.PREPARED,
-            input.WHOLE,
-            *input.PEERS,
-        ]
+        assert names == [*OURS, *input.PEERS]
         assert all(one.rate(result) == pytest.approx(100) for result in one.results)
         assert turns.ratios(*one.results[:2]) == pytest.approx((1, 1, 1))
     assert "RandAugment 2,10" in input.title(options)[0]
@@ -162,14 +157,7 @@ def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch
     # Without a checkout tf.data cannot do the same work.
     alone = dataclasses.replace(options, peer_path=None)
     (*_, one) = input.measure(alone)
-    assert {result.name for result in one.results} == {
-        input.OURS,
-        input.TAR,
-        input.PARQUET,
-        input.ARROW,
-        input.PREPARED,
-        input.WHOLE,
-    }
+    assert {result.name for result in one.results} == {*OURS}
     assert "no big_vision's RandAugment (--peer-path=CHECKOUT)" in input.title(alone)[-1]
 
 

@@ -23,12 +23,6 @@ from vit_jax.config import components
 from vit_jax.training import losses, optimizers, schedules
 
 
-@pytest.fixture
-def forgotten():
-    with plugins.forgotten() as patch:
-        yield patch
-
-
 def test_a_name_belongs_to_one_component(forgotten):
     components.register("loss", "mine")(dict)
     components.register("loss", "mine")(dict)  # the same again, as on a reload

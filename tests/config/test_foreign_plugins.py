@@ -26,12 +26,6 @@ def workdir(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def forgotten():
-    with plugins.forgotten() as patch:
-        yield patch
-
-
 def commands(folder, output):
     checkpoint = f"--checkpoint={folder}"
     return {

@@ -20,11 +20,7 @@ from vit_jax.runtime import logs
 from vit_jax.training import build, losses, optimizers, schedules
 from vit_jax.training.objectives import Objective, creation
 
-
-@pytest.fixture(autouse=True)
-def forgotten():
-    with plugins.forgotten() as patch:
-        yield patch
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def broken(*given, **named):

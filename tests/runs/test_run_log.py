@@ -94,6 +94,14 @@ class Files:
         return None
 
 
+def trainer(measures=(), warning=lambda found: None, **given):
+    """A trainer as far as its log looks at it."""
+    objective = types.SimpleNamespace(shown=(), measures=measures, warning=warning)
+    usual = {"cfg": runs.configure(), "examples": 200, "durations": None, "objective": objective}
+    costs = {"flops_at": lambda step: 1.0, "steps_left": lambda step: 9.0}
+    return types.SimpleNamespace(**usual | costs | given)
+
+
 def test_throughput_is_of_training_alone(monkeypatch):
     """Two steps in 10 s: 4 of them an evaluation, 3 a wait for data; an earlier wait is no part."""
     now = [1000.0]
@@ -101,12 +109,8 @@ def test_throughput_is_of_training_alone(monkeypatch):
     cfg = runs.configure(train={"batch_size": 30}, logging={"every": 3})
     phases = types.SimpleNamespace(seconds={"data": 7.0})
     session = runs.session(None, phases=phases, progress=progress.Progress(active=False))
-    trainer = types.SimpleNamespace(
-        cfg=cfg, examples=200, flops_at=lambda step: 1.0, steps_left=lambda step: 9.0,
-        durations=durations.Durations(steps=3, warmup=0, cooldown=0, evaluate=None, save=None),
-        objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
-    )  # fmt: skip
-    log = run_log.RunLog(trainer, session, files := Files())
+    length = durations.Durations(steps=3, warmup=0, cooldown=0, evaluate=None, save=None)
+    log = run_log.RunLog(trainer(cfg=cfg, durations=length), session, files := Files())
     metrics = {"loss": np.float32(0.5), "finite": True, "bad_steps": 0}
     for number in (1, 2, 3):
         phases.seconds["data"] += 1.0
@@ -146,15 +150,11 @@ def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
     monkeypatch.setattr(display, "update", lambda step, fields, final: shown.append(fields[-1]))
     phases = watchdog.PhaseTimer("start", time.monotonic)
     session = runs.session(None, phases=phases, progress=display)
-    trainer = types.SimpleNamespace(
-        cfg=runs.configure(checkpoint={"best": "top1"}, logging={"every": 100}), examples=200,
-        flops_at=lambda step: 1.0, steps_left=lambda step: 9.0,
-        durations=durations.Durations(
-            steps=1000, warmup=0, cooldown=0, evaluate=None, save=None, first=True
-        ),
-        objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
-    )  # fmt: skip
-    log = run_log.RunLog(trainer, session, files)
+    cfg = runs.configure(checkpoint={"best": "top1"}, logging={"every": 100})
+    length = durations.Durations(
+        steps=1000, warmup=0, cooldown=0, evaluate=None, save=None, first=True
+    )
+    log = run_log.RunLog(trainer(cfg=cfg, durations=length), session, files)
     log.begin(600, complete=False)  # 900 was lost with its checkpoint
     metrics = {"loss": np.float32(0.5), "finite": True, "bad_steps": 0}
     log.dispatched(651, metrics, np.arange(3))  # which is not written
@@ -164,13 +164,8 @@ def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
 
 def test_what_an_objective_warns_of_is_said_once_until_it_is_over(caplog):
     answers = {1.0: None, 0.1: ("images are alike", False), 0.0: ("all are one", True)}
-    trainer = types.SimpleNamespace(
-        cfg=runs.configure(), examples=200, flops_at=lambda step: 1.0, durations=None,
-        objective=types.SimpleNamespace(
-            shown=(), measures=("std",), warning=lambda found: answers[found["std"]]
-        ),
-    )  # fmt: skip
-    log = run_log.RunLog(trainer, runs.session(None, phases=None, progress=None), Files())
+    made = trainer(("std",), lambda found: answers[found["std"]])
+    log = run_log.RunLog(made, runs.session(None, phases=None, progress=None), Files())
     for step, value in enumerate((0.1, 0.1, 1.0, 0.1), start=1):
         log._warn(step, {"std": value})
     said = [one.message for one in caplog.records if one.levelname == "WARNING"]
@@ -211,13 +206,8 @@ def test_counts_are_written_but_not_shown():
     said, phases = [], types.SimpleNamespace(seconds={"data": 0.0})
     shown = types.SimpleNamespace(say=said.append)
     session = runs.session(None, phases=phases, progress=shown)
-    trainer = types.SimpleNamespace(
-        cfg=runs.configure(),
-        flops_at=lambda step: 1.0,
-        steps_left=lambda step: 9.0,
-        durations=types.SimpleNamespace(steps=9),
-    )
-    log = run_log.RunLog(trainer, session, files := Files())
+    made = trainer(durations=types.SimpleNamespace(steps=9))
+    log = run_log.RunLog(made, session, files := Files())
     role = types.SimpleNamespace(name="test", split="test[:9]")
     results = {"test/top1": 0.5, "test/count": 9.0}
     log.results(3, results, types.SimpleNamespace(role=role, brief=()))

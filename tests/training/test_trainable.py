@@ -17,6 +17,20 @@ from vit_jax.training import run_config, trainable
 from vit_jax.utils import tree_utils
 from vit_jax.weights import readers
 
+SIZES = {
+    "patch_size": 4, "width": 16, "depth": 3, "mlp_dim": 32, "heads": 2,
+    "num_classes": CLASSES,
+}  # fmt: skip
+
+
+def trained(**options):
+    """How the parameters of a model of three layers train."""
+    values = {f"model.{key}": str(value) for key, value in SIZES.items()}
+    values |= {"data.image_size": "8", "data.channels": "1"}
+    cfg = run_config.config_from_values({}, values | options)
+    return trainable.from_config(models.create(cfg.model, image_size=(8, 8), channels=1), cfg)
+
+
 LAYERS = {"encoder/mlp/fc1/kernel": 4, "encoder_norm/bias": 1, "head/kernel": 1, "head/bias": 1}
 
 
@@ -68,15 +82,8 @@ def test_patterns_take_parameters_and_layers(text, taken):
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(options, message):
-    model = {f"model.{key}": str(value) for key, value in SIZES.items()}
-    data = {"data.image_size": "8", "data.channels": "1"}
-
-    def check():
-        cfg = run_config.config_from_values({}, model | data | options)
-        trainable.from_config(models.create(cfg.model, image_size=(8, 8), channels=1), cfg)
-
     with pytest.raises(config.ConfigError, match=re.escape(message)):
-        check()
+        trained(**options)
 
 
 @pytest.mark.parametrize(
@@ -98,17 +105,9 @@ def test_mistakes_are_one_line(options, message):
     ],
 )  # fmt: skip
 def test_patterns_without_effect_are_said(options, lines):
-    model = {f"model.{key}": str(value) for key, value in SIZES.items()}
-    data = {"data.image_size": "8", "data.channels": "1"}
-    cfg = run_config.config_from_values({}, model | data | options)
-    network = models.create(cfg.model, image_size=(8, 8), channels=1)
-    assert trainable.from_config(network, cfg).remarks() == lines
+    assert trained(**options).remarks() == lines
 
 
-SIZES = {
-    "patch_size": 4, "width": 16, "depth": 3, "mlp_dim": 32, "heads": 2,
-    "num_classes": CLASSES,
-}  # fmt: skip
 PLAIN = {"momentum": 0.0, "lr": 0.5, "weight_decay": 0.1}
 
 
@@ -397,16 +396,6 @@ def test_an_adapter_holds_a_frozen_head_that_its_base_lacks(base):
     assert {name.partition("/")[0] for name in shapes} == {"encoder", "head"}
 
 
-def share_of(name, **options):
-    """How a parameter of a model of three layers, pooled by attention, trains."""
-    texts = {f"model.{key}": str(value) for key, value in SIZES.items()}
-    texts |= {"model.pooling": "map", "model.unroll": "3"}
-    cfg = config.build(config.override({}, texts | options))
-    model = models.create(cfg.model, image_size=(8, 8), channels=1)
-    trained = trainable.from_config(model, cfg)
-    return trained.specs[name], trained
-
-
 def test_layers_are_taken_as_they_are_named_and_by_a_slice_if_they_adjoin():
     every = np.arange(4)
     for layers in ((0,), (1, 2), (0, 3), (0, 2, 3), (1, 3), (0, 1, 2, 3)):
@@ -418,7 +407,7 @@ def test_layers_are_taken_as_they_are_named_and_by_a_slice_if_they_adjoin():
 
 def test_what_follows_the_layers_trains_at_the_full_rate():
     """SigLIP's pooling, which is a layer of attention, too."""
-    _, trained = share_of("head/kernel", **{"optimizer.layer_decay": "0.5"})
+    found = trained(**{"optimizer.layer_decay": "0.5", "model.pooling": "map"})
     for name, rates in (
         ("embedding/kernel", [0.5**4]),
         ("encoder/mlp/fc1/kernel", [0.5**3, 0.5**2, 0.5]),
@@ -426,7 +415,7 @@ def test_what_follows_the_layers_trains_at_the_full_rate():
         ("encoder_norm/scale", [1.0]),
         ("head/kernel", [1.0]),
     ):
-        assert trained.specs[name].rate.tolist() == rates, name
+        assert found.specs[name].rate.tolist() == rates, name
 
 
 def test_the_first_group_that_fits_counts():
@@ -436,10 +425,11 @@ def test_the_first_group_that_fits_counts():
     }  # fmt: skip
     options = {f"optimizer.groups.{key}": value for key, value in given.items()}
     options["optimizer.weight_decay"] = "0.1"
-    share, trained = share_of("encoder/mlp/fc1/kernel", **options)
+    specs = trained(**options).specs
+    share = specs["encoder/mlp/fc1/kernel"]
     assert share.rate.tolist() == [3, 2, 3]
     assert share.decay.tolist() == [0]
-    share = trained.specs["encoder/attention/out/kernel"]
+    share = specs["encoder/attention/out/kernel"]
     assert share.rate.tolist() == [5, 2, 5]
     assert share.decay.tolist() == [7]
 
@@ -447,12 +437,13 @@ def test_the_first_group_that_fits_counts():
 @pytest.mark.parametrize(("layers", "first"), [("[1:]", 1), ("[2]", 2), ("[0]", 0)])
 def test_gradients_pass_the_layers_from_the_first_that_trains(layers, first):
     name = "encoder/mlp/fc1/kernel"
-    share, trained = share_of(name, **{"optimizer.only": f"encoder{layers}/mlp"})
-    assert trained._through(name, share) == pytest.approx(1 - first / 3)
+    found = trained(**{"optimizer.only": f"encoder{layers}/mlp", "model.unroll": "3"})
+    share = found.specs[name]
+    assert found._through(name, share) == pytest.approx(1 - first / 3)
     params = tree_utils.map_named(
-        lambda _, leaf: np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape), trained.shapes
+        lambda _, leaf: np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape), found.shapes
     )
-    part = tree_utils.flatten(trained.split(params))[name]
+    part = tree_utils.flatten(found.split(params))[name]
     whole = tree_utils.flatten(params)[name]
     np.testing.assert_array_equal(part, whole[list(share.layers)])
 
@@ -473,10 +464,7 @@ def test_arithmetic_of_what_trains(options, passes):
     assert 4 * 4 * 16 + 3 * 2048 + 16 * 5 == 6480
     # Adapters of a layer: on four matrices of 16 x 16, and on two of 16 x 32.
     assert 3 * (4 * 2 * (16 + 16) + 2 * 2 * (16 + 32)) == 1344
-    texts = {f"model.{key}": str(value) for key, value in (SIZES | {"unroll": 3}).items()}
-    cfg = config.build(config.override({}, texts | options))
-    model = models.create(cfg.model, image_size=(8, 8), channels=1)
-    found = trainable.from_config(model, cfg).passes()
+    found = trained(**{"model.unroll": "3"} | options).passes()
     assert found == pytest.approx(passes)
 
 
