@@ -40,10 +40,7 @@ RECORD = ROOT / "docs/records/corruption.jsonl"
 WITHIN = ("patch embeddings", "hidden layers", "pooled features", "gradients")
 BETWEEN = ("images", "parameters", "moments")
 FLIPS, STEPS = 100, 2000  # of a batch
-CFG = {
-    "optimizer": {"name": "adam", "lr": 1e-3, "moment_dtype": "bfloat16"},
-    "train": {"ema": 0.5},
-}
+CFG = {"optimizer": {"name": "adam", "lr": 1e-3, "moment_dtype": "bfloat16"}, "train": {"ema": 0.5}}
 
 
 @jax.custom_jvp

@@ -12,10 +12,7 @@ STEPS = 100  # of a run, with a save every 5
 WATCHDOG = {"heartbeat": 20, "join": 120}
 UNLABELED = {  # objectives that learn without labels, and what is compared for the best checkpoint
     "MAE": ({"name": "mae", "decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}, "loss"),
-    "DINO": (
-        {"name": "dino", "prototypes": 24, "head_hidden": 16, "head_bottleneck": 8},
-        "knn",
-    ),
+    "DINO": ({"name": "dino", "prototypes": 24, "head_hidden": 16, "head_bottleneck": 8}, "knn"),
 }
 
 

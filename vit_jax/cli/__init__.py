@@ -190,9 +190,7 @@ def create_parser(command: ModuleType, prog: str = "") -> Parser:
         OVERRIDES if command.TAKES_CONFIG else ""
     )
     parser = Parser(
-        prog=prog,
-        description=command.HELP[0].upper() + command.HELP[1:] + ".",
-        epilog=epilog,
+        prog=prog, description=command.HELP[0].upper() + command.HELP[1:] + ".", epilog=epilog
     )
     command.add_arguments(parser)
     parser.set_defaults(command=command, name_of_command=prog.removeprefix("vit_jax "))

@@ -334,9 +334,7 @@ class Files(Data):
         elsewhere="data path dir folder data_dir data_path",
     )
     cache: str | None = option(
-        None,
-        "Folder for copies of buckets and listings; none: below ~/.cache/vit_jax.",
-        free=True,
+        None, "Folder for copies of buckets and listings; none: below ~/.cache/vit_jax.", free=True
     )
     cache_size: float = option(100.0, "GB that all copies of buckets may take.", above=0, free=True)
 

@@ -100,21 +100,16 @@ class Model(
         elsewhere="num_registers reg_tokens",
     )
     distillation: bool = option(
-        False,
-        "Whether a distillation token, with a position of its own, follows the class token.",
+        False, "Whether a distillation token, with a position of its own, follows the class token."
     )
     stem_norm: bool = option(
         False,
         "Whether tokens with their positions are normalized before the first layer, as in CLIP.",
     )
     patch_norm: bool = option(
-        False,
-        "Whether patches are normalized before positions are added, as in AIMv2.",
+        False, "Whether patches are normalized before positions are added, as in AIMv2."
     )
-    qk_norm: bool = option(
-        False,
-        "Whether queries and keys are normalized per head (QK-norm).",
-    )
+    qk_norm: bool = option(False, "Whether queries and keys are normalized per head (QK-norm).")
     sub_norm: tuple[str, ...] = option(
         (),
         "Norms before the last dense layer of a layer's attention or MLP (sub-LN), as in EVA-02.",

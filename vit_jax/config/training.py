@@ -60,9 +60,7 @@ class Train:
         elsewhere="epochs num_epochs num_train_epochs steps max_steps total_steps",
     )
     augmentations: tuple[Augmentation, ...] = option(
-        (),
-        "Batch augmentations of plug-ins, run on the device.",
-        kind="batch_augmentation",
+        (), "Batch augmentations of plug-ins, run on the device.", kind="batch_augmentation"
     )
     class_weights: tuple[str, ...] = option(
         (),

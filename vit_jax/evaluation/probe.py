@@ -147,9 +147,7 @@ def _blocks(array: np.ndarray, mesh: Mesh, fill: int) -> list[jax.Array]:
     """An array in row blocks sharded over all devices, with the last one padded."""
     rows = -(-BLOCK // mesh.size) * mesh.size
     array = np.pad(
-        array,
-        ((0, -len(array) % rows), *((0, 0),) * (array.ndim - 1)),
-        constant_values=fill,
+        array, ((0, -len(array) % rows), *((0, 0),) * (array.ndim - 1)), constant_values=fill
     )
     local = sharding.host_rows(mesh, rows)
     parts = (array[start : start + rows][local] for start in range(0, len(array), rows))

@@ -241,9 +241,7 @@ def save_checkpoint(
     """Writes parameters as a checkpoint of this project, with a line on their origin."""
     # What is saved are the parameters alone, those that the run would have evaluated.
     cfg = dataclasses.replace(
-        opened.config,
-        train=dataclasses.replace(opened.config.train, ema=None),
-        lora=config.Lora(),
+        opened.config, train=dataclasses.replace(opened.config.train, ema=None), lora=config.Lora()
     )
     with storage.writing("--output", output):
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -190,10 +190,7 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
 
     file = about["file"]
     return [
-        (
-            "file",
-            f"{file['name']}, {size_text(file['bytes'])}, described in {file['name']}.json",
-        ),
+        ("file", f"{file['name']}, {size_text(file['bytes'])}, described in {file['name']}.json"),
         ("input", shown(about["input"])),
         *((name, shown(array)) for name, array in about["outputs"].items()),
         ("platforms", ", ".join(about["platforms"])),

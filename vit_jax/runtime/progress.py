@@ -80,10 +80,7 @@ class Progress:
         if console.is_interactive:  # not a dumb terminal
             self._spinner = Spinner("dots" if console.encoding.startswith("utf") else "line")
             self._live = Live(
-                self,
-                console=console,
-                refresh_per_second=4,
-                redirect_stdout=sys.stdout.isatty(),
+                self, console=console, refresh_per_second=4, redirect_stdout=sys.stdout.isatty()
             )
             self._live.start(refresh=True)
 

@@ -46,11 +46,7 @@ def _share(platform: str, numbers: range) -> Environment:
     if platform != "tpu":
         return {name: listed}
     bounds = TPU_BOUNDS[len(numbers)]
-    return {
-        name: listed,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-    }
+    return {name: listed, "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "TPU_PROCESS_BOUNDS": "1,1,1"}
 
 
 def find_devices() -> tuple[str, int]:

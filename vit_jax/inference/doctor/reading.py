@@ -89,10 +89,7 @@ def read_images(listing: Listing, model: loaded_model.LoadedModel) -> Images:
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             found.features[places] = rows / np.maximum(lengths, np.finfo(np.float32).tiny)
 
-    with (
-        Bar("reading images", count) as progress,
-        futures.ThreadPoolExecutor(THREADS) as pool,
-    ):
+    with Bar("reading images", count) as progress, futures.ThreadPoolExecutor(THREADS) as pool:
         waiting: tuple[range, list[futures.Future[_Image | str]]] | None = None
         for start in range(0, count + CHUNK, CHUNK):
             numbers = range(start, min(start + CHUNK, count))

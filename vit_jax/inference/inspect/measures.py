@@ -192,9 +192,7 @@ def attention_stats(
         few = weights[:, : max(maps - sum(map(len, kept)), 0)]
         kept.append(output_attention(few, cfg).swapaxes(0, 1))
     return AttentionStats(
-        distance=np.concatenate(reach),
-        rollout=np.concatenate(rolled),
-        maps=np.concatenate(kept),
+        distance=np.concatenate(reach), rollout=np.concatenate(rolled), maps=np.concatenate(kept)
     )
 
 

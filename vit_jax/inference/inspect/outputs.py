@@ -17,12 +17,7 @@ from vit_jax import config
 from vit_jax.config import checks
 from vit_jax.inference import loaded_model, loading, prediction
 from vit_jax.inference.inspect import figure_index as index
-from vit_jax.inference.inspect import (
-    figures,
-    inputs,
-    measures,
-    saliency,
-)
+from vit_jax.inference.inspect import figures, inputs, measures, saliency
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.runtime import logs
@@ -205,8 +200,7 @@ def _posemb(subject: Subject) -> Answer:
         "to those of the other patches; gray is the patch itself."
     )
     return Answer(
-        figures={"posemb": (figures.posemb(similarity), caption)},
-        arrays={"similarity": similarity},
+        figures={"posemb": (figures.posemb(similarity), caption)}, arrays={"similarity": similarity}
     )
 
 

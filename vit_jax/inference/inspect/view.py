@@ -21,12 +21,7 @@ from vit_jax import __version__, config, models
 from vit_jax.config import checks
 from vit_jax.data import decoding
 from vit_jax.inference import loaded_model, loading, prediction
-from vit_jax.inference.inspect import (
-    figures,
-    inputs,
-    measures,
-    saliency,
-)
+from vit_jax.inference.inspect import figures, inputs, measures, saliency
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.models.variants import required
@@ -230,9 +225,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
             features.append(found)
     if left_out:
         logs.log.info(
-            "%d images left out: a page contains at most %d MB",
-            left_out,
-            round(LIMIT / 1e6),
+            "%d images left out: a page contains at most %d MB", left_out, round(LIMIT / 1e6)
         )
     if features:
         viewer.learn(np.stack(features))

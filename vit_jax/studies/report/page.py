@@ -33,11 +33,7 @@ SIDE = 160  # pixels of a picture in the report, at most
 
 
 def write_report(
-    directories: Sequence[pathlib.Path],
-    output: pathlib.Path | None,
-    *,
-    images: int,
-    seed: int = 0,
+    directories: Sequence[pathlib.Path], output: pathlib.Path | None, *, images: int, seed: int = 0
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes report.html and report.md; returns their paths.
 
@@ -97,9 +93,7 @@ def document(
         sections.append(PageSection(title=label, blocks=[]))
         sections += sections_of(index, level=3)
     return Document(
-        title=f"{len(items)} runs side by side",
-        lead=", ".join(labels) + ".",
-        sections=sections,
+        title=f"{len(items)} runs side by side", lead=", ".join(labels) + ".", sections=sections
     )
 
 

@@ -59,11 +59,7 @@ def finished(found: StoredRun | StoredTransfer | None) -> bool:
     return found is not None and found.finished
 
 
-def number(
-    score: Score,
-    found: Found,
-    exaflops: float | None,
-) -> Number | None:
+def number(score: Score, found: Found, exaflops: float | None) -> Number | None:
     """The measured number; None while any of its runs, which took `exaflops`, is missing.
 
     Also None for a mean over runs of unequal numbers of seeds, as of `counts`.
