@@ -91,13 +91,14 @@ def write_run(directory, *, name="mine", results=None, steps=(10, 20, 25), recor
     return cfg
 
 
-def write_record(directory, step):
-    """Writes the commit record of a checkpoint without arrays."""
+def write_record(directory, step, **more):
+    """Writes the commit record of a checkpoint without arrays; `more` joins its facts."""
     folder = records.folder(directory / "checkpoints", step)
     folder.mkdir(parents=True)
     facts = {
         "examples": 200, "classes": list("0123456789"), "mesh": {"data": 4, "fsdp": 2},
         "device": "TPU v3", "host": "tpu-0", "versions": {"jax": "0.10.2"},
+        **more,
     }  # fmt: skip
     leaves = {"params/head/kernel": {"shape": [16, 10]}, "opt/0/mu": {"shape": [99]}}
     records.write_commit(

@@ -295,12 +295,14 @@ def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> 
     if warmup >= steps:
         raise ConfigError(
             f"schedule.warmup={cfg.schedule.warmup}: {warmup} steps, but the run has {steps}; "
-            f"at most {steps - 1} steps"
+            f"at most {steps - 1} steps; set schedule.warmup={steps - 1} or less, or raise "
+            "train.duration"
         )
     if warmup + cooldown > steps:
         raise ConfigError(
             f"schedule.cooldown={cfg.schedule.cooldown}: {cooldown} steps, but {steps - warmup} of "
-            f"{steps} follow the warm-up; at most {steps - warmup} steps"
+            f"{steps} follow the warm-up; at most {steps - warmup} steps; set schedule.cooldown="
+            f"{steps - warmup} or less, or raise train.duration"
         )
 
 

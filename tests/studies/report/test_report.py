@@ -116,6 +116,19 @@ def test_what_is_missing_or_damaged_is_a_line(tmp_path):
     assert page.words.count("nothing measured yet") == 4
 
 
+def test_a_folder_that_is_no_run_is_refused_and_weights_alone_are_called_that(tmp_path):
+    folder = tmp_path / "timm"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"architecture": "vit_tiny_patch16_224"}')
+    with pytest.raises(config.ConfigError, match=r"timm: holds no run: config\.json: cannot be"):
+        page_of(folder)
+    cfg = config.to_dict(runs.configure())
+    pages.write_record(tmp_path / "copy", 25, origin="digits: step 20, the newest", config=cfg)
+    page, words = page_of(tmp_path / "copy")
+    assert "weights alone, written from digits: step 20, the newest." in page.text
+    assert "## Curves" not in words and "is missing" not in page.text
+
+
 @pytest.mark.slow
 def test_every_cut_of_the_files_of_a_run_makes_a_page(tmp_path):
     pages.write_run(tmp_path, results=RESULTS)

@@ -163,7 +163,7 @@ def _row(label: str, item: StoredRun | StoredTransfer, measure: str) -> tuple[st
         label,
         "" if item.cfg is None else formatting.model(item.cfg),
         "" if item.parameters is None else f"{item.parameters:,}",
-        f"{item.step:,}",
+        "" if item.origin else f"{item.step:,}",
         item.reported.name if item.results else "",
         formatting.NOTHING if score is None else formatting.measured(measure, score),
         formatting.NOTHING if loss is None else f"{loss:.4f}",

@@ -51,6 +51,11 @@ class StoredRun:
         return self.directory.name if self.cfg is None else self.cfg.name
 
     @property
+    def origin(self) -> str | None:
+        """Where weights come from that `convert` or `average` has written; None for a run."""
+        return self.record.get("origin")
+
+    @property
     def step(self) -> int:
         """The last logged step."""
         return max((line["step"] for line in self.lines), default=0)
@@ -236,15 +241,22 @@ def read_directory(directory: pathlib.Path) -> StoredRun | StoredTransfer:
             f"{directory}: holds no run (config.json, metrics.jsonl, checkpoints) and no transfer "
             f"({TRANSFER})"
         )
-    return read_run(directory)
+    run = read_run(directory)
+    if run.cfg is None and not any((directory / name).exists() for name in known[1:]):
+        problem = next(line for line in run.problems if line.startswith("config.json"))
+        raise config.ConfigError(f"{directory}: holds no run: {problem}")
+    return run
 
 
 def read_run(directory: pathlib.Path) -> StoredRun:
     """A run directory, or as much of it as can be read."""
     problems: list[str] = []
-    cfg = _config(directory / "config.json", problems)
-    lines = _lines(directory / "metrics.jsonl", problems)
     record, saved, parameters, date = _checkpoints(directory / "checkpoints", problems)
+    if "origin" in record:
+        cfg, lines = config.build(record["config"]), []
+    else:
+        cfg = _config(directory / "config.json", problems)
+        lines = _lines(directory / "metrics.jsonl", problems)
     return StoredRun(
         directory=directory,
         cfg=cfg,

@@ -67,6 +67,8 @@ def lead(run: StoredRun) -> str:
     source = data.name or (data.root if data.source in config.FILES else None) or data.source
     began = f", initialized from {run.cfg.init_from}" if run.cfg.init_from else ""
     model = formatting.model(run.cfg)
+    if run.origin:
+        return f"{model[0].upper()}{model[1:]}{size}: weights alone, written from {run.origin}."
     return (
         f"{model[0].upper()}{model[1:]}{size}, trained for {train.duration} in batches of "
         f"{train.batch_size:,} on {images}{source}{began}."
@@ -77,7 +79,8 @@ def sections(
     run: StoredRun, predictions: Predictions | None, *, level: int = 2
 ) -> Iterator[PageSection]:
     """Sections on a run, in the order of a report."""
-    blocks: list[Block] = [Numbers(items=list(_headline(run)))]
+    numbers = list(_headline(run))
+    blocks: list[Block] = [Numbers(items=numbers)] if numbers else []
     blocks += [Paragraph(text=line, note=True) for line in _state(run)]
     yield PageSection(title="", blocks=blocks, level=level)
     tables = [table for table in (_beside(run), _further(run)) if table is not None]
@@ -86,7 +89,8 @@ def sections(
     picture = "curves.png" if (run.directory / "curves.png").exists() else None
     splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
     curves = Charts(charts=charts.run_charts(run.points, splits), picture=picture)
-    yield PageSection(title="Curves", blocks=[curves], level=level)
+    if not run.origin:
+        yield PageSection(title="Curves", blocks=[curves], level=level)
     if predictions is not None:
         yield PageSection(title="Predictions", blocks=list(shown(predictions)), level=level)
     pictures, problems = figure_index.read_pictures(run.directory)
@@ -148,6 +152,8 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
         yield formatting.percent(results["top5"]), "Top-5 accuracy", ""
     if "loss" in results:
         yield f"{results['loss']:.4f}", f"{formatting.first_upper(split.name)} loss", ""
+    if run.origin:
+        return
     steps = "" if run.steps is None else f"of {run.steps:,}"
     yield f"{run.step:,}", "Steps", steps if run.step != run.steps else "finished"
     rate = speed(run)
@@ -159,7 +165,9 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
 
 def _state(run: StoredRun) -> Iterator[str]:
     """Notes on missing evaluations, splits and damaged files."""
-    if not run.results:
+    if run.origin:
+        yield "The directory of the run has its curves and results."
+    elif not run.results:
         finished = run.step == run.steps
         yield "Nothing was evaluated." if finished else "Nothing has been evaluated yet."
     elif run.results_at != run.step:
