@@ -6,6 +6,7 @@ of which it uses the left image.
 """
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -78,16 +79,6 @@ def dsprites_orientation(record: Mapping[str, Any]) -> int:
     return 2 * int(record["label_orientation"]) // 5
 
 
-def smallnorb_azimuth(record: Mapping[str, Any]) -> int:
-    """The azimuth, which TFDS stores halved as 0 to 17."""
-    return int(record["label_azimuth"])
-
-
-def smallnorb_elevation(record: Mapping[str, Any]) -> int:
-    """The elevation."""
-    return int(record["label_elevation"])
-
-
 def _bins(what: str, values: int, bins: int) -> tuple[str, ...]:
     """Names of equal bins over `values` integers."""
     starts = [-(-values * k // bins) for k in range(bins + 1)]
@@ -124,12 +115,12 @@ RULES: dict[str, LabelRule] = {
     ),
     "smallnorb-azimuth": LabelRule(
         features=("label_azimuth",),
-        label=smallnorb_azimuth,
+        label=operator.itemgetter("label_azimuth"),  # which TFDS stores halved as 0 to 17
         classes=tuple(f"{degrees} degrees" for degrees in range(0, 360, 20)),
     ),
     "smallnorb-elevation": LabelRule(
         features=("label_elevation",),
-        label=smallnorb_elevation,
+        label=operator.itemgetter("label_elevation"),
         classes=tuple(f"{degrees} degrees" for degrees in range(30, 75, 5)),
     ),
 }

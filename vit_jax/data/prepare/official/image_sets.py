@@ -74,7 +74,6 @@ EYES_REACH = 30  # pixels; OpenCV cuts a blur of bytes off at three sigma
 
 def find_in_folders(
     dataset: Dataset,
-    classes: Dataset | None,
     suffixes: tuple[str, ...],
     feature: str,
     files: SourceFiles,
@@ -87,7 +86,6 @@ def find_in_folders(
 
     Args:
       dataset: the dataset.
-      classes: dataset whose classes are the folders; None: the numbers of ImageNet's.
       suffixes: ends of the files.
       feature: the feature that has the file's name.
       files: the source files.
@@ -95,7 +93,9 @@ def find_in_folders(
       name: form of the example's name.
       value: form of the feature.
     """
-    labels = {str(k): k for k in range(1000)} if classes is None else class_numbers(classes)
+    labels = class_numbers(dataset)
+    if dataset is datasets.IMAGENET_V2:  # whose folders are called by numbers
+        labels = {str(label): label for label in labels.values()}
     examples = []
     for found in files:
         above, _, file = found.path.rpartition("/")
@@ -429,14 +429,12 @@ def _decode(data: bytes) -> np.ndarray:
 
 
 def _variant_of_imagenet(dataset: Dataset, archive: str, source: str, **forms: str) -> Recipe:
-    numbered = dataset is datasets.IMAGENET_V2
-    classes = None if numbered else datasets.IMAGENET
-    suffixes = (".jpeg",) if numbered else (".jpg", ".JPEG")
+    suffixes = (".jpeg",) if dataset is datasets.IMAGENET_V2 else (".jpg", ".JPEG")
     return Recipe(
         dataset=dataset,
         files=f"{archive} from {source}",
         unpacked=2**34,
-        find=functools.partial(find_in_folders, dataset, classes, suffixes, "file_name", **forms),
+        find=functools.partial(find_in_folders, dataset, suffixes, "file_name", **forms),
         downloads=(archive,),
     )
 
@@ -445,29 +443,20 @@ RECIPES = (
     Recipe(
         dataset=datasets.EUROSAT,
         files="EuroSAT.zip (EuroSAT_RGB.zip) from github.com/phelber/eurosat",
-        find=functools.partial(
-            find_in_folders, datasets.EUROSAT, datasets.EUROSAT, (".jpg",), "filename"
-        ),
+        find=functools.partial(find_in_folders, datasets.EUROSAT, (".jpg",), "filename"),
         downloads=("EuroSAT.zip",),
     ),
     Recipe(
         dataset=datasets.RESISC45,
         files=datasets.RESISC45.files,
         archives=("nwpu-resisc45*.zip", "nwpu-resisc45*.tar*"),
-        find=functools.partial(
-            find_in_folders, datasets.RESISC45, datasets.RESISC45, (".jpg",), "filename"
-        ),
+        find=functools.partial(find_in_folders, datasets.RESISC45, (".jpg",), "filename"),
     ),
     Recipe(
         dataset=datasets.UC_MERCED,
         files="UCMerced_LandUse.zip from weegee.vision.ucmerced.edu/datasets/landuse.html",
         find=functools.partial(
-            find_in_folders,
-            datasets.UC_MERCED,
-            datasets.UC_MERCED,
-            (".tif",),
-            "filename",
-            key="{file}",
+            find_in_folders, datasets.UC_MERCED, (".tif",), "filename", key="{file}"
         ),
         encode=encode_tiff,
         downloads=("UCMerced_LandUse.zip",),

@@ -5,7 +5,6 @@ n01440764, `ILSVRC2012_val_00000293.JPEG` the 293rd validation image, whose clas
 A folder that an image lies in must agree.
 """
 
-import functools
 import pathlib
 import re
 from collections.abc import Sequence
@@ -16,7 +15,14 @@ import tensorflow_datasets as tfds
 from vit_jax.data import datasets
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.prepare.image_listing import Listing
-from vit_jax.data.prepare.official.recipe import Contents, Example, Features, Recipe, as_jpeg
+from vit_jax.data.prepare.official.recipe import (
+    Contents,
+    Example,
+    Features,
+    Recipe,
+    as_jpeg,
+    class_numbers,
+)
 from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.data.source import DataError
 
@@ -52,31 +58,22 @@ class Images(Sequence[Example]):
         return Example(name, (found,), {"label": int(self._table[index]), "file_name": name})
 
 
-@functools.cache
-def _classes() -> dict[str, int]:
-    """The labels by WordNet id."""
-    return {name: number for number, name in enumerate(_lines("labels.txt"))}
-
-
-@functools.cache
-def _lines(name: str) -> tuple[str, ...]:
-    folder = pathlib.Path(str(tfds.core.tfds_path("datasets/imagenet2012")))
-    return tuple((folder / name).read_text().split())
-
-
 def find_imagenet(files: SourceFiles) -> Contents:
     """Finds the images of both splits, each with its class."""
+    classes = class_numbers(datasets.IMAGENET)
+    folder = pathlib.Path(str(tfds.core.tfds_path("datasets/imagenet2012")))
+    known = (folder / "validation_labels.txt").read_text().split()
     train, validation = Images(), Images()
     for found in files:
         above, _, name = found.path.rpartition("/")
         if match := TRAIN.fullmatch(name):
             wordnet, images = match[1], train
-            if wordnet not in _classes():
+            if wordnet not in classes:
                 raise DataError(
                     f"{found.path}: {wordnet} is not among the 1,000 classes of ILSVRC2012"
                 )
         elif match := VALIDATION.fullmatch(name):
-            known, number, images = _lines("validation_labels.txt"), int(match[1]), validation
+            number, images = int(match[1]), validation
             if not 1 <= number <= len(known):
                 raise DataError(
                     f"{found.path}: is not among the {len(known):,} images with a label"
@@ -84,12 +81,10 @@ def find_imagenet(files: SourceFiles) -> Contents:
             wordnet = known[number - 1]
         else:
             continue
-        folder = above.rpartition("/")[2]
-        if WORDNET.fullmatch(folder) and folder != wordnet:
-            raise DataError(
-                f"{found.path}: is in the folder {folder}, but is an image of {wordnet}"
-            )
-        images.add(found, _classes()[wordnet])
+        above = above.rpartition("/")[2]
+        if WORDNET.fullmatch(above) and above != wordnet:
+            raise DataError(f"{found.path}: is in the folder {above}, but is an image of {wordnet}")
+        images.add(found, classes[wordnet])
     train.close()
     validation.close()
     return Contents({"train": train, "validation": validation})
