@@ -522,8 +522,9 @@ def test_an_index_of_shards_that_are_missing_or_too_large(tmp_path, monkeypatch)
     [
         *(
             (content, "is not valid JSON; download it again")
-            for content in (b"", b"{'a': 1}", b"\xff", b"[" * 100_000, b'{"a": %s}' % (b"9" * 5000))
+            for content in (b"", b"{'a': 1}", b"\xff", b'{"a": %s}' % (b"9" * 5000))
         ),
+        (b"[" * 100_000, "objects within objects, more than 200 deep"),
         (b"[1]", "must be a JSON object"),
         (b" " * (2**23 + 1), "contains a table larger than 8 MiB"),
     ],

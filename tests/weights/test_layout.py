@@ -193,8 +193,9 @@ def test_facts_from_shapes():
     for name, axes in (("a", 3), ("b", 2), ("c", 1)):
         with pytest.raises(weights.WeightsError, match=f"no {name} with {axes} axes$"):
             mapping.array_shape(specs, name, axes)
-    assert mapping.depth(specs, r"layer(\d+)/") == 12
-    assert mapping.depth(specs, r"block(\d+)/") == 0
+    for block, layers in (("layer", 12), ("block", 0)):
+        rule = Rule(f"{block}{{layer}}/a", "encoder/norm1/scale")
+        assert mapping.Shapes(specs, [rule]).depth("encoder/") == layers
 
 
 def test_square():

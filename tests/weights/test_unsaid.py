@@ -373,12 +373,11 @@ def test_values_of_the_wrong_type_are_named(tmp_path, name, keys, value, message
     assert refusal(path) == message
 
 
-@pytest.mark.parametrize("depth", [65, 500, 900, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [201, 900, 5_000, 100_000])
 def test_config_that_is_nested_deeply(tmp_path, depth):
     path = foreign.write(tmp_path, foreign.record("timm_folder"))
     edited(path, ("model_args", "img_size"), "[" * depth + "]" * depth)
     with pytest.raises(weights.WeightsError) as raised:
         weights.load(path)
     assert str(raised.value).startswith(f"{path / 'config.json'}: ")
-    if depth < 900:
-        assert str(raised.value).endswith("is nested more than 64 levels deep")
+    assert str(raised.value).endswith("objects within objects, more than 200 deep")

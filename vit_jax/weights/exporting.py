@@ -145,19 +145,13 @@ def save(
     return (*changes, *differences)
 
 
-class Prepared(NamedTuple):
-    """The same function with the options of another project, its family there, and the changes."""
-
-    params: models.Params
-    spec: mapping.ModelSpec
-    family: Family
-    changes: tuple[str, ...]
-
-
 def prepare(
     params: models.Params, spec: mapping.ModelSpec, kind: str, *, folder: bool = True
-) -> Prepared:
-    """Parameters as an export writes them; raises WeightsError for a model that it cannot hold."""
+) -> tuple[models.Params, mapping.ModelSpec, Family, tuple[str, ...]]:
+    """The same function with the options of another project, its family there, and the changes.
+
+    Raises WeightsError for a model that the project cannot hold.
+    """
     title, left = PROJECTS[kind].title, ()
     # timm's own classes have no decoder: Meta's names hold it, in a file alone.
     holds = find_family(spec, kind).autoencoders and not (folder and kind == "timm")
@@ -168,7 +162,7 @@ def prepare(
     family, changes = find_family(spec, kind), changes + left
     _check_encoder(spec.model, title, family)
     family.validate_spec(spec)
-    return Prepared(params, spec, family, changes)
+    return params, spec, family, changes
 
 
 def find_family(spec: mapping.ModelSpec, kind: str) -> Family:

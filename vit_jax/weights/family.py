@@ -145,6 +145,12 @@ def refuse_options(model: config.Model, wrong: Mapping[str, bool], who: str) -> 
             raise WeightsError(f"model.{key}={said}: {who} has no equivalent")
 
 
+def set_otherwise(model: config.Model, *options: str) -> dict[str, bool]:
+    """Options, each with whether a model has another value than by default."""
+    plain = config.Model()
+    return {key: getattr(model, key) != getattr(plain, key) for key in options}
+
+
 def refuse_other_model(
     fields: Fields, model: Mapping[str, Any], where: str = "config.json: "
 ) -> None:

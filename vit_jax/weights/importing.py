@@ -115,9 +115,8 @@ def load(
         if wanted is not None and wanted.dino is not None and wanted.init_head == "keep":
             width = variants.pooled_features(final.model)
             projection = projection_heads.from_arrays(found.whole, found.prefix, wanted.dino, width)
-            taken = projection_heads.names(found.whole, found.prefix) if projection else set()
-            if not wanted.dino.patch_loss:
-                taken -= projection_heads.patch_names(found.whole, found.prefix)
+            read = projection_heads.names(found.whole, found.prefix, wanted.dino)
+            taken = read if projection else set()
             taken |= {name.removeprefix(found.prefix) for name in taken}
             dropped = {name: why for name, why in report.dropped.items() if name not in taken}
             report = dataclasses.replace(report, dropped=dropped)

@@ -175,12 +175,6 @@ def array_shape(arrays: ArraySpecs, name: str, axes: int) -> Shape:
     return shape
 
 
-def depth(arrays: ArraySpecs, pattern: str) -> int:
-    """The number of layers in a file: 1 + the largest number that the pattern finds."""
-    found = [int(m[1]) for name in arrays if (m := re.match(pattern, name))]
-    return 1 + max(found, default=-1)
-
-
 # Parts in `model.biasless`, by the layer whose bias they lack.
 BIASES = {
     "embedding": "patches",
@@ -304,7 +298,9 @@ class Shapes:
             for rule in self._all
             if rule.target.startswith(targets) and "{layer}" in rule.source
         }
-        return depth(self.arrays, rf"(?:{'|'.join(sorted(blocks))})(\d{{1,3}})[./]")
+        layer = re.compile(rf"(?:{'|'.join(sorted(blocks))})(\d{{1,3}})[./]")
+        found = [int(match[1]) for name in self.arrays if (match := layer.match(name))]
+        return 1 + max(found, default=-1)
 
     def resnet(self) -> dict[str, Any]:
         """The options of a ResNet that arrays tell; raises WeightsError if a stage is missing."""

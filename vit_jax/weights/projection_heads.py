@@ -71,20 +71,15 @@ def from_arrays(arrays: Arrays, encoder: str, own: config.Dino, width: int) -> m
     return made
 
 
-def names(arrays: Arrays, encoder: str) -> set[str]:
-    """The arrays of an encoder's projection heads, and of the embedding of masked patches."""
+def names(arrays: Arrays, encoder: str, own: config.Dino) -> set[str]:
+    """The arrays of an encoder's projection heads that the objective `own` reads."""
     around = encoder.removesuffix("backbone.")
-    heads = tuple(around + name for name in (*VIEW_HEADS, PATCH_HEAD))
+    views = tuple(around + name for name in VIEW_HEADS)
+    patches = (f"{around}{PATCH_HEAD}", *(f"{name}last_layer2." for name in views))
     masked = {encoder + name for name in MASKED}
-    return {name for name in arrays.specs if name.startswith(heads) or name in masked}
-
-
-def patch_names(arrays: Arrays, encoder: str) -> set[str]:
-    """Of these, the arrays that a run without `patch_loss` does not read."""
-    around = encoder.removesuffix("backbone.")
-    own = (f"{around}{PATCH_HEAD}", *(f"{around}{name}last_layer2." for name in VIEW_HEADS))
-    masked = {encoder + name for name in MASKED}
-    return {name for name in arrays.specs if name.startswith(own) or name in masked}
+    of_patches = {name for name in arrays.specs if name.startswith(patches) or name in masked}
+    of_views = {name for name in arrays.specs if name.startswith(views)} - of_patches
+    return of_views | of_patches if own.patch_loss else of_views
 
 
 def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) -> models.Params:

@@ -34,7 +34,6 @@ MAX_BYTES = 32 * 2**30
 # So is a higher compression ratio: some files contain a head of zeros, none only zeros.
 MAX_RATIO = 32
 FREE_BYTES = 64 * 2**20  # smaller contents may have any ratio
-MAX_DEPTH = 64  # nesting depth of JSON
 MAX_TABLE = 8 * 2**20  # bytes of names, shapes and labels to read at once
 MAX_ARRAYS = 20_000  # each costs memory before a value is read; networks have hundreds
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
@@ -119,10 +118,9 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads the object in a JSON file of moderate size; raises WeightsError."""
     with _named(path):
         with _explained("is not valid JSON"):
-            values = json.loads(File(path).read().decode("utf-8"))
+            values = limits.load_json(File(path).read())
         if not isinstance(values, dict):
             raise WeightsError("must be a JSON object")
-        _check_depth(values)
     return values
 
 
@@ -190,17 +188,6 @@ def check_ratio(size: int, packed: int) -> None:
             f"unpacks to {memory_text(size)}, {size / packed:.0f} times its size, unlike any "
             f"weights; the limit is {memory_text(most)}"
         )
-
-
-def _check_depth(values: Any) -> None:
-    """Raises WeightsError for JSON that is nested too deeply to print."""
-    level = [values]
-    for _ in range(MAX_DEPTH):
-        inner = (v.values() if isinstance(v, dict) else v for v in level)
-        level = [v for many in inner for v in many if isinstance(v, dict | list)]
-        if not level:
-            return
-    raise WeightsError(f"is nested more than {MAX_DEPTH} levels deep")
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator
 from vit_jax import config, models
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families.torch_rules import ARRAYS
-from vit_jax.weights.family import NO_HEAD, NO_SIZE, Family, Files, Hints, refuse_options
+from vit_jax.weights.family import (
+    NO_HEAD,
+    NO_SIZE,
+    Family,
+    Files,
+    Hints,
+    refuse_options,
+    set_otherwise,
+)
 from vit_jax.weights.mapping import (
     SAME,
     SPREAD,
@@ -115,9 +123,7 @@ class Google(Family):
         return True
 
     def validate_spec(self, spec: ModelSpec) -> None:
-        plain = config.Model()
-        wrong = {key: getattr(spec.model, key) != getattr(plain, key) for key in FOREIGN}
-        refuse_options(spec.model, wrong, "Google")
+        refuse_options(spec.model, set_otherwise(spec.model, *FOREIGN), "Google")
 
 
 def _unsaid(model: config.Model, *, headless: bool) -> tuple[str, ...]:

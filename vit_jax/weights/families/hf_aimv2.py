@@ -16,7 +16,7 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.families.torch_rules import QKV
-from vit_jax.weights.family import Fields, Hints, refuse_options
+from vit_jax.weights.family import Fields, Hints, refuse_options, set_otherwise
 from vit_jax.weights.mapping import ROWS, ArraySpecs, ModelSpec, Shapes, Size
 
 PATCHES = "embeddings.patch_embed.weight"
@@ -63,10 +63,6 @@ class HuggingFaceAimv2(huggingface.HuggingFace):
         assumed = {"model.pooling": "the file has tokens and pools none of them"}
         return dataclasses.replace(made, assumed={**made.assumed, **assumed})
 
-    def read_fields(self, given: Fields, model_type: str) -> Fields:
-        tower = json_fields.section(given, "vision_config") if "vision_config" in given else given
-        return super().read_fields(tower, model_type)
-
     def size(self, fields: Fields, hints: Hints) -> Size | None:
         native = fields.get("is_native") and hints.image_size is not None
         return hints.image_size if native else super().size(fields, hints)
@@ -91,13 +87,8 @@ class HuggingFaceAimv2(huggingface.HuggingFace):
         wrong = {
             "class_token": models.has_class_token(model),
             "pooling": model.pooling != "gap",
-            "norm_place": model.norm_place != "tokens",
-            "registers": model.registers > 0,
-            "layer_scale": model.layer_scale is not None,
-            "stem_norm": model.stem_norm,
-            "qk_norm": model.qk_norm,
-            "relative_bias": model.relative_bias != "none",
-            "rotary": model.rotary is not None,
+            **set_otherwise(model, "norm_place", "registers", "layer_scale", "stem_norm"),
+            **set_otherwise(model, "qk_norm", "relative_bias", "rotary"),
         }
         refuse_options(model, wrong, "Hugging Face's AIMv2, which alone has model.norm=rms there,")
         if not spec.headless:

@@ -15,7 +15,7 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.hf_vit import PATCHES
 from vit_jax.weights.families.huggingface import Type
-from vit_jax.weights.family import Fields, refuse_options
+from vit_jax.weights.family import Fields, refuse_options, set_otherwise
 from vit_jax.weights.mapping import ModelSpec, Shapes
 
 BLOCK = "encoder.layer.{layer}"
@@ -87,11 +87,7 @@ class HuggingFaceBeit(huggingface.HuggingFace):
             "norm_place": model.pooling == "gap" and not mean,
             "class_token": not models.has_class_token(model),
             "class_position": model.position != "none" and not model.class_position,
-            "registers": model.registers > 0,
-            "distillation": model.distillation,
-            "stem_norm": model.stem_norm,
-            "qk_norm": model.qk_norm,
-            "mlp": model.mlp != "plain",
+            **set_otherwise(model, "registers", "distillation", "stem_norm", "qk_norm", "mlp"),
         }
         refuse_options(model, wrong, "Hugging Face's BEiT")
         huggingface.refuse_oblong(spec, "BEiT takes")

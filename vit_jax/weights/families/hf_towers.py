@@ -14,7 +14,6 @@ import dataclasses
 from typing import Any, ClassVar
 
 from vit_jax import models
-from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.hf_vit import MASKED
@@ -71,10 +70,6 @@ class HuggingFaceTower(huggingface.HuggingFace):
             assumed = {"model.pooling": "the file has tokens and pools none of them"}
             return dataclasses.replace(made, assumed={**made.assumed, **assumed})
         return made
-
-    def read_fields(self, given: Fields, model_type: str) -> Fields:
-        tower = json_fields.section(given, "vision_config") if "vision_config" in given else given
-        return super().read_fields(tower, model_type)
 
     def embeds(self, shapes: Shapes) -> bool:
         return shapes.has.get("head/kernel") == "visual_projection.weight"

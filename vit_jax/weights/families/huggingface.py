@@ -134,6 +134,8 @@ class HuggingFace(Family):
 
     def read_fields(self, given: Fields, model_type: str) -> Fields:
         """The fields of the network in config.json, with transformers' defaults."""
+        if "vision_config" in given:  # beside a text tower
+            given = json_fields.section(given, "vision_config")
         defaults = self.types[model_type].defaults
         return {**defaults, **json_fields.present(given), "model_type": model_type}
 

@@ -36,7 +36,7 @@ from vit_jax.weights.families.timm_vit import (
     registers,
 )
 from vit_jax.weights.families.torch_rules import QKV, SWIGLU
-from vit_jax.weights.family import CLIP, HALF, Fields, refuse_options
+from vit_jax.weights.family import CLIP, HALF, Fields, refuse_options, set_otherwise
 from vit_jax.weights.mapping import (
     FLAT,
     SAME,
@@ -203,8 +203,7 @@ class Beit(TimmEva):
             "pooling": model.pooling not in ("token", "gap"),
             "registers": model.registers > 0,
             "class_token": not models.has_class_token(model),
-            "stem_norm": model.stem_norm,
-            "qk_norm": model.qk_norm,
+            **set_otherwise(model, "stem_norm", "qk_norm"),
         }
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
@@ -239,14 +238,11 @@ class Eva02(TimmEva):
         return made | {"rotary_grid": grid}, assumed | unsaid
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
-        learned = model.position != "none"
-        apart = learned and not models.has_class_position(model)
         return super().arguments(model) | {
             "swiglu_mlp": model.mlp == "swiglu",
             "qkv_fused": not _apart(model),
             "ref_feat_shape": list(model.rotary_grid or REFERENCE),
-            "use_abs_pos_emb": learned,
-            **({"no_embed_class": True} if apart else {}),
+            **_position_arguments(model),
         }
 
 
@@ -302,18 +298,14 @@ class ColumnsFirst(TimmEva):
         )
 
     def wrong(self, model: config.Model) -> dict[str, bool]:
-        more = {"sub_norm": bool(model.sub_norm), "mlp": model.mlp != "plain",
-                "qk_norm": model.qk_norm}  # fmt: skip
+        more = set_otherwise(model, "sub_norm", "mlp", "qk_norm")
         return {**super().wrong(model), "biasless": False, **more}
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
-        learned = model.position != "none"
-        apart = learned and not models.has_class_position(model)
         grid = {} if model.rotary_grid is None else {"ref_feat_shape": list(model.rotary_grid)}
         return super().arguments(model) | {
-            "use_abs_pos_emb": learned,
+            **_position_arguments(model),
             "use_post_transformer_norm": model.norm_place == "tokens",
-            **({"no_embed_class": True} if apart else {}),
             **grid,
         }
 
@@ -356,6 +348,12 @@ class Core(ColumnsFirst):
                 model.width or 0, model.pooling_mlp_dim or model.mlp_dim or 0
             ),
         }
+
+
+def _position_arguments(model: config.Model) -> dict[str, bool]:
+    learned = model.position != "none"
+    apart = learned and not models.has_class_position(model)
+    return {"use_abs_pos_emb": learned, **({"no_embed_class": True} if apart else {})}
 
 
 # By axis of the image, columns first, then by layer.
@@ -434,7 +432,6 @@ ROPE_XY = ROPE | {"rope_grid_indexing": "xy", "attn_type": "rope"}
 CORE = Core(
     title="Perception Encoder",
     names=r"vit_pe_core_(?:tiny|small|base|large)_patch\d+_\d+",
-    looks_like=lambda arrays: False,
     pixels=HALF,
     epsilon=1e-5,
     rotary=10000.0,
@@ -476,7 +473,6 @@ FAMILIES = (
     ColumnsFirst(
         title="Perception Encoder",
         names=r"vit_pe_(?:spatial|lang)_(?:tiny|small|base|large|gigantic)_patch\d+_\d+",
-        looks_like=lambda arrays: False,
         pixels=HALF,
         epsilon=1e-5,
         pooling="avg",
@@ -512,7 +508,6 @@ FAMILIES = (
     ColumnsFirst(
         title="RoPE-ViT",
         names=r"vit_(?:small|base|large)_patch16_rope_(?:ape_)?\d+",
-        looks_like=lambda arrays: False,
         rotary=100.0,
         span="patches",
         written="vit_small_patch16_rope_224",

@@ -41,6 +41,7 @@ from vit_jax.weights.family import (
     Pixels,
     refuse_options,
     refuse_other_model,
+    set_otherwise,
 )
 from vit_jax.weights.mapping import (
     ArraySpecs,
@@ -204,7 +205,7 @@ class TimmViT(timm.Timm):
 
     title: str
     names: str
-    looks_like: Callable[[ArraySpecs], bool]
+    looks_like: Callable[[ArraySpecs], bool] = lambda arrays: False
     pixels: Pixels = IMAGENET
     epsilon: float = 1e-6
     pooling: str = "token"
@@ -697,11 +698,8 @@ class Aimv2(TimmViT):
 
     def validate_spec(self, spec: ModelSpec) -> None:
         model = spec.model
-        wrong = {
-            "norm_epsilon": model.norm_epsilon != self.epsilon,
-            "distillation": model.distillation,
-            "resnet_units": model.resnet_units is not None,
-        }
+        wrong = {"norm_epsilon": model.norm_epsilon != self.epsilon}
+        wrong |= set_otherwise(model, "distillation", "resnet_units")
         refuse_options(model, wrong, "timm's AIMv2, which alone has model.norm=rms there,")
         super().validate_spec(spec)
 
@@ -829,7 +827,6 @@ FAMILIES = (
     TimmViT(
         title="RADIO",
         names=rf"{SIZES}_patch16_radio_v\d",
-        looks_like=lambda arrays: False,
         pixels=CLIP,
         odd=(NO_LAST_NORM,),
     ),
