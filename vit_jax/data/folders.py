@@ -6,7 +6,6 @@ Without labels: `root/split/...`, or `root/...` with a holdout.
 import collections
 import dataclasses
 import hashlib
-import operator
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Sequence
@@ -507,22 +506,21 @@ def _hash(file: File) -> int:
     return hash64(file[1])
 
 
-def held_out(files: Sequence[File], holdout: float) -> set[str]:
-    """The paths that a holdout keeps for evaluation: about that share of each class, by their hash.
+def held_out(
+    labels: Sequence[int] | np.ndarray, hashes: Sequence[int] | np.ndarray, holdout: float
+) -> np.ndarray:
+    """Which images (N,) a holdout keeps for evaluation: about that share of each class, by hash.
 
     A class of two images or more has some on both sides.
     """
-    by_class: dict[int, list[tuple[int, str]]] = {}
-    for label, path in files:
-        by_class.setdefault(label, []).append((hash64(path), path))
-    found: set[str] = set()
-    for ranked in by_class.values():
-        ranked.sort(key=operator.itemgetter(0))
-        held = sum(place < holdout * 2**64 for place, _ in ranked)
+    classes, held = np.asarray(labels), np.zeros(len(labels), bool)
+    ranked = np.lexsort((np.asarray(hashes, np.uint64), classes))
+    for members in np.split(ranked, np.flatnonzero(np.diff(classes[ranked])) + 1):
+        # As Python integers: a float of 2**64 would round.
+        below = sum(int(hashes[at]) < holdout * 2**64 for at in members)
         # In a small class the hash may put every file on one side.
-        held = min(max(held, 1), len(ranked) - 1)
-        found.update(path for _, path in ranked[:held])
-    return found
+        held[members[: min(max(below, 1), len(members) - 1)]] = True
+    return held
 
 
 def _side(files: list[File], data: config.Data, name: str, split: str, key: str) -> list[File]:
@@ -538,8 +536,8 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
         raise ConfigError(
             f"{key}={split}: no such split{config.suggest(name, [train, evaluation])}"
         )
-    held = held_out(files, data.holdout)
-    kept = [file for file in files if (file[1] in held) == (name == evaluation)]
+    held = held_out([label for label, _ in files], list(map(_hash, files)), data.holdout)
+    kept = [files[at] for at in np.flatnonzero(held == (name == evaluation))]
     if not kept:
         few = "there is" if files[0][0] == UNKNOWN else "every class has"
         raise DataError(f"data.holdout={data.holdout:g}: {few} one image; none is left")

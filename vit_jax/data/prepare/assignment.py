@@ -3,14 +3,13 @@
 import array
 import collections
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from vit_jax.data import class_matching, splits
+from vit_jax.data import class_matching, folders, splits
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.prepare import parquet
 from vit_jax.data.prepare.image_listing import Listing
@@ -90,8 +89,7 @@ def arrange(
         positions[split].append(index)
         members[split].add(name)
         labels[index] = numbers.setdefault(name, len(numbers))
-        digest = hashlib.sha256(os.fsencode(inside)).digest()
-        hashes[index] = int.from_bytes(digest[:8], "big")
+        hashes[index] = folders.hash64(inside)
     logs.warn_of_assumptions(named, splits.within_classes(nested))
     classes = _class_names(members, named) if labeled else ()
     tar = pathlib.PurePath(listing.tar)
@@ -116,7 +114,7 @@ def arrange(
     held_out = False
     if holdout and len(order) == 1 and min(order).lower() in splits.TRAIN:
         train = order[min(order)]
-        held = _held_out(labels[train], hashes[train], holdout)
+        held = folders.held_out(labels[train], hashes[train], holdout)
         held_out = bool(held.any())
         if held_out:
             order = {min(order): train[~held], HELD_OUT: train[held]}
@@ -133,17 +131,6 @@ def _check_one_tar(listing: Listing, index: int, other: int, named: str) -> None
     stem, same = (pathlib.PurePath(path).stem for path in (one, two))
     if one != two and stem == same and name.startswith(f"{stem}-"):
         raise DataError(parquet.same_name(named, one, two))
-
-
-def _held_out(labels: np.ndarray, hashes: np.ndarray, holdout: float) -> np.ndarray:
-    """Which images (N,) are held out; they are ordered by hash."""
-    held = np.zeros(len(labels), bool)
-    by_class = np.argsort(labels, kind="stable")  # stable: ordered by hash within a class
-    for members in np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1):
-        # As a Python integer: a float of 2**64 would round.
-        below = sum(int(one) < holdout * 2**64 for one in hashes[members])
-        held[members[: min(max(below, 1), len(members) - 1)]] = True
-    return held
 
 
 def _paths(listing: Listing, below: int) -> Iterator[str]:

@@ -78,16 +78,14 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
         ]
         return _listing(root, "one folder per split", named, False, unused)
     classes = [one[0] if labels and len(one) > 1 else None for one in parts]
-    held: set[str] = set()
+    held = np.zeros(len(paths), bool)
     if holdout:
         numbers = {name: at for at, name in enumerate(dict.fromkeys(classes))}
-        held = folders.held_out(
-            [(numbers[name], path) for name, path in zip(classes, paths, strict=True)], holdout
-        )
+        hashes = list(map(folders.hash64, paths))
+        held = folders.held_out([numbers[name] for name in classes], hashes, holdout)
     layout = "one folder per class" if any(classes) else "images without classes"
-    named = [
-        (path, HELD_OUT[path in held], name) for path, name in zip(paths, classes, strict=True)
-    ]
+    sides = [HELD_OUT[apart] for apart in held.tolist()]
+    named = list(zip(paths, sides, classes, strict=True))
     return _listing(root, layout, named, False, unused)
 
 
