@@ -333,10 +333,9 @@ class Sometimes:
         """The image, or a changed one of the same shape."""
         if rng.random() >= self.probability:
             return image
-        return np.asarray(self.change(_pillow(image), rng)).reshape(image.shape)
+        return np.asarray(self._change(_pillow(image), rng)).reshape(image.shape)
 
-    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
-        """The changed image."""
+    def _change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
         raise NotImplementedError
 
 
@@ -344,8 +343,7 @@ class Sometimes:
 class Gray(Sometimes):
     """The same gray in all channels."""
 
-    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
-        """The gray image."""
+    def _change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
         return ImageOps.grayscale(image).convert(image.mode)
 
 
@@ -353,8 +351,7 @@ class Gray(Sometimes):
 class Blur(Sometimes):
     """A Gaussian blur of deviation 0.1 to 2, as in DINO's code; draws the deviation."""
 
-    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
-        """The blurred image."""
+    def _change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
         return image.filter(ImageFilter.GaussianBlur(rng.uniform(*SIGMAS)))
 
 
@@ -362,8 +359,7 @@ class Blur(Sometimes):
 class Solarize(Sometimes):
     """Inverts pixels from 128 on."""
 
-    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
-        """The solarized image."""
+    def _change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
         return ImageOps.solarize(image, 128)
 
 
@@ -381,8 +377,7 @@ class ColorJitter(Sometimes):
     saturation: float = 0.2
     hue: float = 0.1
 
-    def change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
-        """The changed image."""
+    def _change(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
         order = rng.permutation(4)
         spans = np.array((self.brightness, self.contrast, self.saturation))
         factors = rng.uniform(np.maximum(0, 1 - spans), 1 + spans)

@@ -1,7 +1,6 @@
 """The recipe of a dataset: its archives, how examples are found in them, and how one is encoded."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -148,12 +147,7 @@ class Recipe:
 
 def class_numbers(dataset: Dataset) -> Mapping[str, int]:
     """The label of every class by its name, as in TFDS's builder."""
-    return _class_numbers(dataset.tfds)
-
-
-@functools.cache
-def _class_numbers(name: str) -> Mapping[str, int]:
-    features: Any = tfds.builder(name).info.features
+    features: Any = tfds.builder(dataset.tfds).info.features
     return {one: number for number, one in enumerate(features["label"].names)}
 
 
