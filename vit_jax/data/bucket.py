@@ -157,13 +157,8 @@ def local_root(root: str, cache: str | None, most: float) -> Path:
 def local_copy(source: str, cache: str | None, most: float, options: Options) -> Path:
     """The copy of an address, a folder or a file, which nobody changes while this runs.
 
-    Args:
-      source: an address.
-      cache: the folder of all copies; None: ~/.cache/vit_jax/buckets.
-      most: GB of all copies.
-      options: what the user calls these.
-
-    Raises like `copy`.
+    Takes and raises as `copy`, but for `most`, in GB, and the cache, by default
+    ~/.cache/vit_jax/buckets.
     """
     caches = Path(cache or "~/.cache/vit_jax/buckets").expanduser()
     folder = _folder(source, caches)

@@ -198,15 +198,8 @@ def relabel(
 ) -> Source:
     """Translates the labels of a source to outputs of a head; logs its assumptions.
 
-    Args:
-      source: the data.
-      head: name of each output.
-      where: as in `match`.
-      remedy: as in `match`.
-      keep: as in `match`.
-      several: whether images have any number of classes, so that outputs do not compete.
-
-    Raises UnmatchedError like `match`.
+    Takes and raises as `match`; `several`: images have any number of classes, so that outputs do
+    not compete.
     """
     if tuple(source.classes) == tuple(head):
         return source

@@ -194,13 +194,9 @@ def resized(
 def resize_grid(
     table: np.ndarray, old: tuple[int, int], new: tuple[int, int], method: str = "aligned"
 ) -> np.ndarray:
-    """Resizes a table (..., rows x columns, D) over its grid, float32.
+    """Resizes a table of positions, or of biases by offset, (..., rows x columns, D) float32.
 
-    Args:
-      table: of positions, or of biases by offset.
-      old: rows and columns.
-      new: rows and columns.
-      method: `model.position_resize`, or `bilinear` or `geometric` of biases.
+    `method` is `model.position_resize`, or `bilinear` or `geometric` of biases.
     """
     *before, _, features = table.shape
     grid = table.reshape(*before, *old, features).astype(np.float64)

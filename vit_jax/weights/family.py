@@ -26,10 +26,7 @@ CLIP: Pixels = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.
 FILTERS = {
     "bilinear": "antialiased_bilinear",
     "bicubic": "antialiased_bicubic",
-    "nearest": "nearest",
-    "box": "box",
-    "hamming": "hamming",
-    "lanczos": "lanczos",
+    **{name: name for name in ("nearest", "box", "hamming", "lanczos")},
 }
 HEADLESS = "the file contains no head; it starts at zero"
 NO_HEAD: Mapping[str, str] = {"head/kernel": HEADLESS, "head/bias": HEADLESS}

@@ -350,13 +350,8 @@ def size_of_positions(
 ) -> tuple[Size, dict[str, str]]:
     """The image size of learned positions, and the assumptions made.
 
-    Args:
-      model: complete, with its patch size.
-      patches: number of positions.
-      given: image size from another source, used if it has equally many patches; otherwise the grid
-        is assumed to be square.
-
-    Raises WeightsError for a non-square number of patches without an image size.
+    The size `given` by another source is used if it has equally many patches; otherwise the grid is
+    assumed to be square. Raises WeightsError for a non-square number of patches without a size.
     """
     fits = given is not None and math.prod(models.grid(model, given)) == patches
     if given is not None and (fits or math.isqrt(patches) ** 2 != patches):

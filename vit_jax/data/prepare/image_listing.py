@@ -183,13 +183,7 @@ def scan(
 
 
 def scan_arrow(paths: Iterable[Path], label: str | None, key: str) -> Listing:
-    """The images of Arrow files in order; raises DataError.
-
-    Args:
-      paths: the files.
-      label: the column of labels, as `scan` takes it.
-      key: what named the files, for messages.
-    """
+    """The images of Arrow files in order, with arguments as of `scan`; raises DataError."""
     listing = Listing()
     for path in parquet.distinct(paths, key):
         for found in arrow.rows(path, label, "data.labels"):

@@ -229,12 +229,7 @@ def table_kind(name: str) -> str | None:
 
 
 def distinct(paths: Iterable[Path], key: str) -> Iterator[Path]:
-    """Yields files whose rows have different names; raises DataError otherwise.
-
-    Args:
-      paths: the files.
-      key: what named them, for messages.
-    """
+    """Yields files whose rows have different names; raises DataError, with `key`, otherwise."""
     files = dict[str, Path]()
     for path in paths:
         check_distinct(path, files, key)

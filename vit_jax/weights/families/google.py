@@ -43,8 +43,7 @@ CODE = "as in Google's code; the file does not say"
 PIXELS = ("data.mean", "data.std", "data.resampling", "data.eval_crop")
 # Parts of an encoder that Google's has not.
 FOREIGN = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "rotary")
-FOREIGN += ("sub_norm", "relative_bias", "pooling_heads", "pooling_mlp_dim")
-FOREIGN += ("pooling_prefix",)
+FOREIGN += ("sub_norm", "relative_bias", "pooling_heads", "pooling_mlp_dim", "pooling_prefix")
 
 
 class Google(Family):

@@ -32,12 +32,9 @@ class HuggingFaceTower(huggingface.HuggingFace):
     """The image towers of transformers' CLIP and SigLIP."""
 
     types: ClassVar = {
-        "clip": CLIP,
-        "clip_vision_model": CLIP,
-        "metaclip_2": CLIP,
+        **dict.fromkeys(("clip", "clip_vision_model", "metaclip_2"), CLIP),
         "metaclip_2_vision_model": CLIP,
-        "siglip": SIGLIP,
-        "siglip_vision_model": SIGLIP,
+        **dict.fromkeys(("siglip", "siglip_vision_model"), SIGLIP),
     }
     anchors = (f"vision_model.{PATCHES}", PATCHES)
     names = (

@@ -42,13 +42,9 @@ POOLER = {"tanh": "tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 SINGLE = "single_label_classification"  # problem_type
 OWN_SIZE = "views of the model's size"  # assumed where a processor makes others
 RESAMPLING = {  # by Pillow's numbers
-    0: "nearest",
-    1: "lanczos",
-    2: "antialiased_bilinear",
-    3: "antialiased_bicubic",
-    4: "box",
+    0: "nearest", 1: "lanczos", 2: "antialiased_bilinear", 3: "antialiased_bicubic", 4: "box",
     5: "hamming",
-}
+}  # fmt: skip
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 ABSENT = f"there is no {PREPROCESSOR}"
 # Defaults of transformers' processors, by how their names begin.
@@ -319,12 +315,7 @@ def read_classes(given: Fields, count: int) -> tuple[str, ...]:
 
 
 def read_loss(given: Fields, count: int | None) -> str | None:
-    """The loss that transformers pairs with the outputs; None: softmax.
-
-    Args:
-      given: the fields of config.json.
-      count: outputs of the head; None: there is none.
-    """
+    """The loss that transformers pairs with `count` outputs, None without a head; None: softmax."""
     kind = json_fields.text(given, "problem_type", "")
     if count and kind not in ("", SINGLE, *json_fields.PROBLEMS.values()):
         raise WeightsError(

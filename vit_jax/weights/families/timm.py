@@ -25,10 +25,9 @@ from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Size
 OPEN_CLIP = "open_clip_config.json"
 CROPS = {"center": "central", "squash": "squash", "border": "border"}
 FLAT = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
-PIXELS = {
-    "data.resampling": "as most of timm's; the file does not say",
-    "data.eval_crop": "as most of timm's; the file does not say",
-}
+PIXELS = dict.fromkeys(
+    ("data.resampling", "data.eval_crop"), "as most of timm's; the file does not say"
+)
 UNKNOWN_HEADS = (
     "does not say how many heads its layers of width {} have; "
     "give them, such as --config.model.heads=3"

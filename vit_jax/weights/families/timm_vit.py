@@ -92,9 +92,8 @@ JOINED = {2: ("token_gap", 1), 4: ("token", 4), 5: ("token_gap", 4)}
 NORMS = {"fc_norm.weight": "pooled", "norm.weight": "tokens"}  # model.norm_place by array
 NORMS_FIRST = "pre-norm layers"  # assumed, but no option
 PLAIN = "vit_base_patch16_224"  # whose arguments give any size
-HYBRIDS: dict[
-    tuple[tuple[int, ...], float], str
-] = {  # whose ResNets have no such arguments in timm
+# Whose ResNets have no such arguments in timm.
+HYBRIDS: dict[tuple[tuple[int, ...], float], str] = {
     ((), 1): "vit_tiny_r_s16_p8_224",
     ((2, 2, 2, 2), 1): "vit_small_r26_s32_224",
     ((3, 4, 9), 1): "vit_base_r50_s16_224",
@@ -532,11 +531,8 @@ def read_heads(
 ) -> tuple[int | None, Assumed]:
     """The number of heads, or None if unknown, and the assumptions made.
 
-    Args:
-      given: the fields of config.json.
-      width: width of the model.
-      wanted: the caller's number, used if the file has none.
-      usual: numbers by width, where heads are not 64 wide.
+    `wanted` is the caller's number, used if config.json has none; `usual` has numbers by width,
+    where heads are not 64 wide.
     """
     arguments = json_fields.section(given, "model_args")
     if arguments.get("num_heads") is not None:
@@ -564,10 +560,7 @@ def read_activation(
 ) -> dict[str, str]:
     """The options of the activation; raises WeightsError for an unknown one.
 
-    Args:
-      given: the fields of config.json.
-      gated: whether the MLP is SwiGLU, whose activation is SiLU; that of attention pooling too.
-      pooling: of the model.
+    `gated`: whether the MLP is SwiGLU, whose activation is SiLU; that of attention pooling too.
     """
     name = timm.architecture(given)
     named = "gelu_tanh" if re.fullmatch(TANH, name) else "gelu"

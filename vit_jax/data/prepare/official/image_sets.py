@@ -117,21 +117,14 @@ def from_lists(
     read: Callable[[str, FileEntry], Iterable[Example]],
     folder: str = "",
 ) -> Contents:
-    """The examples of each split in a list of files; raises DataError for one that is missing.
+    """The examples that `read` yields of each split, of whose list `names` has the name.
 
-    Args:
-      files: the source files.
-      names: name of the list of each split.
-      lists: lists by name.
-      read: yields the examples of a split from its list.
-      folder: where a list lies, for messages.
+    Raises DataError for a list that is missing; `folder` is where it lies, for messages.
     """
-    return Contents(
-        {
-            split: list(read(split, files.require(lists, name, folder + name)))
-            for split, name in names.items()
-        }
-    )
+    return Contents({
+        split: list(read(split, files.require(lists, name, folder + name)))
+        for split, name in names.items()
+    })  # fmt: skip
 
 
 def find_caltech101(files: SourceFiles) -> Contents:
