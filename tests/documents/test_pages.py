@@ -47,8 +47,7 @@ def test_a_command_is_one_that_there_is(command):
 
 def check(arguments):
     """Parses a command, and looks up the config and the options that it names."""
-    arguments, overrides = cli.split_overrides(arguments)
-    arguments, plugins = cli.split_plugins(arguments)
+    arguments, overrides, plugins = cli.split_options(arguments)
     args = cli.parse_command(arguments)
     assert args.command.TAKES_CONFIG or not overrides
     if plugins:

@@ -188,10 +188,10 @@ def test_a_printed_command_is_whole(command, monkeypatch):
         if path.startswith(("docs/", "tests/", "launch/", "configs/")):
             assert (runs.ROOT / path).exists(), path
     if program == "vit_jax":
-        cli.parse_command(cli.split_plugins(cli.split_overrides(words)[0])[0])
+        cli.parse_command(cli.split_options(words)[0])
     elif words[:2] == ["-m", "research.findings"]:
         command = importlib.import_module("research.findings.__main__")
-        cli.create_parser(command).parse_all(cli.split_overrides(words[2:])[0])
+        cli.create_parser(command).parse_all(cli.split_options(words[2:])[0])
     elif program == "python":
         if words[0] == "-m":
             name, words = words[1], words[1:]

@@ -327,14 +327,11 @@ class Manager:
                     if not records.tidy(self._directory):
                         break
                 time.sleep(0.1)
+        steps = self.steps()
         return SaveFailed(
             f"step {step} was not saved in {self._directory}: {records.first_line(error)}; "
-            f"newest checkpoint: {self._newest()}"
+            f"newest checkpoint: {f'step {steps[-1]}' if steps else 'none'}"
         )
-
-    def _newest(self) -> str:
-        steps = self.steps()
-        return f"step {steps[-1]}" if steps else "none"
 
     def _retire(self, step: int) -> None:
         """Deletes bad steps and committed steps that are neither among the newest nor the best."""

@@ -113,8 +113,7 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments, overrides = split_overrides(arguments)
-        arguments, plugins = split_plugins(arguments)
+        arguments, overrides, plugins = split_options(arguments)
         if plugins and (command or (arguments and arguments[0] in COMMANDS)):
             components.load_plugins(plugins)
         args = create_parser(command).parse_all(arguments) if command else parse_command(arguments)
@@ -233,36 +232,28 @@ def _flush() -> bool:
     return True
 
 
-def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Takes `--plugins=MODULE,...` out of the arguments of any command."""
-    rest, plugins = [], []
+def split_options(
+    arguments: Sequence[str],
+) -> tuple[list[str], Mapping[str, str], list[str]]:
+    """Takes options out of the arguments of any command: the rest, overrides, and plug-ins.
+
+    They are `--config.KEY=VALUE` and `--plugins=MODULE,...`, both also without the `=`.
+    """
+    rest, overrides, plugins = [], {}, []
     words = iter(arguments)
     for word in words:
         flag, equals, value = word.partition("=")
-        if flag != "--plugins":
+        if flag != "--plugins" and not flag.startswith("--config."):
             rest.append(word)
             continue
         value = value if equals else next(words, "")
-        if not value or value.startswith("--"):
-            raise config.ConfigError("--plugins: needs modules, as in --plugins=my_project")
-        plugins += [name for name in value.split(",") if name]
-    return rest, plugins
-
-
-def split_overrides(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-    """Takes `--config.KEY=VALUE` and `--config.KEY VALUE` out of the arguments."""
-    rest, overrides = [], {}
-    words = iter(arguments)
-    for word in words:
-        if not word.startswith("--config."):
-            rest.append(word)
+        missing = not value or value.startswith("--")
+        if flag == "--plugins":
+            if missing:
+                raise config.ConfigError("--plugins: needs modules, as in --plugins=my_project")
+            plugins += [name for name in value.split(",") if name]
             continue
-        key, equals, value = word.removeprefix("--config.").partition("=")
-        if not equals:
-            value = next(words, "")
-            if not value or value.startswith("--"):
-                raise config.ConfigError(
-                    f"--config.{key}: needs a value, as in --config.{key}=VALUE"
-                )
-        overrides[key] = value
-    return rest, overrides
+        if missing and not equals:
+            raise config.ConfigError(f"{flag}: needs a value, as in {flag}=VALUE")
+        overrides[flag.removeprefix("--config.")] = value
+    return rest, overrides, plugins

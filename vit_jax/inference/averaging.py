@@ -45,7 +45,6 @@ def average(
     """
     output = storage.given_path("--output", output, remote=False)
     conversion.check_free(output)
-    loading.check_overrides(overrides or {})
     named = storage.as_paths(references)
     members = [(reference, None) for reference in named]
     if last is not None:

@@ -16,7 +16,7 @@ from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.record import first_line
 from vit_jax.inference import loaded_model, loading, model_card
 from vit_jax.models.classifier import LORA, OBJECTIVE
-from vit_jax.training import build, run_config
+from vit_jax.training import build, run_config, trainable
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.errors import NotWritten
 from vit_jax.weights import adapter_file, exporting, peft_export, writers
@@ -162,7 +162,7 @@ def _save_adapter(
             f"init_from={cfg.init_from}: has changed since {reference} started from it; "
             "set --config.init_from=PATH to the base"
         )
-    split = loading.trained_parameters(build.create_model(cfg), cfg).split
+    split = trainable.from_config(build.create_model(cfg), cfg, check=False).split
     # What the run evaluates: the moving average, if it keeps one.
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
     arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in base.shapes}

@@ -256,17 +256,12 @@ def _at_size(
     return resized, tuple(dataclasses.replace(report, dropped={}, fresh={}).lines()[1:])
 
 
-def trained_parameters(model: models.Classifier, cfg: config.Config) -> trainable.Trainable:
-    """Which of the parameters that are read after a run it has trained."""
-    return trainable.from_config(model, cfg, check=False)
-
-
 def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> models.Params:
     """The parameters to evaluate (the average where the run kept one), verified.
 
     Adapters are added to their matrices.
     """
-    selection = trained_parameters(create_model(cfg), cfg)
+    selection = trainable.from_config(create_model(cfg), cfg, check=False)
     return selection.evaluated(load_held(directory, step_number, cfg))
 
 
@@ -276,7 +271,8 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     Only `ema` if it covers all parameters.
     """
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
-    selection, params = trained_parameters(model, cfg), trainable.parameters(model, cfg)
+    selection = trainable.from_config(model, cfg, check=False)
+    params = trainable.parameters(model, cfg)
     leaves = records.read_leaves(directory, step_number)
     kept = any(name.startswith("ema/") for name in leaves)  # by train.ema, or the objective
     own = jax.eval_shape(selection.split, params)
@@ -449,7 +445,7 @@ def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
     Raises ConfigError for a run without a base, or in which everything trains, or nothing.
     """
     model = create_model(cfg)
-    selection = trained_parameters(model, cfg)
+    selection = trainable.from_config(model, cfg, check=False)
     if selection.specs is None:
         raise config.ConfigError(
             f"{cfg.name}: all of its parameters train, so there is no adapter; "
@@ -486,7 +482,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
             "--config.init_from=PATH to that"
         )
     held = adapter_file.read_arrays(path, base.shapes, fields)
-    selection = trained_parameters(create_model(cfg), cfg)
+    selection = trainable.from_config(create_model(cfg), cfg, check=False)
     whole = {name: jnp.asarray(array) for name, array in (held | base.params).items()}
     trained = {name: held[name] for name in selection.specs or ()}
     state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}

@@ -45,13 +45,13 @@ def peak_flops(device_kind: str) -> float | None:
     return PEAK_FLOPS[max(matches, key=len)] if matches else None
 
 
-def setup(*, verbose: bool = True) -> None:
+def setup() -> None:
     """Logs this package's messages to standard error as single lines and silences libraries."""
     handler = _Stderr()
     handler.setFormatter(_Line("%(message)s"))
     log.handlers = [handler]
     log.propagate = False
-    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    log.setLevel(logging.INFO)
     logging.getLogger("absl").setLevel(logging.ERROR)
 
 
