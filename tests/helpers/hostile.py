@@ -26,6 +26,7 @@ import tarfile
 import tempfile
 import time
 import tracemalloc
+import zlib
 
 import cv2
 import numpy as np
@@ -74,6 +75,26 @@ def damaged(content, edits):
             case _:
                 data[at : at + len(word)] = word
     return bytes(data)
+
+
+def png(width, height, idat):
+    def chunk(name, body):
+        check = struct.pack(">I", zlib.crc32(name + body))
+        return struct.pack(">I", len(body)) + name + body + check
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", idat), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+# Images of more pixels than memory has room for, in few bytes.
+BOMBS = {
+    "PNG": png(20000, 20000, zlib.compress(bytes(10**6))),
+    "JPEG": b"\xff\xd8\xff\xc0\x00\x11\x08" + struct.pack(">HH", 65535, 65535) + bytes(99),
+    "GIF": b"GIF89a" + struct.pack("<HH", 65535, 65535) + bytes(99),
+    "BMP": b"BM" + bytes(12) + struct.pack("<Iii", 40, 30000, -30000) + bytes(99),
+    "WebP": b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0" + bytes(4) + b"\xff\xff\xff\xff\xff\xff",
+}
 
 
 # Datasets whose archives have a reader of their own, by the function of official_fakes.
