@@ -54,12 +54,6 @@ def test_8_bits_fill_the_range_of_16():
     np.testing.assert_array_equal(decoding.with_channels(pixels, 3, 16), pixels.astype("u2") * 257)
 
 
-def test_other_numbers_of_channels_are_refused():
-    for pixels, channels in ((samples(3), 4), (samples(4), 13), (samples(1), 2)):
-        with pytest.raises(decoding.BadImage, match=rf"^has {pixels.shape[2]} channels, not data"):
-            decode(png(pixels), channels, 16)
-
-
 def test_both_depths_are_the_same_numbers_to_the_network():
     pixels = samples(3, np.uint8)[None]
     data = config.Data(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))

@@ -68,18 +68,12 @@ def test_a_pillow_image_is_what_its_file_is(name, channels, depth):
     np.testing.assert_array_equal(seen, file)
 
 
-def test_four_channels_keep_their_alpha():
-    for image in (ALPHA, transparent()):
-        file = decoding.load_image(saved(image), channels=4, max_pixels=10**6)
-        np.testing.assert_array_equal(loaded(image, channels=4), file)
-    with pytest.raises(decoding.BadImage, match=r"has 3 channels, not data.channels=4"):
-        loaded(RGB.convert("CMYK"), channels=4)
-
-
 def test_files_and_pillow_images_agree_on_alpha():
     gray, one = ALPHA.convert("LA"), {"exif": ALPHA.getexif()}
     one["exif"][0x0112] = 6
     files = {
+        "RGB and alpha": (4, saved(ALPHA)),
+        "transparent palette": (4, saved(transparent())),
         "transparent GIF": (3, saved(RGB.quantize(7), "GIF", transparency=2)),
         "GIF with a channel of alpha": (4, saved(RGB.quantize(7), "GIF", transparency=2)),
         "turned PNG": (4, saved(ALPHA, **one)),
@@ -93,6 +87,8 @@ def test_files_and_pillow_images_agree_on_alpha():
         file = decoding.load_image(data, channels=channels, max_pixels=10**6)
         np.testing.assert_array_equal(loaded(image, channels=channels), file, err_msg=name)
         assert file.shape[:2] == decoding.size(data), name
+    with pytest.raises(decoding.BadImage, match=r"has 3 channels, not data.channels=4"):
+        loaded(RGB.convert("CMYK"), channels=4)
 
 
 def test_a_gif_larger_than_its_header_says_is_damaged():

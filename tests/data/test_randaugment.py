@@ -16,6 +16,7 @@ import pytest
 import scipy.ndimage
 
 import runs
+from draws import Fixed
 from vit_jax.data import randaugment
 
 each_image = pytest.mark.parametrize("channels", [1, 3])
@@ -23,21 +24,6 @@ each_image = pytest.mark.parametrize("channels", [1, 3])
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-class Fixed:
-    """A generator that returns what it is told to, and nothing else."""
-
-    def __init__(self, *numbers):
-        self.numbers = list(numbers)
-
-    def random(self):
-        return self.numbers.pop(0)
-
-    def integers(self, high):
-        number = self.numbers.pop(0)
-        assert 0 <= number < high
-        return number
 
 
 PLUS, MINUS = 0.5, 0.499

@@ -126,10 +126,7 @@ NEIGHBORS = {"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}
         (DISTILLED, "val/top1"),
         (DISTILLED | {"objective": FEATURES}, None),  # its head does not train
         (DISTILLED | {"objective": FEATURES | {"weight": 0.9}}, "val/top1"),
-        (
-            DISTILLED | {"objective": FEATURES, "evaluation": {"knn": "self"}},
-            "knn/self/20nn/top1",
-        ),
+        (DISTILLED | {"objective": FEATURES, "evaluation": {"knn": "self"}}, "knn/self/20nn/top1"),
         (
             NEIGHBORS
             | {"checkpoint": {"best": "knn"}, "evaluation": {"knn": "pets", "neighbors": (5, 99)}},

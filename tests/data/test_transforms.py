@@ -10,6 +10,7 @@ import pytest
 import scipy.ndimage
 from PIL import Image, ImageFilter
 
+from draws import Fixed
 from vit_jax import config
 from vit_jax.config import catalog
 from vit_jax.data import randaugment
@@ -23,36 +24,12 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-class Fixed:
-    """A generator that returns what it is told to; noise is a constant."""
-
-    def __init__(self, *numbers):
-        self.numbers = list(numbers)
-
-    def random(self, size=None):
-        if size is None:
-            return self.numbers.pop(0)
-        return np.array([self.numbers.pop(0) for _ in range(size)])
-
-    def integers(self, low, high=None, shape=None, dtype=None, endpoint=False):
-        if shape is not None:
-            return np.full(shape, 7, dtype)
-        number = self.numbers.pop(0)
-        assert 0 <= number < low, (number, low)
-        return number
-
-
 def photo(height: int, width: int, channels: int = 3) -> np.ndarray:
     return rng(1).integers(0, 256, (height, width, channels), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        ((20, 10), (16, 8)),
-        ((3, 5), (8, 13)),
-        ((1, 10**6), (8, 256)),
-    ],
+    ("shape", "expected"), [((20, 10), (16, 8)), ((3, 5), (8, 13)), ((1, 10**6), (8, 256))]
 )
 def test_resize_short_side(shape, expected):
     assert tf.ResizeShortSide(8)(photo(*shape), rng()).shape == (*expected, 3)
@@ -329,12 +306,7 @@ def test_three_augment_is_an_option():
     np.testing.assert_array_equal(ours, changed(image, 4, 0.1))
 
 
-FOLDERS = [
-    "image_folder",
-    "image_folder-naflex",
-    "image_csv",
-    "tfds",
-]
+FOLDERS = ["image_folder", "image_folder-naflex", "image_csv", "tfds"]
 SHADES = (40, 200)  # of stripes one pixel wide; their mean is 120
 
 

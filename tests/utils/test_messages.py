@@ -102,11 +102,6 @@ def test_no_value_makes_a_message_long_or_two_lines(arguments, capsys):
     assert refused(capsys, *arguments).startswith("vit_jax")
 
 
-def test_newlines_are_seen(capsys):
-    line = refused(capsys, "show", "digits", "--config.model.width=1\n2")
-    assert line == r"vit_jax: model.width=1\n2: must be a whole number, or none"
-
-
 def test_the_message_of_an_error_is_bounded_wherever_it_goes():
     error = DataError("photos/\n" + "x" * 10**6 + ": gone")
     assert len(str(error)) == messages.TEXT

@@ -7,7 +7,7 @@ import pytest
 import official_fakes
 from image_folders import fill
 from vit_jax import config
-from vit_jax.data.prepare import archives, assignment, image_listing, parquet
+from vit_jax.data.prepare import assignment, image_listing, parquet
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
@@ -68,18 +68,6 @@ def test_a_share_of_each_class_is_held_out(tmp_path, holdout):
 def test_nothing_is_held_out_where_every_class_has_one_image(tmp_path):
     plan, splits = arranged(["a/1.jpg", "b/1.jpg"], tmp_path, holdout=0.1)
     assert (plan.held_out, list(splits)) == (False, ["train"])
-
-
-def test_a_path_that_comes_twice_counts_once_and_the_later_one_wins(tmp_path):
-    path = tmp_path / "some.tar"
-    first, last = (official_fakes.tar({"a/1.jpg": data}) for data in (b"old", b"new"))
-    member = 1024  # a header and a block
-    path.write_bytes(first[:member] + official_fakes.tar({"b/1.jpg": b"b"})[:member] + last)
-    listing = image_listing.scan([path])
-    plan = assignment.arrange(listing, "train", "--from")
-    read = archives.Reader()
-    assert sorted(read(listing[i]) for i in plan.order["train"]) == [b"b", b"new"]
-    assert plan.ignored == ("a/1.jpg",)
 
 
 def test_every_path_that_comes_twice_is_left_out_once(tmp_path):

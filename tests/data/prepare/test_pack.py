@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 import pytest
 
+from memory_bucket import content
 from vit_jax import config
 from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
@@ -38,15 +39,6 @@ def packing(photos, data_dir, **changes):
 def source(data_dir, split="train"):
     data = config.Data(source="tfds", name="photos", root=str(data_dir))
     return open_source(data, split, train=True)
-
-
-def files(folder):
-    """Name to SHA-256 of all files below a folder."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def faults(data_dir):
@@ -84,7 +76,7 @@ def test_bytes_do_not_depend_on_processes(photos, tmp_path):
     pack.pack(packing(photos, tmp_path / "one"))
     before = set(multiprocessing.active_children())
     pack.pack(packing(photos, tmp_path / "two", workers=2))
-    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert content(tmp_path / "one") == content(tmp_path / "two")
     assert set(multiprocessing.active_children()) == before  # its processes have ended
 
 

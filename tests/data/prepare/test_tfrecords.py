@@ -28,16 +28,20 @@ def test_reads_what_tensorflow_wrote():
     assert tfrecord(RECORDS) == THREE.read_bytes()
 
 
-def test_every_damaged_byte_is_named():
+def test_damage_of_every_byte_and_every_truncation_are_named():
     data = THREE.read_bytes()
     starts = np.cumsum([0] + [len(record) + 16 for record in RECORDS])
-    for place in range(len(data)):
-        damaged = bytearray(data)
-        damaged[place] ^= 1 << place % 8
+    cases = [
+        (data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :], place, "damaged")
+        for place in range(len(data))
+    ]
+    # Of whole records the number is compared with the metadata.
+    cuts = (length for length in range(1, len(data)) if length not in starts)
+    cases += [(data[:length], length, "") for length in cuts]
+    for changed, place, said in cases:
         number = int(np.searchsorted(starts, place, "right")) - 1
-        reading = tfrecords.read_records(io.BytesIO(damaged), "file")
-        with pytest.raises(DataError, match=f"^file: record {number}: .* damaged; copy it again"):
-            list(reading)
+        with pytest.raises(DataError, match=f"^file: record {number}: .*{said}; copy it again"):
+            list(tfrecords.read_records(io.BytesIO(changed), "file"))
 
 
 def test_a_record_without_bound_is_named():
@@ -58,17 +62,6 @@ def test_a_length_takes_no_memory_that_the_file_does_not_have():
     reading = tfrecords.read_records(Short(head + b"rest"), "file")
     with pytest.raises(DataError, match="^file: record 0: is cut off; copy it again"):
         list(reading)
-
-
-def test_every_truncation_is_named():
-    data = THREE.read_bytes()
-    starts = np.cumsum([0] + [len(record) + 16 for record in RECORDS])
-    for length in range(1, len(data)):
-        if length in starts:
-            continue  # whole records: their number is compared with the metadata
-        number = int(np.searchsorted(starts, length, "right")) - 1
-        with pytest.raises(DataError, match=f"^file: record {number}: .*; copy it again"):
-            list(tfrecords.read_records(io.BytesIO(data[:length]), "file"))
 
 
 @pytest.fixture(scope="module")
