@@ -199,15 +199,6 @@ def test_splits_inside_of_classes_are_none_and_that_is_said(tmp_path):
     assert splits.within_classes({"train", "old"}) == []
 
 
-@pytest.mark.parametrize("holdout", [0.001, 0.999])
-def test_holdout_leaves_no_side_of_a_class_empty(tmp_path, holdout):
-    root = fill(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg", "b/3.jpg", "single/1.jpg")
-    train, test = folder(root, holdout=holdout), folder(root, "test", train=False, holdout=holdout)
-    assert {train[i].label for i in range(len(train))} == {0, 1, 2}
-    assert {test[i].label for i in range(len(test))} == {0, 1}
-    assert len(train) + len(test) == 6
-
-
 def test_slices_are_random_samples_that_partition(tmp_path):
     root = numbered(tmp_path)
     for options in ({"holdout": 0.1}, {"holdout": 0.1, "train_split": "train[:80%]"}):
