@@ -113,8 +113,3 @@ def test_what_needs_one_class_is_refused(options, line):
     with pytest.raises(config.ConfigError) as raised:
         run_config.complete(cfg)
     assert str(raised.value) == line
-
-
-def test_mean_average_precision_is_of_several_classes():
-    with pytest.raises(config.ConfigError, match="^checkpoint.best=map: .*; set top1$"):
-        runs.configure(checkpoint={"best": "map"})
