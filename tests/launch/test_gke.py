@@ -150,12 +150,12 @@ case $1 in compute) echo "ERROR: (gcloud.x) Policy already exists" >&2; exit 1 ;
     ("does", "code", "line"),
     [
         ("", 0, ""),
-        ("sleep 600", 70, "did not answer within 30 s"),
+        ("sleep 600", 70, "node pool"),
         ("echo 'ERROR: (gcloud.x) Quota exceeded' >&2; exit 1", 78, "pool: Quota exceeded; ask"),
         ("echo 'ERROR: (gcloud.x) GCE_STOCKOUT' >&2; exit 1", 70, "node pool: GCE_STOCKOUT"),
     ],
 )
-def test_a_pool_is_made_or_not(tmp_path, does, code, line, monkeypatch):
+def test_a_pool_is_made_or_not(tmp_path, does, code, line):
     calls = tmp_path / "calls"
     gcloud = tmp_path / "gcloud"
     gcloud.write_text(GCLOUD.format(calls=calls, does=does))
@@ -166,17 +166,11 @@ def test_a_pool_is_made_or_not(tmp_path, does, code, line, monkeypatch):
             "#!/bin/sh\nshift 2\ncase $2 in container) exit 124;; *) exec $*; esac\n"
         )
         impatient.chmod(0o755)
-        line = "node pool"
-    words = [
-        "pool",
-        "--name=n",
-        "--cluster=c",
-        "--project=p",
-        "--zone=z-1-a",
-        "--slice=tpu7x:2x2x2",
-    ]
+    words = ["pool", "--name=n", "--cluster=c", "--project=p", "--zone=z-1-a"]
     patience = f"--timeout-seconds={1 if 'sleep' in does else 60}"
-    printed = gke(*words, patience, code=code, path=f"{tmp_path}:/usr/bin:/bin")
+    printed = gke(
+        *words, "--slice=tpu7x:2x2x2", patience, code=code, path=f"{tmp_path}:/usr/bin:/bin"
+    )
     assert line in printed
     assert len(calls.read_text().splitlines()) == (1 if "sleep" in does else 2)
 

@@ -467,7 +467,7 @@ def test_no_number_is_run_on_a_worker(ready, words):
         ("tpu-vm ssh", ["stop", *ADDRESS, "--grace=1"]),
     ],
 )
-def test_a_command_that_hangs_is_ended(ready, command, words, monkeypatch):
+def test_a_command_that_hangs_is_ended(ready, command, words):
     here = ready(failures={command: [{"hang": 600}]})
     here.hasten()
     code = 0 if words[0] == "status" else 70  # which says what it could not learn

@@ -69,7 +69,7 @@ def test_process_0_says_now_and_then_whether_minutes_are_over(first, monkeypatch
     assert asked == [True, True]
 
 
-def test_a_checkpoint_has_all_numbers_that_led_to_it(monkeypatch):
+def test_a_checkpoint_has_all_numbers_that_led_to_it():
     one, done = object.__new__(saving.Saver), Mock()
     one._progress, one._manager, one._files = Mock(), done.manager, done.files
     one._phases = lambda name: contextlib.nullcontext()

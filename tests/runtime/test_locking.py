@@ -370,7 +370,7 @@ def test_an_answer_that_was_lost_is_no_refusal(store):
     assert not store.names("lost/")
 
 
-def test_a_bucket_that_refuses_is_one_line(store, capsys):
+def test_a_bucket_that_refuses_is_one_line(store):
     store.failing = lambda method, name: 403 if name.endswith(locking.NAME) else 0
     try:
         url = storage.as_path(f"gs://{bucket.NAME}/refused")

@@ -159,14 +159,6 @@ def metadata_server(answers):
         yield f"localhost:{server.server_port}", asked
 
 
-@contextlib.contextmanager
-def socketless_port():
-    """Gives an address where nobody listens."""
-    with metadata_server(["NONE"]) as (address, _):
-        pass
-    yield address
-
-
 def test_announced_maintenance_stops_the_run_as_a_signal_does():
     answers = ["NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE"]
     with metadata_server(answers) as (address, asked), preemption.Stop() as stop:
@@ -186,12 +178,13 @@ def test_announced_maintenance_stops_the_run_as_a_signal_does():
 def test_a_server_that_fails_is_asked_again(monkeypatch):
     monkeypatch.setattr(preemption, "PAUSE", 0.01)
     told = threading.Event()
-    with socketless_port() as nobody:
-        done = preemption.start_watching(nobody, told.set)
-        (thread,) = (one for one in threading.enumerate() if one.name == "notices")
-        assert thread.daemon  # a server that does not answer keeps no process alive
-        time.sleep(0.05)
-        done.set()
+    with metadata_server(["NONE"]) as (nobody, _):
+        pass  # nobody listens there any more
+    done = preemption.start_watching(nobody, told.set)
+    (thread,) = (one for one in threading.enumerate() if one.name == "notices")
+    assert thread.daemon  # a server that does not answer keeps no process alive
+    time.sleep(0.05)
+    done.set()
     with metadata_server([None, "", "TERMINATE_ON_HOST_MAINTENANCE"]) as (address, asked):
         preemption.start_watching(address, told.set)
         assert told.wait(60)

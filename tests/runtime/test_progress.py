@@ -12,6 +12,7 @@ import sys
 import termios
 import textwrap
 import time
+import types
 from unittest import mock
 
 import pytest
@@ -154,14 +155,6 @@ def test_the_least_important_fields_go_first():
     assert cell_len(progress.fit_line([Field(0, "画像を読む" * 9)], 20)) <= 20
 
 
-class Clock:
-    """The time, as the test says."""
-
-    def __init__(self, monkeypatch):
-        self.now = 100.0
-        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
-
-
 @pytest.fixture
 def log(caplog, monkeypatch):
     """What a log gets of a run; standard error is no terminal in tests."""
@@ -171,7 +164,8 @@ def log(caplog, monkeypatch):
 
 
 def test_a_log_gets_the_first_step_at_once_and_then_lines_by_time(log, monkeypatch):
-    clock = Clock(monkeypatch)
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
     shown = progress.Progress()
     shown.begin(100)
     for step in range(1, 61):

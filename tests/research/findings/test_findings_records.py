@@ -4,20 +4,12 @@ import re
 
 import pytest
 
-from helpers.toy_findings import Runner, finding, study, training
 from research import findings
 from research.findings import page, verification
 from vit_jax import config
 from vit_jax.pages import markdown
 
 KEPT = pathlib.Path(__file__).parents[3] / "docs" / "records" / "findings.jsonl"
-
-
-@pytest.fixture
-def run(tmp_path):
-    toy = study(tmp_path, finding(training("one", rates=(0.1,))))
-    toy.perform(run=Runner(lambda cell: 0.5))
-    return toy
 
 
 def test_the_records_of_this_repository_are_sound():

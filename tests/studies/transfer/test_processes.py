@@ -77,22 +77,15 @@ def test_images_that_do_not_exist_until_the_rate_is_chosen(tmp_path):
     assert not list(workdir.rglob("compiled"))
 
 
-def wait_for(process, condition, seconds=600):
-    """Waits until something holds while a process runs."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 def test_a_signal_saves_the_cell_that_runs(tmp_path):
     line = command(tmp_path, train__duration="100000 steps", checkpoint__every="none")
     process = runs.start(line, env=runs.environment())
     metrics = tmp_path / "choose/vit-lr0.003/metrics.jsonl"
     try:
-        wait_for(process, lambda: metrics.exists() and metrics.stat().st_size > 2000)
+        while not (metrics.exists() and metrics.stat().st_size > 2000):
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=600)
     finally:
