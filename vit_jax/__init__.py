@@ -10,12 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vit_jax.api import evaluate, get_config, list_configs, preview, train
+    from vit_jax.api import get_config, list_configs, preview, train
     from vit_jax.config.components import register
     from vit_jax.inference.averaging import average
     from vit_jax.inference.conversion import convert
     from vit_jax.inference.doctor.run import doctor
     from vit_jax.inference.embedding import embed
+    from vit_jax.inference.evaluation import evaluate
     from vit_jax.inference.loading import load
     from vit_jax.inference.prediction import predict
     from vit_jax.inference.search import search
@@ -48,6 +49,7 @@ _MODULES = {  # imported on first use: jax takes a second
     "create_model": "training.build",
     "doctor": "inference.doctor.run",
     "embed": "inference.embedding",
+    "evaluate": "inference.evaluation",
     "load": "inference.loading",
     "predict": "inference.prediction",
     "register": "config.components",

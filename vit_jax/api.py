@@ -1,4 +1,4 @@
-"""Functions of the Python API that build on whole runs: configs, training, evaluation."""
+"""Functions of the Python API that build on whole runs: configs and training."""
 
 import fnmatch
 import os
@@ -151,32 +151,3 @@ def _start(
         raise config.ConfigError(line + type(name_or_config).__name__)
     cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
     return cfg, {key: config.get(cfg, key) for key, _, _ in config.fields(cfg)}, directory
-
-
-def evaluate(
-    reference: str | os.PathLike[str],
-    overrides: Overrides = None,
-    step: int | str | None = None,
-    *,
-    output: str | os.PathLike[str] | None = None,
-) -> dict[str, Any]:
-    """The metrics of a checkpoint on its whole evaluation split, by name.
-
-    Args:
-      reference: a checkpoint, as in `load`.
-      overrides: options, as in `load`.
-      step: as in `load`.
-      output: a folder to write, which must not exist: `images.csv` with the truth and the
-        prediction of every image, `classes.csv`, `confusion.csv`.
-
-    Raises a UserError.
-
-    Examples:
-        >>> import vit_jax
-        >>> vit_jax.evaluate("runs/digits", {"data.eval_split": "test[:20]"})["test/count"]
-        20
-    """
-    from vit_jax.inference import evaluation
-
-    folder = None if output is None else storage.given_path("output", output, remote=False)
-    return evaluation.evaluate(reference, _given(overrides), step=step, output=folder)

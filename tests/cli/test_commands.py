@@ -226,7 +226,7 @@ CALLS = [
         | {"dtype": "float16", "license_id": "mit"}, ["first", "second"], "first\nsecond\n",
     ),
     Call(
-        f"evaluate {MODEL} --output=new", "api.evaluate",
+        f"evaluate {MODEL} --output=new", "inference.evaluation.evaluate",
         {"reference": "run", "output": Path("new"), **LOADED},
         {"step": 1200, "test/split": "test", "test/count": 1000, "test/top1": 0.5},
         "metric value step 1,200 test/split test test/count 1,000 test/top1 0.5000 written: new",

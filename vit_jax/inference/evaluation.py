@@ -26,13 +26,13 @@ DATASETS = {f"evaluation.{option}" for option in ("tasks", *task_sets.KINDS)}
 
 
 def evaluate(
-    checkpoint: str | os.PathLike[str],
-    overrides: Mapping[str, str],
-    *,
+    reference: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
     step: int | str | None = None,
-    output: pathlib.Path | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Evaluates a checkpoint on its evaluation split, or on the one overridden.
+    """The metrics of a checkpoint on its whole evaluation split, by name.
 
     Metrics are named after that split, such as `test/top1`, and `test/split` is the expression,
     such as `test[:100]`. Those of `evaluation.tasks` are named `TASK/top1` and so on, those of
@@ -40,21 +40,36 @@ def evaluate(
     must name some, or such datasets, which are then evaluated alone. They are also evaluated alone,
     with a warning, if the head does not know the data's classes.
 
-    `output` is a folder to write `write_tables` into, which must not exist.
+    Args:
+      reference: a checkpoint, as in `load`.
+      overrides: options, as in `load`.
+      step: as in `load`.
+      output: a folder to write, which must not exist: `images.csv` with the truth and the
+        prediction of every image, `classes.csv`, `confusion.csv`.
+
+    Raises a UserError.
+
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.evaluate("runs/digits", {"data.eval_split": "test[:20]"})["test/count"]
+        20
     """
+    overrides, folder = overrides or {}, None
+    config.check_overrides(overrides)
     if output is not None:
-        conversion.check_free(output)
+        folder = storage.given_path("output", output, remote=False)
+        conversion.check_free(folder)
     kept: list[metrics.Outputs] = []
     device.step_by_step()
     distributed.initialize()
     with device.memory_errors("lower evaluation.batch_size"):
-        split = loading.has_images(checkpoint, overrides) or not DATASETS & set(overrides)
+        split = loading.has_images(reference, overrides) or not DATASETS & set(overrides)
         if split:
-            loading.require_images(checkpoint, overrides)
-        opened = loading.load(checkpoint, overrides, step=step)
+            loading.require_images(reference, overrides)
+        opened = loading.load(reference, overrides, step=step)
         cfg = opened.config
         if task_sets.asks_for_real(cfg) or split_roles.asks_for_own(cfg):
-            loading.require_images(checkpoint, overrides)
+            loading.require_images(reference, overrides)
         head = opened.classes if cfg.needs_labels else None
         try:
             if head is not None and (split or cfg.evaluation.tasks):
@@ -67,28 +82,28 @@ def evaluate(
                 split=split,
                 head=head,
                 temperature=opened.temperature,
-                keep=kept.append if output is not None else None,
+                keep=kept.append if folder is not None else None,
             )
         except (class_matching.UnmatchedError, WeightsError) as error:
             features = any(getattr(cfg.evaluation, kind) for kind in task_sets.KINDS)
             if not features or not split or cfg.evaluation.tasks:
                 raise
             note = f"only features are measured, not the head: {error}"
-            logs.warn_of_assumptions(checkpoint, [note])
+            logs.warn_of_assumptions(reference, [note])
             split, evaluation = False, open_evaluation(cfg, split=False, head=head)
         if not evaluation.evaluators:
             nothing = "nothing is measured; set evaluation.knn=SET, such as cifar10"
             unmeasured = [nothing] if cfg.measured else split_roles.notes(cfg, 1)
-            raise ConfigError(f"{checkpoint}: {unmeasured[0]}")
+            raise ConfigError(f"{reference}: {unmeasured[0]}")
         if evaluation.source is not None:
             folder_check.log_left_out(cfg.data, evaluation.source)
         results: dict[str, Any] = {} if opened.step is None else {"step": opened.step}
-        if output is not None and (evaluation.source is None or not cfg.needs_labels):
-            raise ConfigError(f"--output={output}: needs a split with labels that the head knows")
+        if folder is not None and (evaluation.source is None or not cfg.needs_labels):
+            raise ConfigError(f"--output={folder}: needs a split with labels that the head knows")
         results |= evaluation(opened.params) or {}
         role = evaluation.role
-        if output is not None and evaluation.source is not None and jax.process_index() == 0:
-            write_tables(output, kept[0], evaluation.source, opened)
+        if folder is not None and evaluation.source is not None and jax.process_index() == 0:
+            write_tables(folder, kept[0], evaluation.source, opened)
         return results | ({f"{role.name}/split": role.split} if split else {})
 
 
