@@ -200,22 +200,7 @@ def test_sharpness_but_for_sums_that_are_multiples_of_13(key):
     assert not off[1:-1, 1:-1][whole % 13 != 0].any()
 
 
-def test_solarize_and_contrast_by_hand():
-    """What a magnitude of 10 and of 15 do to 0, 100, 127, 128, 200 and 255."""
-    levels = np.array([[0, 100, 127, 128, 200, 255]], np.uint8)
-    levels = np.repeat(levels[:, :, None], 3, axis=2)
-    inverted = randaugment.solarize(levels, 1.0, Fixed(0.5))[0, :, 0]
-    np.testing.assert_array_equal(inverted, [255, 155, 128, 127, 55, 0])  # 256 is 0: everything
-    inverted = randaugment.solarize(levels, 1.5, Fixed(0.5))[0, :, 0]
-    np.testing.assert_array_equal(inverted, [0, 100, 127, 127, 55, 0])  # 384 is 128
-    large = np.zeros((224, 224, 3), np.uint8)
-    large[0, :6] = levels[0]
-    # 196 + 1.9 (v - 196) at magnitude 10, although the image is nearly black.
-    changed = randaugment.contrast(large, 1.0, Fixed(0.5))
-    np.testing.assert_array_equal(changed[0, :6, 0], [0, 13, 64, 66, 203, 255])
-    # 196 + 0.1 (v - 196) at magnitude 0: nearly all of it is gray.
-    changed = randaugment.contrast(large, 0.0, Fixed(0.5))
-    np.testing.assert_array_equal(changed[0, :6, 0], [176, 186, 189, 189, 196, 201])
+def test_contrast_of_a_large_image():
     # Of an image of more than 256 x 256 pixels the mean count would be no gray value: it is 255.
     larger = np.full((300, 300, 3), 105, np.uint8)
     assert (randaugment.contrast(larger, 0.0, Fixed(0.5)) == 240).all()  # 255 + 0.1 (105 - 255)

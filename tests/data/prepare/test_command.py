@@ -524,9 +524,6 @@ def test_a_copy_in_tfrecord_files_is_converted(prepare, dry_run, tmp_path, data_
     assert (code, errors) == (0, [])
     assert lines[0] == f"vtab/dtd: converted, in {data_dir}/dtd/{folder.name}"
     assert lines[1].startswith("vtab/dtd: its 1,000 images are listed in ")
-    for given in (old / "dtd", folder):
-        found = woe(prepare("vtab/dtd", f"--from={given}"))
-        assert "exists; choose another, or remove it" in found
     assert "tensorflow" not in sys.modules
     code, _, errors = prepare("vtab/dtd", "--verify")
     assert (code, errors) == (0, [])
