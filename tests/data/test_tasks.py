@@ -61,9 +61,8 @@ def test_what_single_tasks_differ_in():
     """Several correct classes; classes without images that are not predicted; a border."""
     assert {n for n, t in TASKS.items() if t.several} == {"imagenet-real", "objectnet"}
     assert {n for n, t in TASKS.items() if t.restricted} == {"imagenet-a", "imagenet-r"}
-    borders = {name: tasks.border(name) for name in (*DATASETS, "mine")}
-    assert {name for name, width in borders.items() if width} == {"objectnet"}
-    assert borders["objectnet"] == 2
+    borders = {t.dataset.tfds: t.dataset.border for t in TASKS.values() if t.dataset.border}
+    assert borders == {"objectnet": 2}
 
 
 @pytest.mark.parametrize(

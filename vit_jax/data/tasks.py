@@ -101,14 +101,6 @@ def select(pattern: str, key: str = "") -> list[Task]:
     return found or [find_task(pattern, key)]
 
 
-def border(name: str) -> int:
-    """The width in pixels of the border to crop from the images of a dataset.
-
-    `name` is its TFDS name; datasets without a task have no known border.
-    """
-    return next((t.dataset.border for t in TASKS.values() if t.dataset.tfds == name), 0)
-
-
 def _finetuning(name: str, title: str, dataset: Dataset, percent: int) -> Task:
     """A task of Table 4: a part of `train` for selection (appendix B.1.1), then all."""
     return Task(

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import availability, decoding, tasks, tfds_metadata
+from vit_jax.data import availability, decoding, tfds_metadata
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.labels import RULES, LabelRule
 from vit_jax.data.source import UNKNOWN, WITHOUT_LABELS, DataError, Record
@@ -61,7 +61,8 @@ class Tfds:
         self._title = f"{info.full_name} {split}"
         self._facts = [self._title, list(rule.classes), *([data.labels] if data.labels else [])]
         self._facts += sorted([s.name, s.shard_lengths, s.num_bytes] for s in info.splits.values())
-        self._border = tasks.border(self.dataset)
+        known = availability.known_dataset(self.dataset)
+        self._border = known.border if known is not None else 0
         self._facts += [f"border {self._border}"] if self._border else []
         self.classes = rule.classes
 

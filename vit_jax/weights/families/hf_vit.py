@@ -1,9 +1,10 @@
-"""Hugging Face's ViT, DeiT and ViTMAE, and the encoder of ViTMSN.
+"""Hugging Face's ViT, DeiT and ViTMAE, the encoder of ViTMSN, and I-JEPA.
 
 vit.embeddings, vit.encoder.layer.0, classifier      ViTForImageClassification
 embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler becomes `pre_logits`
 deit.embeddings, deit.encoder.layer.0, classifier    DeiTForImageClassification, ...WithTeacher
 vit.embeddings, vit.encoder.layer.0, decoder         ViTMAEForPreTraining
+ijepa.embeddings, ijepa.encoder.layer.0, classifier  IJepaForImageClassification, IJepaModel
 
 Version 5 of transformers names the layers of a ViT otherwise (layers.0.attention.q_proj) but still
 writes the older names; imports accept both, exports use the older. It writes layers of a decoder
@@ -159,3 +160,18 @@ class HuggingFaceViT(huggingface.HuggingFace):
         task = "ForImageClassification" + "WithTeacher" * (spec.model.pooling == "distilled")
         named = f"{kind}{'Model' if spec.headless else task}"
         return named, kind.lower(), huggingface.encoder_fields(spec)
+
+
+class HuggingFaceIJepa(huggingface.HuggingFace):
+    """I-JEPA: a ViT without a class token.
+
+    The classifier reads the mean of all patches, as that of SigLIP does, whose form exports have.
+    """
+
+    types: ClassVar = {"ijepa": Type("ViT", huggingface.IMAGENET)}
+    anchors = (f"ijepa.{PATCHES}", PATCHES)
+    names = (*AROUND, *OLDER)
+    dropped = (*MASKED, (r"pooler\..*", "a pooler of no trained weights"))
+
+    def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
+        return super().options(fields, shapes) | {"pooling": "gap"}

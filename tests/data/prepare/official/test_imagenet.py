@@ -12,7 +12,7 @@ import official_fakes
 from commands import woe
 from official_fakes import VALIDATION, WORDNET
 from vit_jax import config
-from vit_jax.data.prepare.official import build, imagenet
+from vit_jax.data.prepare.official import build
 from vit_jax.data.sources import open_source
 
 TRAIN, VALID = official_fakes.imagenet_files()
@@ -22,7 +22,7 @@ COUNTS = {"train": len(TRAIN), "validation": len(VALID)}
 @pytest.fixture
 def small(monkeypatch):
     """Has the recipe expect the images of the fakes."""
-    one = official_fakes.resized(imagenet.RECIPE, COUNTS)
+    one = official_fakes.resized(build.RECIPES["imagenet2012"], COUNTS)
     monkeypatch.setitem(build.RECIPES, "imagenet2012", one)
 
 

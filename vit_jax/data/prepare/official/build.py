@@ -18,7 +18,7 @@ from tensorflow_datasets.core import splits as splits_lib
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import archives, download, shards, staging
 from vit_jax.data.prepare import request as lines
-from vit_jax.data.prepare.official import array_sets, image_sets, imagenet, scene_sets
+from vit_jax.data.prepare.official import array_sets, image_sets, scene_sets
 from vit_jax.data.prepare.official.recipe import Contents, Example, Recipe
 from vit_jax.data.prepare.official.source_files import NeedsUnpackingError, SourceFiles
 from vit_jax.data.prepare.request import Request
@@ -39,12 +39,7 @@ INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError
 
 RECIPES: dict[str, Recipe] = {
     recipe.dataset.tfds: recipe
-    for recipe in (
-        imagenet.RECIPE,
-        *image_sets.RECIPES,
-        *array_sets.RECIPES,
-        *scene_sets.RECIPES,
-    )
+    for recipe in (*image_sets.RECIPES, *array_sets.RECIPES, *scene_sets.RECIPES)
 }
 
 
