@@ -152,7 +152,7 @@ def deep_images():
     def read(data, folder):
         channels = 3
         if data.startswith(tiff.MAGIC):
-            with contextlib.suppress(tiff.TiffError):
+            with contextlib.suppress(decoding.BadImage):
                 channels = tiff.parse_header(data).samples
         decoding.decode_image(data, channels=channels, max_pixels=10**6, depth=16)
 

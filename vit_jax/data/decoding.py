@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from vit_jax import config
-from vit_jax.config import UserError
 from vit_jax.data import image_headers, tiff
+from vit_jax.data.source import BadImage
 from vit_jax.utils import limits
 
 # Many threads and processes decode images at once, so OpenCV's own thread pool would only add
@@ -30,10 +30,6 @@ CHEAP_PIXELS = 2**24
 PNG_COLORS, GRAY_ALPHA = 25, 4  # the byte of a PNG that tells its channels, and one of its values
 # What Pillow raises for a damaged file.
 PILLOW_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-
-
-class BadImage(UserError):
-    """Bytes that cannot be turned into pixels; the message is the reason, without a file name."""
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
@@ -130,17 +126,14 @@ def _decode_gif(encoded: bytes, channels: int, size: tuple[int, int]) -> np.ndar
 
 def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
     """The samples of a TIFF, without alpha if gray or RGB is asked for."""
-    try:
-        layout = tiff.parse_header(encoded)
-        if layout.cost > max_pixels:
-            raise BadImage(
-                f"is a TIFF of {layout.width} x {layout.height} pixels, {layout.samples} channels, "
-                f"more than data.max_pixels={max_pixels} for each 4 of them"
-            )
-        _check_work("TIFF", layout.height, layout.width * layout.samples, encoded)
-        image = tiff.decode_tiff(encoded, layout)
-    except tiff.TiffError as error:
-        raise BadImage(str(error)) from None
+    layout = tiff.parse_header(encoded)
+    if layout.cost > max_pixels:
+        raise BadImage(
+            f"is a TIFF of {layout.width} x {layout.height} pixels, {layout.samples} channels, "
+            f"more than data.max_pixels={max_pixels} for each 4 of them"
+        )
+    _check_work("TIFF", layout.height, layout.width * layout.samples, encoded)
+    image = tiff.decode_tiff(encoded, layout)
     if layout.alpha and (channels, layout.samples) == (4, 2):
         return image[:, :, (0, 0, 0, 1)]
     return image[:, :, :-1] if layout.alpha and channels in (1, 3) else image
@@ -154,10 +147,7 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
     if not isinstance(image, bytes):
         return image.shape[0], image.shape[1]
     if image.startswith(tiff.MAGIC):
-        try:
-            return tiff.parse_header(image).size
-        except tiff.TiffError as error:
-            raise BadImage(str(error)) from None
+        return tiff.parse_header(image).size
     kind, found = image_headers.read_header(image)
     if found is None or min(found) < 1:
         raise BadImage(f"is a truncated or damaged {kind or 'file'}")

@@ -17,6 +17,10 @@ class DataError(UserError):
     """Data that is missing, unreadable, or inconsistent with the config."""
 
 
+class BadImage(UserError):
+    """Bytes that cannot be turned into pixels; the message is the reason, without a file name."""
+
+
 class Record(NamedTuple):
     """One example: an encoded file, or uint8 or uint16 pixels `H W C`, and its class.
 
@@ -39,7 +43,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Record:
-        """An example; raises `decoding.BadImage` or OSError if unreadable."""
+        """An example; raises BadImage or OSError if unreadable."""
         ...
 
     def name(self, index: int) -> str:

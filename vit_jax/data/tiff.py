@@ -16,6 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
+from vit_jax.data.source import BadImage
+
 MAGIC = (b"II*\0", b"MM\0*")
 MOST_BLOCKS = 2**18  # strips or tiles
 SMALL = 2**20  # pixels that padded tiles may have, however small the image
@@ -33,10 +35,6 @@ TYPES = {1: "B", 3: "H", 4: "I"}  # of the values of a field: bytes, shorts, lon
 NONE, LZW, DEFLATE, OLD_DEFLATE, PACKBITS = 1, 5, 8, 32946, 32773
 WHITE_IS_0, BLACK_IS_0, RGB, PALETTE = range(4)
 FORMATS = {1: "whole", 2: "signed whole", 3: "floating-point"}
-
-
-class TiffError(ValueError):
-    """Why a file is not read, without its name."""
 
 
 def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
@@ -110,12 +108,12 @@ class TiffHeader:
 
 
 def parse_header(data: bytes) -> TiffHeader:
-    """Parses the header of a TIFF; raises TiffError for damage and unsupported features."""
+    """Parses the header of a TIFF; raises BadImage for damage and unsupported features."""
     try:
         found = fields(data)
         height, width = int(found[HEIGHT][0]), int(found[WIDTH][0])
     except (struct.error, IndexError, KeyError):
-        raise TiffError("is a truncated or damaged TIFF") from None
+        raise BadImage("is a truncated or damaged TIFF") from None
 
     def one(tag: int, default: int) -> int:
         return int(found[tag][0]) if tag in found else default
@@ -128,14 +126,14 @@ def parse_header(data: bytes) -> TiffHeader:
         block = min(one(STRIP_ROWS, height), height), width
     places, sizes = (TILES, TILE_BYTES) if tiled else (STRIPS, STRIP_BYTES)
     if not (0 < samples <= CHANNELS and min(height, width, *block) > 0 and places in found):
-        raise TiffError("is a truncated or damaged TIFF")
+        raise BadImage("is a truncated or damaged TIFF")
     bits, formats = (
         np.unique(found.get(tag, np.array([1]))[:CHANNELS]).tolist() for tag in (BITS, FORMAT)
     )
     # Format 4, undefined, is read as unsigned whole numbers (TIFF 6.0, SampleFormat).
     if formats not in ([1], [4]) or bits not in ([8], [16]):
         kinds = " and ".join(FORMATS.get(kind, "other") for kind in formats)
-        raise TiffError(
+        raise BadImage(
             f"is a TIFF of {kinds} numbers of {' and '.join(map(str, bits))} bits; save it with "
             "whole numbers of 8 or 16"
         )
@@ -156,7 +154,7 @@ def parse_header(data: bytes) -> TiffHeader:
 
 
 def _check_header(made: TiffHeader, fill_order: int) -> None:
-    """Raises TiffError for a form that is not read, and for blocks that do not cover the image."""
+    """Raises BadImage for a form that is not read, and for blocks that do not cover the image."""
     forms = {
         "compression": (made.compression, (NONE, LZW, DEFLATE, OLD_DEFLATE, PACKBITS)),
         "photometric interpretation": (made.photometric, (WHITE_IS_0, BLACK_IS_0, RGB, PALETTE)),
@@ -165,20 +163,20 @@ def _check_header(made: TiffHeader, fill_order: int) -> None:
     }
     for name, (value, known) in forms.items():
         if value not in known:
-            raise TiffError(
+            raise BadImage(
                 f"is a TIFF of {name} {value}, which is not read; save it without compression, as "
                 "RGB or gray"
             )
     if made.photometric == PALETTE and (
         made.samples != 1 or made.colors is None or len(made.colors) != 3 * 2**made.bits
     ):
-        raise TiffError("is a truncated or damaged TIFF")
+        raise BadImage("is a truncated or damaged TIFF")
     down, across = _blocks(made)
     count = down * across * (made.samples if made.planar else 1)
     padded = down * made.block[0] * across * made.block[1]
     whole = len(made.offsets) == len(made.sizes) == count
     if not whole or count > MOST_BLOCKS or padded > max(4 * made.height * made.width, SMALL):
-        raise TiffError("is a truncated or damaged TIFF")
+        raise BadImage("is a truncated or damaged TIFF")
 
 
 def _blocks(made: TiffHeader) -> tuple[int, int]:
@@ -189,7 +187,7 @@ def _blocks(made: TiffHeader) -> tuple[int, int]:
 def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
     """All samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
 
-    Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises TiffError.
+    Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises BadImage.
     """
     kind = np.dtype(f"u{made.bits // 8}")
     image = np.empty((made.height, made.width, made.samples), kind)
@@ -224,7 +222,7 @@ def _block_places(made: TiffHeader) -> Iterator[tuple[int, int, int, tuple[int, 
 
 
 def _unpacked(data: bytes, made: TiffHeader) -> Iterator[bytes | memoryview]:
-    """Yields the samples of each strip or tile as stored; raises TiffError if some are missing.
+    """Yields the samples of each strip or tile as stored; raises BadImage if some are missing.
 
     Blocks are views of the file: a copy of the rest for each would take time with their square.
     They are as long as their samples can make them, as all may name the same bytes.
@@ -253,7 +251,7 @@ def _unpacked(data: bytes, made: TiffHeader) -> Iterator[bytes | memoryview]:
 
 
 def _block(packed: memoryview, compression: int, rows: int, across: int) -> bytes | memoryview:
-    """The bytes of a block; raises TiffError if some are missing."""
+    """The bytes of a block; raises BadImage if some are missing."""
     try:
         if compression == NONE:
             plain = packed[: rows * across]
@@ -265,7 +263,7 @@ def _block(packed: memoryview, compression: int, rows: int, across: int) -> byte
     except (zlib.error, ValueError, OSError, SyntaxError):
         plain = b""
     if len(plain) != rows * across:
-        raise TiffError("is a truncated or damaged TIFF")
+        raise BadImage("is a truncated or damaged TIFF")
     return plain
 
 
@@ -273,7 +271,7 @@ def _from_lzw(blocks: list[tuple[memoryview, int]], across: int) -> Iterator[mem
     """Yields the bytes of blocks of LZW, unpacked by libtiff as the strips of one gray image."""
     rows, total = blocks[0][1], sum(rows for _, rows in blocks)
     if total * across > MOST_LZW:
-        raise TiffError(f"is a TIFF with LZW of more than {MOST_LZW:,} bytes in a strip")
+        raise BadImage(f"is a TIFF with LZW of more than {MOST_LZW:,} bytes in a strip")
     # Pillow offers libtiff's LZW only as part of a TIFF, so one is written around the blocks. Its
     # tags must ascend (TIFF 6.0, section 2).
     gray = {
@@ -297,7 +295,7 @@ def _from_lzw(blocks: list[tuple[memoryview, int]], across: int) -> Iterator[mem
     except (ValueError, OSError, SyntaxError):
         plain = memoryview(b"")
     if len(plain) != total * across:
-        raise TiffError("is a truncated or damaged TIFF")
+        raise BadImage("is a truncated or damaged TIFF")
     at = 0
     for _, rows in blocks:
         yield plain[at : at + rows * across]
