@@ -9,7 +9,6 @@ import collections
 import hashlib
 import json
 import os
-import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -71,12 +70,9 @@ def write_list(
     facts = listing._asdict() | {"images": len(examples), "sha256": listing.sha256}
     # The hashes come last, so that the file stays readable.
     facts["examples"] = facts.pop("examples")
-    text = json.dumps(facts, indent=1) + "\n"
-    epath.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    if "://" in os.fspath(path):  # object writes are atomic
-        epath.Path(path).write_text(text)
-    else:
-        storage.write_atomically(pathlib.Path(path), text)
+    file = storage.as_path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(file, json.dumps(facts, indent=1) + "\n")
     return listing.sha256
 
 
