@@ -182,6 +182,6 @@ def test_layers_that_transformers_holds_together_are_refused(tmp_path):
     depth, width, hidden = shapes["encoder"]["mlp"]["fc1"]["kernel"].shape
     name = "encoder/mlp/fc1/kernel"
     pair = {f"{name}/a": np.ones((depth, width, 1)), f"{name}/b": np.ones((depth, 1, hidden))}
-    made = peft_export.Adapters(pair, 1, 1.0)
+    lora = config.Lora(rank=1, alpha=1.0)
     with pytest.raises(WeightsError, match=f"lora.where: {name} is not a separate layer"):
-        peft_export.write_peft(tmp_path / "out", params, spec, made, None)
+        peft_export.write_peft(tmp_path / "out", params, spec, pair, lora, None)

@@ -198,7 +198,6 @@ def _write_peft(
     elif opened.temperature is not None:
         said.append(f"temperature={opened.temperature:.4f}: not stored in this format")
     adapters = {n.removeprefix(f"{LORA}/"): a for n, a in arrays.items() if n.startswith(LORA)}
-    made = peft_export.Adapters(adapters, cfg.lora.rank, cfg.lora.alpha)
     before, size = loading.describe_checkpoint(base), cfg.data.image_size
     own, its = exporting.normal(cfg.model), exporting.normal(before.model)
     for key in exporting.ENCODER:
@@ -211,7 +210,7 @@ def _write_peft(
     resized = before.data.image_size != size
     repository = None if resized else peft_export.repository(base)
     params = jax.device_get(opened.params)
-    modules = peft_export.write_peft(output, params, opened.spec, made, repository)
+    modules = peft_export.write_peft(output, params, opened.spec, adapters, cfg.lora, repository)
     if repository is None:
         option = f" --config.data.image_size={size[0]},{size[1]}" if resized else ""
         said.append(

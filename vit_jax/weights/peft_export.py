@@ -3,11 +3,10 @@
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax import models
+from vit_jax import config, models
 from vit_jax.utils import tree_utils
 from vit_jax.weights import exporting, mapping, peft_files, readers, writers, zoo
 from vit_jax.weights.arrays import WeightsError
@@ -17,22 +16,12 @@ SAVED = re.compile(rf"(^|\.)encoder\.layer\.(\d+)\.({'|'.join(map(re.escape, hf_
 NEWER = dict(zip(hf_vit.DENSE, hf_vit.NEWER_DENSE, strict=True))
 
 
-class Adapters(NamedTuple):
-    """Adapters of a run: `a` (inputs, rank) and `b` (rank, outputs) under the name of each matrix.
-
-    Those of stacked layers have the layers in front.
-    """
-
-    arrays: Mapping[str, np.ndarray]
-    rank: int
-    alpha: float
-
-
 def write_peft(
     folder: pathlib.Path,
     params: models.Params,
     spec: mapping.ModelSpec,
-    adapters: Adapters,
+    adapters: Mapping[str, np.ndarray],
+    lora: config.Lora,
     base_name: str | None,
 ) -> list[str]:
     """Writes an adapter folder for a base in the form of Hugging Face; returns its modules.
@@ -44,7 +33,9 @@ def write_peft(
       folder: must not exist.
       params: of the model with its adapters merged, of which the head is written.
       spec: describes that model.
-      adapters: those of its matrices.
+      adapters: `a` (inputs, rank) and `b` (rank, outputs) under the name of each matrix; those of
+        stacked layers have the layers in front.
+      lora: of the run.
       base_name: of the base's repository on the Hub, if it has one.
     """
     params, spec, family, _ = exporting.prepare(params, spec, "hf")
@@ -61,22 +52,22 @@ def write_peft(
                 continue
             arrays[f"{peft_files.PREFIX}{source}"] = whole[source]
             heads += [module] if source.endswith(".weight") else []
-        elif f"{target}/a" in adapters.arrays:
+        elif f"{target}/a" in adapters:
             if rule.parts > 1 or rule.layout.axes != (1, 0):
                 raise WeightsError(f"lora.where: {target} is not a separate layer in transformers")
             for side in "ab":
-                values = adapters.arrays[f"{target}/{side}"]
+                values = adapters[f"{target}/{side}"]
                 values = values if index is None else values[index]
                 name = f"{peft_files.PREFIX}{module}.lora_{side.upper()}.weight"
                 arrays[name] = np.ascontiguousarray(values.T)
             modules.append(module)
-    alpha = adapters.alpha
+    alpha = lora.alpha
     fields = {
         "peft_type": "LORA",
         "task_type": None,
         "base_model_name_or_path": base_name,
         "inference_mode": True,
-        "r": adapters.rank,
+        "r": lora.rank,
         "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
         "lora_dropout": 0.0,
         "bias": "none",
