@@ -46,11 +46,6 @@ def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndar
     return rows[:, left - first : left - first + width]
 
 
-def has_parts() -> bool:
-    """Whether this installation can decode rectangles."""
-    return _JPEG is not None
-
-
 def decoder() -> str:
     """Describes the JPEG decoder in use."""
     whole = f"OpenCV {cv2.__version__}"
