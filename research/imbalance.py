@@ -75,10 +75,10 @@ OPTIONS: dict[str, Any] = NETWORK | {
 }
 PRETRAINING: dict[str, Any] = {"train.duration": "1500 steps", "schedule.warmup": "100 steps"}
 FINETUNING: dict[str, Any] = {
-    "train.duration": "350 steps",
+    "train.duration": "350 steps",  # 4 epochs
     "schedule.warmup": "20 steps",
-}  # 4 epochs
-FINETUNING |= {"data.test_split": "test"}
+    "data.test_split": "test",
+}
 
 
 def sizes() -> list[int]:
@@ -98,14 +98,13 @@ def prepare(archive: pathlib.Path, folder: pathlib.Path) -> None:
         return
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    by_class = {one.name: sorted(one.iterdir()) for one in sorted((folder / "train").iterdir())}
     held, rest = {}, {}
-    for name, files in by_class.items():
-        files.sort(key=lambda file: hashlib.sha256(file.name.encode()).digest())
+    for name, files in _images(folder, "train").items():
+        files.sort(key=lambda file: hashlib.sha256(file.rpartition("/")[2].encode()).digest())
         few = len(files) // 10
         held[name], rest[name] = files[:few], files[few:]
-    _write(folder / "train.csv", folder, rest)
-    _write(folder / "validation.csv", folder, held)
+    write_list(folder / "train.csv", rest)
+    write_list(folder / "validation.csv", held)
     if len(rest) == CLASSES:
         for seed in SEEDS:
             random = np.random.default_rng(seed)
@@ -114,19 +113,23 @@ def prepare(archive: pathlib.Path, folder: pathlib.Path) -> None:
             }
             for kind, counts in (("tail", sizes()), ("balanced", balanced_sizes())):
                 kept = {n: drawn[n][:c] for n, c in zip(drawn, counts, strict=True)}
-                _write(folder / f"{kind}{seed}.csv", folder, kept)
-    tests = {one.name: sorted(one.iterdir()) for one in sorted((folder / "test").iterdir())}
-    _write(folder / "test.csv", folder, tests)
+                write_list(folder / f"{kind}{seed}.csv", kept)
+    write_list(folder / "test.csv", _images(folder, "test"))
 
 
-def _write(
-    path: pathlib.Path, root: pathlib.Path, files: Mapping[str, Sequence[pathlib.Path]]
-) -> None:
+def _images(folder: pathlib.Path, split: str) -> dict[str, list[str]]:
+    """The files of a split below the folder, by class."""
+    return {
+        one.name: sorted(file.relative_to(folder).as_posix() for file in one.iterdir())
+        for one in sorted((folder / split).iterdir())
+    }
+
+
+def write_list(path: pathlib.Path, images: Mapping[str, Sequence[str]]) -> None:
+    """Writes the images of each class as CSV."""
+    rows = [(image, name) for name, ones in images.items() for image in ones]
     with path.open("w", newline="") as opened:
-        writer = csv.writer(opened)
-        writer.writerow(("image", "class"))
-        for name, ones in files.items():
-            writer.writerows((one.relative_to(root).as_posix(), name) for one in ones)
+        csv.writer(opened).writerows([("image", "class"), *rows])
 
 
 class ImbalanceStudy(Study):

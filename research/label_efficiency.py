@@ -26,13 +26,12 @@ hour.
 """
 
 import argparse
-import csv
 import dataclasses
 import math
 import pathlib
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,20 +170,12 @@ def prepare(archive: pathlib.Path, folder: pathlib.Path) -> None:
             drawn = {name: random.permutation(ones) for name, ones in rest.items()}
             for labels in sorted({n for one in BUDGETS.values() for n in one.tuning} - {ALL}):
                 few = {name: list(ones[: labels // CLASSES]) for name, ones in drawn.items()}
-                _write(folder / f"{_split(labels, seed)}.csv", few)
-    _write(folder / "whole.csv", by_class)
+                imbalance.write_list(folder / f"{_split(labels, seed)}.csv", few)
+    imbalance.write_list(folder / "whole.csv", by_class)
 
 
 def _split(labels: int, seed: int) -> str:
     return "whole" if labels == ALL else f"labels{labels}-seed{seed}"
-
-
-def _write(path: pathlib.Path, images: Mapping[str, Sequence[str]]) -> None:
-    with path.open("w", newline="") as opened:
-        writer = csv.writer(opened)
-        writer.writerow(("image", "class"))
-        for name, ones in images.items():
-            writer.writerows((one, name) for one in ones)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

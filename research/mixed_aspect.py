@@ -84,9 +84,8 @@ def prepare(archive: pathlib.Path, folder: pathlib.Path) -> None:
         order = np.random.default_rng(seed).permutation(len(rows))
         for split, index in (("train", order[:trained]), ("test", order[trained:])):
             with (folder / f"{split}{seed}.csv").open("w", newline="") as opened:
-                writer = csv.writer(opened)
-                writer.writerow(("image", "class"))
-                writer.writerows(rows[i] for i in sorted(index))
+                listed = [rows[i] for i in sorted(index)]
+                csv.writer(opened).writerows([("image", "class"), *listed])
 
 
 class AspectStudy(Study):

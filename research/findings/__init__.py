@@ -6,15 +6,6 @@ digest and vit_jax.studies runs; `verdicts` compares their records over seeds; `
 """
 
 from research.findings.arms import Arms
-from research.findings.declaration import (
-    Claim,
-    Finding,
-    FindingFigure,
-    Line,
-    Measurement,
-    Term,
-    Training,
-)
 from research.findings.page import as_dict, blocks, write
 from research.findings.paper_findings import declare, select
 from research.findings.planning import FindingsStudy, check_data, one_core_each, open_records
@@ -24,14 +15,7 @@ from research.findings.verification import verify
 __all__ = [
     "SCALES",
     "Arms",
-    "Claim",
-    "Finding",
-    "FindingFigure",
     "FindingsStudy",
-    "Line",
-    "Measurement",
-    "Term",
-    "Training",
     "as_dict",
     "blocks",
     "check_data",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import config, models
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import loaded_model, loading, prediction
 from vit_jax.inference.inspect import inputs, measures
@@ -36,7 +35,11 @@ def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, floa
 
 def few_shot(opened: loaded_model.LoadedModel) -> dict[str, float]:
     """`fewshot`: linear accuracy from the images of the training split."""
-    return _few_shot(opened.config, opened.params)
+    evaluator = open_evaluation(opened.config, split=False).evaluators["fewshot"]
+    results = evaluator(opened.params, stop=lambda: False)
+    assert results is not None, "nothing stops it"
+    (value,) = results.values()
+    return {"fewshot": value}
 
 
 def few_shot_by_seed(opened: loaded_model.LoadedModel) -> dict[str, float]:
@@ -48,15 +51,7 @@ def few_shot_by_seed(opened: loaded_model.LoadedModel) -> dict[str, float]:
     count = int((cfg.data.train_split or "").removeprefix("train[:").removesuffix("]"))
     split = f"train[{cfg.seed * count}:{(cfg.seed + 1) * count}]"
     data = dataclasses.replace(cfg.data, train_split=split)
-    return _few_shot(dataclasses.replace(cfg, data=data), opened.params)
-
-
-def _few_shot(cfg: config.Config, params: models.Params) -> dict[str, float]:
-    evaluator = open_evaluation(cfg, split=False).evaluators["fewshot"]
-    results = evaluator(params, stop=lambda: False)
-    assert results is not None, "nothing stops it"
-    (value,) = results.values()
-    return {"fewshot": value}
+    return few_shot(dataclasses.replace(opened, config=dataclasses.replace(cfg, data=data)))
 
 
 def training_accuracy(opened: loaded_model.LoadedModel) -> dict[str, float]:
