@@ -8,7 +8,7 @@ from research import findings
 from research.findings import arms, measures
 from research.findings.paper_findings import NAMES
 from vit_jax import config, models
-from vit_jax.inference import prediction
+from vit_jax.inference import loaded_model, prediction
 from vit_jax.inference.inspect import inputs
 from vit_jax.inference.inspect import measures as inspected
 
@@ -148,6 +148,8 @@ def test_few_shot_images_differ_by_seed(monkeypatch):
     monkeypatch.setattr(measures, "open_evaluation", record)
     for seed in range(3):
         data = config.Data(train_split="train[:2000]")
-        opened = types.SimpleNamespace(config=config.Config(data=data, seed=seed), params={})
-        assert measures.few_shot_by_seed(opened) == {"fewshot": 0.25}  # pyright: ignore[reportArgumentType]
+        opened = loaded_model.LoadedModel(
+            config=config.Config(data=data, seed=seed), params={}, classes=(), kind="run"
+        )
+        assert measures.few_shot_by_seed(opened) == {"fewshot": 0.25}
     assert seen == ["train[0:2000]", "train[2000:4000]", "train[4000:6000]"]
