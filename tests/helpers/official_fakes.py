@@ -41,6 +41,24 @@ def picture(*seed, kind=".jpg", **size):
     return cv2.imencode(kind, pixels(*seed, **size))[1].tobytes()
 
 
+def structured(seed, height=40, width=48):
+    """Soft colors that differ with the seed, a disc and a bar: uint8 `H W 3`."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (5, 6, 3), np.uint8)
+    image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    center = (int(rng.integers(width)), int(rng.integers(height)))
+    cv2.circle(image, center, height // 5, rng.integers(0, 256, 3).tolist(), -1)
+    top = int(rng.integers(height - 4))
+    image[top : top + 4] = rng.integers(0, 256, 3)
+    return image
+
+
+def jpeg(image, quality=90):
+    """The JPEG of RGB pixels."""
+    bgr = np.ascontiguousarray(image[:, :, ::-1])
+    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
 def tar(files, mode="w", **options):
     """A tar, or with `w:gz` a compressed one, of files by name."""
     buffer = io.BytesIO()

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from memory_bucket import content
+from official_fakes import jpeg, structured
 from vit_jax import config
 from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
@@ -148,11 +149,11 @@ def test_only_one_command_packs_a_data_set(photos, tmp_path):
         pack.pack(packing(photos, tmp_path))
 
 
-def test_large_images_are_shrunk_and_others_keep_their_bytes(picture, encode, tmp_path):
+def test_large_images_are_shrunk_and_others_keep_their_bytes(tmp_path):
     root = tmp_path / "photos"
     for name, shape in (("tall", (300, 120)), ("small", (64, 64)), ("wide", (90, 180))):
         (root / name).mkdir(parents=True)
-        (root / name / "1.jpg").write_bytes(encode(picture(1, *shape), 98))
+        (root / name / "1.jpg").write_bytes(jpeg(structured(1, *shape), 98))
     facts = pack.pack(packing(root, tmp_path, max_side=128))
     assert facts["resized"] == 2
     assert facts["max_side"] == 128
@@ -163,7 +164,7 @@ def test_large_images_are_shrunk_and_others_keep_their_bytes(picture, encode, tm
     for name, shape in (("tall", (128, 51)), ("wide", (64, 128))):
         shrunk = decoding.decode_image(by_class[name], channels=3, max_pixels=10**6)
         assert shrunk.shape == (*shape, 3)
-        original = picture(1, *((300, 120) if name == "tall" else (90, 180)))
+        original = structured(1, *((300, 120) if name == "tall" else (90, 180)))
         expected = cv2.resize(original, shape[::-1], interpolation=cv2.INTER_AREA)
         assert np.abs(shrunk.astype(int) - expected).mean() < 4
 
@@ -269,9 +270,9 @@ def test_too_little_room_is_reported_at_the_start(photos, tmp_path, monkeypatch)
         pack.pack(packing(photos, tmp_path))
 
 
-def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, tmp_path):
+def test_images_of_test_sets_are_left_out_with_their_pair(photos, tmp_path):
     """Of both parts: what is held out of training is no test set."""
-    tests = [picture(103), picture(205)[:, ::-1], picture(999)]
+    tests = [structured(103), structured(205)[:, ::-1], structured(999)]
     prints = dedup.stack(
         [dedup.fingerprint(np.ascontiguousarray(image)) for image in tests], ["t 0", "t 1", "t 2"]
     )
@@ -283,8 +284,8 @@ def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, tmp_p
     assert sum(split["examples"] for split in facts["splits"].values()) == 28
 
 
-def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch):
-    prints = dedup.stack([dedup.fingerprint(picture(103))], ["t 0"])
+def test_prints_are_kept_for_the_next_try(photos, tmp_path, monkeypatch):
+    prints = dedup.stack([dedup.fingerprint(structured(103))], ["t 0"])
     asked = packing(photos, tmp_path, prints=prints, against=["some"])
     assert pack.kept_prints(asked) is None
     interrupted(monkeypatch, asked)
@@ -294,13 +295,13 @@ def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch
     assert [row[:2] for row in facts["duplicates"]] == [["cat/3.jpg", "t 0"]]
 
 
-def test_duplicates_stay_in_splits_to_evaluate_on(photos, picture, tmp_path):
+def test_duplicates_stay_in_splits_to_evaluate_on(photos, tmp_path):
     (photos / "cat/broken.jpg").unlink()
     root = tmp_path / "split"
     root.mkdir()
     shutil.copytree(photos, root / "test")
     photos.rename(root / "train")
-    prints = dedup.stack([dedup.fingerprint(picture(101))], ["t"])
+    prints = dedup.stack([dedup.fingerprint(structured(101))], ["t"])
     facts = pack.pack(packing(root, tmp_path, prints=prints, against=["some"]))
     assert [row[0] for row in facts["duplicates"]] == ["train/cat/1.jpg"]
     assert (len(source(tmp_path, "test")), len(source(tmp_path))) == (30, 29)

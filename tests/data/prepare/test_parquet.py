@@ -485,8 +485,8 @@ def test_examples_of_many_files(tmp_path, monkeypatch):
     assert listing.ignored == ["0.cls", "0.txt"]
 
 
-def test_a_packed_table_is_trained_on_by_its_names(tmp_path, prepare, picture, encode):
-    images = [encode(picture(seed)) for seed in range(12)]
+def test_a_packed_table_is_trained_on_by_its_names(tmp_path, prepare):
+    images = [official_fakes.jpeg(official_fakes.structured(seed)) for seed in range(12)]
     columns = {
         "image": pa.array([{"bytes": data, "path": None} for data in images], IMAGE),
         "label": [index % 2 for index in range(12)],
