@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 import tfds_fakes
+from commands import error_line
 from vit_jax import cli
 from vit_jax.config import UserError
 from vit_jax.data import availability, sources
@@ -75,9 +76,7 @@ def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
     availability.check_prepared("cifar10:3.*.*", tmp_path)
     availability.check_prepared("of_mine", tmp_path)  # TFDS may know it
     for name, task in (("cifar10:2.*.*", "cifar10"), ("eurosat/rgb:2.*.*", "vtab/eurosat")):
-        with pytest.raises(UserError) as caught:
-            availability.check_prepared(name, tmp_path)
-        assert str(caught.value) == (
+        assert error_line(UserError, availability.check_prepared, name, tmp_path) == (
             f"data.name={name}: not in {tmp_path}; run `vit_jax prepare {task} "
             f"--data-dir={tmp_path}`"
         )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import runs
+from commands import error_line
 from memory_bucket import HELD, ROOT, content
 from vit_jax import config, train_loop
 from vit_jax.data import bucket, sources, split_roles
@@ -113,10 +114,7 @@ def test_every_failure_is_one_line(error, kind, words, memory, tmp_path):
         raise error
 
     memory.before = fail
-    with pytest.raises(kind) as raised:
-        bucket.copy(ROOT, tmp_path, MOST)
-    assert words in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert words in error_line(kind, bucket.copy, ROOT, tmp_path, MOST)
     (files,) = tmp_path.glob("*/files")
     assert content(files) == {}
 

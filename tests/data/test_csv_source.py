@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from commands import error_line
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, pipeline, sources, transforms
@@ -42,9 +43,7 @@ def labels(source):
 
 
 def refusal(root, split="train", **options):
-    with pytest.raises((DataError, ConfigError)) as raised:
-        opened(root, split, **options)
-    text = str(raised.value)
+    text = error_line((DataError, ConfigError), opened, root, split, **options)
     assert "\n" not in text
     return text.replace(str(root), "ROOT")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import toys
+from commands import error_line
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import example_lists
@@ -144,11 +145,7 @@ def test_equal_images_are_taken_in_turn(tmp_path):
     assert {source.name(0), source.name(2)} == {"example 9", "example 10"}
 
 
-def refusal(call, *args, **kwargs):
-    with pytest.raises((ConfigError, DataError)) as caught:
-        call(*args, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+refusal = functools.partial(error_line, (ConfigError, DataError))
 
 
 def test_images_that_are_not_there(file):

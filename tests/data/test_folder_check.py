@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 import image_folders
+from commands import error_line
 from vit_jax import cli, config
 from vit_jax.data import folder_check
 from vit_jax.data.source import DataError, Selection
@@ -118,9 +119,7 @@ def test_what_cannot_be_read_is_an_error_before_anything_is(tmp_path, monkeypatc
     broken(fill(tmp_path, *FILES))
     monkeypatch.chdir(tmp_path.parent)  # a long path would be cut out of the message
     root = pathlib.Path(tmp_path.name)
-    with pytest.raises(DataError) as caught:
-        check(root)
-    assert str(caught.value) == (
+    assert error_line(DataError, check, root) == (
         f"data.root={root}: of 9 images of train 3 cannot be used: "
         f"{root}/train/a/gone.jpg is a dangling link, "
         f"{root}/train/a/loop.jpg cannot be read: Too many levels of symbolic links, "

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from commands import error_line
 from image_folders import fill, folder
 from vit_jax import config
 from vit_jax.config import ConfigError
@@ -175,9 +176,7 @@ def test_holdout_is_a_partition_by_class(tmp_path):
 
 
 def test_splits_are_not_held_out_of_as_if_they_were_classes(pets):
-    with pytest.raises(DataError) as raised:
-        folder(pets, holdout=0.05)
-    assert str(raised.value) == (
+    assert error_line(DataError, folder, pets, holdout=0.05) == (
         f"data.holdout=0.05: data.root={pets} has splits, test, train, which would be taken as "
         "classes; set data.holdout=0"
     )
@@ -243,9 +242,7 @@ def test_folders_are_nested_so_deep_and_no_deeper(tmp_path, monkeypatch):
 
 
 def refusal(root, split="train", train=True, **options) -> str:
-    with pytest.raises((DataError, ConfigError)) as caught:
-        folder(root, split, train, **options)
-    return str(caught.value)
+    return error_line((DataError, ConfigError), folder, root, split, train, **options)
 
 
 TOO_FEW = (

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tfds_fakes
+from commands import error_line
 from vit_jax import cli, config
 from vit_jax.data import decoding, objectnet
 from vit_jax.data.source import DataError
@@ -70,9 +71,7 @@ def test_right_classes(tmp_path, first):
 def test_a_file_that_is_missing(tmp_path):
     tfds_fakes.write_mappings(tmp_path)
     (tmp_path / "imagenet_to_label_2012_v2").unlink()
-    with pytest.raises(DataError) as caught:
-        objectnet.right_classes(tmp_path, CLASSES)
-    assert str(caught.value) == (
+    assert error_line(DataError, objectnet.right_classes, tmp_path, CLASSES) == (
         f"{tmp_path}/imagenet_to_label_2012_v2: no such file, without which its classes are unknown"
     )
 

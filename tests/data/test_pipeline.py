@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import toys
+from commands import error_line
 from vit_jax import config
 from vit_jax.data import pipeline, sampling, transforms
 from vit_jax.data.pipeline import Randomness, Views
@@ -179,8 +180,6 @@ def photos(tmp_path):
 
 
 def test_an_unreadable_image_is_an_error_with_its_name(photos):
-    with pytest.raises(DataError) as caught:
-        run(data=photos, steps=(0, 100))
     root = pathlib.Path(photos.root) / "train"
     reasons = (
         f"{root}/a/04.png: is empty",
@@ -188,7 +187,9 @@ def test_an_unreadable_image_is_an_error_with_its_name(photos):
         f"{root}/b/09.png: No such file or directory",
     )
     ending = "; mend or remove it, or allow for unreadable images with data.max_bad_examples"
-    assert str(caught.value) in [reason + ending for reason in reasons]
+    assert error_line(DataError, run, data=photos, steps=(0, 100)) in [
+        reason + ending for reason in reasons
+    ]
 
 
 def test_unreadable_images_are_replaced_by_the_next_within_the_budget(photos, caplog):
@@ -251,9 +252,7 @@ def test_evaluation_leaves_unreadable_images_out(photos):
 @pytest.mark.parametrize(("budget", "train"), [(1, True), (2, False)])
 def test_one_unreadable_image_too_many_stops_the_run(photos, budget, train):
     data = dataclasses.replace(photos, max_bad_examples=budget)
-    with pytest.raises(DataError) as caught:
-        run(data=data, train=train, steps=(0, 100))
-    message = str(caught.value)
+    message = error_line(DataError, run, data=data, train=train, steps=(0, 100))
     assert message.startswith(f"more than data.max_bad_examples={budget} unreadable images: ")
     assert message.count(".png: ") == budget + 1
     assert "\n" not in message

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import toys
+from commands import error_line
 from vit_jax.data import real_labels
 from vit_jax.data.source import DataError, Selection
 
@@ -48,9 +49,7 @@ def test_refuses_other_files(tmp_path, text, images, reason):
     path = tmp_path / "real.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(DataError) as caught:
-        real_labels.load_real(path, images=images)
-    assert str(caught.value) == f"{path}: {reason}"
+    assert error_line(DataError, real_labels.load_real, path, images=images) == f"{path}: {reason}"
 
 
 def test_a_label_stands_for_the_original_class_and_the_correct_ones(file):

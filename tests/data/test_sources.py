@@ -9,6 +9,7 @@ import pytest
 
 import image_folders
 import runs
+from commands import error_line
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import class_matching, sources
@@ -53,17 +54,12 @@ def test_slices_of_digits(split, low, high):
     ],
 )
 def test_bad_split(split, message):
-    with pytest.raises(ConfigError) as caught:
-        open_digits(split)
-    assert str(caught.value) == f"data.train_split={split}: {message}"
+    assert error_line(ConfigError, open_digits, split) == f"data.train_split={split}: {message}"
 
 
 def test_a_head_too_narrow_for_the_data_is_refused():
-    with pytest.raises(ConfigError) as caught:
-        sources.open_source(DIGITS, "train", num_classes=9, train=True)
-    assert str(caught.value) == (
-        "model.num_classes=9: the data has 10 classes; at least 10, or none"
-    )
+    line = "model.num_classes=9: the data has 10 classes; at least 10, or none"
+    assert error_line(ConfigError, sources.open_source, DIGITS, "train", num_classes=9) == line
     for wide in (10, 12):
         assert len(sources.open_source(DIGITS, "train", num_classes=wide, train=True).classes) == 10
 
@@ -133,15 +129,12 @@ def test_every_selection_has_its_fingerprint():
     ],
 )
 def test_classes_that_are_not_there(classes, says):
-    with pytest.raises(config.ConfigError) as caught:
-        digits(classes)
-    assert str(caught.value).startswith(says)
+    assert error_line(ConfigError, digits, classes).startswith(says)
 
 
 def test_a_split_without_any_of_them():
-    with pytest.raises(config.ConfigError) as caught:
-        digits(("9",), "test[:1]", train=False)
-    assert str(caught.value) == "data.classes=9: no example of data.eval_split is of these classes"
+    line = "data.classes=9: no example of data.eval_split is of these classes"
+    assert error_line(ConfigError, digits, ("9",), "test[:1]", train=False) == line
 
 
 def test_images_of_some_classes_have_labels_though_an_objective_needs_none(tmp_path):
@@ -178,9 +171,8 @@ def test_one_class_and_classes_that_look_alike(tmp_path):
         } | options
         return sources.open_splits(runs.configure(data=data))
 
-    with pytest.raises(ConfigError) as caught:
-        run(classes=("dog",))
-    assert str(caught.value) == "data.classes=dog: leaves one class; a head needs at least 2"
+    line = "data.classes=dog: leaves one class; a head needs at least 2"
+    assert error_line(ConfigError, run, classes=("dog",)) == line
     with pytest.warns(AssumptionWarning) as told:
         assert len(run().classes) == 5
     (line,) = told[0].message.lines

@@ -2,6 +2,7 @@
 
 import pytest
 
+from commands import error_line
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import sources, split_roles, splits
@@ -85,9 +86,7 @@ def test_a_test_split_is_neither_trained_nor_chosen_on():
         ({"eval_split": "test", "test_split": "test"}, "eval_split=test"),
         ({"eval_split": "val", "test_split": "train[90%:]"}, "train_split=train"),
     ):
-        with pytest.raises(ConfigError) as caught:
-            split_roles.check_test_split(data(**options))
-        assert str(caught.value) == (
+        assert error_line(ConfigError, split_roles.check_test_split, data(**options)) == (
             f"data.test_split={options['test_split']}: has images of data.{key}; "
             "name a split of its own, or none"
         )

@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import official_fakes
+from commands import error_line
 from image_folders import fill
 from vit_jax import config
 from vit_jax.config import ConfigError
@@ -122,10 +123,8 @@ def test_tars_of_one_name_whose_images_have_one_name_are_refused(tmp_path, label
         images = [(f"{k}.jpg", folder.encode()) for k in range(2)]
         pack(tmp_path / "t" / folder / "00000.tar", sorted([*images, *beside]))
     given = options(tmp_path / "t")
-    with pytest.raises(DataError) as caught:
-        open_source(given, "train", labels=labels)
     one, other = (tmp_path / "t" / folder / "00000.tar" for folder in ("a", "b"))
-    assert str(caught.value) == (
+    assert error_line(DataError, open_source, given, "train", labels=labels) == (
         f"data.root={tmp_path}/t: {one} and {other} have the same name, and so have their images; "
         "rename one, or set data.root to the folder of one"
     )
@@ -161,9 +160,7 @@ def test_members_are_checked_before_a_run(tmp_path):
         data = options(root, eval_split="val", **given)
         return folder_check.check_files(data, open_source(data, "train"), None, None)
 
-    with pytest.raises(DataError) as caught:
-        check()
-    assert str(caught.value) == (
+    assert error_line(DataError, check) == (
         f"data.root={root}: of 3 images of train 2 cannot be used: "
         f"{folders.shown(f'{root}/train/a/0.jpg')} is empty, "
         f"{folders.shown(f'{root}/train/b/1.jpg')} is a page or SVG, whatever its suffix says; "

@@ -8,6 +8,7 @@ import sys
 import pytest
 import tensorflow_datasets as tfds
 
+from commands import error_line
 from vit_jax.config import ConfigError, paper
 from vit_jax.data import datasets, tasks
 from vit_jax.data.labels import RULES
@@ -90,9 +91,8 @@ def test_finding():
         ("vtab/clevr-cuont", "; did you mean vtab/clevr-count?"),
         ("zzz", "; `vit_jax list --tasks` shows all"),
     ):
-        with pytest.raises(ConfigError) as caught:
-            tasks.select(wrong, "evaluation.tasks=")
-        assert str(caught.value) == f"evaluation.tasks={wrong}: no such task{hint}"
+        line = f"evaluation.tasks={wrong}: no such task{hint}"
+        assert error_line(ConfigError, tasks.select, wrong, "evaluation.tasks=") == line
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 import tensorflow_datasets as tfds
 from etils import epath
 
+from commands import error_line
 from vit_jax import config
 from vit_jax.data import availability, tfds_metadata
 from vit_jax.data.prepare import command, tfrecords
@@ -126,9 +127,7 @@ def test_a_module_that_data_name_is_never_imported(folder, marker, open_, edit, 
 )  # fmt: skip
 def test_paths_and_sizes_are_bounded(folder, edit, reason):
     change(folder, edit)
-    with pytest.raises(DataError) as caught:
-        opened(folder)
-    assert reason in str(caught.value)
+    assert reason in error_line(DataError, opened, folder)
 
 
 def test_lists_count_as_objects_do(folder):

@@ -1,5 +1,6 @@
 """TFDS on array_record, without TensorFlow: a tiny dataset prepared by TFDS itself."""
 
+import functools
 import io
 import json
 import logging
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from commands import error_line
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import tfds_metadata
@@ -78,6 +80,9 @@ def test_without_labels_the_image_is_enough(prepared):
     assert (source.classes, source[0].label) == ((), -1)
     assert source[0].image == tiny(prepared, labels="shape")[0].image
     assert pickle.loads(pickle.dumps(source))[0].label == -1
+
+
+refusal = functools.partial(error_line, (ConfigError, DataError), tiny)
 
 
 def contents(source: Source) -> list[tuple[int, int]]:
@@ -161,13 +166,6 @@ def test_fingerprint_depends_on_the_data_not_on_the_folder(prepared, tmp_path):
     info["splits"][0]["numBytes"] = "12345"
     file.write_text(json.dumps(info))
     assert tiny(copy).fingerprint() != tiny(prepared).fingerprint()
-
-
-def refusal(*args, **kwargs) -> str:
-    with pytest.raises((ConfigError, DataError)) as caught:
-        tiny(*args, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -260,8 +258,5 @@ def test_a_data_dir_that_cannot_be_read_names_the_option(monkeypatch):
 
     monkeypatch.setattr(tfds_metadata, "builder", fail)
     data = config.Data(source="tfds", name="cifar10", root="gs://bucket/data")
-    with pytest.raises(DataError) as caught:
-        open_source(data, "train", train=True)
-    assert (
-        str(caught.value) == "data.root=gs://bucket/data: needs gcsfs: pip install 'vit_jax[gcs]'"
-    )
+    line = "data.root=gs://bucket/data: needs gcsfs: pip install 'vit_jax[gcs]'"
+    assert error_line(DataError, open_source, data, "train", train=True) == line

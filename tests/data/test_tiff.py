@@ -11,6 +11,7 @@ import PIL.Image
 import pytest
 
 import tiffs
+from commands import error_line
 from vit_jax.data import decoding, tiff
 
 
@@ -157,10 +158,7 @@ def test_the_first_page_counts():
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_named(data, reason):
-    with pytest.raises(decoding.BadImage) as caught:
-        decode(data, 1)
-    assert str(caught.value).startswith(reason)
-    assert "\n" not in str(caught.value)
+    assert error_line(decoding.BadImage, decode, data, 1).startswith(reason)
 
 
 @pytest.mark.parametrize("compression", tiffs.COMPRESSIONS)

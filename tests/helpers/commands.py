@@ -1,4 +1,6 @@
-"""What a command printed, for tests that run it in their own process."""
+"""What a command printed, and the line of an error, for tests that run it in their own process."""
+
+import pytest
 
 from vit_jax import cli
 
@@ -18,3 +20,12 @@ def woe(result):
     (line,) = errors
     assert len(line) < 500
     return line.removeprefix("vit_jax: ")
+
+
+def error_line(error, call, *args, **options):
+    """The message, of one line, of the error that a call raises."""
+    with pytest.raises(error) as caught:
+        call(*args, **options)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line

@@ -14,6 +14,7 @@ import PIL.Image
 import pyarrow.parquet
 import pytest
 
+from commands import error_line
 from vit_jax import cli, config
 from vit_jax.data import folders
 from vit_jax.data.prepare import command
@@ -159,10 +160,8 @@ def latin(tmp_path):
 )  # fmt: skip
 def test_class_folders_that_are_no_text_are_refused_at_once(latin, name, shown):
     photo(latin, b"train/" + name + b"/1.png", 3)
-    data = config.Data(source="folder", root=str(latin))
-    with pytest.raises(DataError) as caught:
-        folders.Folder(data, "train", "data.train_split")
-    assert f"{latin}/train: class folder {shown}" in str(caught.value)
+    given = config.Data(source="folder", root=str(latin)), "train", "data.train_split"
+    assert f"{latin}/train: class folder {shown}" in error_line(DataError, folders.Folder, *given)
 
 
 def test_names_of_older_runs_and_of_json_become_text():

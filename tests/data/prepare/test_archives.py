@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import official_fakes
+from commands import error_line
 from vit_jax.data import folders
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import archives, image_listing
@@ -67,9 +68,7 @@ END = bytes(2 * BLOCK)
 def refusal(path, data=None):
     if data is not None:
         path.write_bytes(data)
-    with pytest.raises(DataError) as caught:
-        image_listing.scan([path])
-    line = str(caught.value)
+    line = error_line(DataError, image_listing.scan, [path])
     assert line.startswith(str(path))
     assert line.isprintable()
     return line.removeprefix(f"{path}: ")

@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 import official_fakes
+from commands import error_line
 from image_folders import fill
 from vit_jax import config
 from vit_jax.data.prepare import assignment, image_listing, parquet
@@ -89,9 +90,7 @@ def test_folders_within_a_class_belong_to_it(tmp_path):
 
 def test_layouts_that_cannot_be_labeled(tmp_path):
     def reason(*names):
-        with pytest.raises(DataError) as caught:
-            arranged(names, tmp_path)
-        return str(caught.value).partition(": ")[2]
+        return error_line(DataError, arranged, names, tmp_path).partition(": ")[2]
 
     assert reason("a/read.me") == (
         "has no image; images end in .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif, .tiff"

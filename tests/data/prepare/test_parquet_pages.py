@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from commands import error_line
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import parquet, parquet_headers, parquet_pages
 from vit_jax.data.source import DataError
@@ -104,9 +105,7 @@ def test_what_is_not_read_one_by_one_is_said_at_once(tmp_path, encoding):
     path = tmp_path / "train.parquet"
     form = {"use_dictionary": False, "column_encoding": {"image": encoding, "label": "PLAIN"}}
     write(path, table(pa.binary()), **form)
-    with pytest.raises(DataError) as caught:
-        by_pages(path)
-    assert str(caught.value) == (
+    assert error_line(DataError, by_pages, path) == (
         f"{path}: has images in encoding {encoding}, which is not read one by one; copy its images "
         f"out: vit_jax prepare NAME --from={path}"
     )

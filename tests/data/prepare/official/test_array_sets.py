@@ -12,7 +12,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 import official_fakes
-from commands import woe
+from commands import error_line, woe
 from vit_jax.data.prepare import download
 from vit_jax.data.prepare.official import array_sets
 from vit_jax.data.prepare.official.source_files import SourceFiles
@@ -177,9 +177,8 @@ def test_a_npz_that_is_not_dsprites(changes, line, tmp_path):
         tmp_path / "mine" / f"{array_sets.SPRITES}.npz",
         **{name: array for name, array in arrays.items() if array is not None},
     )
-    with pytest.raises(DataError) as caught:
-        find(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
-    assert line in str(caught.value)
+    finder = array_sets.find_dsprites
+    assert line in error_line(DataError, find, tmp_path, finder, patterns=("*.npz",))
 
 
 def test_an_array_is_as_long_as_its_file_and_has_no_more_images_than_dsprites(

@@ -10,6 +10,7 @@ import pytest
 import scipy.io
 
 import official_fakes
+from commands import error_line
 from vit_jax.data.prepare.official import mat
 from vit_jax.data.source import DataError
 
@@ -112,6 +113,4 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_no_mat_file_is_one_line(name):
     data, line = BROKEN[name]
-    with pytest.raises(DataError) as caught:
-        mat.load_arrays(data, ["a"], "a.mat", 100_000)
-    assert str(caught.value) == line
+    assert error_line(DataError, mat.load_arrays, data, ["a"], "a.mat", 100_000) == line

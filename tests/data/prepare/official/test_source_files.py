@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 import official_fakes
-from commands import woe
+from commands import error_line, woe
 from vit_jax.data.prepare.official.source_files import SourceFiles
 from vit_jax.data.source import DataError
 
@@ -75,10 +75,7 @@ for _ in range(6):
 )  # fmt: skip
 def test_bad_archives_are_one_line(files, line, tmp_path):
     official_fakes.write(tmp_path / "mine", files)
-    with pytest.raises(DataError) as caught:
-        list(archives(tmp_path, "a.tar.gz", "a.zip"))
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert line in error_line(DataError, list, archives(tmp_path, "a.tar.gz", "a.zip"))
 
 
 def test_what_is_unpacked_is_kept_until_the_archive_changes(tmp_path):
