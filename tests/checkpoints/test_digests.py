@@ -135,15 +135,6 @@ def test_swapped_leaves_and_changed_types_are_seen():
     assert same_bits["a"] != one["a"]
 
 
-def test_lanes_look_random():
-    """Of 256 one-element arrays each output bit is set in half, within 6 standard errors."""
-    words = np.arange(256, dtype=np.uint32)
-    lanes = np.array([[int(d[:8], 16), int(d[8:], 16)] for d in read_digests(*words[:, None])])
-    assert len({*lanes[:, 0]}) == len({*lanes[:, 1]}) == 256
-    ones = ((lanes[:, :, None] >> np.arange(32)) & 1).mean(0)
-    assert np.abs(ones - 0.5).max() < 6 * 0.5 / np.sqrt(256)
-
-
 def test_names_leaves_that_are_not_finite():
     leaves = {
         "fine": jnp.ones((4, 4)),

@@ -51,7 +51,8 @@ def measure(parameters, batch_size, devices):
     cfg = runs.configure(
         **OPTIONS,
         train={"batch_size": batch_size},
-        evaluation={"shots": (1, 5), "fewshot_seeds": 2, "fewshot_l2": (1024.0, 1.0)},
+        evaluation={"shots": (1, 5), "fewshot_seeds": 2, "fewshot_l2": (1024.0, 1.0)}
+        | {"metrics": ("f1", "auroc", "intervals", "calibration")},
     )
     several = runs.configure(
         data=OPTIONS["data"] | {"source": "synthetic", "multilabel": True},
@@ -77,6 +78,7 @@ def measure(parameters, batch_size, devices):
     fog = {"fog_1": few, "fog_2": test}
     every = {
         "real": evaluators.classification(model, cfg, toys.passing(named, cfg, mesh), named),
+        "whole": evaluators.whole_classification(model, cfg, test, fit=True),
         "several": evaluators.several_right(model, cfg, test, RIGHT),
         "present": evaluators.class_subset(model, cfg, few),
         "sets": evaluators.label_sets(model, several, tagged, (1, 4, 9)),
@@ -120,6 +122,7 @@ def test_classification_of_the_whole_split_in_numpy(parameters, expected):
          "loss": -log_p[np.arange(101), labels].mean(), "count": 101},
         rel=1e-6,
     )  # fmt: skip
+    assert {key: expected[f"whole/{key}"] for key in own} == pytest.approx(own, rel=1e-6)
     right = RIGHT[labels]
     hits = (logits.argmax(axis=-1)[:, None] == right).any(axis=-1)[(right >= 0).any(axis=-1)]
     assert (expected["several/top1"], expected["several/count"]) == (hits.mean(), len(hits))
@@ -135,7 +138,7 @@ def test_the_same_for_all(batch_size, devices, parameters, expected):
     assert list(results) == list(expected)
     assert results["probe/self/log10_l2"] in range(-5, 1)
     for key, value in results.items():
-        close = key.endswith("loss") or key == "sets/map"
+        close = key.endswith("loss") or key.startswith("whole/") or key == "sets/map"
         assert value == (pytest.approx(expected[key], rel=1e-6) if close else expected[key]), key
 
 

@@ -14,9 +14,8 @@ import runs
 import toys
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import sources
 from vit_jax.evaluation import evaluators, metrics
-from vit_jax.training import build, losses, sharding
+from vit_jax.training import losses
 
 # scikit-learn 1.9.1; its averages over classes with images, of which class 4 has none.
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/classification_metrics.json"
@@ -258,32 +257,6 @@ def test_calibration_is_of_a_softmax(monkeypatch):
     monkeypatch.setattr(losses, "own_probabilities", lambda loss: abs)
     with pytest.raises(ConfigError, match="loss.name=softmax has probabilities of its own; leave"):
         evaluators.whole_classification(*given)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"loss": {"name": "sigmoid"}}])
-def test_the_same_for_all_batches_and_devices(options):
-    asked = ("f1", "auroc", "intervals", *(() if options else ("calibration",)))
-    found = []
-    for batch_size, devices in ((64, 1), (7, 1), (64, 8)):
-        cfg = runs.configure(
-            data={"eval_split": "test[:101]"}, model={"num_classes": 10},
-            train={"batch_size": batch_size}, evaluation={"metrics": asked}, **options,
-        )  # fmt: skip
-        model, mesh = build.create_model(cfg), sharding.create_mesh(1, jax.devices()[:devices])
-        params = model.init(jax.random.key(0))
-        params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
-        split = toys.passing(sources.Digits("test[:101]", ""), cfg, mesh)
-        evaluator = evaluators.whole_classification(model, cfg, split, fit=not options)
-        found.append(evaluator(jax.device_put(params), stop=lambda: False))
-        plain = evaluators.classification(model, cfg, split)(params, stop=lambda: False)
-        for name in ("top1", "top5", "count"):
-            assert found[-1][name] == plain[name]
-        assert found[-1]["loss"] == pytest.approx(plain["loss"], rel=1e-6)
-    for other in found[1:]:
-        assert list(other) == list(found[0])
-        for name, value in other.items():
-            assert value == pytest.approx(found[0][name], rel=1e-6), name
 
 
 @pytest.mark.parametrize(
