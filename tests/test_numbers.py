@@ -188,9 +188,7 @@ def test_a_run_learns_and_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
     runs.assert_equal_runs(tmp_path / "run", tmp_path / "oracle")
     # A new run on other numbers begins with the head's predictions, in a scale of its own.
     further = configure(
-        photos,
-        data={"train_split": "val", "targets": ("tilt",)},
-        loss={"name": "huber"},
+        photos, data={"train_split": "val", "targets": ("tilt",)}, loss={"name": "huber"}
     )
     further = dataclasses.replace(further, init_from=str(tmp_path / "oracle"), init_head="keep")
     scaled = config.with_scale(config.with_classes(further, 1), (-2.0,), (3.0,))

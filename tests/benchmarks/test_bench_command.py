@@ -40,10 +40,7 @@ from vit_jax import cli
             ["train", "--peer=dino", "--peer-path=/gone", "--objective=dino"],
             "--peer-path=/gone: no checkout of dino",
         ),
-        (
-            ["train", "--peer=timm", "--objective=mae"],
-            "or --peer=transformers",
-        ),
+        (["train", "--peer=timm", "--objective=mae"], "or --peer=transformers"),
         (["train", "--models=R50x1"], "--models=R50x1: must be a ViT"),
         (["train", "--sizes=40"], "40"),
         (["train", "--attention=fast"], "--attention=fast: must be one of explicit, xla, cudnn"),

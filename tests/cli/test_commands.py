@@ -88,10 +88,7 @@ def test_flags_of_bench_say_which_measurements_have_them():
         (arguments.learning_rates, {"1e-3,0.01": (1e-3, 0.01)}, ["0", "0.1,inf", "-1", "nan", ""]),
         (
             transfer._tried,
-            {
-                "a.b=1,2": ("a.b", ("1", "2")),
-                "a=1,2;3": ("a", ("1,2", "3")),
-            },
+            {"a.b=1,2": ("a.b", ("1", "2")), "a=1,2;3": ("a", ("1,2", "3"))},
             ["a", "a=", "=1"],
         ),
         (arguments.words, {"a,b,a,": ("a", "b"), "": ()}, []),

@@ -21,10 +21,7 @@ LAST = {file: name for name, file in catalog.names().items()}  # of every file i
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *SAMPLE,
-        *(pytest.param(n, marks=pytest.mark.slow) for n in LAST.values() if n not in SAMPLE),
-    ],
+    [*SAMPLE, *(pytest.param(n, marks=pytest.mark.slow) for n in LAST.values() if n not in SAMPLE)],
 )
 def test_the_printed_file_is_the_same_config(name, tmp_path, capsys):
     assert cli.main(["show", name, "--python"]) == 0

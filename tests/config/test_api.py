@@ -47,16 +47,7 @@ def run(tmp_path_factory):
 
 
 def find_examples():
-    modules = (
-        vit_jax,
-        api,
-        build,
-        components,
-        conversion,
-        embedding,
-        loading,
-        prediction,
-    )
+    modules = (vit_jax, api, build, components, conversion, embedding, loading, prediction)
     found = (t for m in modules for t in doctest.DocTestFinder().find(m) if t.examples)
     return {test.name.removeprefix("vit_jax."): test for test in found}
 

@@ -402,10 +402,7 @@ def test_a_logger_that_fails_is_one_line(tmp_path):
 
 def test_the_line_of_a_plug_in_beside_the_package_is_named():
     file = f"{components.PACKAGE.rstrip('/')}_mine.py"
-    with (
-        pytest.raises(config.ConfigError) as caught,
-        components.calling("loss.name", "mine"),
-    ):
+    with pytest.raises(config.ConfigError) as caught, components.calling("loss.name", "mine"):
         exec(compile("\nraise KeyError('x')", file, "exec"))
     assert str(caught.value) == f"loss.name=mine: KeyError: 'x' ({file}:2)"
 

@@ -134,7 +134,7 @@ def test_a_pool_of_several_hosts_of_ironwood_has_a_policy():
     ]
     assert gke(*words, "--slice=tpu7x:2x2x1", "--location=us-central1-c").splitlines() == [
         "gcloud container node-pools create n --cluster=c --location=us-central1-c "
-        f"--machine-type=tpu7x-standard-4t --num-nodes=1 --node-locations=us-central1-c {where}",
+        f"--machine-type=tpu7x-standard-4t --num-nodes=1 --node-locations=us-central1-c {where}"
     ]
 
 

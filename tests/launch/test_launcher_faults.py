@@ -147,10 +147,7 @@ def test_logs_of_a_run_that_is_silent_go_on(ready):
 
 # --- Secrets --------------------------------------------------------------------------------------
 
-SECRETS = {
-    "HF_TOKEN": "hf_planted0123456789",
-    "WANDB_API_KEY": "planted1abcdef0123456789",
-}
+SECRETS = {"HF_TOKEN": "hf_planted0123456789", "WANDB_API_KEY": "planted1abcdef0123456789"}
 # Ways to carry a secret, as a launcher may have to print them.
 ADDRESS = "https://me:planted2@host/x.npz?X-Goog-Signature=planted3&token=planted4"
 

@@ -120,11 +120,7 @@ def test_compute_of_table_6(variant, epochs, gmacs, printed):
         (ENCODER, {"pooling": "max", "activation": "silu"}, (8, 6)),
         (ENCODER, {"class_position": False, "activation": "relu"}, (8, 6)),
         (ENCODER, {"patch_remainder": "drop"}, (9, 7)),
-        (
-            HYBRID,
-            {"resnet_units": (), "patch_size": (2, 3), "patch_remainder": "drop"},
-            (33, 50),
-        ),
+        (HYBRID, {"resnet_units": (), "patch_size": (2, 3), "patch_remainder": "drop"}, (33, 50)),
         *((ENCODER, part, (8, 6)) for part in PARTS),
         (AXIAL, {}, (8, 12)),
         (AXIAL, {"pooling": "map"}, (8, 12)),

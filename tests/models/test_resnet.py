@@ -131,8 +131,7 @@ def test_sharding_changes_nothing(plain):
 
 
 @pytest.mark.parametrize(
-    ("units", "unroll", "expected"),
-    [(5, 1, [(4, 1)]), (5, 3, [(4, 3)]), (5, 9, []), (2, 1, [])],
+    ("units", "unroll", "expected"), [(5, 1, [(4, 1)]), (5, 3, [(4, 3)]), (5, 9, []), (2, 1, [])]
 )
 def test_equal_units_are_one_loop_unless_unrolled(units, unroll, expected):
     classifier = tiny(resnet_units=(units, 1), unroll=unroll)

@@ -18,10 +18,7 @@ FORM = "not a name like ViT-B/16, R50+ViT-B/32, R50x1, AxialViT-B/16 or AxialRes
         ("ViT-B/0", f"{FORM}; nearest: ViT-B/8, ViT-B/14, ViT-B/16"),
         ("ViT-B/16\n", f"{FORM}; nearest: ViT-B/16, ViT-b/16, ViT-S/16"),
         ("ViT-B/\u0661\u0666", f"{FORM}; nearest: ViT-B/8, ViT-B/14, ViT-B/16"),
-        (
-            "R51x1",
-            "no ResNet R51 (ResNets: R26, R50, R101, R152, R200); nearest: R50x1, R101x1",
-        ),
+        ("R51x1", "no ResNet R51 (ResNets: R26, R50, R101, R152, R200); nearest: R50x1, R101x1"),
         ("R50x0", f"{FORM}; nearest: R50x1, R50x2, R50x3"),
         ("R50+ViT-Q/16", "no size Q (sizes: Ti, S, b, B, L, H); nearest: R50+ViT-S/16, R50+ViT"),
         ("R49+ViT-B/32", "no ResNet R49 (ResNets: R26, R50, R101, R152, R200); nearest: R26+ViT-"),
@@ -71,8 +68,7 @@ def test_complete_without_a_variant():
 
 
 @pytest.mark.parametrize(
-    ("variant", "multiple"),
-    [("ViT-B/16", (16, 16)), ("R50+ViT-B/32", (32, 32)), ("R50x1", (1, 1))],
+    ("variant", "multiple"), [("ViT-B/16", (16, 16)), ("R50+ViT-B/32", (32, 32)), ("R50x1", (1, 1))]
 )
 def test_images_are_of_whole_patches_and_of_any_size_for_a_resnet(variant, multiple):
     model = complete(config.Model(variant=variant))

@@ -103,11 +103,7 @@ def test_equals_a_float64_reimplementation(changes, shape):
             "learned_2d",
             "stem",
             "token",
-            {
-                "position/rows": (2, 8),
-                "position/columns": (3, 8),
-                "position/cls": (1, 16),
-            },
+            {"position/rows": (2, 8), "position/columns": (3, 8), "position/cls": (1, 16)},
         ),
         ("relative", "stem", "token", {"encoder/attention/offsets/table": (2, 13, 8)}),
         ("relative", "stem", "map", {"encoder/attention/offsets/table": (2, 11, 8)}),

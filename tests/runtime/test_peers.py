@@ -98,11 +98,7 @@ def test_a_workdir_that_is_not_shared_is_named(tmp_path):
         ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, None),
         ({"TPU_WORKER_HOSTNAMES": "a,b,c", "TPU_WORKER_ID": "2"}, (2, 3, None)),
         (
-            {
-                "JAX_COORDINATOR_ADDRESS": "h:1",
-                "JAX_NUM_PROCESSES": "4",
-                "JAX_PROCESS_ID": "1",
-            },
+            {"JAX_COORDINATOR_ADDRESS": "h:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "1"},
             (1, 4, "h:1"),
         ),
     ],

@@ -129,8 +129,7 @@ def distilled(devices=1, **distill):
     )
     data = dataclasses.replace(cfg.data, image_size=(16, 16), mean=(0.4,), std=(0.2,))
     wide = runs.configure(
-        model={"width": 32, "dropout": 0.0, "num_classes": 10, "depth": 1},
-        data={"image_size": 16},
+        model={"width": 32, "dropout": 0.0, "num_classes": 10, "depth": 1}, data={"image_size": 16}
     )
     teacher = Teacher(build.create_model(wide), data)
     params = teacher.model.init(jax.random.key(5))

@@ -90,9 +90,7 @@ CASES = {
         "optimizer": {"only": ["mask*"], "lr": 0.005},  # its gradients are thirty times as large
         "model": {"num_classes": None},
     },
-    "distilled": {
-        "objective": {"name": "distillation", "teacher": "x", "weight": 0.5},
-    },
+    "distilled": {"objective": {"name": "distillation", "teacher": "x", "weight": 0.5}},
     "blended and dropped": {"model": {"dropout": 0.2}, "train": {"mixup": 0.5}},
 }
 

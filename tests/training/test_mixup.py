@@ -17,9 +17,7 @@ from vit_jax.training import build, mixup, objectives
 def stepper(devices=8, *, fsdp=1, loss="softmax", **train):
     """A stepper of `TwoLayers` whose devices have all parameters."""
     cfg = configure(
-        train={"mixup": 0.8} | train,
-        loss={"name": loss},
-        mesh={"fsdp": fsdp, "zero": False},
+        train={"mixup": 0.8} | train, loss={"name": loss}, mesh={"fsdp": fsdp, "zero": False}
     )
     return Stepper(cfg, devices, model=TwoLayers(), schedule=lambda count: 0.5)
 

@@ -16,8 +16,7 @@ SAMPLE = Sample(name="a.png", png=b"", truth="cat", top=[("dog", 0.9)], right=Fa
 
 
 @pytest.mark.parametrize(
-    ("key", "title"),
-    [("real/top1", "real top-1"), ("test/top5", "test top-5"), ("loss", "loss")],
+    ("key", "title"), [("real/top1", "real top-1"), ("test/top5", "test top-5"), ("loss", "loss")]
 )
 def test_results_have_the_names_of_prose(key, title):
     assert formatting.title(key) == title

@@ -285,10 +285,7 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("figure", "count"),
-    [("fig2", 1), ("fig5", 2), ("fig8", 1), ("fig9", 1)],
-)
+@pytest.mark.parametrize(("figure", "count"), [("fig2", 1), ("fig5", 2), ("fig8", 1), ("fig9", 1)])
 def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure, count):
     put_transfer(tmp_path, REAL)
     put_transfer(tmp_path, "finetune/R50x1-jft7ep-imagenet")
