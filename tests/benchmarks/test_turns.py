@@ -136,7 +136,6 @@ def test_a_program_is_measured_by_itself():
         found = turns.run([sys.executable, "-c", code.format(held)])
         assert 0.2 <= found.cpu < 5
         assert found.seconds > 0.1
-        assert found.peak is not None
         assert 0 < found.peak - held < 60e6  # this process has more: it has imported jax
     with pytest.raises(config.ConfigError, match=r"exit code 3: it says nothing"):
         turns.run([sys.executable, "-c", "raise SystemExit(3)"])

@@ -169,9 +169,7 @@ def test_report_of_a_step_on_eight_devices(here):
     assert 1 < report.compiler_flops / report.model_flops < 3
     assert set(report.collectives) == {"all-reduce"}
     assert report.collectives["all-reduce"]["bytes"] >= report.params
-    assert report.peak is not None
     assert report.peak >= report.params + report.optimizer
-    assert report.activations is not None
     tokens = (8 // cfg.model.patch_size[0]) ** 2
     kept = report.batch * tokens * cfg.model.mlp_dim * cfg.model.depth  # what GELU's gradient needs
     assert report.activations >= 4 * kept
@@ -212,7 +210,6 @@ def test_what_does_not_fit_says_by_how_much(here):
     small = dataclasses.replace(here, memory=20_000.0)
     report = preflight.measure(tiny(), small, 200)
     assert not report.fits
-    assert report.peak is not None
     text = dict(preflight.lines(report, 0.4))["memory per device"]
     assert text.startswith("does not fit: ")
     assert f"{memory_text(report.peak - 20_000)} too much" in text

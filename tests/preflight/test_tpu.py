@@ -61,7 +61,6 @@ def test_the_state_of_a_base_model_is_split_and_its_gradients_are_scattered(slic
     })  # fmt: skip
     report = preflight.measure(cfg, slice_, 1_281_167)
     assert report.fits
-    assert report.peak is not None
     # Float32 parameters, bfloat16 and float32 moments: 10 bytes for each of 87 million, on 8.
     assert report.params + report.optimizer < 10 * 87e6 / 8 * 1.01
     # Beside it, bfloat16 weights and gradients of all.
@@ -96,8 +95,6 @@ def test_step_of_a_small_model_is_lighter_than_big_visions():
         "model.num_classes": 1000, "model.unroll": 12, "model.remat": "none",
     })  # fmt: skip
     report = preflight.measure(cfg, where, 1_281_167)
-    assert report.peak is not None
-    assert report.bytes_accessed is not None
     assert report.peak <= 0.73 * GIB  # 1.41
     assert report.bytes_accessed <= 6.2e9  # 7.99e9
     assert report.collectives["reduce-scatter"]["bytes"] > 1.6 * 87e6
@@ -110,7 +107,6 @@ def test_step_of_a_large_model_is_lighter_than_big_visions():
         "model.num_classes": 1000, "model.remat": "full",
     })  # fmt: skip
     report = preflight.measure(cfg, where, 1_281_167)
-    assert report.peak is not None
     assert report.peak <= 1.17 * GIB  # 5.16
 
 
@@ -130,7 +126,6 @@ def test_collectives_run_beside_arithmetic(name, shares):
         "train.batch_size": 8 * len(where.devices),
     })  # fmt: skip
     report = preflight.measure(cfg, where, 1_281_167)
-    assert report.asynchronous is not None
     for kind, share in shares.items():
         beside = sum(
             one["bytes"] * one["count"] for one in report.asynchronous if one["kind"] == kind
