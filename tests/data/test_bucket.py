@@ -206,29 +206,29 @@ def test_a_root_in_a_bucket_holds_what_a_folder_holds(kind, rooted, memory):
 
 def test_a_copy_that_is_read_does_not_change(rooted, memory):
     options, _ = rooted
-    arguments = (ROOT, options["cache"], 1.0)
-    folder = bucket.local_root(*arguments)
+    arguments = (ROOT, options["cache"], 1.0, bucket.ROOT)
+    folder = bucket.local_copy(*arguments)
     memory.put("train/cat/0.png", b"other")
     memory.put("train/cat/8.png", b"new")
-    assert bucket.local_root(*arguments) == folder  # this process reads what it found
+    assert bucket.local_copy(*arguments) == folder  # this process reads what it found
     bucket.local_copy.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bucket.time, "sleep", lambda seconds: None)
         with pytest.raises(DataError, match=f"{ROOT}: has changed, and another process reads it"):
-            bucket.local_root(*arguments)
+            bucket.local_copy(*arguments)
     assert not (folder / "train/cat/8.png").exists()
     end_of_process()
-    assert bucket.local_root(*arguments) == folder
+    assert bucket.local_copy(*arguments) == folder
     assert (folder / "train/cat/0.png").read_bytes() == b"other"
     assert sorted(memory.taken[34:]) == ["train/cat/0.png", "train/cat/8.png"]
 
 
 def test_a_copy_that_lost_bytes_is_completed_before_it_is_read(rooted, memory):
     options, disk = rooted
-    file = bucket.local_root(ROOT, options["cache"], 1.0) / "test.csv"
+    file = bucket.local_copy(ROOT, options["cache"], 1.0, bucket.ROOT) / "test.csv"
     end_of_process()
     file.write_bytes(b"image")
-    bucket.local_root(ROOT, options["cache"], 1.0)
+    bucket.local_copy(ROOT, options["cache"], 1.0, bucket.ROOT)
     assert file.read_bytes() == (disk / "test.csv").read_bytes()
     assert memory.taken[34:] == ["test.csv"]
 

@@ -24,15 +24,15 @@ def file(tmp_path):
 def test_labels_by_position_and_file_name(file):
     labels = real_labels.load_real(file, images=4)
     assert labels.labels == ((3,), (), (999, 0), (7, 8, 9))
-    assert labels[2] == labels["ILSVRC2012_val_00000003.JPEG"] == (999, 0)
-    assert labels["val/n01440764/ILSVRC2012_val_00000001.JPEG"] == (3,)
-    assert labels["ILSVRC2012_val_00000004.JPEG"] == (7, 8, 9)
+    assert labels.number("ILSVRC2012_val_00000003.JPEG") == 2
+    assert labels.number("val/n01440764/ILSVRC2012_val_00000001.JPEG") == 0
+    assert labels.number("ILSVRC2012_val_00000004.JPEG") == 3
     assert len(labels) == 4
     assert labels.scored == 3
     assert labels.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     for name in ("ILSVRC2012_val_00000005.JPEG", "ILSVRC2012_val_00000000.JPEG", "cat.jpg"):
         with pytest.raises(KeyError, match="no validation image of ImageNet"):
-            labels[name]
+            labels.number(name)
 
 
 @pytest.mark.parametrize(

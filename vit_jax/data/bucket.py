@@ -148,11 +148,6 @@ def shown(path: Path) -> str:
     return str(path)
 
 
-def local_root(root: str, cache: str | None, most: float) -> Path:
-    """The folder that `data.root` names; of a bucket its copy, as by `local_copy`."""
-    return local_copy(root, cache, most, ROOT) if is_bucket(root) else Path(root)
-
-
 @functools.cache  # a process reads what it found at its start
 def local_copy(source: str, cache: str | None, most: float, options: Options) -> Path:
     """The copy of an address, a folder or a file, which nobody changes while this runs.

@@ -253,7 +253,10 @@ class Folder:
 
 def local_root(data: config.Data) -> Path:
     """The folder of `data.root`, or the local copy of a bucket address; raises a UserError."""
-    return bucket.local_root(data.root or "", data.cache, data.cache_size)
+    root = data.root or ""
+    if not bucket.is_bucket(root):
+        return Path(root)
+    return bucket.local_copy(root, data.cache, data.cache_size, bucket.ROOT)
 
 
 def remaining(

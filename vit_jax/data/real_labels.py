@@ -35,15 +35,8 @@ class Real:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, image: int | str) -> tuple[int, ...]:
-        """The correct classes of an image; it does not count if there are none.
-
-        `image` is a position or a file name, with or without parent folders.
-        """
-        return self.labels[self.number(image) if isinstance(image, str) else image]
-
     def number(self, name: str) -> int:
-        """The position of an image by its file name; raises KeyError if there is none."""
+        """The position of an image by its file name, in any folder; raises KeyError without one."""
         match = re.fullmatch(r"(?:.*/)?ILSVRC2012_val_(\d{8})\.JPEG", name)
         number = int(match[1]) if match else 0
         if not 1 <= number <= len(self):

@@ -13,7 +13,6 @@ because their frequencies are noise.
 
 import hashlib
 import itertools
-import pathlib
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import NamedTuple
@@ -26,7 +25,6 @@ from vit_jax.data.prepare.shards import MAX_PIXELS
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tasks import Task
 from vit_jax.runtime.progress import Bar
-from vit_jax.utils import storage
 
 SIDE, SMALL = 32, 16  # of what is hashed, and of what confirms a near duplicate
 THRESHOLD = 8  # bits of 64
@@ -90,17 +88,6 @@ def stack(prints: Sequence[Print], names: Sequence[str]) -> np.ndarray:
     records["gray"] = np.array([each.gray for each in prints]).reshape(-1, SMALL * SMALL)
     records["name"] = encoded
     return records
-
-
-def save_prints(prints: np.ndarray, path: pathlib.Path) -> None:
-    """Writes the records of `stack` to a .npy file."""
-    with storage.naming(path):
-        np.save(path, prints)
-
-
-def load_prints(path: pathlib.Path) -> np.ndarray:
-    """The records that `save_prints` wrote; processes share their memory."""
-    return np.load(path, mmap_mode="r")
 
 
 class FingerprintIndex:

@@ -104,7 +104,8 @@ def _check_requirements(
     if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
         manual = manual or str(pathlib.Path(one._data_dir_root) / "downloads/manual")
         _check_manual(name, files or " ".join(one.MANUAL_DOWNLOAD_INSTRUCTIONS.split()), manual)
-    missing = [each for each in packages if importlib.util.find_spec(_module(each)) is None]
+    modules = {"scikit-image": "skimage"}
+    missing = [p for p in packages if importlib.util.find_spec(modules.get(p, p)) is None]
     if missing:
         raise DataError(_needs(name, missing))
     return manual if one.MANUAL_DOWNLOAD_INSTRUCTIONS else None
@@ -148,10 +149,6 @@ def manual_archives(
     if not recipe.downloads:
         raise DataError(f"{name}: is not downloaded; get {recipe.files}; then --from=FOLDER")
     return []
-
-
-def _module(package: str) -> str:
-    return {"scikit-image": "skimage"}.get(package, package)
 
 
 def _needs(name: str, missing: Sequence[str]) -> str:

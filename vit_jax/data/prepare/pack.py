@@ -32,6 +32,7 @@ from vit_jax.data.prepare.shards import MAX_PIXELS, SHARD_BYTES, Shard, ShardRes
 from vit_jax.data.source import DataError
 from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
+from vit_jax.utils import storage
 from vit_jax.utils.messages import size_text
 
 Path = pathlib.Path
@@ -227,7 +228,8 @@ def _plan(packing: Packing, part: Path) -> staging.PackingWork:
 
     def keep_prints() -> None:
         if prints is not None:
-            dedup.save_prints(prints, saved)
+            with storage.naming(saved):
+                np.save(saved, prints)
 
     remedy = "free some space, choose another --data-dir, or shrink images with --max-side=512"
     return staging.PackingWork(
@@ -282,7 +284,7 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
 def kept_prints(packing: Packing) -> np.ndarray | None:
     """The fingerprints of an earlier attempt, which are slow to compute; else None."""
     if (packing.part / staging.PLAN).exists() and (packing.part / PRINTS).exists():
-        return dedup.load_prints(packing.part / PRINTS)
+        return np.load(packing.part / PRINTS, mmap_mode="r")
     return None
 
 
@@ -352,9 +354,8 @@ class ImageEncoder:
     ) -> None:
         self.features = features(classes)
         self._below, self._max_side = below, max_side
-        self._index = (
-            dedup.FingerprintIndex(dedup.load_prints(prints), distance) if prints else None
-        )
+        records = np.load(prints, mmap_mode="r") if prints else None  # shared by processes
+        self._index = None if records is None else dedup.FingerprintIndex(records, distance)
         self._read = archives.Reader()
 
     def __call__(

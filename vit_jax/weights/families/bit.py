@@ -196,7 +196,7 @@ class TimmBit(timm.Timm):
             ),
             data=data,
             classes=() if shapes.headless else timm.classes(given, shapes.outputs),
-            loss=timm.loss(given),
+            loss=json_fields.loss(given.get("problem_type")),
             assumed=assumed if size else assumed | ANY_SIZE,
             fresh=NO_HEAD if shapes.headless else {},
         )

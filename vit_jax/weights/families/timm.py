@@ -187,11 +187,6 @@ def classes(given: Fields, count: int) -> tuple[str, ...]:
     return tuple(str(described.get(n, n)) if re.fullmatch(r"n\d+", n) else n for n in names)
 
 
-def loss(given: Fields) -> str | None:
-    """The loss that this project's exports record; None if there is none."""
-    return json_fields.loss(given.get("problem_type"))
-
-
 def data(
     given: Fields,
     size: Size,

@@ -294,7 +294,7 @@ class TimmViT(timm.Timm):
             model=dataclasses.replace(model, class_position=class_position),
             data=data,
             classes=() if shapes.headless else timm.classes(given, shapes.outputs),
-            loss=timm.loss(given),
+            loss=json_fields.loss(given.get("problem_type")),
             assumed=assumed | guessed | unsaid,
             fresh=lacking if shapes.headless else {},
         )
