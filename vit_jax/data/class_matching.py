@@ -51,17 +51,11 @@ class UnmatchedError(ConfigError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassMatch:
-    """The outputs of some classes.
+    """The outputs of some classes."""
 
-    Attributes:
-      outputs: index of the output of each class, None for one that the head does not know.
-      notes: what was assumed, a line each.
-      repeated: names that several outputs have, so that none could be chosen.
-    """
-
-    outputs: Outputs
-    notes: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()
+    outputs: Outputs  # index of the output of each class, None for one that the head does not know
+    notes: tuple[str, ...] = ()  # what was assumed, a line each
+    repeated: tuple[str, ...] = ()  # names that several outputs have, so that none could be chosen
 
 
 def find_outputs(

@@ -14,28 +14,20 @@ DOWNLOADED, MANUAL, PACKED = "downloaded", "manual", "packed"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A dataset as a folder below TFDS's data_dir.
+    """A dataset as a folder below TFDS's data_dir."""
 
-    Attributes:
-      tfds: its TFDS name, `name` or `name/config`.
-      version: pattern of suitable versions, such as `3.*.*`; empty: any.
-      classes: number of classes of its own label; 0: no label.
-      images: number of images by split, if known.
-      obtained: `downloaded` by its builder; `manual`: from files that the user downloads;
-        `packed`: from the user's folder or tars, without a builder.
-      files: the files and their origin; empty if downloaded.
-      packages: extra packages needed to prepare it: `tensorflow` if TFDS's builder does it.
-      border: width in pixels of a border that is cropped when an image is read.
-    """
-
-    tfds: str
-    classes: int
-    version: str = ""
+    tfds: str  # its TFDS name, `name` or `name/config`
+    classes: int  # number of classes of its own label; 0: no label
+    version: str = ""  # pattern of suitable versions, such as `3.*.*`; empty: any
+    # Number of images by split, if known.
     images: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    # `downloaded` by its builder; `manual`: from files that the user downloads; `packed`:
+    # from the user's folder or tars, without a builder.
     obtained: str = DOWNLOADED
-    files: str = ""
+    files: str = ""  # the files and their origin; empty if downloaded
+    # Extra packages needed to prepare it: `tensorflow` if TFDS's builder does it.
     packages: tuple[str, ...] = ()
-    border: int = 0
+    border: int = 0  # width in pixels of a border that is cropped when an image is read
 
     @property
     def name(self) -> str:

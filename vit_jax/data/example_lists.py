@@ -31,21 +31,13 @@ Path = str | os.PathLike[str]
 
 
 class ExampleList(NamedTuple):
-    """The contents of a file written by `write_list`.
+    """The contents of a file written by `write_list`."""
 
-    Attributes:
-      task: the task it was written for, as `vit_jax prepare` calls it.
-      dataset: TFDS's name, such as `clevr` or `eurosat/rgb`.
-      version: version of that dataset.
-      split: the split, in the syntax of `data.train_split`.
-      examples: `identity` of every image, in order.
-    """
-
-    task: str
-    dataset: str
+    task: str  # the task it was written for, as `vit_jax prepare` calls it
+    dataset: str  # TFDS's name, such as `clevr` or `eurosat/rgb`
     version: str
-    split: str
-    examples: tuple[str, ...]
+    split: str  # the split, in the syntax of `data.train_split`
+    examples: tuple[str, ...]  # `identity` of every image, in order
 
     @property
     def sha256(self) -> str:

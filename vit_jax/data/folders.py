@@ -39,23 +39,16 @@ MOST_KINDS = 4  # of suffixes listed
 
 @dataclasses.dataclass
 class Skipped:
-    """Counts made while a folder is listed.
+    """Counts made while a folder is listed."""
 
-    Attributes:
-      ends: number of unsupported files by lower-case suffix.
-      loose: number of images outside of class folders, or of those of splits without labels.
-      first_loose: path of one of these.
-      hidden: number of files and folders whose name begins with a dot.
-      rows: number of rows of tables without a label or an image.
-      labeled: whether images and rows need labels.
-    """
-
+    # Number of unsupported files by lower-case suffix.
     ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    # Number of images outside of class folders, or of those of splits without labels.
     loose: int = 0
-    first_loose: str = ""
-    hidden: int = 0
-    rows: int = 0
-    labeled: bool = True
+    first_loose: str = ""  # path of one of these
+    hidden: int = 0  # number of files and folders whose name begins with a dot
+    rows: int = 0  # number of rows of tables without a label or an image
+    labeled: bool = True  # whether images and rows need labels
 
     def note(self, name: str) -> None:
         """Counts an unsupported file."""

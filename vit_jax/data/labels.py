@@ -19,21 +19,15 @@ def full_range(pixels: np.ndarray) -> np.ndarray:
 
 
 class LabelRule(NamedTuple):
-    """Derives an example from a record.
+    """Derives an example from a record."""
 
-    Attributes:
-      features: input features, with `/` between a sequence and one of its members.
-      label: returns the label of features by name; a value that is not an index into `classes`
-        means that the record has no label.
-      classes: names of the classes.
-      image: the image feature.
-      pixels: function of its pixels, uint8 `H W C`; None: identity.
-    """
-
-    features: tuple[str, ...]
+    features: tuple[str, ...]  # input features, with `/` between a sequence and one of its members
+    # Returns the label of features by name; a value that is not an index into `classes` means
+    # that the record has no label.
     label: Callable[[Mapping[str, Any]], int]
     classes: tuple[str, ...]
-    image: str = "image"
+    image: str = "image"  # the feature
+    # Function of its pixels, uint8 `H W C`; None: identity.
     pixels: Callable[[np.ndarray], np.ndarray] | None = None
 
 

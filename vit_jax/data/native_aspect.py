@@ -107,19 +107,13 @@ def largest_grid(height: int, width: int, patch: tuple[int, int], most: int) -> 
 
 @dataclasses.dataclass(frozen=True)
 class FitPatches:
-    """Resizes an image, or a random crop of it, to the largest grid within a number of patches.
+    """Resizes an image, or a random crop of it, to the largest grid within a number of patches."""
 
-    Attributes:
-      patch: height and width in pixels.
-      patches: at most.
-      crop: whose `aspect` is a factor of the image's own; None: the whole image.
-      resampling: as of `Resize`.
-    """
-
-    patch: tuple[int, int]
-    patches: int
+    patch: tuple[int, int]  # height and width in pixels
+    patches: int  # at most
+    # Whose `aspect` is a factor of the image's own; None: the whole image.
     crop: InceptionCrop | None = None
-    resampling: str = "bilinear"
+    resampling: str = "bilinear"  # as of `Resize`
 
     @classmethod
     def for_evaluation(cls, data: config.Data, patch: tuple[int, int]) -> "FitPatches":
@@ -165,15 +159,10 @@ def write_patches(image: np.ndarray, out: np.ndarray) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """Which images are in each batch of a pass, and their shape.
+    """Which images are in each batch of a pass, and their shape."""
 
-    Attributes:
-      shapes: the height and width of each step's views.
-      rows: the image in each row of each step, (steps, B) int64, or PADDING.
-    """
-
-    shapes: tuple[Shape, ...]
-    rows: np.ndarray
+    shapes: tuple[Shape, ...]  # the height and width of each step's views
+    rows: np.ndarray  # the image in each row of each step, (steps, B) int64, or PADDING
 
     @property
     def steps(self) -> int:

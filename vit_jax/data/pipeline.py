@@ -82,22 +82,16 @@ def loader_processes(data: config.Data) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A group of random views of each image, an entry of the batch.
+    """A group of random views of each image, an entry of the batch."""
 
-    Attributes:
-      name: of the entry.
-      data: size, crop and augmentation.
-      number: of views; the entry is (B, H, W, C) for one, else (B, number, H, W, C).
-      patch: height and width of the patches of one view, in a padded sequence (B, P, h, w, C) whose
-        grids are the entry `grids`, (B, 2) int32; None: whole images.
-      phases: first parts of the run, each the step at which it ends and its options in place of
-        `data`.
-    """
-
-    name: str
-    data: config.Data
-    number: int = 1
+    name: str  # of the entry
+    data: config.Data  # size, crop and augmentation
+    number: int = 1  # of views; the entry is (B, H, W, C) for one, else (B, number, H, W, C)
+    # Height and width of the patches of one view, in a padded sequence (B, P, h, w, C) whose
+    # grids are the entry `grids`, (B, 2) int32; None: whole images.
     patch: tuple[int, int] | None = None
+    # First parts of the run, each the step at which it ends and its options in place of
+    # `data`.
     phases: tuple[tuple[int, config.Data], ...] = ()
 
     @property

@@ -22,15 +22,11 @@ NAME = "ILSVRC2012_val_{:08d}.JPEG"
 
 @dataclasses.dataclass(frozen=True)
 class Real:
-    """The correct classes of every validation image, by position or file name.
+    """The correct classes of every validation image, by position or file name."""
 
-    Attributes:
-      labels: correct classes of each image, in the order of ILSVRC2012_val_00000001.JPEG and so on.
-      sha256: digest of the source file.
-    """
-
+    # Correct classes of each image, in the order of ILSVRC2012_val_00000001.JPEG and so on.
     labels: tuple[tuple[int, ...], ...]
-    sha256: str
+    sha256: str  # digest of the source file
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -112,21 +112,13 @@ def open_source(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSplits:
-    """The images of a run.
+    """The images of a run."""
 
-    Attributes:
-      train: the training split.
-      evaluation: the split that is evaluated while training.
-      test: the split that is measured once at the end, or None.
-      classes: names of the classes, the same in all three.
-      files: a line about images in files; empty for other data.
-    """
-
-    train: Source
-    evaluation: Source
-    test: Source | None
-    classes: tuple[str, ...]
-    files: str
+    train: Source  # the training split
+    evaluation: Source  # the split that is evaluated while training
+    test: Source | None  # the split that is measured once at the end, or None
+    classes: tuple[str, ...]  # names of the classes, the same in all three
+    files: str  # a line about images in files; empty for other data
 
 
 def open_splits(cfg: config.Config) -> RunSplits:

@@ -26,17 +26,11 @@ RESERVED = {"train", "data", "speed", "fewshot", "probe", "knn", "imagenet-c", *
 
 
 class Role(NamedTuple):
-    """An evaluated split.
+    """An evaluated split."""
 
-    Attributes:
-      name: prefix of its metrics, such as `validation`.
-      split: the expression, such as `train[90%:]`.
-      role: TRAIN for training images, VALIDATION, or TEST.
-    """
-
-    name: str
-    split: str
-    role: str
+    name: str  # prefix of its metrics, such as `validation`
+    split: str  # the expression, such as `train[90%:]`
+    role: str  # TRAIN for training images, VALIDATION, or TEST
 
     @property
     def shown(self) -> str:

@@ -16,40 +16,24 @@ from vit_jax.data.datasets import Dataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A dataset with its splits by role; empty: no such split.
+    """A dataset with its splits by role; empty: no such split."""
 
-    Attributes:
-      name: its name on the command line, such as `cifar100` or `vtab/clevr-count`.
-      title: its name in the paper.
-      group: group of tasks.
-      dataset: dataset of its images.
-      classes: number of classes.
-      train: training images during the selection of settings.
-      held_out: images that settings are selected on.
-      whole: both together, for the final run.
-      test: images to report results on.
-      labels: rule of `data.labels` for the label, and the pixels if they are not simply the image;
-        None: the dataset's own class and image.
-      several: whether an image may have several correct classes.
-      restricted: whether only classes of its images are predicted, as by its authors.
-      mirrored: whether training may mirror images (exceptions: BiT, appendix F).
-      cropped: whether training may crop images (likewise).
-    """
-
-    name: str
-    title: str
-    group: str
-    dataset: Dataset
-    classes: int
-    train: str = ""
-    held_out: str = ""
-    whole: str = ""
-    test: str = ""
+    name: str  # its name on the command line, such as `cifar100` or `vtab/clevr-count`
+    title: str  # its name in the paper
+    group: str  # group of tasks
+    dataset: Dataset  # dataset of its images
+    classes: int  # number of classes
+    train: str = ""  # training images during the selection of settings
+    held_out: str = ""  # images that settings are selected on
+    whole: str = ""  # both together, for the final run
+    test: str = ""  # images to report results on
+    # Rule of `data.labels` for the label, and the pixels if they are not simply the image;
+    # None: the dataset's own class and image.
     labels: str | None = None
-    several: bool = False
-    restricted: bool = False
-    mirrored: bool = True
-    cropped: bool = True
+    several: bool = False  # whether an image may have several correct classes
+    restricted: bool = False  # whether only classes of its images are predicted, as by its authors
+    mirrored: bool = True  # whether training may mirror images (exceptions: BiT, appendix F)
+    cropped: bool = True  # whether training may crop images (likewise)
 
     @property
     def splits(self) -> dict[str, str]:

@@ -67,23 +67,14 @@ def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class TiffHeader:
-    """The first directory of a TIFF: of several pages the first counts.
+    """The first directory of a TIFF: of several pages the first counts."""
 
-    Attributes:
-      height: rows as stored, as `width` before `orientation`.
-      width: columns.
-      samples: channels, those of alpha included.
-      bits: of a sample, 8 or 16.
-      alpha: whether the last channel is opacity.
-      orientation: 1 to 8, as in EXIF.
-    """
-
-    height: int
-    width: int
-    samples: int
-    bits: int
-    alpha: bool
-    orientation: int
+    height: int  # rows as stored, as `width` before `orientation`
+    width: int  # columns
+    samples: int  # channels, those of alpha included
+    bits: int  # of a sample, 8 or 16
+    alpha: bool  # whether the last channel is opacity
+    orientation: int  # 1 to 8, as in EXIF
     compression: int
     photometric: int
     predictor: int

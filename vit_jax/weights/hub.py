@@ -57,21 +57,13 @@ BY_HAND = "download it elsewhere and give its path"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Download:
-    """Files that belong together: one, or several of one folder, the largest last.
+    """Files that belong together: one, or several of one folder, the largest last."""
 
-    Attributes:
-      name: what people call it.
-      urls: of its files.
-      optional: those of the `urls` it can do without.
-      mib: size of the last file as published, rounded.
-      sha256: digest of the last file as published.
-    """
-
-    name: str
-    urls: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    mib: float | None = None
-    sha256: str | None = None
+    name: str  # what people call it
+    urls: tuple[str, ...]  # of its files
+    optional: tuple[str, ...] = ()  # those of the `urls` it can do without
+    mib: float | None = None  # size of the last file as published, rounded
+    sha256: str | None = None  # digest of the last file as published
 
 
 def fetch(source: Download | str, *, wait: Callable[[float], object] = time.sleep) -> pathlib.Path:

@@ -47,27 +47,18 @@ REPORTS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedFile(hub.Download):
-    """A published checkpoint.
+    """A published checkpoint."""
 
-    Attributes:
-      layout: file format: google, bit, tips, timm or huggingface.
-      model: variant.
-      data: training data.
-      image_size: side of its images; None if unknown, or for a ResNet.
-      preprocessing: differences from a bilinear resize to values from -1 to 1.
-      top1: accuracy on ImageNet, after fine-tuning if it was not trained on ImageNet; of one that
-        comes with the package, on its own data.
-      license: as its publisher names it; empty for Google's, which is apache-2.0.
-      access: `gated` if its publisher requires a request, `bundled` if it comes with the package.
-    """
-
-    layout: str
-    model: str
-    data: str
-    image_size: int | None = None
-    preprocessing: str = ""
+    layout: str  # file format: google, bit, tips, timm or huggingface
+    model: str  # variant
+    data: str  # training data
+    image_size: int | None = None  # side of its images; None if unknown, or for a ResNet
+    preprocessing: str = ""  # differences from a bilinear resize to values from -1 to 1
+    # Accuracy on ImageNet, after fine-tuning if it was not trained on ImageNet; of one that
+    # comes with the package, on its own data.
     top1: float | None = None
-    license: str = ""
+    license: str = ""  # as its publisher names it; empty for Google's, which is apache-2.0
+    # `gated` if its publisher requires a request, `bundled` if it comes with the package.
     access: str = ""
 
     @property

@@ -27,24 +27,15 @@ class Assignment:
     Images are ordered by the first 64 bits of the SHA-256 of their path below the split,
     `CLASS/...`, or without labels any path. Any range is a random sample, and the same one that
     `data.source=folder` selects.
-
-    Attributes:
-      classes: names of the classes; empty without labels.
-      order: positions in the listing by split.
-      labels: int32, by position in the listing; UNKNOWN without labels.
-      below: bytes of a path before its split or class: the common parent folders.
-      ignored: images outside of class folders, then images with a repeated path.
-      repeated: how many the latter are.
-      held_out: whether HELD_OUT was cut from the training split.
     """
 
-    classes: tuple[str, ...]
-    order: dict[str, np.ndarray]
-    labels: np.ndarray
-    below: int
-    ignored: tuple[str, ...]
-    repeated: int
-    held_out: bool
+    classes: tuple[str, ...]  # names of the classes; empty without labels
+    order: dict[str, np.ndarray]  # positions in the listing by split
+    labels: np.ndarray  # int32, by position in the listing; UNKNOWN without labels
+    below: int  # bytes of a path before its split or class: the common parent folders
+    ignored: tuple[str, ...]  # images outside of class folders, then images with a repeated path
+    repeated: int  # how many the latter are
+    held_out: bool  # whether HELD_OUT was cut from the training split
 
 
 def arrange(

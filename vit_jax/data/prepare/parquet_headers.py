@@ -35,18 +35,12 @@ OF_FILE = {4: [{1: [{3: OF_COLUMN}], 3: None}]}
 
 
 class Column(NamedTuple):
-    """A column of a row group.
+    """A column of a row group."""
 
-    Attributes:
-      start, end: of its pages in the file.
-      codec: the number of what they are compressed by.
-      missing: rows without a value; None: the file does not say.
-    """
-
-    start: int
+    start: int  # of its pages in the file, as `end`
     end: int
-    codec: int
-    missing: int | None
+    codec: int  # the number of what they are compressed by
+    missing: int | None  # rows without a value; None: the file does not say
 
 
 class RowGroup(NamedTuple):
@@ -57,22 +51,14 @@ class RowGroup(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of a column of a row group.
+    """A page of a column of a row group."""
 
-    Attributes:
-      place: of its header in the file.
-      body: of what follows the header.
-      end: of the page.
-      size: bytes that it unpacks to.
-      kind: DATA, DICTIONARY, DATA_2 or another.
-      own: numbers and flags of the header of its kind, by the numbers of their fields.
-    """
-
-    place: int
-    body: int
-    end: int
-    size: int
-    kind: int
+    place: int  # of its header in the file
+    body: int  # of what follows the header
+    end: int  # of the page
+    size: int  # bytes that it unpacks to
+    kind: int  # DATA, DICTIONARY, DATA_2 or another
+    # Numbers and flags of the header of its kind, by the numbers of their fields.
     own: Mapping[int, int]
 
 

@@ -46,34 +46,22 @@ DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, st
 
 
 class Values(NamedTuple):
-    """The images of a page.
+    """The images of a page."""
 
-    Attributes:
-      data: the page unpacked, or the dictionary that its images are in.
-      spans: where in it each of N rows starts and ends, (N, 2) int64; -1 for a row without one.
-    """
-
-    data: memoryview
+    data: memoryview  # the page unpacked, or the dictionary that its images are in
+    # Where in it each of N rows starts and ends, (N, 2) int64; -1 for a row without one.
     spans: np.ndarray
 
 
 class _Chunk(NamedTuple):
-    """The images of a row group.
+    """The images of a row group."""
 
-    Attributes:
-      start, end: of their pages in the file.
-      codec: of the pages; empty: none.
-      levels: how many structures of an image may be missing, itself included.
-      rows: how many there are.
-      missing: how many of these have no image; None: the file does not say.
-    """
-
-    start: int
+    start: int  # of their pages in the file, as `end`
     end: int
-    codec: str
-    levels: int
-    rows: int
-    missing: int | None
+    codec: str  # of the pages; empty: none
+    levels: int  # how many structures of an image may be missing, itself included
+    rows: int  # how many there are
+    missing: int | None  # how many of these have no image; None: the file does not say
 
 
 def list_images(paths: Iterable[Path], label: str | None, key: str) -> Listing:

@@ -37,25 +37,18 @@ Packed = list[tuple[Shard, ShardResult]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackingWork:
-    """The plan of a dataset's files.
+    """The plan of a dataset's files."""
 
-    Attributes:
-      fingerprint: digest of everything that determines its bytes.
-      shards: its shards.
-      entries: the inputs of a shard's encoder, which go to a worker process by pickle.
-      encoder: creates the encoder of a process, which may hold open archives.
-      finish: writes the metadata into a folder of shards, and returns the facts for FACTS.
-      remedy: advice for a disk too small for the planned bytes; None: sizes are unknown.
-      first: called once before the first attempt.
-    """
-
-    fingerprint: str
+    fingerprint: str  # digest of everything that determines its bytes
     shards: Sequence[Shard]
+    # The inputs of a shard's encoder, which go to a worker process by pickle.
     entries: Callable[[Shard], list[Any]]
-    encoder: Callable[[], Encoder]
+    encoder: Callable[[], Encoder]  # creates the encoder of a process, which may hold open archives
+    # Writes the metadata into a folder of shards, and returns the facts for FACTS.
     finish: Callable[[Path, Packed], dict[str, Any]]
+    # Advice for a disk too small for the planned bytes; None: sizes are unknown.
     remedy: str | None = "free some space, or choose another --data-dir"
-    first: Callable[[], None] = lambda: None
+    first: Callable[[], None] = lambda: None  # called once before the first attempt
 
 
 def write_dataset(

@@ -78,16 +78,12 @@ DONE = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert
 
 @dataclasses.dataclass(frozen=True)
 class Type:
-    """A model_type of config.json.
+    """A model_type of config.json."""
 
-    Attributes:
-      processor: how the name of its processor begins.
-      published: which of that one's defaults published weights have otherwise.
-      defaults: fields of config.json where they are missing, as transformers has them.
-    """
-
-    processor: str
+    processor: str  # how the name of its processor begins
+    # Which of that one's defaults published weights have otherwise.
     published: Fields = dataclasses.field(default_factory=dict)
+    # Fields of config.json where they are missing, as transformers has them.
     defaults: Fields = dataclasses.field(default_factory=dict)
 
 

@@ -56,14 +56,10 @@ POOLING_HEADS = 8  # of Perception Encoder
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TimmEva(TimmViT):
-    """Models of timm's Eva.
+    """Models of timm's Eva."""
 
-    Attributes:
-      side: rows and columns of patches of the images that its weights were trained on.
-      pools: whether it may have attention pooling, which sees the class token too.
-    """
-
-    side: int = 16
+    side: int = 16  # rows and columns of patches of the images that its weights were trained on
+    # Whether it may have attention pooling, which sees the class token too.
     pools: ClassVar[bool] = False
 
     @property
@@ -248,15 +244,10 @@ class Eva02(TimmEva):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnsFirst(TimmEva):
-    """Perception Encoder without its pooling, and RoPE-ViT: keys have biases, columns turn first.
+    """Perception Encoder without pooling, and RoPE-ViT: keys have biases, columns turn first."""
 
-    Attributes:
-      span: `model.rotary_span`.
-      offset: `model.rotary_offset`.
-    """
-
-    span: str = "separate"
-    offset: float = 0.0
+    span: str = "separate"  # `model.rotary_span`
+    offset: float = 0.0  # `model.rotary_offset`
 
     def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
         return {1536: 16}

@@ -186,32 +186,21 @@ NAMES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TimmViT(timm.Timm):
-    """A kind of ViT: what arrays do not show of it is in the attributes.
+    """A kind of ViT: what arrays do not show of it is in the attributes."""
 
-    Attributes:
-      title: its name in messages.
-      names: a pattern of its architectures in timm.
-      looks_like: whether a file that names no architecture is one, by its arrays.
-      pixels: mean and deviation of the images that its weights were trained on.
-      epsilon: of LayerNorm.
-      pooling: timm's default where there are a class token and a norm of all tokens.
-      rotary: base of its rotary positions.
-      odd: what it has of `LACKING`, which is a mistake in others.
-      fixed: arguments with the one value that is supported.
-      written: the architecture that exports name, whose arguments give any size.
-      expressed: whether exports write a model under that name.
-    """
-
-    title: str
-    names: str
+    title: str  # its name in messages
+    names: str  # a pattern of its architectures in timm
+    # Whether a file that names no architecture is one, by its arrays.
     looks_like: Callable[[ArraySpecs], bool] = lambda arrays: False
-    pixels: Pixels = IMAGENET
-    epsilon: float = 1e-6
-    pooling: str = "token"
-    rotary: float | None = None
-    odd: tuple[str, ...] = ()
+    pixels: Pixels = IMAGENET  # mean and deviation of the images that its weights were trained on
+    epsilon: float = 1e-6  # of LayerNorm
+    pooling: str = "token"  # timm's default where there are a class token and a norm of all tokens
+    rotary: float | None = None  # base of its rotary positions
+    odd: tuple[str, ...] = ()  # what it has of `LACKING`, which is a mistake in others
+    # Arguments with the one value that is supported.
     fixed: Fields = dataclasses.field(default_factory=dict)
-    written: str = ""
+    written: str = ""  # the architecture that exports name, whose arguments give any size
+    # Whether exports write a model under that name.
     expressed: Callable[[config.Model], bool] = lambda model: False
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:

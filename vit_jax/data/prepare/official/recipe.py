@@ -26,19 +26,12 @@ Features = dict[str, Any]
 
 
 class Example(NamedTuple):
-    """An example before its files are read.
+    """An example before its files are read."""
 
-    Attributes:
-      name: its file name or number.
-      files: where the bytes of its image, and of other files, are.
-      features: its features except those that `Recipe.encode` makes of the files.
-      key: TFDS's sort key; None: the name.
-    """
-
-    name: str
-    files: tuple[FileEntry, ...]
-    features: Features
-    key: str | int | None = None
+    name: str  # its file name or number
+    files: tuple[FileEntry, ...]  # where the bytes of its image, and of other files, are
+    features: Features  # its features except those that `Recipe.encode` makes of the files
+    key: str | int | None = None  # TFDS's sort key; None: the name
 
     @property
     def size(self) -> int:
@@ -103,29 +96,21 @@ def encode_pixels(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Turns the archives of a dataset into the same examples as its TFDS builder.
+    """Turns the archives of a dataset into the same examples as its TFDS builder."""
 
-    Attributes:
-      dataset: the dataset, with the official number of images by split.
-      files: description of the files it needs.
-      find: finds the examples in the archives; raises DataError for unexpected contents.
-      encode: the features that it makes of the bytes of an example's files, given its other
-        features; raises BadImage. It runs in other processes.
-      archives: name patterns of tars, zips and compressed files to open, others are ignored; empty:
-        those that begin like a download.
-      unpacked: limit in bytes for the contents of a compressed file.
-      version: version of TFDS's builder; empty: the newest.
-      downloads: names of the files that TFDS can download; empty: none.
-    """
-
-    dataset: Dataset
-    files: str
+    dataset: Dataset  # with the official number of images by split
+    files: str  # description of the files it needs
+    # Finds the examples in the archives; raises DataError for unexpected contents.
     find: Callable[[SourceFiles], Contents]
+    # The features that it makes of the bytes of an example's files, given its other features;
+    # raises BadImage. It runs in other processes.
     encode: Callable[[Sequence[bytes], Features], Features] = encode_file
+    # Name patterns of tars, zips and compressed files to open, others are ignored; empty:
+    # those that begin like a download.
     archives: tuple[str, ...] = ()
-    unpacked: int = 2**31
-    version: str = ""
-    downloads: tuple[str, ...] = ()
+    unpacked: int = 2**31  # limit in bytes for the contents of a compressed file
+    version: str = ""  # version of TFDS's builder; empty: the newest
+    downloads: tuple[str, ...] = ()  # names of the files that TFDS can download; empty: none
 
     @property
     def splits(self) -> Mapping[str, int]:
