@@ -57,13 +57,7 @@ CONTAINERS = (
 def check_files(
     data: config.Data, train: Source, evaluation: Source | None, test: Source | None
 ) -> str | None:
-    """A line about images in files; None for other data.
-
-    Args:
-      data: the root, the splits, and the number of bad examples allowed.
-      train: the opened training split.
-      evaluation: the split that is evaluated while training, if any.
-      test: the split that is measured once at the end, if any.
+    """A line about images in files, given the opened splits; None for other data.
 
     Raises DataError if a split has more unreadable files than `data.max_bad_examples`.
     """

@@ -33,12 +33,9 @@ Shape = tuple[int, int]  # height and width
 def shapes(grid: tuple[int, int], patch: tuple[int, int]) -> tuple[Shape, ...]:
     """The heights and widths of views in pixels, tall ones first.
 
-    With P patches in `grid`, s of them on the shorter side and as many on the other as P allows,
-    for every s of which the longer side is at most LONGEST times the shorter one.
-
-    Args:
-      grid: rows and columns of patches of the model's own image size.
-      patch: height and width of a patch in pixels.
+    With P patches in the `grid` of the model's own image size, s of them on the shorter side and as
+    many on the other as P allows, for every s of which the longer side is at most LONGEST times the
+    shorter one.
     """
     most = grid[0] * grid[1]
     shorts = range(math.ceil(math.sqrt(most / LONGEST)), math.isqrt(most) + 1)
@@ -176,13 +173,7 @@ def plan(
     """The batches of `rows` images of one shape each that cover a source once.
 
     Reads every image's header. An unreadable one gets the first shape: loading it will say why.
-
-    Args:
-      source: the images.
-      data: the options of the pixels, and the number of threads.
-      known: shapes to choose from.
-      rows: images in a batch.
-      window: images are grouped with the others of so many batches; None: with all.
+    Images are grouped with the others of `window` batches, or with all.
     """
 
     def shape_of(index: int) -> int:

@@ -27,17 +27,11 @@ FILES = (
 
 
 def right_classes(folder: epath.Path, classes: Sequence[str]) -> np.ndarray:
-    """The correct ImageNet classes for each ObjectNet class.
+    """The correct ImageNet classes of each ObjectNet class, by the mappings in a folder.
 
-    Args:
-      folder: path of the mappings, on a disk or in a bucket.
-      classes: ObjectNet's, by the names of their folders.
-
-    Returns:
-      (len(classes), M) int32 positions in the order of WordNet ids, rows padded with NONE; rows
-      of classes outside of ImageNet contain only NONE.
-
-    Raises DataError if a file is missing or invalid.
+    (len(classes), M) int32 positions in the order of WordNet ids, rows padded with NONE; rows of
+    classes outside of ImageNet contain only NONE. `classes` are called as their folders. Raises
+    DataError if a file is missing or invalid.
     """
     texts = [_read_text(folder / name) for name in FILES]
     try:

@@ -40,11 +40,8 @@ FORMATS = {1: "whole", 2: "signed whole", 3: "floating-point"}
 def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
     """The whole numbers of the first directory by tag; others are left out.
 
-    Args:
-      data: a TIFF file, or what contains one, as EXIF data do.
-      start: where it begins.
-
-    Raises struct.error or IndexError where it is damaged.
+    The TIFF begins at `start`, as that of EXIF data. Raises struct.error or IndexError where it is
+    damaged.
     """
     order = "<" if data[start : start + 2] == b"II" else ">"
     (first,) = struct.unpack_from(f"{order}I", data, start + 4)

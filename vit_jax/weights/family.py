@@ -53,27 +53,19 @@ class Hints:
 
 
 class Family:
-    """The files of one architecture of another project.
+    """The files of one architecture of another project."""
 
-    Attributes:
-      project: whose files they are; in an export, the value of `--to`.
-      anchors: arrays of which every file has one; they tell below which prefix a model is.
-      head: the name of its classification layer beside a backbone, as in `head.weight`.
-      dropped: regular expressions of arrays that are no part of a model here, each with a reason.
-      positions: kinds of `model.position` that an export keeps; it makes a table of others.
-      pooled_norm: whether exports of a model that reads one token keep `model.norm_place`.
-      norms: kinds of `model.norm` that its models have.
-      autoencoders: whether exports hold the decoder of a masked autoencoder.
-    """
-
-    project = ""
+    project = ""  # whose files they are; in an export, the value of `--to`
+    # Arrays of which every file has one; they tell below which prefix a model is.
     anchors: tuple[str, ...] = ()
-    head = "classifier"
+    head = "classifier"  # its classification layer beside a backbone, as in `head.weight`
+    # Regular expressions of arrays that are no part of a model here, each with a reason.
     dropped: tuple[tuple[str, str], ...] = ()
+    # Kinds of `model.position` that an export keeps; it makes a table of others.
     positions: tuple[str, ...] = ("learned_1d", "relative")
-    pooled_norm = False
-    norms: tuple[str, ...] = ("layer",)
-    autoencoders = False
+    pooled_norm = False  # whether exports of a model that reads one token keep `model.norm_place`
+    norms: tuple[str, ...] = ("layer",)  # kinds of `model.norm` that its models have
+    autoencoders = False  # whether exports hold the decoder of a masked autoencoder
 
     # Import
 

@@ -52,10 +52,8 @@ def recognizes(folder: pathlib.Path) -> bool:
 def base(folder: pathlib.Path, given: str | None) -> pathlib.Path:
     """The file or folder of the weights that an adapter adds to; raises WeightsError.
 
-    Args:
-      folder: the adapter's.
-      given: a path or name that the user gives. Else the one in the folder is taken, if it is a
-        published name: a path in somebody's file is not followed.
+    The user may have `given` a path or name. Else the one in the folder is taken, if it is a
+    published name: a path in somebody's file is not followed.
     """
     if given is not None:
         return zoo.resolve(given)
@@ -73,9 +71,7 @@ def base(folder: pathlib.Path, given: str | None) -> pathlib.Path:
 def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
     """The arrays of the base with an adapter added, each as it is read; raises WeightsError.
 
-    Args:
-      folder: the adapter's.
-      arrays: those of the base, (out, in) or (out, in, rows, columns) where LoRA adapts them.
+    They are (out, in) or (out, in, rows, columns) where LoRA adapts them.
     """
     settings = readers.read_json(folder / CONFIG)
     initial = settings.get("init_lora_weights")

@@ -81,11 +81,7 @@ AUGREG_FILE = re.compile(
 
 
 def entries(model: str | None = None) -> list[PublishedFile]:
-    """The published checkpoints in order.
-
-    Args:
-      model: pattern of variants, such as `ViT-B*`, which may match none.
-    """
+    """The published checkpoints in order, of variants such as `ViT-B*`."""
     everything = []
     for table in TABLES:
         with table.open(encoding="utf-8", newline="") as file:

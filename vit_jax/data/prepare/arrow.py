@@ -29,15 +29,8 @@ HEADER, DATA, COMPRESSION = 2, 1, 3
 def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[FileEntry]:
     """Yields the rows of a file in order, named as by `parquet.rows`.
 
-    A row without a wanted label, or without bytes, has no suffix and the size 0.
-
-    Args:
-      path: the file.
-      label: the column of labels where several could be meant; `parquet.UNLABELED`: none.
-      option: what names that column, for messages.
-
-    Raises DataError for a damaged or a compressed file, and for one without columns of images and
-    labels.
+    A row without a wanted label, or without bytes, has no suffix and the size 0. Takes and raises
+    as `parquet.find_columns`, and DataError for a damaged or a compressed file.
     """
     named, number = parquet.row_names(path), 0
     try:

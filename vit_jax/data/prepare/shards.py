@@ -73,12 +73,8 @@ def divide(
 ) -> Iterator[Shard]:
     """Yields the shards of a split; the names of their files begin with `path`.
 
-    Args:
-      path: the folder and the name of the dataset.
-      split: name of the split.
-      positions: its examples (N,) in order.
-      sizes: bytes of the example at each position.
-      shard_bytes: approximate bytes of a shard.
+    `positions` are its examples (N,) in order, `sizes` the bytes of the example at each position. A
+    shard has about `shard_bytes`.
     """
     number = round(int(sizes[positions].sum()) / shard_bytes)
     number = min(max(1, number), MOST_SHARDS, len(positions))

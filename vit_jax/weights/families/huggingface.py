@@ -90,19 +90,15 @@ class Type:
 class HuggingFace(Family):
     """The folders of transformers' models.
 
-    Attributes:
-      types: by model_type.
-      anchors: the patch embedding under each prefix that the network may have, the last without.
-      names: of the network's layers and arrays, below the prefix.
-      outer: of those beside the network.
-      biases: the parts whose bias a file may lack.
+    The `anchors` are the patch embedding under each prefix that the network may have, the last
+    without.
     """
 
     project = "hf"
-    types: ClassVar[Mapping[str, Type]] = {}
-    names: Names = ()
-    outer: Names = (("classifier", "head"),)
-    biases: tuple[str, ...] = ()
+    types: ClassVar[Mapping[str, Type]] = {}  # by model_type
+    names: Names = ()  # of the network's layers and arrays, below the prefix
+    outer: Names = (("classifier", "head"),)  # of those beside the network
+    biases: tuple[str, ...] = ()  # the parts whose bias a file may lack
 
     def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
         return self._anchor(arrays) is not None and _model_type(arrays, files) in self.types
@@ -375,13 +371,7 @@ def _sides(size: object) -> Size | None:
 
 
 def read_data(hints: Hints, size: Size, channels: int) -> tuple[config.Data, dict[str, str]]:
-    """The preprocessing options and the assumptions made; raises WeightsError.
-
-    Args:
-      hints: contains the preprocessor's fields.
-      size: height and width of the model's input.
-      channels: of the model's input.
-    """
+    """The preprocessing options of a model of this input, and the assumptions made."""
     given, assumed = _processor(hints)
     view, made = _view(given, size), _made(given)
     if view is not None and written_processor(hints) and made not in (None, size):

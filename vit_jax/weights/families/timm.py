@@ -196,12 +196,7 @@ def data(
 ) -> tuple[config.Data, dict[str, str]]:
     """The preprocessing options and the assumptions made; raises WeightsError.
 
-    Args:
-      given: the fields of config.json.
-      size: height and width of the model's input.
-      channels: channels of the model's input.
-      pixels: mean and deviation where the file says nothing.
-      weights: whose they are.
+    Where config.json says nothing, mean and deviation are `pixels`, those of the `weights`.
     """
     said = json_fields.section(given, "pretrained_cfg")
     if not said:
@@ -267,16 +262,9 @@ def config_json(
     classifier: str | list[str],
     fixed_size: bool = True,
 ) -> Fields:
-    """The config.json from which timm builds a model.
+    """The config.json from which timm builds a model, by the names and arguments of timm.
 
-    Args:
-      spec: describes the model.
-      name: its architecture.
-      pool: timm's name of its pooling.
-      arguments: of the architecture.
-      first: the first layer.
-      classifier: the last layer, or layers.
-      fixed_size: whether the model takes images of one size only.
+    `fixed_size`: whether it takes images of one size only.
     """
     data = spec.data
     count = 0 if spec.headless else spec.model.num_classes

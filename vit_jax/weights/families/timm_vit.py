@@ -584,11 +584,8 @@ def _image_size(
 ) -> tuple[Size, bool, Assumed]:
     """The image size of the positions, whether the class token has one, and assumptions.
 
-    Args:
-      arrays: arrays of the file.
-      model: complete.
-      sizes: image sizes from config.json and from the caller. The first with equally many patches
-        counts; otherwise the grid is square.
+    Of the `sizes` from config.json and from the caller the first with equally many patches counts;
+    otherwise the grid is square.
     """
     given = next((size for size in sizes if size is not None), None)
     if "pos_embed" not in arrays:

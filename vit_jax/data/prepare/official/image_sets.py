@@ -158,14 +158,8 @@ def find_in_folders(
 ) -> Contents:
     """Finds `CLASS/FILE`, all in the only split of a dataset.
 
-    Args:
-      dataset: the dataset.
-      suffixes: ends of the files.
-      feature: the feature that has the file's name.
-      files: the source files.
-      key: form of the sort key.
-      name: form of the example's name.
-      value: form of the feature.
+    `key`, `name` and `value` are the forms of the sort key, of the example's name, and of the
+    `feature` that has the file's name.
     """
     labels = class_numbers(dataset)
     if dataset is datasets.IMAGENET_V2:  # whose folders are called by numbers

@@ -38,13 +38,8 @@ Element = tuple[int, memoryview]
 def load_arrays(data: bytes, names: Sequence[str], named: str, most: int) -> dict[str, Any]:
     """Arrays of a .mat file by name: numbers as numpy arrays, a table as a list of rows.
 
-    Args:
-      data: the file.
-      names: names of the arrays to return.
-      named: name of the file, for messages.
-      most: limit in bytes for the unpacked file.
-
-    Raises DataError for a damaged or different file, or a missing array.
+    `named` is the file in messages, `most` the limit in bytes for it unpacked. Raises DataError for
+    a damaged or different file, or a missing array.
     """
     if data[124:128] != b"\x00\x01IM":  # version 1.0 of the format, little-endian
         raise DataError(f"{named}: is not a MATLAB 5 file; download it again")
