@@ -60,10 +60,8 @@ def add_arguments(parser: arguments.Parser) -> None:
         type=arguments.positive,
     )
     parser.add("--dry-run", "run nothing: print every cell with its state")
-    parser.add(
-        "--output FILE.md",
-        "also write Markdown with pictures, and HTML next to it",
-        type=arguments.local_output_path,
+    arguments.add_output(
+        parser, "FILE.md", "also write Markdown with pictures, and HTML next to it"
     )
     parser.add("--json", "print one JSON object")
 

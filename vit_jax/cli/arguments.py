@@ -119,6 +119,11 @@ def add_checkpoint(parser: Parser, default: str | None = None) -> None:
     )
 
 
+def add_output(parser: Parser, placeholder: str, text: str, **settings: Any) -> None:
+    """Adds --output, which names a file or folder on a disk to write."""
+    parser.add(f"--output {placeholder}", text, type=local_output_path, **settings)
+
+
 def add_seed(parser: Parser) -> None:
     """Adds --seed, which draws the images to show."""
     parser.add("--seed N", "seed that draws the images", type=seed, default=0)

@@ -25,11 +25,8 @@ def add_arguments(parser: arguments.Parser) -> None:
         "of one run: its N newest checkpoints (checkpoint.keep says how many there are)",
         type=arguments.positive,
     )
-    parser.add(
-        "--output DIR",
-        "run directory to write, for every command here",
-        type=arguments.local_output_path,
-        required=True,
+    arguments.add_output(
+        parser, "DIR", "run directory to write, for every command here", required=True
     )
 
 

@@ -32,9 +32,7 @@ def add_arguments(parser: arguments.Parser) -> None:
     parser.add(
         "--license ID", "license of the weights, for the folder's model card, such as apache-2.0"
     )
-    parser.add(
-        "--output PATH", "file or folder to write", type=arguments.local_output_path, required=True
-    )
+    arguments.add_output(parser, "PATH", "file or folder to write", required=True)
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

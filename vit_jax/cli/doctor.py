@@ -24,12 +24,7 @@ def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     parser.add("folder DIR", "lists, or folders of images, also in a bucket: s3://, gs://, hf://")
     arguments.add_checkpoint(parser, default=CHECKPOINT)
-    parser.add(
-        "--output FILE.html",
-        "page with pictures to write",
-        type=arguments.local_output_path,
-        default="doctor.html",
-    )
+    arguments.add_output(parser, "FILE.html", "page with pictures to write", default="doctor.html")
     parser.add(
         "--fix-list FILE.csv",
         "write the list of images to leave out, for data.exclude",

@@ -28,12 +28,7 @@ def add_arguments(parser: arguments.Parser) -> None:
         "dataset)",
         nargs="?",
     )
-    parser.add(
-        "--output FILE.npz|.parquet",
-        "file to write",
-        type=arguments.local_output_path,
-        required=True,
-    )
+    arguments.add_output(parser, "FILE.npz|.parquet", "file to write", required=True)
     parser.add(
         "--features",
         "pre_logits: the head's input (default); tokens: all of them, the class token first",

@@ -18,10 +18,8 @@ def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add("--json", "print one line of JSON")
-    parser.add(
-        "--output FOLDER",
-        "also write images.csv (truth, prediction), classes.csv and confusion.csv",
-        type=arguments.local_output_path,
+    arguments.add_output(
+        parser, "FOLDER", "also write images.csv (truth, prediction), classes.csv and confusion.csv"
     )
 
 

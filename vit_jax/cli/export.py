@@ -24,7 +24,7 @@ def add_arguments(parser: arguments.Parser) -> None:
     """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add("--to", "format to write", required=True, choices=("stablehlo", "onnx"))
-    parser.add("--output FILE", "file to write", type=arguments.local_output_path, required=True)
+    arguments.add_output(parser, "FILE", "file to write", required=True)
     parser.add(
         "--platforms P,...", "platforms to run on, of cpu, cuda, rocm, tpu", default="cpu,cuda,tpu"
     )

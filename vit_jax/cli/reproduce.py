@@ -34,10 +34,8 @@ def add_arguments(parser: arguments.Parser) -> None:
         "--workdir DIR", "the folder of all runs (default: runs)", type=arguments.local_output_path
     )
     parser.add("--smoke", "run tiny copies of all runs on random pixels, in runs/smoke")
-    parser.add(
-        "--output FILE.md",
-        "also write Markdown, and HTML next to it, with the plot of a figure",
-        type=arguments.local_output_path,
+    arguments.add_output(
+        parser, "FILE.md", "also write Markdown, and HTML next to it, with the plot of a figure"
     )
     parser.add("--json", "print one JSON object")
 

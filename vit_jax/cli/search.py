@@ -27,9 +27,7 @@ def add_arguments(parser: arguments.Parser) -> None:
     parser.add("--query IMAGE", "image file", required=True)
     parser.add("--top N", "images", type=arguments.positive, default=9)
     parser.add("--images FOLDER", "with --output and a table: the folder that was embedded")
-    parser.add(
-        "--output FILE.html", "page with pictures to write", type=arguments.local_output_path
-    )
+    arguments.add_output(parser, "FILE.html", "page with pictures to write")
     parser.add("--json", "print one line of JSON per image")
 
 

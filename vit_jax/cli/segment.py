@@ -26,10 +26,8 @@ def add_arguments(parser: arguments.Parser) -> None:
     parser.add("--data DIR", "images and masks, also in a bucket", required=True)
     parser.add("--train SPLIT", "split to learn from", default="train")
     parser.add("--test SPLIT", "split to measure on", default="val")
-    parser.add(
-        "--output DIR",
-        "folder for segmentation.json and segmentation.png (default: none)",
-        type=arguments.local_output_path,
+    arguments.add_output(
+        parser, "DIR", "folder for segmentation.json and segmentation.png (default: none)"
     )
 
 
