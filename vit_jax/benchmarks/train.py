@@ -183,25 +183,14 @@ def works(
         model = models.complete(config.Model(variant=name, num_classes=CLASSES))
         if not name.startswith("ViT-") or model.patch_size is None:
             raise config.ConfigError(f"--models={name}: must be a ViT, such as ViT-S/16")
+        own = {key: getattr(model, key) for key in ("width", "depth", "mlp_dim", "heads")}
+        own |= {"model": name, "patch": model.patch_size[0]}
+        given = {"dtype": dtype, "batch": batch, "objective": objective, "remat": remat}
         for size in sizes:
             models.check_model(model, (size, size))
-            for attention in attentions:
-                found.append(
-                    StepWork(
-                        model=name,
-                        size=size,
-                        patch=model.patch_size[0],
-                        width=model.width or 0,
-                        depth=model.depth or 0,
-                        mlp_dim=model.mlp_dim or 0,
-                        heads=model.heads or 0,
-                        dtype=dtype,
-                        attention=attention,
-                        batch=batch,
-                        objective=objective,
-                        remat=remat,
-                    )
-                )
+            found += [
+                StepWork(size=size, attention=attention, **own, **given) for attention in attentions
+            ]
     return found
 
 

@@ -246,9 +246,8 @@ def table(compared: Sequence[Compared]) -> Table:
 
 def machine(device: str | None = None) -> str:
     """The device, by default jax's, the cores and the load of this machine."""
-    return (
-        f"{device or _device()}, {len(os.sched_getaffinity(0))} cores, load {_load_average():.1f}"
-    )
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    return f"{device or _device()}, {cores} cores, load {load:.1f}"
 
 
 def record(
@@ -277,7 +276,7 @@ def record(
     return {
         "command": command,
         **provenance.fields(compared[0].device or _device(), versions),
-        "load": round(_load_average(), 2),
+        "load": round(os.getloadavg()[0], 2),
         "work": dict(work),
         "compared": [
             {
@@ -296,7 +295,3 @@ def _device() -> str:
     import jax  # `bench input` measures without it
 
     return jax.devices()[0].device_kind
-
-
-def _load_average() -> float:
-    return os.getloadavg()[0]

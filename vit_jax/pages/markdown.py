@@ -1,8 +1,8 @@
 """A report as Markdown: its text and tables, with links to pictures that are files."""
 
 import re
-import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote  # of links, which a space or a bracket would end
 
 from vit_jax.pages.document import (
     Block,
@@ -51,11 +51,6 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)]
 
 
-def _link(path: str) -> str:
-    """A path as the target of a link, which a space or a bracket would end."""
-    return urllib.parse.quote(path)
-
-
 def _section(section: PageSection) -> Iterator[str]:
     if section.title:
         yield from (f"{'#' * section.level} {escape(section.title)}", "")
@@ -75,7 +70,7 @@ def _block(block: Block) -> Iterator[str]:
             yield from table(block)
         case Charts(picture=str(picture)):
             titles = ", ".join(chart.title for chart in block.charts)
-            yield from (f"![{escape(titles)}]({_link(picture)})", "")
+            yield from (f"![{escape(titles)}]({quote(picture)})", "")
         case Charts():
             yield from ("Drawn in the HTML page.", "")
         case Gallery():
@@ -89,7 +84,7 @@ def _block(block: Block) -> Iterator[str]:
             yield from table(Table(header=header, rows=rows, caption=block.caption))
         case Picture():
             yield from (
-                f"![{escape(block.path)}]({_link(block.path)})",
+                f"![{escape(block.path)}]({quote(block.path)})",
                 "",
                 escape(block.caption),
                 "",
