@@ -6,6 +6,7 @@ import pathlib
 import cv2
 import numpy as np
 import pytest
+from scipy import special
 
 from vit_jax import config
 from vit_jax.data.prepare import dedup
@@ -112,7 +113,7 @@ def test_one_photo_in_two_classes_is_the_first_thing_said(tmp_path):
     assert page._classes(found).rows == [("a", "20"), ("b", "20")]
 
 
-def test_broken_files_show_no_pictures(tmp_path):
+def test_broken_files_show_no_pictures_and_are_no_copies(tmp_path):
     pictures = {"a/1.png": 1, "a/2.png": 1, "a/3.png": 2, "b/4.png": 3}
     found = examine(tmp_path, pictures, errors={"b/4.png": "is empty"})
     assert page.summarize(found)[0].startswith("3 readable images show 2 different pictures; ")
@@ -120,6 +121,10 @@ def test_broken_files_show_no_pictures(tmp_path):
         tmp_path / "other", {"a/1.png": 1, "b/2.png": 2}, errors={"b/2.png": "is empty"}
     )
     assert not any("pictures; " in line for line in page.summarize(found))  # no copies
+    found = examine(
+        tmp_path / "both", {"a.png": 0, "b.png": 0}, errors={"a.png": "x", "b.png": "x"}
+    )
+    assert found.groups == []  # nor of each other
 
 
 def test_files_of_odd_kinds(tmp_path):
@@ -139,11 +144,6 @@ def test_files_of_odd_kinds(tmp_path):
     needs = ["outliers need more than", "wrong labels were not looked for: that needs labels"]
     for line, start in zip(found.notes, needs, strict=True):
         assert line.startswith(start)
-
-
-def test_broken_files_are_no_copies_of_each_other(tmp_path):
-    found = examine(tmp_path, {"a.png": 0, "b.png": 0}, errors={"a.png": "x", "b.png": "x"})
-    assert found.groups == []
 
 
 def test_the_distance_to_neighbors(monkeypatch):
@@ -168,10 +168,13 @@ def test_a_list_has_only_names_that_can_be_read_back(tmp_path, caplog):
     root = tmp_path / "r"
     found = examine(root, dict.fromkeys(names, 1))
     assert write_fix_list(tmp_path / "fix.csv", found) == 2
-    assert "a list cannot have" in caplog.text
+    (said,) = caplog.messages
+    assert said == f"--fix-list={tmp_path}/fix.csv: a list cannot have b\\c.png: rename it"
     data = config.Data(source="folder", root=str(root), holdout=0.5, exclude=f"{tmp_path}/fix.csv")
     listed = set(found.left_out) - {"b\\c.png", " d.png"}
     assert read_excluded(data).keys() == listed
+    assert write_fix_list(tmp_path / "fix.csv", examine(tmp_path / "one", {"e.png": 1})) == 0
+    assert caplog.messages == [said]
 
 
 def test_names_are_shown_as_text(tmp_path):
@@ -198,16 +201,6 @@ def test_a_gallery_says_where_the_rest_is(tmp_path, monkeypatch):
     assert "2 of 6; --json has all" in text  # tiny images are not in the fix list
 
 
-@pytest.mark.parametrize(("labels", "line"), [("balanced", False), ("rare", True)])
-def test_imbalance_is_said_from_three_to_one(tmp_path, labels, line):
-    counts = {"a": 5, "b": 2} if labels == "balanced" else {"a": 6, "b": 2}
-    pictures = {f"{c}/{i}.png": 10 * ord(c) + i for c, n in counts.items() for i in range(n)}
-    said = any(
-        "data.sampling=balanced" in one for one in page.summarize(examine(tmp_path, pictures))
-    )
-    assert said == line
-
-
 def test_imbalance_is_that_of_the_images_trained_on(tmp_path):
     def said(root, train, val):
         pictures = {
@@ -232,16 +225,10 @@ def test_imbalance_of_images_with_several_classes_has_no_remedy(tmp_path):
     assert "data.sampling" not in "\n".join(page.summarize(found))
 
 
-def draw_labels(count=40, classes=3):
-    random = np.random.default_rng(5)
-    labels = np.concatenate([np.arange(classes), random.integers(0, classes, count - classes)])
-    logits = random.normal(size=(count, classes)) + 1.5 * np.eye(classes)[labels]
-    odds = np.exp(logits)
-    return labels, odds / odds.sum(axis=1, keepdims=True)
-
-
 def test_label_errors_are_those_of_confident_learning():
-    labels, p = draw_labels()
+    random = np.random.default_rng(5)
+    labels = np.concatenate([np.arange(3), random.integers(0, 3, 37)])
+    p = special.softmax(random.normal(size=(40, 3)) + 1.5 * np.eye(3)[labels], axis=1)
     found, errors = examination.find_label_errors(labels, p)
     thresholds = [np.mean([p[i, k] for i in range(40) if labels[i] == k]) for k in range(3)]
     for i in range(40):
@@ -249,11 +236,7 @@ def test_label_errors_are_those_of_confident_learning():
         belongs = max(above, key=lambda k: p[i, k]) if above else labels[i]
         assert found[i] == belongs
         assert errors[i] == (belongs != labels[i] and max(p[i]) > p[i, labels[i]])
-
-
-def test_label_errors_are_those_of_cleanlab():
-    """`find_label_issues(labels, p, filter_by="confident_learning")` of cleanlab 2.9.0."""
-    _, errors = examination.find_label_errors(*draw_labels())
+    # `find_label_issues(labels, p, filter_by="confident_learning")` of cleanlab 2.9.0.
     assert np.flatnonzero(errors).tolist() == [12, 18]
 
 

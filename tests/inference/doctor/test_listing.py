@@ -4,7 +4,6 @@ import pytest
 
 from image_folders import fill
 from vit_jax import config
-from vit_jax.config import ConfigError
 from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.data.sources import open_source
 from vit_jax.inference.doctor.listing import list_images
@@ -80,25 +79,6 @@ def test_a_link_to_its_parent_ends(tmp_path):
     root = fill(tmp_path / "r", "cat/a.jpg")
     (root / "cat/loop").symlink_to(root)
     assert [path for path, *_ in rows(root)] == ["cat/a.jpg"]
-
-
-@pytest.mark.parametrize(
-    ("files", "line"),
-    [
-        (None, "no such folder"),
-        (
-            ["notes.txt", ".x.jpg"],
-            r"holds no \.jpg, .* files; it contains 1 \.txt \(no image\), 1 ",
-        ),
-    ],
-)
-def test_a_folder_without_images(tmp_path, files, line):
-    if files is not None:
-        fill(tmp_path / "r", *files)
-    with pytest.raises(ConfigError, match=line):
-        list_images(tmp_path / "r", 0.1, labels=True)
-    with pytest.raises(ConfigError, match="not a folder"):
-        list_images(fill(tmp_path, "a.jpg") / "a.jpg", 0.1, labels=True)
 
 
 def test_a_damaged_list(tmp_path):
