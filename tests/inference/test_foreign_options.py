@@ -11,7 +11,7 @@ from jax import export
 import foreign
 from vit_jax import cli, models
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import measures
+from vit_jax.inference.inspect import measures, outputs
 from vit_jax.models import variants
 from vit_jax.training import build
 
@@ -20,13 +20,16 @@ FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 SOURCES = {
     "hf_relu_remainder": ([], (32, 24)),
     "bv_vit_gap_sincos": (["data.image_size=32,32", "model.pooling=first"], (32, 32)),
+    "bv_vit_map": ([], (32, 32)),
+    "hybrid_tiny": ([], (64, 64)),
+    "backbones/hf_dinov2_reg_giant": ([], (28, 28)),
 }
 
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
-@pytest.fixture(params=SOURCES)
+@pytest.fixture(params=list(SOURCES)[:2])
 def source(request, tmp_path):
     """The path of weights, options for a command, and the pixels in patches."""
     name = request.param
@@ -71,10 +74,10 @@ def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path):
+def test_programs_give_the_same_numbers(source, tmp_path):
     path, options, _ = source
     model = opened(path, options)
-    file, features = tmp_path / "m.stablehlo", tmp_path / "f.npz"
+    file = tmp_path / "m.stablehlo"
     arguments = [f"--checkpoint={path}", "--to=stablehlo", f"--output={file}"]
     arguments += ["--platforms=cpu", *options]
     assert cli.main(["export", *arguments]) == 0
@@ -88,36 +91,39 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
     classifier = build.create_model(model.config)
     scaled = np.asarray((pixels / 255 - mean) / std, np.float32)
     with jax.default_matmul_precision("highest"):
-        expected, out = jax.jit(classifier.apply)(model.params, scaled)
+        expected, _ = jax.jit(classifier.apply)(model.params, scaled)
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
-
-    arguments = [f"--checkpoint={path}", f"{photos}", f"--output={features}", *options]
-    assert cli.main(["embed", *arguments, "--features=tokens"]) == 0
-    with np.load(features) as file:
-        assert file["features"].shape[1:] == out["tokens"].shape[1:]
-        tokens = classifier.patches + models.has_class_token(model.config.model)
-        assert file["features"].shape[1] == tokens
 
 
 @pytest.mark.slow
-def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
+@pytest.mark.parametrize("source", SOURCES, indirect=True)
+def test_figures_and_features_are_of_what_lies_in_patches(source, photos, tmp_path):
     path, options, covered = source
-    out = tmp_path / "out"
-    arguments = [f"--checkpoint={path}", f"{photos}", f"--output={out}", "--count=2"]
-    assert cli.main(["inspect", "all", *arguments, *options]) == 0
-    model = opened(path, options)
-    grid = variants.grid(model.config.model, model.config.data.image_size)
-    assert (8 * grid[0], 8 * grid[1]) == covered
+    out, given = tmp_path / "out", [f"--checkpoint={path}", f"{photos}", *options]
+    assert cli.main(["inspect", "all", *given, f"--output={out}", "--count=2"]) == 0
+    assert {file.stem for file in out.glob("*.npz")} == outputs.KINDS.keys() - {"reconstruct"}
+    config = opened(path, options).config
+    grid = variants.grid(config.model, config.data.image_size)
+    side = covered[0] // grid[0]
+    assert (side * grid[0], side * grid[1]) == covered
     with np.load(out / "attention.npz") as file:
         assert file["attention"].shape[-2:] == grid
+        assert np.isfinite(file["attention"]).all()
+        assert file["attention"].min() > 0
+    with np.load(out / "posemb.npz") as file:
+        assert file["similarity"].shape[-2:] == grid
     with np.load(out / "attention-distance.npz") as file:
-        # Neighbors are 8 pixels apart, whatever is left over at the edges.
+        # Neighbors are a patch apart, whatever is left over at the edges.
         far = measures.distances(grid, covered, prefix=False)
         assert file["pixels"].max() < far.max()
-        assert far[0, 1] == 8
-    arguments = [f"--checkpoint={path}", f"{photos}", f"--output={tmp_path / 'v.html'}"]
-    assert cli.main(["inspect", "view", *arguments, *options]) == 0
+        assert far[0, 1] == side
+    assert cli.main(["inspect", "view", *given, f"--output={tmp_path / 'v.html'}"]) == 0
     page = (tmp_path / "v.html").read_text()
     assert f'"side":[{covered[0]},{covered[1]}]' in page
-    single = model.config.model.pooling in ("token", "first")
+    single = config.model.pooling in ("token", "token_gap", "first")
     assert f'"single":{str(single).lower()}' in page
+    before = models.has_class_token(config.model) + config.model.registers
+    assert f'"before":{before}' in page
+    assert cli.main(["embed", *given, f"--output={tmp_path / 'f.npz'}", "--features=tokens"]) == 0
+    with np.load(tmp_path / "f.npz") as file:
+        assert file["features"].shape[1] == before + grid[0] * grid[1]

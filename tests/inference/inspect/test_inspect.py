@@ -22,7 +22,7 @@ from vit_jax.models import positions
 from vit_jax.studies import report
 
 FIXTURES = pathlib.Path(__file__).parents[2] / "fixtures"
-GOOGLE = FIXTURES / "vit_tiny_token.npz"
+GOOGLE, RESNET = FIXTURES / "vit_tiny_token.npz", FIXTURES / "bit_tiny_legacy.npz"
 EVERY = ["filters", "posemb", "attention-distance", "rollout", "attention", "features", "matches",
          "saliency"]  # fmt: skip
 
@@ -129,44 +129,19 @@ def test_figures_of_many_images_show_the_first(photos, tmp_path, capsys, monkeyp
     assert "figures show" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("bv_vit_gap_sincos.npz", ["--config.data.image_size=16,24"]),
-        ("bv_vit_map.npz", []),
-        ("hybrid_tiny.npz", []),
-    ],
-)
-def test_every_kind_of_weights(name, arguments, photos, tmp_path):
-    out = tmp_path / "out"
-    arguments = [f"{photos}", f"--output={out}", "--count=1", *arguments]
-    assert inspect("all", FIXTURES / name, *arguments) == 0
-    assert {path.stem for path in out.glob("*.npz")} == set(EVERY) - {"matches"}  # of one image
-    maps = numbers(out, "attention")["attention"]
-    assert np.isfinite(maps).all()
-    assert maps.min() > 0
-
-
-def test_a_resnet_has_filters_and_maps_for_a_class(tmp_path, capsys):
-    arguments = [f"--output={tmp_path / 'out'}"]
-    assert inspect("all", FIXTURES / "bit_tiny_legacy.npz", *arguments) == 0
+def test_a_resnet_has_filters_and_maps_for_a_class(tmp_path, capsys, monkeypatch):
+    arguments = [RESNET, f"--output={tmp_path / 'out'}"]
+    assert inspect("all", *arguments) == 0
     assert {path.stem for path in (tmp_path / "out").glob("*.npz")} == {"filters"}
     errors = capsys.readouterr().err
     said = re.findall("^(.*) left out: a ResNet has no ", errors, re.MULTILINE)
     assert said == EVERY[1:5]
     for what in EVERY[5:]:
         assert f"{what} left out: needs images" in errors
-
-
-def test_a_model_of_which_nothing_can_be_drawn_is_a_mistake(tmp_path, capsys, monkeypatch):
-    kinds = {kind: draw for kind, draw in outputs.KINDS.items() if kind != "filters"}
-    monkeypatch.setattr(outputs, "KINDS", kinds)
-    arguments = [f"--output={tmp_path / 'out'}"]
-    assert inspect("all", FIXTURES / "bit_tiny_legacy.npz", *arguments) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "vit_jax: inspect all: nothing of this model can be drawn"
-    )
+    monkeypatch.delitem(outputs.KINDS, "filters")
+    assert inspect("all", *arguments) == 2
+    line = "vit_jax: inspect all: nothing of this model can be drawn"
+    assert capsys.readouterr().err.splitlines()[-1] == line
 
 
 def test_without_images_what_needs_none_is_drawn(tmp_path, capsys, monkeypatch):
@@ -252,45 +227,52 @@ def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):
 
 def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (photos / "sub").mkdir()
-    (photos / "sub" / "cut.png").write_bytes((photos / "a.png").read_bytes()[:99])
-    (tmp_path / "file").write_text("")
-    no_images = tmp_path / "empty"
-    no_images.mkdir()
-    resnet = FIXTURES / "bit_tiny_legacy.npz"
-    for checkpoint, arguments, words in (
-        (GOOGLE, ["rollout", f"{tmp_path / 'none'}"], "none: no such file or folder"),
-        (GOOGLE, ["rollout", f"{no_images}"], "empty: holds no .jpg"),
-        (GOOGLE, ["all", f"{photos / 'sub'}"], "cut.png: is a truncated or damaged PNG"),
+    for folder in ("sub", "empty"):
+        (tmp_path / folder).mkdir()
+    photo, file = photos / "a.png", tmp_path / "file"
+    (tmp_path / "sub" / "cut.png").write_bytes(photo.read_bytes()[:99])
+    file.touch()
+    for checkpoint, what, words, line in (
+        (GOOGLE, "rollout", "none", "none: no such file or folder"),
+        (GOOGLE, "view", "none", "none: no such file or folder"),
+        (GOOGLE, "rollout", "empty", "empty: holds no .jpg"),
+        (GOOGLE, "all", "sub", "cut.png: is a truncated or damaged PNG"),
+        (GOOGLE, "saliency", "", "inspect saliency: needs images: name files or folders"),
+        (GOOGLE, "view", "", "inspect view: needs images"),
+        (GOOGLE, "matches", photo, "matches: needs two images: name both"),
+        (GOOGLE, "filters", "--output=file/x", "file is no folder"),
+        (GOOGLE, "saliency", "file --output=file/x", "file is no folder"),
         (
             GOOGLE,
-            ["filters", f"--output={tmp_path / 'file' / 'x'}"],
-            "file is no folder",
+            "rollout",
+            "--output=cat.PNG",
+            "--output=cat.PNG: is a folder, for several files;",
         ),
-        (GOOGLE, ["filters", "--step=3"], "--step=3: "),
-        (resnet, ["posemb"], "inspect posemb: a ResNet has no position embedding"),
-        (resnet, ["attention"], "inspect attention: a ResNet has no tokens"),
-        (resnet, ["features", f"{photos / 'a.png'}"], "inspect features: a ResNet has no"),
-        (
-            GOOGLE,
-            ["matches", f"{photos / 'a.png'}"],
-            "matches: needs two images: name both",
-        ),
-        (tmp_path / "nothing.npz", ["filters"], "nothing.npz"),
-        ("ViT-B_17", ["filters"], "ViT-B_17"),
+        (GOOGLE, "view", "--output=a.html --serve", "--output=a.html: --serve writes no file"),
+        (GOOGLE, "view", "--format=svg", "--format=svg: `inspect view` draws no figures"),
+        (GOOGLE, "view", "--steps=8", "--steps=8: only for `inspect saliency`"),
+        (GOOGLE, "all", "--serve=80", "--serve=80: only for `inspect view`"),
+        (GOOGLE, "rollout", "--class=1", "--class=1: only for `inspect saliency`"),
+        (GOOGLE, "saliency", "--class=cat", "--class=cat: the model has no such class, of 0 to "),
+        (GOOGLE, "filters", "--step=3", "--step=3: "),
+        (RESNET, "posemb", "", "inspect posemb: a ResNet has no position embedding"),
+        (RESNET, "attention", "", "inspect attention: a ResNet has no tokens"),
+        (RESNET, "features", photo, "inspect features: a ResNet has no"),
+        (RESNET, "view", photo, "a ResNet has no tokens"),
+        ("nothing.npz", "filters", "", "nothing.npz"),
+        ("ViT-B_17", "filters", "", "ViT-B_17"),
     ):
-        what, *rest = arguments
-        assert inspect(what, checkpoint, *rest) == 2, words
-        err = capsys.readouterr().err
-        assert words in err.splitlines()[-1]
-        assert "Traceback" not in err
-    assert not (tmp_path / "inspect").exists()
+        assert inspect(what, checkpoint, *str(words).split()) == 2, line
+        errors = capsys.readouterr().err
+        assert line in errors.splitlines()[-1]
+        assert "Traceback" not in errors
+    assert {path.name for path in tmp_path.iterdir()} == {"sub", "empty", "file"}
     with pytest.raises(SystemExit) as stop:
         inspect("filter", GOOGLE)
     assert stop.value.code == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert all(what in err for what in (*EVERY, "all"))
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert all(what in errors for what in (*EVERY, "all"))
 
 
 @pytest.fixture

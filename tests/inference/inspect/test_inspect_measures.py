@@ -124,10 +124,7 @@ def opened(image_size=(8, 12), **options):
         ({}, 1),
         ({"position": "learned_2d"}, 1),
         ({"position_place": "layers", "position": "learned_2d", "pooling": "gap"}, 2),
-        (
-            {"architecture": "axial_vit", "pooling": "gap", "position_place": "layers"},
-            2,
-        ),
+        ({"architecture": "axial_vit", "pooling": "gap", "position_place": "layers"}, 2),
         ({"position": "sincos_1d"}, 1),
         ({"position": "sincos_2d", "pooling": "gap"}, 1),
     ],
@@ -155,29 +152,23 @@ def test_tables_are_the_patches_embeddings(options, layers):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("what", "options", "words"),
     [
-        ({"position": "none"}, "no position embedding"),
-        ({"position": "relative"}, "only relative positions"),
-        ({"architecture": "resnet", "resnet_units": (1,), "pooling": "gap"}, "ResNet"),
+        ("positions", {"position": "none"}, "no position embedding"),
+        ("positions", {"position": "relative"}, "only relative positions"),
+        ("positions", {"architecture": "resnet", "resnet_units": (1,), "pooling": "gap"}, "ResNet"),
+        ("attention", {"architecture": "axial_vit", "pooling": "gap"}, "within rows and columns"),
+        ("attention", {"architecture": "resnet", "resnet_units": (1,)}, "ResNet"),
+        ("attention", {"architecture": "axial_resnet", "resnet_units": (1,)}, "ResNet"),
     ],
 )
-def test_models_without_positions_say_so(options, words):
+def test_models_without_what_is_asked_for_say_so(what, options, words):
+    answers = {
+        "positions": measures.position_tables,
+        "attention": lambda one: measures.require(one.config.model, "attention"),
+    }
     with pytest.raises(CannotAnswer, match=words):
-        measures.position_tables(opened(**options))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"architecture": "axial_vit", "pooling": "gap"}, "within rows and columns"),
-        ({"architecture": "resnet", "resnet_units": (1,)}, "ResNet"),
-        ({"architecture": "axial_resnet", "resnet_units": (1,)}, "ResNet"),
-    ],
-)
-def test_models_without_attention_between_all_tokens_say_so(options, words):
-    with pytest.raises(CannotAnswer, match=words):
-        measures.require(opened(**options).config.model, "attention")
+        answers[what](opened(**options))
 
 
 @pytest.mark.slow
