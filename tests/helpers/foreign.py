@@ -1,7 +1,6 @@
 """Models of timm and transformers, as tests/fixtures/weights/README.md describes them."""
 
 import json
-import zlib
 
 import chex
 import flax.serialization
@@ -10,7 +9,9 @@ import jax
 import numpy as np
 from safetensors import numpy as safetensors
 
+import vit_reference
 from containers import FIXTURES
+from drawn import numbers, pictures
 from vit_jax.weights import exporting, mapping
 
 FOLDER = FIXTURES / "weights"
@@ -21,27 +22,14 @@ def record(name):
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def numbers(name, shape):
-    """The array of a name; numpy's legacy generator gives the same in all versions."""
-    values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
-    if len(shape) == 1:
-        values = 0.1 * values + name.endswith(("weight", "scale"))
-    elif len(shape) == 3:
-        values = 0.3 * values
-    else:
-        values = values / np.sqrt(np.prod(shape[1:]))
-    return np.asarray(values, np.float32)
+def images(described):
+    """The pictures whose logits a fixture holds."""
+    return pictures(described["image_size"], described["channels"])
 
 
 def arrays(described):
     """All arrays of a model."""
     return {name: numbers(name, shape) for name, shape in described["arrays"].items()}
-
-
-def images(described):
-    """The pictures whose logits a fixture holds."""
-    shape = (2, *described["image_size"], described["channels"])
-    return np.random.RandomState(0).uniform(-1, 1, shape).astype(np.float32)
 
 
 def write(folder, described, **changes):
@@ -70,6 +58,11 @@ def write(folder, described, **changes):
         part = {n: a for n, a in found.items() if index.get(n, shard) == shard}
         safetensors.save_file(part, folder / shard)
     return folder
+
+
+def parameters(spec):
+    """Random parameters of the model of a spec."""
+    return vit_reference.random_parameters(mapping.create_classifier(spec).shapes())
 
 
 def exported(params, spec, project):
