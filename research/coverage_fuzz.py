@@ -30,7 +30,7 @@ def fuzz(name, arguments):
         import hostile
 
         contents, read = hostile.READERS[name]()
-        allowed = hostile.foreign(name)
+        allowed = hostile.FOREIGN.get(name, ())
         folder = pathlib.Path(tempfile.mkdtemp(prefix=f"fuzz_{name}_"))
         for content in contents:  # which imports all that is needed
             with contextlib.suppress(Exception):

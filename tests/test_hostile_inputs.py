@@ -35,7 +35,7 @@ def reader(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
 
     def attempt(data):
-        return hostile.attempt(read, data, folder, hostile.foreign(name))
+        return hostile.attempt(read, data, folder, hostile.FOREIGN.get(name, ()))
 
     for content in contents:
         read(content, folder)  # which imports what is needed

@@ -108,6 +108,42 @@ OFFICIAL = (
 # --- Readers: each returns sound files, and what reads one ---------------------------------------
 
 
+def stored(name, read):
+    """What writes an input to a file of this name, and gives its path to `read`."""
+
+    def read_stored(data, folder):
+        path = folder / name
+        path.write_bytes(data)
+        read(path)
+
+    return read_stored
+
+
+def in_place_of_one(files, read):
+    """What writes sound files by name, JSON and another, one of them damaged."""
+    document, other = files
+
+    def read_folder(data, folder):
+        changed = document if data[:1] == b"{" else other
+        for name, sound in files.items():
+            (folder / name).write_bytes(data if name == changed else sound)
+        read(folder)
+
+    return list(files.values()), read_folder
+
+
+def every_array(suffix):
+    """What writes a file of weights and reads each of its arrays."""
+    from vit_jax.weights import readers
+
+    def read(path):
+        opened = readers.open_arrays(path)
+        for name in opened.specs:
+            opened.read(name)
+
+    return stored(f"w{suffix}", read)
+
+
 def images():
     from vit_jax.data import decoding, jpeg
 
@@ -185,20 +221,6 @@ def weights():
     return [plain.getvalue(), packed.getvalue(), tensors, index], read
 
 
-def every_array(suffix):
-    """What writes a file of weights and reads each of its arrays."""
-    from vit_jax.weights import readers
-
-    def read(data, folder):
-        path = folder / f"w{suffix}"
-        path.write_bytes(data)
-        opened = readers.open_arrays(path)
-        for name in opened.specs:
-            opened.read(name)
-
-    return read
-
-
 def torch_weights():
     """PyTorch's files of both forms."""
     files = pathlib.Path(__file__).parents[1] / "fixtures/weights/torch"
@@ -249,9 +271,7 @@ def archives():
     nested = official_fakes.tar({"a/1.tar": plain} | long, format=tarfile.PAX_FORMAT)
     packed = official_fakes.zipped({"a/1.jpg": b"x" * 900, "b.txt": b"y"})
 
-    def read(data, folder):
-        path = folder / "archive"
-        path.write_bytes(data)
+    def read(path):
         reader = archives.Reader()
         try:
             for found in archives.list_files(path):
@@ -260,7 +280,7 @@ def archives():
         finally:
             reader.close()
 
-    return [plain, nested, packed], read
+    return [plain, nested, packed], stored("archive", read)
 
 
 def metadata():
@@ -322,14 +342,12 @@ def array_records():
         writer.close()
         content = pathlib.Path(path).read_bytes()
 
-    def read(data, folder):
-        path = folder / "a.array_record"
-        path.write_bytes(data)
+    def read(path):
         with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
             for index in range(min(len(source), 3)):
                 source[index]
 
-    return [content], read
+    return [content], stored("a.array_record", read)
 
 
 def lists():
@@ -365,15 +383,14 @@ def csv_files():
     names = b'image,labels\na.png,cat;dog\nsub/b.png,dog\n"c,c.png",\nd.png, cat ; bird \n'
     columns = b"\xef\xbb\xbffile,dog,cat\r\na.png,1,0\r\nsub/b.png,0,0\r\n"
 
-    def read(data, folder):
-        (folder / "train.csv").write_bytes(data)
-        options = config.Data(source="csv", root=str(folder), multilabel=True)
+    def read(path):
+        options = config.Data(source="csv", root=str(path.parent), multilabel=True)
         source = sources.open_source(options, "train[:90%]", train=True)
         for index in range(len(source)):
-            assert source.name(index).startswith(f"{folder}/")
+            assert source.name(index).startswith(f"{path.parent}/")
             assert ".." not in source.name(index).split("/")
 
-    return [names, columns], read
+    return [names, columns], stored("train.csv", read)
 
 
 def pickles():
@@ -485,12 +502,10 @@ def listings():
     names = [f"all/{split}/{c}/{n}.jpg" for split in ("train", "val") for c in "xy" for n in "ab"]
     files = dict.fromkeys(names, b"x")
 
-    def read(data, folder):
-        path = folder / "images"
-        path.write_bytes(data)
+    def read(path):
         assignment.arrange(image_listing.scan([path]), "train", "mine", 0.5)
 
-    return [official_fakes.tar(files), official_fakes.zipped(files)], read
+    return [official_fakes.tar(files), official_fakes.zipped(files)], stored("images", read)
 
 
 def parquet_files():
@@ -518,9 +533,7 @@ def parquet_files():
         one = (plain, described)[number % 2]
         pyarrow.parquet.write_table(one, file, row_group_size=4, **forms[number])
 
-    def read(data, folder):
-        path = folder / "train.parquet"
-        path.write_bytes(data)
+    def read(path):
         refused = None
         try:
             listing, one = parquet_pages.list_images([path], None, "x"), parquet_pages.Reader()
@@ -534,7 +547,7 @@ def parquet_files():
         if refused is not None:
             raise refused
 
-    return [file.getvalue().to_pybytes() for file in files], read
+    return [file.getvalue().to_pybytes() for file in files], stored("train.parquet", read)
 
 
 def arrow_files():
@@ -606,15 +619,12 @@ def adapters():
     specs = {name: ArraySpec((4, 4), np.dtype("<f4")) for name in names}
     base = Arrays(specs, lambda name: np.zeros((4, 4), np.float32))
 
-    def read(data, folder):
-        changed = peft_files.CONFIG if data[:1] == b"{" else peft_files.FILES[0]
-        for name, sound in files.items():
-            (folder / name).write_bytes(data if name == changed else sound)
+    def read(folder):
         merged = peft_files.merged(folder, base)
         for name in merged.specs:
             merged.read(name)
 
-    return list(files.values()), read
+    return in_place_of_one(files, read)
 
 
 def projections():
@@ -634,14 +644,12 @@ def projections():
         }.items():  # fmt: skip
             arrays[f"teacher.{head}.{name}"] = np.ones(shape, np.float32)
 
-    def read(data, folder):
-        path = folder / "w.safetensors"
-        path.write_bytes(data)
+    def read(path):
         found = readers.open_arrays(path)
         projection_heads.names(found, "teacher.backbone.")
         projection_heads.from_arrays(found, "teacher.backbone.", own, 4)
 
-    return [save(arrays)], read
+    return [save(arrays)], stored("w.safetensors", read)
 
 
 def native_weights():
@@ -664,14 +672,7 @@ def native_weights():
     }  # fmt: skip
     whole = {name: np.zeros(shape, np.float32) for name, shape in arrays.items()}
     files = {"config.json": json.dumps(facts).encode(), "model.safetensors": save(whole)}
-
-    def read(data, folder):
-        changed = "config.json" if data[:1] == b"{" else "model.safetensors"
-        for name, sound in files.items():
-            (folder / name).write_bytes(data if name == changed else sound)
-        weights.read_spec(folder)
-
-    return list(files.values()), read
+    return in_place_of_one(files, weights.read_spec)
 
 
 def bucket_listings():
@@ -719,15 +720,15 @@ def fix_lists():
     from vit_jax import config
     from vit_jax.data import sources
 
-    def read(data, folder):
-        (folder / "a").mkdir(exist_ok=True)
-        (folder / "a/0.png").touch()
-        (folder / "fix.csv").write_bytes(data)
-        options = config.Data(source="folder", root=str(folder), exclude=f"{folder}/fix.csv")
+    def read(path):
+        (path.parent / "a").mkdir(exist_ok=True)
+        (path.parent / "a/0.png").touch()
+        options = config.Data(source="folder", root=str(path.parent), exclude=str(path))
         for path in sources.read_excluded(options):
             assert ".." not in path.split("/")
 
-    return [b"image,problem,detail\na/0.png,copy,of a/1.png\na/1.png,broken,\n"], read
+    sound = b"image,problem,detail\na/0.png,copy,of a/1.png\na/1.png,broken,\n"
+    return [sound], stored("fix.csv", read)
 
 
 def webdatasets():
@@ -738,21 +739,15 @@ def webdatasets():
     files = {}
     for number in range(3):
         described = json.dumps({"label": number}).encode()
-        files |= {
-            f"{number}.jpg": b"x",
-            f"{number}.cls": b"%d" % number,
-            f"{number}.json": described,
-        }
-    sound = official_fakes.tar(files)
+        files |= {f"{number}.jpg": b"x", f"{number}.cls": b"%d" % number}
+        files[f"{number}.json"] = described
 
-    def read(data, folder):
-        path = folder / "train-0.tar"
-        path.write_bytes(data)
+    def read(path):
         found = image_listing.scan([path])
         for index in range(len(found)):
             assert ".." not in found.path(index).split("/")
 
-    return [sound], read
+    return [official_fakes.tar(files)], stored("train-0.tar", read)
 
 
 def beside_weights():
@@ -822,11 +817,7 @@ def checkpoints():
     body |= {"leaves": {"p": {"shape": [2]}}}
     whole = record.encode_commit(body).encode()
 
-    def read(data, folder):
-        (folder / record.COMMIT).write_bytes(data)
-        record.read_commit(epath.Path(folder))
-
-    return [whole], read
+    return [whole], stored(record.COMMIT, lambda path: record.read_commit(epath.Path(path).parent))
 
 
 READERS = {
@@ -839,13 +830,11 @@ READERS = {
 }  # fmt: skip
 
 
-def foreign(name):
-    """Errors that the callers of a reader turn into one line."""
-
-    return {
-        "array_records": (OSError, RuntimeError, ValueError, IndexError),
-        "checkpoints": (errors.DamagedCheckpoint,),
-    }.get(name, ())
+# Errors that the callers of a reader turn into one line.
+FOREIGN = {
+    "array_records": (OSError, RuntimeError, ValueError, IndexError),
+    "checkpoints": (errors.DamagedCheckpoint,),
+}
 
 
 class Ran(Exception):
@@ -868,19 +857,25 @@ def guard():
     return armed
 
 
-def attempt(reader, data, folder, allowed=()):
-    """Reads one input; returns whether it was refused. Raises for what must not happen."""
-    from vit_jax.utils.errors import UserError
-
-    armed, began = guard(), time.monotonic()
+@contextlib.contextmanager
+def nothing_runs():
+    """Lets nothing be imported or run."""
+    armed = guard()
     armed[0] = True
-    refused = None
     try:
-        reader(data, folder)
-    except (UserError, *allowed) as error:
-        refused = str(error)
+        yield
     finally:
         armed[0] = False
+
+
+def attempt(reader, data, folder, allowed=()):
+    """Reads one input; returns whether it was refused. Raises for what must not happen."""
+    began, refused = time.monotonic(), None
+    try:
+        with nothing_runs():
+            reader(data, folder)
+    except (errors.UserError, *allowed) as error:
+        refused = str(error)
     assert time.monotonic() - began < HANG, f"{time.monotonic() - began:.1f} s"
     assert refused is None or allowed or "\n" not in refused, refused
     return refused is not None
@@ -898,7 +893,7 @@ def _inputs(contents, rng):
 
 def _work(name, inputs, seed, answers):
     contents, reader = READERS[name]()
-    allowed = foreign(name)
+    allowed = FOREIGN.get(name, ())
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)

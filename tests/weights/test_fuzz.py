@@ -15,7 +15,6 @@ import resource
 import shutil
 import zipfile
 
-import jax
 import numpy as np
 import pytest
 
@@ -87,24 +86,11 @@ def bounded(extra=128 * 2**20):
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-@contextlib.contextmanager
-def nothing_runs():
-    """Lets nothing be imported or run."""
-    armed = hostile.guard()
-    armed[0] = True
-    try:
-        yield
-    finally:
-        armed[0] = False
-
-
 @pytest.fixture
 def params(monkeypatch):
     """Parameters of a tiny model; models that were made once are not made again."""
     monkeypatch.setattr(models, "create", functools.cache(models.create))
-    rng = np.random.default_rng(0)
-    shapes = mapping.create_classifier(FACTS).shapes()
-    return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
+    return foreign.parameters(FACTS)
 
 
 @pytest.fixture
@@ -152,7 +138,7 @@ def test_npz(tmp_path, params, arrays, save, count):
     assert check(path, params, exact=True)
     rng, accepted = np.random.default_rng(1), 0
     tables = content.index(b"PK\x01\x02"), len(content)
-    with bounded(), nothing_runs():
+    with bounded(), hostile.nothing_runs():
         for _ in range(count):
             path.write_bytes(damaged(rng, content, tables, edited_npz))
             accepted += check(path, params, exact=True)
@@ -168,7 +154,7 @@ def test_safetensors(tmp_path, params, arrays, count):
     assert check(path, params, exact=True)
     rng, accepted = np.random.default_rng(2), 0
     end = 8 + int.from_bytes(content[:8], "little")
-    with bounded(), nothing_runs():
+    with bounded(), hostile.nothing_runs():
         for _ in range(count):
             given = damaged(rng, content, (0, end), edited_safetensors)
             path.write_bytes(given)
@@ -189,7 +175,7 @@ def test_index(tmp_path, params, arrays, count):
     path.write_bytes(content)
     assert check(tmp_path, params, exact=True)
     rng, accepted = np.random.default_rng(3), 0
-    with bounded(), nothing_runs():
+    with bounded(), hostile.nothing_runs():
         for _ in range(count):
             path.write_bytes(damaged(rng, content, (0, len(content)), edit))
             accepted += check(tmp_path, params, exact=True)
@@ -213,9 +199,7 @@ def test_documents(tmp_path, params, project, count):
     known = dataclasses.replace(HEADS, norm_epsilon=epsilon, position_resize=resize)
     model = models.complete(known)
     facts = dataclasses.replace(FACTS, model=model, classes=names)
-    rng = np.random.default_rng(4)
-    shapes = mapping.create_classifier(facts).shapes()
-    expected = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
+    rng, expected = np.random.default_rng(4), foreign.parameters(facts)
     arrays = foreign.exported(expected, facts, project)
     write(tmp_path / "model.safetensors", arrays)
     documents = exporting.find_family(facts, project).files(facts)
@@ -227,7 +211,7 @@ def test_documents(tmp_path, params, project, count):
     assert loaded.spec.classes == names
     assert same(tree_utils.flatten(loaded.params), tree_utils.flatten(expected))
     accepted = 0
-    with bounded(), nothing_runs():
+    with bounded(), hostile.nothing_runs():
         for _ in range(count):
             name = str(rng.choice(sorted(contents)))
             content = contents[name]
