@@ -1,7 +1,6 @@
 import dataclasses
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -23,16 +22,8 @@ def facts(image_size=(16, 16), **model):
     return weights.ModelSpec(model=model, data=config.Data(image_size=image_size))
 
 
-def parameters(of):
-    rng = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32),
-        mapping.create_classifier(of).shapes(),
-    )
-
-
 def fitted(source, target, *, keep_head=False):
-    params = parameters(source)
+    params = foreign.parameters(source)
     adapted, report = adapting.fit_params(
         params, source, mapping.create_classifier(target), keep_head=keep_head
     )

@@ -61,31 +61,17 @@ def acme():
 
 
 MODEL = config.Model(
-    patch_size=(8, 8),
-    patch_remainder="drop",
-    width=16,
-    depth=2,
-    mlp_dim=32,
-    heads=2,
-    num_classes=3,
-    gelu="erf",
-)
+    patch_size=(8, 8), patch_remainder="drop", width=16, depth=2, mlp_dim=32, heads=2,
+    num_classes=3, gelu="erf",
+)  # fmt: skip
 SPEC = weights.ModelSpec(
     model=models.complete(MODEL), data=config.Data(image_size=(16, 16), eval_crop="resize")
 )
 
 
-def drawn(spec):
-    rng = np.random.default_rng(0)
-    return mapping.tree_utils.map_named(
-        lambda _, leaf: rng.standard_normal(leaf.shape, np.float32),
-        mapping.create_classifier(spec).shapes(),
-    )
-
-
 @pytest.mark.usefixtures("acme")
 def test_a_registered_family_writes_and_loads(tmp_path):
-    params = drawn(SPEC)
+    params = foreign.parameters(SPEC)
     assert weights.save(params, SPEC, "hf", tmp_path / "acme") == ()
     loaded = weights.load(tmp_path / "acme")
     foreign.equal(loaded.params, params)
@@ -94,7 +80,7 @@ def test_a_registered_family_writes_and_loads(tmp_path):
 
 @pytest.mark.usefixtures("acme")
 def test_a_registered_family_is_found_below_a_prefix(tmp_path):
-    arrays = foreign.exported(drawn(SPEC), SPEC, "hf")
+    arrays = foreign.exported(foreign.parameters(SPEC), SPEC, "hf")
     names = {f"ema.{name}": array for name, array in arrays.items()}
     write(tmp_path / "model.safetensors", names | {"ema.acme.version": np.zeros(1, np.float32)})
     (tmp_path / "config.json").write_text('{"heads": 2, "side": 16}')
@@ -107,5 +93,5 @@ def test_a_registered_family_is_found_below_a_prefix(tmp_path):
 def test_other_models_are_read_and_written_as_before(tmp_path):
     deeper = dataclasses.replace(SPEC, model=dataclasses.replace(SPEC.model, depth=3))
     assert type(exporting.find_family(deeper, "hf")).__name__ == "HuggingFaceViT"
-    weights.save(drawn(deeper), deeper, "hf", tmp_path / "vit")
+    weights.save(foreign.parameters(deeper), deeper, "hf", tmp_path / "vit")
     assert weights.load(tmp_path / "vit").spec.model.depth == 3

@@ -222,54 +222,25 @@ def doubled(arrays):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            with_(cls=None),
-            "contains positions of 17 patches, which is not a square; give the image size",
-        ),
-        (with_(head__bias=None), "head/bias is missing"),
-        (
-            with_(**{f"{BLOCK}LayerNorm_2__scale": None}),
-            "Transformer/encoderblock_1/LayerNorm_2/scale is missing",
-        ),
-        (with_(head__bias=lambda x: x[:5]), "head/bias is (5,), not (7,)"),
-        (with_(head__bias=lambda x: x.astype(int)), "head/bias is int64, not a type of weights"),
+        (with_(cls=None), "contains positions of 17 patches, which is not a square; give the "),
+        (with_(**{f"{BLOCK}LayerNorm_2__scale": None}),
+         "Transformer/encoderblock_1/LayerNorm_2/scale is missing"),
         (with_(head__bias=lambda x: x.astype("U7")), "head/bias is <U7, not a type of weights"),
-        (with_(head__bias=lambda x: x * np.float32(np.nan)), "head/bias is not finite"),
         (with_(head__bias=lambda x: x + np.float64(1e300)), "head/bias is not finite"),
-        (with_(head__kernel=None), "contains no model of this kind: no head/kernel with 2 axes"),
-        (
-            with_(embedding__kernel=lambda x: x[:0]),
-            "contains no model of this kind: no embedding/kernel with 4 axes",
-        ),
-        (
-            dict.clear,
-            "is not one of the supported model layouts (",
-        ),
-        (
-            unknown,
-            "Transformer/encoderblock_1/LayerNorm_7/bias is not part of the model; "
-            "extra/kernel is not part of the model",
-        ),
+        (with_(embedding__kernel=lambda x: x[:0]),
+         "contains no model of this kind: no embedding/kernel with 4 axes"),
+        (dict.clear, "is not one of the supported model layouts ("),
+        (unknown,
+         "Transformer/encoderblock_1/LayerNorm_7/bias is not part of the model; "
+         "extra/kernel is not part of the model"),
         (twice, "Transformer/encoderblock_0/LayerNorm_1/scale is not part of the model"),
         (doubled, "params/cls is not part of the model"),
     ],
-)
+)  # fmt: skip
 def test_wrong_arrays(tmp_path, change, message):
     arrays = read(TOKEN)
     change(arrays)
     assert refusal(write(tmp_path / "wrong.npz", arrays)).startswith(message)
-
-
-def test_all_problems_are_told_at_once(tmp_path):
-    arrays = read(TOKEN)
-    arrays["extra"] = np.zeros((), np.int64)
-    arrays["head/bias"] = arrays["head/bias"][:5]
-    arrays["cls"][0, 0, 3] = np.inf
-    del arrays["Transformer/encoder_norm/bias"]
-    assert refusal(write(tmp_path / "wrong.npz", arrays)) == (
-        "cls is not finite; Transformer/encoder_norm/bias is missing; "
-        "head/bias is (5,), not (7,); extra is not part of the model"
-    )
 
 
 def renamed(arrays, old, new):
