@@ -163,11 +163,7 @@ def test_the_last_checkpoints_of_a_run(tmp_path, capsys):
 
 
 def test_mistakes(members, tmp_path):
-    with pytest.raises(ConfigError, match="needs two checkpoints"):
-        averaging.average(members[:1], tmp_path / "x")
-    with pytest.raises(ConfigError, match="--last=2: is for the checkpoints of one run"):
-        averaging.average(members, tmp_path / "x", last=2)
-    for one in (members[0], str(members[0])):
+    for one in (members[0], str(members[0]), members[:1]):
         with pytest.raises(ConfigError, match=r"--last=2: is for the checkpoints of one run"):
             averaging.average(one, tmp_path / "x", last=2)
         with pytest.raises(ConfigError, match="needs two checkpoints"):

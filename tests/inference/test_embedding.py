@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+import commands
 import runs
 from vit_jax import cli, config
 from vit_jax.data import decoding, folders, native_aspect, sources, transforms
@@ -302,10 +303,8 @@ def test_an_empty_folder_and_other_mistakes_are_one_line(tmp_path, capsys):
         ([f"--output={tmp_path}/x.npz", "gone"], "gone: no such folder"),
         ([f"--output={tmp_path}/x.npz"], "names no images"),
     ):
-        assert cli.main(["embed", f"--checkpoint={FIXTURE}", *flags]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        said = commands.run(capsys, "embed", f"--checkpoint={FIXTURE}", *flags)
+        assert message in commands.woe(said)
 
 
 def test_a_resnet_has_no_tokens(tmp_path, capsys):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import commands
 import runs
 from vit_jax import cli, config
 from vit_jax.data import transforms
@@ -235,6 +236,16 @@ SIZES = ((32, 48), (32, 32), (37, 61), (64, 50), (1, 5), (16, 700))
 EVEN = {"crop_rounding": "even", "crop_pct": 0.86}
 
 
+def differences(image, data, view):
+    """How far each pixel of a program's view of an image is from that of evaluation."""
+    expected = image
+    for transform in transforms.eval_transforms(data):
+        expected = transform(expected, rng())
+    (seen,) = np.asarray(view(image[None]))
+    assert (seen.shape, seen.dtype) == (expected.shape, np.uint8)
+    return np.abs(seen.astype(int) - expected).ravel()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
@@ -256,12 +267,7 @@ def test_a_view_of_any_size_is_that_of_evaluation(fields):
     random, off = rng(), []
     for height, width in SIZES:
         image = random.integers(0, 256, (height, width, 3), np.uint8)
-        expected = image
-        for transform in transforms.eval_transforms(data):
-            expected = transform(expected, rng())
-        seen = np.asarray(traced.call(image[None]))[0]
-        assert (seen.shape, seen.dtype) == (expected.shape, np.uint8)
-        off.append(np.abs(seen.astype(int) - expected).ravel())
+        off.append(differences(image, data, traced.call))
         if data.resampling in ("nearest", "box"):  # between two pixels, either
             assert (off[-1] > 0).mean() < 0.2, (height, width)
         else:
@@ -287,11 +293,7 @@ def test_a_view_of_any_size_is_that_of_evaluation(fields):
 def test_a_view_of_one_size_is_that_of_evaluation(size, fields):
     data = config.Data(**{"image_size": (32, 32), **fields})
     image = rng().integers(0, 256, (*size, 3), np.uint8)
-    expected = image
-    for transform in transforms.eval_transforms(data):
-        expected = transform(expected, rng())
-    seen = np.asarray(jax.jit(lambda images: export_resizing.view(images, data))(image[None]))[0]
-    off = np.abs(seen.astype(int) - expected)
+    off = differences(image, data, jax.jit(lambda images: export_resizing.view(images, data)))
     assert off.max() <= 1
     assert off.mean() < 0.15
 
@@ -333,9 +335,7 @@ def test_mistakes_are_said_in_one_line(option, message, tmp_path, capsys, monkey
     for name in ("OLD", "DESCRIBED.json"):
         pathlib.Path(name).write_text("precious")
     arguments = ["export", "--checkpoint", "nowhere.npz", "--to=stablehlo", "--output=new", option]
-    assert cli.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"vit_jax: {message}")
+    assert commands.woe(commands.run(capsys, *arguments)).startswith(message)
     assert {p.read_text() for p in tmp_path.iterdir()} == {"precious"}
 
 

@@ -11,7 +11,7 @@ import pytest
 import foreign
 import runs
 import vit_jax
-from vit_jax import cli, config, models, train_loop, weights
+from vit_jax import cli, config, train_loop, weights
 from vit_jax.checkpoints import manager
 from vit_jax.inference import conversion, embedding, evaluation, loading, prediction
 from vit_jax.inference.doctor import listing, reading
@@ -26,23 +26,12 @@ TOKEN = FIXTURES / "vit_tiny_token.npz"
 # The network of TOKEN, on images of another shape and with another head.
 BEGIN = {
     "init_from": str(TOKEN),
-    "model.patch_size": "8,8",
-    "model.width": "24",
-    "model.depth": "2",
-    "model.mlp_dim": "48",
-    "model.heads": "3",
-    "model.unroll": "1",
-    "model.pooling": "token",
-    "model.position": "learned_1d",
-    "data.channels": "3",
-    "data.image_size": "16,24",
-    "train.duration": "2",
-    "train.batch_size": "16",
-    "schedule.warmup": "1",
-    "checkpoint.every": "2",
-    "evaluation.every": "none",
-    "logging.tensorboard": "false",
-}
+    "model.patch_size": "8,8", "model.width": "24", "model.depth": "2", "model.mlp_dim": "48",
+    "model.heads": "3", "model.unroll": "1", "model.pooling": "token",
+    "model.position": "learned_1d", "data.channels": "3", "data.image_size": "16,24",
+    "train.duration": "2", "train.batch_size": "16", "schedule.warmup": "1",
+    "checkpoint.every": "2", "evaluation.every": "none", "logging.tensorboard": "false",
+}  # fmt: skip
 
 
 def begin(workdir, **more):
@@ -489,18 +478,6 @@ def test_positions_of_a_run_are_resized_as_those_of_a_file(size, begun, tmp_path
     grid = "3 x 4" if size == "24,32" else "1 x 1"
     lines = conversion.convert(begun, "timm", tmp_path / "new", {"data.image_size": size})
     assert lines[0] == f"resized: position/table (from 2 x 3 to {grid} patches)"
-
-
-@pytest.mark.slow
-def test_the_average_of_a_run_is_what_is_converted(tmp_path):
-    workdir = tmp_path / "run"
-    begin(workdir, **{"train.ema": "0.5", "optimizer.lr": "0.1"})
-    averaged = tree_utils.flatten(jax.device_get(loading.load(workdir).params))
-    conversion.convert(workdir, "orbax", tmp_path / "copy")
-    copied = tree_utils.flatten(jax.device_get(loading.load(tmp_path / "copy").params))
-    for name, leaf in averaged.items():
-        np.testing.assert_array_equal(copied[name], leaf)
-    assert models.complete(loading.load(tmp_path / "copy").config.model).depth == 2
 
 
 @pytest.mark.parametrize("kind", ["orbax", "google"])
