@@ -73,7 +73,7 @@ def allowing(policy, probe):
     return policy.replace("default-src 'none'", f"default-src 'none'; {allowed}", 1)
 
 
-def browse(tmp_path, address, *flags):
+def browse(tmp_path, address):
     """What the script of a probed page has seen.
 
     The browser's clock runs ahead while a page waits for a timer. On a loaded machine it can reach
@@ -82,7 +82,7 @@ def browse(tmp_path, address, *flags):
     for budget in (10_000, 100_000):
         done = subprocess.run(
             [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900",
-             f"--user-data-dir={tmp_path / 'profile'}", f"--virtual-time-budget={budget}", *flags,
+             f"--user-data-dir={tmp_path / 'profile'}", f"--virtual-time-budget={budget}",
              "--dump-dom", address],
             capture_output=True, text=True, timeout=120,
         )  # fmt: skip

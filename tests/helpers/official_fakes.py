@@ -104,14 +104,14 @@ def mat(**arrays):
     return buffer.getvalue()
 
 
-def imagenet_files(classes=4, each=3, validation=6):
+def imagenet_files():
     """ImageNet's images by split, by the name of their files."""
     train = {
         f"{name}_{7 * index}.JPEG": picture(number, index)
-        for number, name in enumerate(WORDNET[:classes])
-        for index in range(each)
+        for number, name in enumerate(WORDNET[:4])
+        for index in range(3)
     }
-    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, validation + 1)]
+    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 7)]
     return train, {name: picture(9, index) for index, name in enumerate(names)}
 
 
@@ -258,10 +258,10 @@ def compressed(data):
     return gzip.compress(data, mtime=0)
 
 
-def classes(names, each=3, kind=".jpg", seed=0, **size):
+def classes(names, each=3, kind=".jpg", **size):
     """Pictures by `CLASS/NAME`."""
     return {
-        f"{name}/{name}_{index}{kind}": picture(seed, number, index, kind=kind, **size)
+        f"{name}/{name}_{index}{kind}": picture(0, number, index, kind=kind, **size)
         for number, name in enumerate(names)
         for index in range(1, each + 1)
     }

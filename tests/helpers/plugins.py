@@ -34,15 +34,10 @@ NINE |= {
     "logging.loggers.csv.metric": "train/loss",
 }
 SHORT = {
-    "model.num_classes": "none",
-    "train.duration": "6 steps",
-    "train.batch_size": "16",
-    "schedule.warmup": "0",
-    "checkpoint.every": "2 steps",
-    "evaluation.every": "3 steps",
-    "logging.every": "1",
-    "logging.tensorboard": "false",
-}
+    "model.num_classes": "none", "train.duration": "6 steps", "train.batch_size": "16",
+    "schedule.warmup": "0", "checkpoint.every": "2 steps", "evaluation.every": "3 steps",
+    "logging.every": "1", "logging.tensorboard": "false",
+}  # fmt: skip
 
 
 def flags(options):

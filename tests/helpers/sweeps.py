@@ -4,20 +4,11 @@ from vit_jax.studies import transfer, worker
 
 NAME = "home/ViT-digits"
 TINY = {
-    "init_from": "none",
-    "model.width": "16",
-    "model.depth": "1",
-    "model.mlp_dim": "16",
-    "model.heads": "2",
-    "model.unroll": "1",
-    "data.image_size": "8",
-    "train.batch_size": "32",
-    "train.duration": "12 steps",
-    "schedule.warmup": "2 steps",
-    "checkpoint.every": "3 steps",
-    "logging.every": "1",
-    "logging.tensorboard": "false",
-}
+    "init_from": "none", "model.width": "16", "model.depth": "1", "model.mlp_dim": "16",
+    "model.heads": "2", "model.unroll": "1", "data.image_size": "8", "train.batch_size": "32",
+    "train.duration": "12 steps", "schedule.warmup": "2 steps", "checkpoint.every": "3 steps",
+    "logging.every": "1", "logging.tensorboard": "false",
+}  # fmt: skip
 MACHINE = {
     "device": "abacus", "devices": 1, "host": "here", "cores": 1, "commit": None,
     "date": "2026-11-26", "versions": {"jax": "1"},

@@ -11,7 +11,6 @@ from research.findings.declaration import (
     Finding,
     FindingFigure,
     Line,
-    Measurement,
     Term,
     Training,
 )
@@ -19,42 +18,23 @@ from sweeps import MACHINE
 
 SCALE = dataclasses.replace(scales.CPU, name="toy", seeds=(0, 1, 2), choose_seeds=(0, 1))
 DIGITS: dict[str, Any] = {
-    "model.num_classes": 10,
-    "model.patch_size": (2, 2),
-    "model.width": 16,
-    "model.depth": 1,
-    "model.heads": 1,
-    "model.mlp_dim": 16,
-    "data.source": "digits",
-    "data.image_size": (8, 8),
-    "data.channels": 1,
-    "data.train_crop": "resize",
-    "data.train_split": "train[:64]",
-    "data.eval_split": "train[90%:]",
-    "data.test_split": "test",
-    "data.threads": 1,
-    "train.batch_size": 32,
-    "train.duration": "2 steps",
-    "checkpoint.every": None,
-    "evaluation.every": None,
-    "logging.tensorboard": False,
-}
+    "model.num_classes": 10, "model.patch_size": (2, 2), "model.width": 16, "model.depth": 1,
+    "model.heads": 1, "model.mlp_dim": 16,
+    "data.source": "digits", "data.image_size": (8, 8), "data.channels": 1,
+    "data.train_crop": "resize", "data.train_split": "train[:64]",
+    "data.eval_split": "train[90%:]", "data.test_split": "test", "data.threads": 1,
+    "train.batch_size": 32, "train.duration": "2 steps",
+    "checkpoint.every": None, "evaluation.every": None, "logging.tensorboard": False,
+}  # fmt: skip
 
 
 def training(
-    label: str,
-    rates=(0.05, 0.1, 0.2),
-    origin=None,
-    measurements: tuple[Measurement, ...] = (),
-    **more: Any,
+    label: str, rates=(0.05, 0.1, 0.2), origin=None, measurements=(), **more: Any
 ) -> Training:
     options = DIGITS | {key.replace("__", "."): value for key, value in more.items()}
+    options = tuple(sorted(options.items()))
     return Training(
-        label=label,
-        options=tuple(sorted(options.items())),
-        rates=rates,
-        origin=origin,
-        measurements=measurements,
+        label=label, options=options, rates=rates, origin=origin, measurements=measurements
     )
 
 
