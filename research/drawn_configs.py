@@ -19,10 +19,7 @@ UNLABELED = {  # objectives that learn without labels, and what is compared for 
 def draw(rng, processes, teacher):
     """A config's options, the devices of each process, and what was drawn, in words.
 
-    Args:
-      rng: draws.
-      processes: of the run.
-      teacher: returns a run to learn from, of JPEGs or digits.
+    `teacher` returns a run to learn from, of JPEGs or digits.
     """
     words, chance = [], lambda share: rng.random() < share
 

@@ -172,13 +172,8 @@ def baseline(copy, file, files):
 def killer(copy, fault, known, budget=None):
     """The first test that fails with a fault, and CPU seconds; "" for none.
 
-    None instead of a test: the CPU seconds of `budget` were too few to tell.
-
-    Args:
-      copy: where the tests run.
-      fault: the fault.
-      known: what `baseline` yields of the tests.
-      budget: CPU seconds.
+    None instead of a test: the CPU seconds of `budget` were too few to tell. `known` are the tests
+    that `baseline` yields.
     """
     called = f"{fault.file}:{fault.function}"
     calling = {

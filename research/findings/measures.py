@@ -18,9 +18,7 @@ APART = 5  # patches: 5 is the only distance both along a row and, as (3, 4), ac
 def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, float]:
     """Results of a measurement on a run, by name.
 
-    Args:
-      run: its directory.
-      measurement: a `declaration.Measurement` as JSON values.
+    `measurement` is a `declaration.Measurement` as JSON values.
     """
     opened = loading.load(run, dict(measurement["options"]))
     kinds = {
@@ -89,8 +87,7 @@ def positions(opened: loaded_model.LoadedModel) -> dict[str, float]:
 def similarities(similar: np.ndarray) -> dict[str, float]:
     """Mean similarities of pairs of patches, by their distance on the grid.
 
-    Args:
-      similar: (rows, columns, rows, columns).
+    `similar` is (rows, columns, rows, columns).
 
     `near`: neighbors in a row or column; `far`: all others; `aligned`: 5 apart along a row or
     column; `diagonal`: as far apart, in another row and column.

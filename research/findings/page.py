@@ -28,9 +28,7 @@ RULE = (
 def blocks(study: FindingsStudy, *, planned: bool) -> Iterator[tuple[str, Table]]:
     """Yields titles and tables for a terminal.
 
-    Args:
-      study: the findings.
-      planned: whether to list the cells, instead of the claims.
+    `planned` ones list the cells, others the claims.
     """
     if planned:
         for finding in study.findings:
@@ -180,9 +178,7 @@ def drawn(study: FindingsStudy) -> dict[str, Chart]:
 def document(study: FindingsStudy, command: str) -> Document:
     """The whole page.
 
-    Args:
-      study: the findings.
-      command: the command that runs them.
+    `command` runs the findings.
     """
     figures = drawn(study)
     known = study.known

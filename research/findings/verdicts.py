@@ -161,13 +161,8 @@ def decide(
     """The verdict on a claim from the contrast of each seed, and a reason.
 
     With fewer than `needed` values, the number of seeds declared, it is `undecided`: to stop when
-    the interval looks good would be choosing the verdict. `not run` without any.
-
-    Args:
-      claim: the claim.
-      values: the contrast of each seed.
-      corrected: Holm's p-value.
-      needed: how many seeds are declared.
+    the interval looks good would be choosing the verdict. `not run` without any. `corrected` is
+    Holm's p-value.
     """
     if not values:
         return NOT_RUN, ""
@@ -191,9 +186,7 @@ def detectable(values: Sequence[float]) -> float:
 def overall(finding: Finding, judged: Sequence[JudgedClaim]) -> JudgedFinding:
     """The verdict on a finding: not reproduced if one claim fails, reproduced if all hold.
 
-    Args:
-      finding: the finding.
-      judged: those it tests, in that order: the control, then the claims.
+    Judged are those it tests, in that order: the control, then the claims.
     """
     control, claims = (judged[0], tuple(judged[1:])) if finding.control else (None, tuple(judged))
     verdicts, reason = {one.verdict for one in claims}, ""

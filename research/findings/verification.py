@@ -54,13 +54,7 @@ def verify(
 ) -> list[Repeated]:
     """Repeats cells drawn at random, each with the pre-training that it begins with.
 
-    Args:
-      study: findings at a scale; repetitions are in the folder `verify` of its `workdir`, which
-        is emptied.
-      count: how many cells.
-      shares: as in `Study.perform`.
-      run: runs cells.
-      draw: draws the cells.
+    Repetitions are in the folder `verify` of the study's `workdir`, which is emptied.
 
     Raises ConfigError if fewer cells are recorded.
     """

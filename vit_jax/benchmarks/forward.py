@@ -25,11 +25,8 @@ PIXELS = config.Data()  # how pixels are normalized
 class Forward:
     """A model at an input size.
 
-    Attributes:
-      model: its name.
-      size: requested image side.
-      side: actual side, the nearest multiple of the patch size.
-      network: with 1,000 classes.
+    `side` is the multiple of the patch nearest to the `size` asked for; the network has 1,000
+    classes.
     """
 
     model: str

@@ -39,11 +39,7 @@ class TimedBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """All measured batches of a forward pass, and why they end.
-
-    Attributes:
-      limit: why no larger batch was measured.
-    """
+    """All measured batches of a forward pass, and the `limit`: why no larger one was."""
 
     forward: Forward
     timed: Sequence[TimedBatch]

@@ -33,10 +33,8 @@ class MemoryUse(NamedTuple):
 class Largest:
     """The largest batch of a model at an input size on a device: a core of v2 and v3, else a chip.
 
-    Attributes:
-      batch: images; 0 if not even one fits.
-      peak: its peak memory in bytes, from the compiler.
-      compiled: number of compilations.
+    `batch` is 0 where not even one image fits, `peak` its bytes by the compiler, and `compiled` how
+    many programs that took.
     """
 
     model: str

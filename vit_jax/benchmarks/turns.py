@@ -258,11 +258,8 @@ def record(
 ) -> dict[str, Any]:
     """A measurement for the records: values, commit, time and machine.
 
-    Args:
-      compared: what was measured.
-      work: what it was measured on.
-      command: repeats it.
-      versions: of the packages that matter, or names of those to add to jax.
+    `command` repeats it; `versions` are those of the packages that matter, or names of those to add
+    to jax.
     """
     if not isinstance(versions, Mapping):
         versions = {name: metadata.version(name) for name in ("jax", "jaxlib", *versions)}

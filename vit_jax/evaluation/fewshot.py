@@ -38,10 +38,7 @@ CHUNK = 4096  # examples converted to float64 at a time
 class Linear(NamedTuple):
     """A linear classifier of features: argmax of ((x - mean) / scale) @ weights + bias.
 
-    Attributes:
-      mean, scale: (D,).
-      weights: (D, K).
-      bias: (K,).
+    `mean` and `scale` are (D,), `weights` (D, K), `bias` (K,).
     """
 
     mean: np.ndarray

@@ -86,11 +86,8 @@ def class_subset(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """`top1`, `top5` and `count` among the classes that occur (ImageNet-A and -R).
 
     These contain 200 of the 1,000 classes each; their authors let only those compete (Hendrycks et
-    al., "Natural Adversarial Examples" and "The Many Faces of Robustness").
-
-    Args:
-      logits: of a whole split, (N, K) float32.
-      labels: (N,) int32.
+    al., "Natural Adversarial Examples" and "The Many Faces of Robustness"). Logits (N, K) float32
+    and labels (N,) int32 are of a whole split.
     """
     count = len(labels)
     if not count:

@@ -119,12 +119,7 @@ def errors(truth: Array, predictions: Array, weights: Array) -> dict[str, Array]
     """Mean absolute and root mean square error, R2 and Spearman's correlation, (R,) each.
 
     NaN for a prediction that is NaN; R2 also where the truth is constant, Spearman's where either
-    is.
-
-    Args:
-      truth: (N,) float64.
-      predictions: (N,) float64.
-      weights: (R, N).
+    is. Truth and predictions are (N,) float64, weights (R, N).
     """
     total, error = weights.sum(axis=1), predictions - truth
     squared = weights @ np.square(error)
@@ -286,13 +281,9 @@ def ranking(values: Array, truth: Array, weights: Array) -> dict[str, Array]:
 def ordinal(truth: Array, predictions: Array, ranks: Array, weights: Array) -> dict[str, Array]:
     """Mean absolute error in ranks, and Cohen's kappa with quadratic weights, (R,) each.
 
-    NaN for an output with a NaN; kappa also where truth and predictions are all of one class.
-
-    Args:
-      truth: (N,) classes.
-      predictions: (N,) classes, or -1 for a NaN.
-      ranks: (K,) of the classes.
-      weights: (R, N).
+    NaN for an output with a NaN; kappa also where truth and predictions are all of one class. Truth
+    and predictions are classes (N,), -1 for a NaN; `ranks` (K,) those of the classes; weights (R,
+    N).
     """
     true, total = ranks[truth].astype(np.float64), weights.sum(axis=1)
     best = np.where(predictions < 0, np.nan, ranks[predictions])
@@ -306,12 +297,8 @@ def ordinal(truth: Array, predictions: Array, ranks: Array, weights: Array) -> d
 def curve_areas(values: Array, positive: Array, weights: Array) -> tuple[Array, Array]:
     """Areas under the ROC curve and under the steps of precision over recall, (R,) each.
 
-    Equal scores have one threshold. NaN where a class lacks images, or a score is NaN.
-
-    Args:
-      values: (N,) scores.
-      positive: (N,) bool, the images of the class.
-      weights: (R, N).
+    Equal scores have one threshold. NaN where a class lacks images, or a score is NaN. Scores are
+    (N,), `positive` (N,) bool, weights (R, N).
     """
     if np.isnan(values).any():
         return np.full(len(weights), np.nan), np.full(len(weights), np.nan)

@@ -82,14 +82,8 @@ def cross_validate(
     """Out-of-fold probabilities (N, K) of features (N, D).
 
     Five heads are trained, each on four fifths of every class, with the l2 that is best for the
-    first one.
-
-    Args:
-      x: (N, D) features.
-      y: (N,) labels; every class has at least PARTS images.
-      classes: how many.
-      mesh: the devices.
-      say: called with the number of heads that are done.
+    first one. Every class has at least PARTS images. `say` is called with the number of heads that
+    are done.
     """
     import scipy.special  # half a second that no other command need wait for
 

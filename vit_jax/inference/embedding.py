@@ -260,13 +260,8 @@ def create_file(
     """Creates a feature file, in the format of its suffix, that appears once it is complete.
 
     Yields a function that appends features (b, ...) float32, names and labels, (b,) or (b, K)
-    int32. Raises ConfigError if the disk cannot be written.
-
-    Args:
-      path: of the file.
-      count: how many images it will have.
-      shape: of the features of one.
-      facts: where they come from; `classes` are the names that labels index.
+    int32. Raises ConfigError if the disk cannot be written. `count` images have features of a
+    `shape`; `facts` say where they come from, and the `classes` that labels index.
     """
 
     def errors() -> contextlib.AbstractContextManager[None]:

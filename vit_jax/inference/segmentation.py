@@ -199,10 +199,7 @@ def patch_classes(mask: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     """The class that most pixels of each patch have, (rows, columns) int64.
 
     A patch is NO_CLASS where fewer than half of its pixels have one; of equals the lower counts.
-
-    Args:
-      mask: (H, W) uint8.
-      grid: rows and columns of patches that together cover the image.
+    The mask is (H, W) uint8; the grid of patches covers the image.
     """
     rows, columns = (
         (2 * np.arange(length) + 1) * parts // (2 * length)  # of the centers of pixels

@@ -51,15 +51,7 @@ class Charts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One image with its prediction.
-
-    Attributes:
-      name: where the image comes from.
-      png: the image, encoded.
-      truth: its class, or classes.
-      top: classes with probabilities, best first.
-      right: whether the best class is the true one, or one of them.
-    """
+    """One image, its true class or classes, the predicted ones, and whether the first is right."""
 
     name: str
     png: bytes
@@ -70,13 +62,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure that is a file.
-
-    Attributes:
-      png: the file.
-      path: relative to the run directory, or to the page.
-      caption: what it shows.
-    """
+    """A figure that is a file, by its path relative to the run directory, or to the page."""
 
     png: bytes
     path: str

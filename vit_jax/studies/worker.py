@@ -36,11 +36,7 @@ def train_cell(
 ) -> dict[str, Any]:
     """Trains or resumes a cell until its end and returns its result.
 
-    Args:
-      cfg: the run.
-      workdir: the directory of the study.
-      directory: the directory of the cell, below `workdir`.
-      alike: as of the cell.
+    The cell lies in `directory`, below the `workdir` of the study.
 
     A cell with a non-finite loss returns `failed`. Raises UserError, as `train_loop.train` does.
     """

@@ -28,13 +28,10 @@ def group_duplicates(
 ) -> np.ndarray:
     """The first image of the group of each image, (N,) int64: its own index without copies.
 
-    Groups are connected: of a film, the first and the last frame are one group if all neighbors
-    are near duplicates. Images without contrast are compared by equal pixels only.
-
-    Args:
-      prints: (N,) records of `dedup.RECORD`.
-      features: (N, D) float32, rows of length 1.
-      cosine: the least of a near duplicate.
+    Groups are connected: of a film, the first and the last frame are one group if all neighbors are
+    near duplicates. Images without contrast are compared by equal pixels only. `prints` are (N,)
+    records of `dedup.RECORD`, `features` (N, D) float32 rows of length 1, `cosine` is the least of
+    a near duplicate.
     """
     digests = np.ascontiguousarray(prints["exact"]).view("S16")
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)

@@ -27,13 +27,7 @@ SHORT = 32  # pixels
 
 
 class Finding(NamedTuple):
-    """What is wrong with an image.
-
-    Attributes:
-      image: its path below the folder.
-      kind: one of KINDS.
-      reason: in words.
-    """
+    """What is wrong with an image, by its path below the folder: one of KINDS, and why."""
 
     image: str
     kind: str

@@ -16,14 +16,7 @@ MAGIC = b"\x89PNG\r\n\x1a\n"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A PNG of the folder.
-
-    Attributes:
-      what: the kind of figure, such as `rollout`.
-      file: its name in the folder.
-      caption: what it shows.
-      step: of the run, if it is of one.
-    """
+    """A PNG of the folder: its kind, such as `rollout`, its name, what it shows, and its step."""
 
     what: str
     file: str

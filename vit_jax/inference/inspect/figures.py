@@ -71,8 +71,7 @@ def posemb(similarities: np.ndarray) -> Figure:
 def cosine_range(similarities: np.ndarray) -> tuple[float, float]:
     """The least and the greatest cosine of different patches, apart even if all are equal.
 
-    Args:
-      similarities: tiles (T, rows, columns, rows, columns).
+    Similarities are tiles (T, rows, columns, rows, columns).
     """
     patches = similarities.shape[1] * similarities.shape[2]
     others = similarities.reshape(-1, patches, patches)[:, ~np.eye(patches, dtype=bool)]
@@ -195,10 +194,7 @@ def saliency(
 ) -> Figure:
     """Draws images (B, H, W, C) uint8, each next to its maps, which color the cells.
 
-    Args:
-      views: the images.
-      titles: the text under each.
-      maps: of each image, by name: (rows, columns), and the text under it.
+    Each image has a title under it, and maps (rows, columns) by name with the text under each.
     """
     names = list(maps[0])
     height, width = views.shape[1:3]

@@ -106,12 +106,8 @@ def attention_weights(
     """Yields the attention weights of batches of images, each (L, b, H, N, N) float32.
 
     Row q of the last two axes contains the weights of query q, which sum to 1; a class token comes
-    first. The batches cover all images in order.
-
-    Args:
-      opened: a model with attention.
-      views: (B, H, W, C) uint8.
-      at_most: bytes per batch; a batch contains at least one image.
+    first. The batches cover all images in order. Views are (B, H, W, C) uint8. A batch has at most
+    so many bytes, but at least one image.
     """
     model, cfg = explicit_model(opened.config), opened.config
     size = max(1, min(at_most // bytes_per_image(cfg), len(views)))
@@ -229,12 +225,8 @@ def mean_distance(weights: np.ndarray, far: np.ndarray, *, prefix: int) -> np.nd
     Of each query it is the distance to every key times the weight on it, summed, and then the mean
     over queries. As the paper's author has it (google-research/vision_transformer#162), the class
     token is no query, and what falls on it as a key counts nothing: the rest is not scaled up. So
-    it is with registers.
-
-    Args:
-      weights: attention (L, B, H, N, N).
-      far: `distances` between the tokens, (N, N).
-      prefix: how many tokens precede the patches.
+    it is with registers. Weights are (L, B, H, N, N), `far` the `distances` (N, N) between tokens,
+    of which `prefix` precede the patches.
     """
     queries = far.shape[0] - prefix
     flat = weights.reshape(*weights.shape[:3], -1)
@@ -349,9 +341,7 @@ def stretched(projected: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.nd
 def mutual_matches(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of patches that are each other's most similar, and their cosines.
 
-    Args:
-      first: features of an image, (rows, columns, D).
-      second: those of another.
+    Features of both images are (rows, columns, D).
 
     Returns:
       (n, 4) int64, row and column in the first and in the second image, the most similar first;

@@ -99,12 +99,7 @@ def explain(
 ) -> Explanation:
     """The maps of an image (H, W, C) for a class, and their curves.
 
-    Args:
-      opened: a model; see `require`.
-      view: uint8 or uint16.
-      label: an output of the head; None: the most probable.
-      steps: of integrated gradients, at least 1.
-      seed: draws the random orders.
+    Without a label, the class is the most probable one. `seed` draws the random orders.
     """
     cfg = opened.config
     pixels = np.asarray(normalization.normalize_pixels(jnp.asarray(view[None]), cfg.data))
@@ -348,12 +343,8 @@ def integrated_gradients(
 ) -> tuple[np.ndarray, float]:
     """Integrated gradients by the midpoint rule, and the rise of the logit that they explain.
 
-    Args:
-      opened: the model.
-      pixels: images (B, H, W, C), normalized.
-      black: where the straight path begins, normalized likewise.
-      label: the class.
-      steps: intervals of the path.
+    Pixels are images (B, H, W, C), `black` where the straight path of so many steps begins; both
+    are normalized.
 
     Returns:
       (B, H, W, C) float32, and the rise, summed over images.
@@ -398,13 +389,7 @@ def _curve(
     """Deletion and insertion (Petsiuk et al. 2018, RISE) by the cells of a map (rows, columns).
 
     Deleted cells become the mean color, 0 once normalized. Of equal cells the first comes first.
-
-    Args:
-      opened: the model.
-      pixels: the image (H, W, C), normalized.
-      blurred: likewise; what insertion begins with.
-      label: the class.
-      salient: the map.
+    The image (H, W, C), and the blurred one that insertion begins with, are normalized.
     """
     cfg, cells = opened.config, salient.size
     rank = np.empty(cells, np.int64)
