@@ -144,9 +144,8 @@ def compiled(cfg):
 def trained(cfg, start=None):
     """The state of a run at its end.
 
-    Args:
-      cfg: of the run, its durations in steps and its classes known.
-      start: config and parameters of the run that it begins with.
+    Durations of the config are in steps, and its classes known. `start` has the config and the
+    parameters of the run that it begins with.
     """
     trainer, loop = compiled(dataclasses.replace(cfg, seed=0))
     live = jax.jit(dataclasses.replace(trainer, cfg=cfg).create_state)()

@@ -22,9 +22,7 @@ from vit_jax.training import sharding
 def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, float]:
     """Nearest neighbors among the labeled training images of CIFAR-10, on all test images.
 
-    Args:
-      run: a run directory of the study.
-      measurement: `kind` is `knn`, of the run's features, or `pixels`.
+    Its `kind` is `knn`, of the features of a run directory, or `pixels`.
     """
     root = run.parents[2] / "cifar10"
     if measurement["kind"] == "pixels":

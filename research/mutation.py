@@ -40,7 +40,6 @@ class FaultRow:
     """A fault and what became of it.
 
     Attributes:
-      fault: what is changed.
       killed_by: the first test that failed; empty where none did, or none has run yet.
       seconds: CPU seconds until then.
       why: why no test can notice it, if so.

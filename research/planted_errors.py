@@ -69,11 +69,8 @@ COPIES: dict[str, tuple[str, Edit]] = {
 def plant(data: pathlib.Path, root: pathlib.Path, each: int, errors: int) -> dict[str, Any]:
     """Writes a folder of train/CLASS and test/CLASS with errors; returns what was planted, by kind.
 
-    Args:
-      data: a folder of images per class.
-      root: the folder to write.
-      each: images of a class; a fifth are test images.
-      errors: how many of every kind of copy and of file.
+    `data` has a folder of images for each class; a fifth of `each` are test images. There are so
+    many `errors` of every kind of copy and of file.
     """
     random = np.random.default_rng(0)
     classes = sorted(path.name for path in data.iterdir() if path.is_dir())

@@ -26,9 +26,8 @@ class Arms:
     def __init__(self, size: Scale, copies: str = "") -> None:
         """Names the data.
 
-        Args:
-          size: the scale.
-          copies: ending of the names of re-encoded datasets, such as `webp`; empty: the originals.
+        `copies` is the ending of the names of re-encoded datasets, such as `webp`; empty: the
+        originals.
         """
         self.size = size
         self.upstream, self.target = (
@@ -221,9 +220,7 @@ def compute(training: Training) -> float:
 def at_compute(arms: list[tuple[float, Training]], where: float) -> list[tuple[float, Training]]:
     """Weights of trainings that interpolate linearly in the logarithm of compute.
 
-    Args:
-      arms: compute and training, in ascending order.
-      where: the compute to interpolate at; beyond the ends, the end counts.
+    `arms` are compute and training, in ascending order; beyond their ends, the end counts.
     """
     if where <= arms[0][0]:
         return [(1.0, arms[0][1])]

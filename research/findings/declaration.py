@@ -85,7 +85,6 @@ class FindingFigure:
     Attributes:
       title: what y is.
       x: what x is.
-      lines: the lines.
       log_x: whether the x axis is logarithmic.
       ticks: names of places on x, instead of numbers.
       percent: whether y is a share, shown in %.

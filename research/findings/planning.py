@@ -59,13 +59,8 @@ class FindingsStudy(Study):
     ) -> None:
         """Checks the overrides: raises ConfigError for one that would change a result.
 
-        Args:
-          size: the scale.
-          findings: all that are declared at it.
-          records: what has run.
-          workdir: receives the run directories.
-          overrides: options of the machine, by dotted name.
-          only: the names of those to run and show; None: all.
+        `findings` are all that are declared at the scale, `only` the names of those to run and
+        show; `overrides` are options of the machine.
         """
         self.size, self.declared, self.records, self.workdir = size, findings, records, workdir
         self.findings = [one for one in findings if only is None or one.name in only]

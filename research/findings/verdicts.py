@@ -30,7 +30,6 @@ class JudgedClaim:
     """A claim with its contrast.
 
     Attributes:
-      claim: the claim.
       values: the contrast with each seed that all its runs have finished.
       mean: over seeds; None without values.
       half: half the 95 % interval of the mean; None for fewer than two values.
@@ -55,12 +54,7 @@ class JudgedClaim:
 class JudgedFinding:
     """A finding with its claims.
 
-    Attributes:
-      finding: the finding.
-      control: its control; None if it is out of scope.
-      claims: its claims.
-      verdict: `reproduced`, `not reproduced at this scale`, `undecided`, `out of scope`, `not run`.
-      reason: why it is undecided or out of scope.
+    The control is None, and the reason says why, where it is out of scope.
     """
 
     finding: Finding

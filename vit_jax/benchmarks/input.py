@@ -199,10 +199,8 @@ def title(options: Input) -> list[str]:
 def host_cores(variant: str, topology: str, per_core: float) -> list[tuple[str, str]]:
     """Labeled lines about the host cores that feed a model on a slice.
 
-    Args:
-      variant: a model by name, at 224 x 224 pixels.
-      topology: a slice by name, as `preflight` knows it; nothing is compiled.
-      per_core: images per second and host core, as measured here.
+    The model has 224 x 224 pixels; nothing is compiled for the topology. `per_core` is images per
+    second and host core, as measured here.
     """
     generation, shape = topologies.parse_topology(topology)
     chips = math.prod(shape)

@@ -25,10 +25,8 @@ def randaugment(operations: int, magnitude: int, checkout: str):
 def dataset(names: str, dct: str, augment):
     """An endless tf.data.Dataset of uint8 batches.
 
-    Args:
-      names: a file with the paths of images.
-      dct: TensorFlow's `dct_method`.
-      augment: a function of a uint8 image.
+    `names` is a file with the paths of images, `dct` TensorFlow's `dct_method`, `augment` a
+    function of a uint8 image.
     """
     import tensorflow as tf  # pyright: ignore[reportMissingImports]
 

@@ -55,9 +55,7 @@ MEASURED = tuple(name for name in EXHIBITS if name not in UNMEASURED)
 def find_table(typed: str, where: str) -> str:
     """The canonical name of a table or figure that the user typed.
 
-    Args:
-      typed: such as `figure8`, `fig. 8` or `D.2`.
-      where: option named in the error, such as `--table=`.
+    `where` is the option named in the error, such as `--table=`.
 
     Raises ConfigError with the nearest name and all names with their other labels.
     """
@@ -88,9 +86,7 @@ def measured(typed: str) -> str:
 def containing(labels: Iterable[str], config_name: str) -> set[str]:
     """The tables and figures that contain a config.
 
-    Args:
-      labels: its `About.tables`.
-      config_name: its own name; those of home/ and masked/ belong to the table of that name.
+    `labels` are its `About.tables`; home/ and masked/ belong to the tables of that name.
     """
     every = {*labels, config_name.partition("/")[0]}
     found = {name for name, known in EXHIBITS.items() if every & {name, *known}}

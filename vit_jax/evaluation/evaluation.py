@@ -28,7 +28,6 @@ class Evaluation:
 
     Attributes:
       cfg: the config, with the number of classes.
-      model: the model.
       mesh: the ('data', 'zero', 'fsdp') mesh.
       classes: names of the head's classes.
       source: images of the evaluation split, or None.

@@ -103,12 +103,8 @@ def label_sets(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> m
 
     `map` is the mean over the classes that an image has of average precision, without
     interpolation; `top1` is the share of the images with a class whose highest score is one of
-    theirs.
-
-    Args:
-      logits: of a whole split, (N, K) float32.
-      labels: (N, K) float32, above 0 for each class of an image.
-      weights: (R, N), as in `metrics`.
+    theirs. Logits and labels are (N, K) float32, labels above 0 for each class of an image; weights
+    (R, N) as in `metrics`.
     """
     chex.assert_equal_shape([logits, labels])
     labels = labels > 0

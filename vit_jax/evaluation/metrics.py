@@ -97,12 +97,8 @@ def measure_numbers(
 ) -> dict[str, float]:
     """`mae`, `rmse`, `r2` and `spearman`: means over columns, then those of each column.
 
-    Args:
-      truth: (N, K) float64, in their own units.
-      predictions: (N, K) float64.
-      columns: names of the K columns.
-      groups: as in `measure`; none but `intervals` matters.
-      seed: draws the resamples.
+    Truth and predictions are (N, K) float64 in their own units; of the groups, as in `measure`,
+    only `intervals` matters.
     """
     if not len(truth):
         return {}

@@ -77,12 +77,8 @@ def text(
 ) -> str:
     """The card as Markdown, under the fields by which the Hub finds a model.
 
-    Args:
-      opened: the model.
-      kind: of the export, one of LIBRARIES.
-      documents: the JSON files beside it.
-      license_id: of the weights, as the Hub names it; None: the card has none.
-      measured: numbers by split and metric.
+    `kind` is one of LIBRARIES, `documents` are the JSON files beside the card, `license_id` is the
+    Hub's, `measured` are numbers by split and metric.
     """
     name, measured = title(opened), measured or {}
     labelled = bool(_outputs(opened))

@@ -84,13 +84,8 @@ def measure(
 ) -> Segmentation:
     """Trains a linear classifier on patches of one split, and measures it on another.
 
-    Args:
-      checkpoint: as in `loading.load`.
-      root: a folder as in `masks`, on a disk or in a bucket.
-      overrides: options by dotted name.
-      splits: names of the training and the test split.
-      step: of a run.
-      say: called with a line about what is done.
+    `root` is a folder as in `masks`, on a disk or in a bucket; `say` is called with a line about
+    what is done.
 
     Raises a UserError.
     """

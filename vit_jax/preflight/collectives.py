@@ -43,10 +43,8 @@ def read_transfers(text: str) -> list[Transfer]:
     """Parses the collectives of a compiled program, in the order of its schedule.
 
     Beside a collective is what the schedule puts between its start and its end, in the cycles that
-    the compiler estimates for it. What runs beside several is shared out by their bytes.
-
-    Args:
-      text: optimized HLO. The body of a loop counts once per iteration.
+    the compiler estimates for it. What runs beside several is shared out by their bytes. The text
+    is optimized HLO; the body of a loop counts once per iteration.
     """
     return _Schedule(text).read()
 

@@ -116,11 +116,8 @@ def markdown(
 ) -> list[str]:
     """A Markdown table in lines: a row per run, a column per slice.
 
-    Args:
-      reports: of any runs on any slices.
-      mfu: share of peak FLOP/s, which turns FLOPs into days; None: the expected one.
-      printed: core-days in the paper by run, for the last column.
-      price: per chip and hour; adds the cost to every cell.
+    `mfu` is the share of peak FLOP/s, None the expected one; `printed` has the core-days of the
+    paper by run, for the last column; a price per chip and hour adds the cost to every cell.
     """
     cells = {(one.name, one.topology): cell(one, mfu, price) for one in reports}
     names = list(dict.fromkeys(name for name, _ in cells))

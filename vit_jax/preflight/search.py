@@ -26,10 +26,7 @@ SMALL = 8  # images on a device below which matrix products are too short to be 
 def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Settings]:
     """Yields settings from the fastest to the slowest, by the costs above.
 
-    Args:
-      cfg: a complete config.
-      devices: of the slice.
-      loops: only programs that loop over their layers, which compile in a fraction of the time.
+    `loops`: only programs that loop over their layers, which compile in a fraction of the time.
     """
     batch = cfg.train.batch_size // devices
     counts = checks.accumulations(cfg.train, devices)

@@ -160,9 +160,7 @@ class Lease:
 def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[Lease]:
     """Holds the lock on a directory; raises InUse if another process holds it.
 
-    Args:
-      workdir: the directory, on a disk or in a bucket; one on a disk is created if missing.
-      name: file or object name in it.
+    A directory on a disk is created if missing.
 
     Waits `NEAR` seconds for a live holder on this machine, and for one elsewhere until its first
     renewal, at most `LEASE` seconds.

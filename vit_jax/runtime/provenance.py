@@ -14,9 +14,7 @@ from vit_jax import __version__
 def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, Any]:
     """The origin of a record.
 
-    Args:
-      device: what computed it.
-      versions: of the packages that matter; that of this one is added.
+    `versions` are those of the packages that matter; that of this one is added.
     """
     return {
         "commit": commit(),

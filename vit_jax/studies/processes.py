@@ -103,13 +103,8 @@ def run(
 ) -> None:
     """Runs cells, as many at a time as there are shares of the devices.
 
-    Args:
-      cells: to run, in order.
-      workdir: the directory of the study.
-      shares: environment variables that assign devices, one mapping per parallel process.
-      started: called with each cell that starts.
-      ended: called with a cell, its duration in seconds, and its result.
-      watch: called periodically with the newest line of every running cell, by directory.
+    `started` is called with each cell that starts; `ended` with a cell, its duration in seconds,
+    and its result; `watch` periodically with the newest line of every running cell, by directory.
 
     Raises Preempted if a signal asked to stop, CellStopped if a cell could not continue; both after
     the running cells have saved their state.

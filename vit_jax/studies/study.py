@@ -48,9 +48,7 @@ class Study:
     ) -> None:
         """Runs or resumes every cell until the study is at its end.
 
-        Args:
-          shares: environment variables that assign devices, one mapping per parallel process.
-          run: runs cells.
+        `shares` are environment variables that assign devices, one mapping per parallel process.
 
         Raises Preempted (exit 75), InUse (2) if another process holds the lock, or another
         UserError; the same call then resumes.

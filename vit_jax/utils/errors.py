@@ -26,9 +26,7 @@ class UserError(Exception):
 class AssumptionWarning(UserWarning):
     """An assumption about what a weights file, or the data of a head, leaves open.
 
-    Attributes:
-      reference: the file or option, as the user names it.
-      lines: one for each reason.
+    `reference` is the file or option, as the user names it.
     """
 
     def __init__(self, reference: str, lines: Sequence[str]) -> None:

@@ -287,11 +287,8 @@ def read_lines(
 ) -> Iterator[tuple[int, Any]]:
     """Yields the number and the values of each line of a file of JSON lines.
 
-    Args:
-      path: the file.
-      most: bytes of a file.
-      say: called about the lines that are no JSON, which are passed over: a process was killed, or
-        the disk was full, while it wrote one.
+    `say` is called about the lines that are no JSON, which are passed over: a process was killed,
+    or the disk was full, while it wrote one.
 
     Raises OSError, or LimitError for a file that is too large.
     """
@@ -373,9 +370,7 @@ class RemoteSync:
     ) -> None:
         """Downloads the files that an earlier process of the run uploaded.
 
-        Args:
-          directory: the run directory.
-          check_lease: called before an upload; raises LeaseLost.
+        `check_lease` is called before an upload, and raises LeaseLost.
         """
         self.folder = self._directory = directory
         self._remote, self._check = is_remote(directory), check_lease

@@ -39,8 +39,6 @@ class Examination:
     """All that was found.
 
     Attributes:
-      listing: the images.
-      images: what was read of them.
       checkpoint: whose features were compared.
       findings: by kind, in the order of KINDS, worst first, each with the index of its image.
       groups: indices of images that show the same picture, the one to keep first; largest group
@@ -270,11 +268,8 @@ def find_label_errors(
     is the mean probability of it among the images that have its label. An image belongs to the
     class of largest probability among those that reach their thresholds. Its label is an error if
     that is another class (the off-diagonal entries of the confident joint), and the label is not
-    the most probable class.
-
-    Args:
-      labels: (N,) classes; every class has an image.
-      probabilities: (N, K), each predicted without the image's own label.
+    the most probable class. Every class has an image with its label (N,); probabilities (N, K) are
+    predicted without the image's own label.
 
     Returns classes (N,), the label where no threshold is reached, and errors (N,) bool.
     """
@@ -291,9 +286,7 @@ def neighbor_distances(features: np.ndarray) -> np.ndarray:
     """The mean of 1 - cosine to the NEIGHBORS nearest others, (N,) float32.
 
     Of more than REFERENCES images, neighbors are sought among so many, drawn by a fixed seed.
-
-    Args:
-      features: (N, D) float32 rows of length 1.
+    Features are (N, D) float32 rows of length 1.
     """
     count = len(features)
     drawn = np.arange(count)

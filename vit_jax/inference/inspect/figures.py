@@ -140,10 +140,7 @@ def features(views: np.ndarray, colors: np.ndarray, shares: np.ndarray) -> Figur
 def matches(views: np.ndarray, grid: tuple[int, int], pairs: np.ndarray) -> Figure:
     """Draws two images (2, H, W, C) uint8 and lines between pairs (n, 4) of their patches.
 
-    Args:
-      views: the images.
-      grid: rows and columns of patches.
-      pairs: row and column in the first image and in the second; LINES of them are drawn.
+    Pairs are a row and a column in each image; LINES of them are drawn.
     """
     left, right = (_large(view) for view in views)
     height, width = left.shape[:2]

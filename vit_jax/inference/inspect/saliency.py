@@ -236,10 +236,8 @@ def gradient_rollout(gated: np.ndarray) -> np.ndarray:
 
     Layer by layer R becomes R + A R from R = I, with A the mean over heads of what is positive of
     attention times gradient (Chefer et al. 2021, "Generic Attention-model Explainability",
-    equations 5 and 6). The identity is taken off at the end.
-
-    Args:
-      gated: attention times gradient (L, B, H, N, N).
+    equations 5 and 6). The identity is taken off at the end. `gated` is attention times gradient
+    (L, B, H, N, N).
     """
     identity = np.eye(gated.shape[-1])
     relevance = np.broadcast_to(identity, (gated.shape[1], *identity.shape))
@@ -253,12 +251,8 @@ def pooled_relevance(relevance: np.ndarray, pooled: np.ndarray, first: int) -> n
 
     The rule for attention between two sequences (ibid., equations 8 to 10), of which the probe is
     one: rows of the relevance of tokens to tokens are divided by their sums, and the identity is
-    added.
-
-    Args:
-      relevance: as of `gradient_rollout`.
-      pooled: attention times gradient of the probe, (B, H, 1, N - first).
-      first: how many tokens the probe does not see.
+    added. `pooled` is attention times gradient of the probe, (B, H, 1, N - first), which does not
+    see the tokens before `first`.
     """
     total = relevance.sum(axis=-1, keepdims=True)
     rows = relevance / np.where(total > 0, total, 1.0) + np.eye(relevance.shape[-1])

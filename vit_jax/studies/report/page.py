@@ -69,10 +69,8 @@ def document(
 ) -> Document:
     """The report.
 
-    Args:
-      items: runs and transfers, at least one.
-      predictions: by position in `items`; missing where no model was loaded.
-      folder: where its files will be, from which pictures are linked; None: the run directory.
+    Predictions are by position in `items`, missing where no model was loaded. Pictures are linked
+    from `folder`, where its files will be; None: the run directory.
     """
 
     def sections_of(index: int, level: int) -> Iterator[PageSection]:

@@ -26,7 +26,6 @@ class StoredRun:
     """A run directory.
 
     Attributes:
-      directory: the directory.
       cfg: the config; None if it cannot be read.
       lines: the metrics, a mapping for each logged line.
       record: the commit record of the newest checkpoint; empty without one.

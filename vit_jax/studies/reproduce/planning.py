@@ -60,8 +60,6 @@ class TablePlan:
     Compiles nothing and uses no device.
 
     Attributes:
-      table: a table or figure of the paper.
-      workdir: the folder of all runs.
       found: the stored results of each run, by directory.
       planned: the runs in the order to run them, by directory.
     """
@@ -76,11 +74,8 @@ class TablePlan:
     ) -> None:
         """Reads the existing runs.
 
-        Args:
-          table: a table or figure of the paper.
-          workdir: the folder of all runs.
-          overrides: options of the user's data, for runs whose own data is unavailable.
-          smoke: the runs are tiny copies, so their options are not the table's.
+        `overrides` are options of the user's data, for runs whose own data is unavailable. With
+        `smoke` the runs are tiny copies, so their options are not the table's.
 
         Raises ConfigError for other overrides.
         """

@@ -33,12 +33,8 @@ def perform(
 ) -> int:
     """Trains every run of a table that is ready, in order, then those it makes ready.
 
-    Args:
-      table: a table or figure of the paper.
-      workdir: the folder of all runs.
-      overrides: options of the user's data, for runs whose own data is unavailable.
-      smoke: train tiny copies on random pixels.
-      run: runs cells.
+    `overrides` are options of the user's data, for runs whose own data is unavailable; `smoke`
+    trains tiny copies on random pixels.
 
     Returns the exit code of the last run that failed, else 0; a failure does not stop the others.
     Raises Preempted, and InUse if another process trains the same table in `workdir`. Other tables

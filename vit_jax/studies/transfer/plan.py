@@ -52,7 +52,6 @@ class TransferPlan:
 
     Attributes:
       name: of the config.
-      task: the target task.
       results: the paper's, to compare with.
       base: the config before selection, with the splits of the final stage.
       candidates: what to choose among; a single one is not trained for selection.

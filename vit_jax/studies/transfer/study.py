@@ -96,12 +96,8 @@ def perform(
 ) -> dict[str, Any]:
     """Runs or resumes a transfer until its end and returns the contents of transfer.json.
 
-    Args:
-      plan: the cells to run.
-      workdir: receives the cells' run directories, cells.jsonl, transfer.json, and its page as
-        transfer.html and transfer.md.
-      shares: environment variables that assign devices, one mapping per parallel process.
-      run: runs cells.
+    `workdir` receives the cells' run directories, cells.jsonl, transfer.json, and its page as
+    transfer.html and transfer.md.
 
     Raises Preempted (exit 75), Failed (70) if no candidate or no final cell has a finite result,
     InUse (2) if another process uses `workdir`, or another UserError; the same call then resumes.

@@ -85,9 +85,6 @@ def vtab_means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]] | None:
     """The spread over seeds of every group's mean top-1, and of the mean of all tasks.
 
-    Args:
-      transfers: contents of the `transfer.json` of each task.
-
     None unless all 19 tasks are present once, with equally many finished seeds.
     """
     values = {
