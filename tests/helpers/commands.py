@@ -13,6 +13,13 @@ def run(capsys, *words):
     return code, captured.out.splitlines(), captured.err.splitlines()
 
 
+def printed(result):
+    """The lines of a command that did what it was asked."""
+    code, lines, errors = result
+    assert (code, errors) == (0, [])
+    return lines
+
+
 def woe(result):
     """The one line of an error."""
     code, lines, errors = result

@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 import official_fakes
 import runs
 import tfds_fakes
-from commands import woe
+from commands import printed, woe
 from memory_bucket import content
 from vit_jax import cli, config
 from vit_jax.data import availability, datasets, example_lists
@@ -102,8 +102,7 @@ def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout,
         photos = photos.rename(tmp_path / "given" / splits[0]).parent
     if layout == "both":
         shutil.copytree(photos / "train", photos / "dev")
-    code, lines, errors = prepare("my_photos", f"--from={photos}", *extra)
-    assert (code, errors) == (0, [])
+    lines = printed(prepare("my_photos", f"--from={photos}", *extra))
     command = lines[-1].partition("to train on it: vit_jax ")[2]
     workdir = tmp_path / "run"
     words = [*shlex.split(command), *TINY, f"--workdir={workdir}"]
@@ -116,8 +115,7 @@ def test_packs_images_without_labels(prepare, photos, tmp_path, data_dir):
     """Whatever their folders are called; a model that learns from labels cannot take them."""
     folder = data_dir / "mine/1.0.0"
     (photos / "loose.jpg").write_bytes((photos / "cat/1.jpg").read_bytes())
-    code, lines, errors = prepare("mine", f"--from={photos}", "--no-labels", "--dry-run")
-    assert (code, errors) == (0, [])
+    lines = printed(prepare("mine", f"--from={photos}", "--no-labels", "--dry-run"))
     assert lines[1].startswith("mine: train: 29 images without labels, ")
     assert prepare("mine", f"--from={photos}", "--no-labels") == (0, [
         "mine: train: 28 images without labels",
@@ -182,8 +180,7 @@ def test_gifs_and_bitmaps_are_packed_as_png(prepare, photos, data_dir):
     for index, suffix in enumerate((".gif", ".bmp")):
         pixels = cv2.imread(str(photos / f"dog/{index}.jpg"))
         cv2.imwrite(str(photos / f"dog/new{suffix}"), pixels)
-    code, lines, errors = prepare("my_photos", f"--from={photos}", "--holdout=0")
-    assert (code, errors) == (0, [])
+    lines = printed(prepare("my_photos", f"--from={photos}", "--holdout=0"))
     assert lines[0] == "my_photos: train: 32 images of 3 classes"
     data = config.Data(source="tfds", name="my_photos", root=str(data_dir))
     source = open_source(data, "train", train=True)
@@ -224,8 +221,7 @@ def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
     tfds.disable_progress_bar()
     builder.download_and_prepare()
     against = ("--dedup-against", "flowers", "vtab/flowers102")
-    code, lines, _ = prepare("my_photos", f"--from={photos}", *against)
-    assert code == 0
+    lines = printed(prepare("my_photos", f"--from={photos}", *against))
     counts = [int(line.split()[2]) for line in lines[:2]]  # train, and what is held out of it
     assert sum(counts) == 27
     facts = json.loads((data_dir / "my_photos/1.0.0/vit_jax.json").read_text())
@@ -307,8 +303,7 @@ def test_a_folder_with_other_facts_is_named(facts, prepare, photos, data_dir):
 
 
 def test_imagenet21k_is_packed_as_the_split_that_its_runs_name(prepare, photos, data_dir):
-    code, lines, _ = prepare("imagenet21k", f"--from={photos}")
-    assert code == 0
+    lines = printed(prepare("imagenet21k", f"--from={photos}"))
     assert lines[0] == "imagenet21k: full: 30 images of 3 classes"
     assert lines[-1] == (
         "imagenet21k: has 3 classes, not the 21,843 of the paper's models, whose heads do not fit"
@@ -324,13 +319,11 @@ def test_a_list_of_examples_is_of_labels_that_are_made(prepare, data_dir):
     task = "vtab/smallnorb-azimuth"
     tfds_fakes.prepare_vtab(data_dir, task)
     path = data_dir / f"examples/{task}.json"
-    code, lines, errors = prepare(task)
-    assert (code, errors) == (0, [])
+    lines = printed(prepare(task))
     assert lines[0].startswith(f"{task}: is prepared already, in ")
     assert lines[1].startswith(f"{task}: its 1,000 images are listed in {path}, SHA-256 ")
     before = path.read_bytes()
-    code, lines, errors = prepare(task)
-    assert (code, errors) == (0, [])
+    lines = printed(prepare(task))
     assert lines[1] == f"{task}: the images of {path} are all there"
     assert path.read_bytes() == before
     listing = json.loads(before)
@@ -348,8 +341,7 @@ def test_real_labels_are_checked_and_kept(prepare, dry_run, tmp_path, data_dir):
     file.write_text("[]")
     assert dry_run("imagenet-real", f"--from={file}")[0] == 2
     file.write_text(json.dumps([[index % 1000] * bool(index % 20) for index in range(50_000)]))
-    code, lines, _ = dry_run("imagenet-real", f"--from={file}")
-    assert code == 0
+    lines = printed(dry_run("imagenet-real", f"--from={file}"))
     assert lines[0].startswith(f"imagenet-real: would read {file}: labels of 50,000 images, ")
     line = f"imagenet-real: 50,000 images, 2,500 of them without a label, in {target}"
     assert prepare("imagenet-real", f"--from={file}") == (0, [line], [])
@@ -506,8 +498,7 @@ def test_a_copy_in_tfrecord_files_is_converted(prepare, dry_run, tmp_path, data_
     builder = tfds_fakes.prepare(old, "dtd", {"train": 800, "validation": 200, "test": 3})
     folder = tfds_fakes.as_tfrecords(builder)
     size = sum(path.stat().st_size for path in folder.glob("*.tfrecord*"))
-    code, lines, errors = dry_run("vtab/dtd", f"--from={old}")
-    assert (code, errors) == (0, [])
+    lines = printed(dry_run("vtab/dtd", f"--from={old}"))
     assert lines[0] == f"vtab/dtd: would read {folder}: 3 TFRecord files, {size / 1e3:.1f} kB"
     assert sorted(lines[1:4]) == [
         "vtab/dtd: test: 3 examples",
@@ -520,13 +511,11 @@ def test_a_copy_in_tfrecord_files_is_converted(prepare, dry_run, tmp_path, data_
     assert "is a copy of dtd, not of oxford_flowers102" in woe(
         dry_run("flowers", f"--from={folder}")
     )
-    code, lines, errors = prepare("vtab/dtd", f"--from={old}")
-    assert (code, errors) == (0, [])
+    lines = printed(prepare("vtab/dtd", f"--from={old}"))
     assert lines[0] == f"vtab/dtd: converted, in {data_dir}/dtd/{folder.name}"
     assert lines[1].startswith("vtab/dtd: its 1,000 images are listed in ")
     assert "tensorflow" not in sys.modules
-    code, _, errors = prepare("vtab/dtd", "--verify")
-    assert (code, errors) == (0, [])
+    printed(prepare("vtab/dtd", "--verify"))
 
 
 def test_a_bucket_that_cannot_be_read_is_one_line(prepare, monkeypatch):
@@ -550,8 +539,7 @@ def test_a_bucket_that_cannot_be_read_is_one_line(prepare, monkeypatch):
 
 
 def test_folders_of_images(dry_run, prepare, photos, tmp_path):
-    code, lines, errors = dry_run("my_photos", f"--from={photos}")
-    assert (code, errors) == (0, [])
+    lines = printed(dry_run("my_photos", f"--from={photos}"))
     size = sum(path.stat().st_size for path in photos.rglob("*.jpg"))
     assert lines[0] == f"my_photos: would read {photos}: 31 images, {size / 1e3:.1f} kB"
     folder = tmp_path / "data/my_photos/1.0.0"
@@ -564,8 +552,7 @@ def test_folders_of_images(dry_run, prepare, photos, tmp_path):
     packed = prepare("my_photos", f"--from={photos}")[1]
     train, validation = (int(line.split()[2]) for line in packed[:2])
     assert [int(line.split()[2]) for line in lines[1:3]] == [train + 1, validation]
-    code, again, _ = dry_run("my_photos", f"--from={photos}")
-    assert code == 0
+    again = printed(dry_run("my_photos", f"--from={photos}"))
     assert again[0].startswith("my_photos: is packed already, 30 images in ")
 
 
@@ -580,8 +567,7 @@ def test_test_sets_for_deduplication_are_named(dry_run, photos, tmp_path):
         f"--data-dir={tmp_path}/data"
     )
     tfds_fakes.prepare(tmp_path / "data", "dtd", {"train": 1, "validation": 1, "test": 3})
-    code, lines, _ = dry_run("mine", f"--from={photos}", "--dedup-against=vtab/dtd")
-    assert code == 0
+    lines = printed(dry_run("mine", f"--from={photos}", "--dedup-against=vtab/dtd"))
     assert lines[1] == "mine: would read 3 images: dtd/3.0.1 test, to leave out duplicates"
 
 
@@ -590,8 +576,7 @@ def test_official_archives_are_counted_in_place(dry_run, monkeypatch, tmp_path):
     splits = official_fakes.imagenet2012(tmp_path / "tars")
     small = official_fakes.resized(build.RECIPES["imagenet2012"], splits)
     monkeypatch.setitem(build.RECIPES, "imagenet2012", small)
-    code, lines, errors = dry_run("imagenet", f"--from={tmp_path}/tars")
-    assert (code, errors) == (0, [])
+    lines = printed(dry_run("imagenet", f"--from={tmp_path}/tars"))
     number = len(list((tmp_path / "tars").iterdir()))
     assert lines[0].startswith(f"imagenet: would read {tmp_path}/tars: {number} files, ")
     for line, (split, count) in zip(lines[1:-1], splits.items(), strict=True):
@@ -602,8 +587,7 @@ def test_official_archives_are_counted_in_place(dry_run, monkeypatch, tmp_path):
     code, _, errors = dry_run("imagenet", f"--from={tmp_path}/tars")
     assert code == 2
     assert "to pack the available images, add --partial" in errors[0]
-    code, lines, _ = dry_run("imagenet", f"--from={tmp_path}/tars", "--partial")
-    assert code == 0
+    lines = printed(dry_run("imagenet", f"--from={tmp_path}/tars", "--partial"))
     assert f"{splits['train']} of {splits['train'] + 1} images" in lines[1]
 
 
@@ -611,8 +595,7 @@ def test_large_archives_that_need_unpacking_are_named(dry_run, monkeypatch, tmp_
     monkeypatch.setattr(build, "UNPACKED_LIMIT", 1000)
     official_fakes.cifar10(tmp_path / "archives")
     archive = tmp_path / "archives/cifar-10-binary.tar.gz"
-    code, lines, errors = dry_run("cifar10", f"--from={archive}")
-    assert (code, errors) == (0, [])
+    lines = printed(dry_run("cifar10", f"--from={archive}"))
     assert lines[1:4] == [
         f"cifar10: would unpack {archive} next to the target; the images are counted only then",
         "cifar10: train: 50,000 images expected",
@@ -630,8 +613,7 @@ def test_downloads_are_listed_without_a_network(dry_run, monkeypatch, tmp_path):
 
     monkeypatch.setattr(download.socket, "getaddrinfo", reached)
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
-    code, lines, errors = dry_run("flowers", "mnist")
-    assert (code, errors) == (0, [])
+    lines = printed(dry_run("flowers", "mnist"))
     assert lines[0] == (
         "flowers: would download 102flowers.tgz (344.9 MB), imagelabels.mat (0.5 kB), setid.mat "
         "(15.0 kB): 344.9 MB in all"
@@ -652,8 +634,7 @@ def test_downloads_are_listed_without_a_network(dry_run, monkeypatch, tmp_path):
 def test_verification(dry_run, prepare, photos, tmp_path):
     assert "new: is not prepared in" in woe(dry_run("new", "--verify"))
     prepare("new", f"--from={photos}")
-    code, (line,), _ = dry_run("new", "--verify")
-    assert code == 0
+    (line,) = printed(dry_run("new", "--verify"))
     folder = tmp_path / "data/new/1.0.0"
     assert line.startswith(f"new: would read {folder}: 30 examples in 2 shards, ")
 

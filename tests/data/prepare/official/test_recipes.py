@@ -17,7 +17,7 @@ from tensorflow_datasets.core.download import checksums
 import official_fakes
 import serving
 import tfds_reference
-from commands import woe
+from commands import printed, woe
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import archives, command, download, shards, tfrecords
 from vit_jax.data.prepare.official import array_sets, build, scene_sets
@@ -141,8 +141,7 @@ def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path,
         splits = {split: info.num_examples for split, info in expected.info.splits.items()}
     sized(task, splits)
 
-    code, lines, errors = prepare(task, f"--from={tmp_path / 'archives'}")
-    assert (code, errors) == (0, [])
+    lines = printed(prepare(task, f"--from={tmp_path / 'archives'}"))
     version = full_name.partition(":")[2] or str(expected.version)
     folder = tmp_path / "data" / name / version
     assert f"{task}: prepared, in {folder}" in lines
@@ -205,8 +204,7 @@ def test_archives_are_downloaded_checked_and_packed(prepare, server, tmp_path, m
     assert "imagelabels.mat" in errors[-1]
     assert not (tmp_path / "data/oxford_flowers102").exists()
     (folder / "imagelabels.mat").write_bytes(labels)
-    code, lines, _ = prepare("flowers")
-    assert code == 0
+    lines = printed(prepare("flowers"))
     assert lines[0] == (
         "flowers: train: 4 of 4 images, validation: 4 of 4 images, test: 12 of 12 images"
     )
@@ -363,6 +361,5 @@ def test_arrays_of_smallnorb_are_as_long_as_they_say(change, tmp_path):
 def test_archives_that_the_user_downloads_are_found_where_tfds_looks(prepare, sized, tmp_path):
     splits = fake("vtab/resisc45", tmp_path / "data/downloads/manual")
     sized("vtab/resisc45", splits)
-    code, lines, errors = prepare("vtab/resisc45")
-    assert (code, errors) == (0, [])
+    lines = printed(prepare("vtab/resisc45"))
     assert lines[-2] == f"vtab/resisc45: prepared, in {tmp_path}/data/resisc45/3.0.0"
