@@ -119,30 +119,28 @@ def test_every_failure_is_one_line(error, kind, words, memory, tmp_path):
     assert content(files) == {}
 
 
-@pytest.mark.parametrize("name", ["../x.jpg", "a/../../x", "a//x.jpg", "./x", "a\0.jpg", "x" * 256,
-                                  "\ud800", "\udc80.jpg", "/".join(["x" * 200] * 11),
-                                  "a/" * 64 + "x"])  # fmt: skip
-def test_no_name_leads_out_of_the_copy(name, memory, tmp_path, monkeypatch):
-    listed = {f"/photos/{name}": {"size": 1, "type": "file"}}
+def listing(*names, size=1):
+    return {f"/photos/{name}": {"size": size, "type": "file"} for name in names}
+
+
+NAMES = ("../x.jpg", "a/../../x", "a//x.jpg", "./x", "a\0.jpg", "x" * 256, "\ud800", "\udc80.jpg",
+         "/".join(["x" * 200] * 11), "a/" * 64 + "x")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("listed", "line"),
+    [
+        *((listing(name), "cannot be the name of a file here") for name in NAMES),
+        *((listing("x", size=size), "its size is not known") for size in (None, -1, "9", 10**400)),
+        (listing("a", "b/a", "a/b/c"), "'a' is an object and the folder of 'a/b/c'"),
+    ],
+)
+def test_no_name_leads_out_of_the_copy(listed, line, memory, tmp_path, monkeypatch):
+    """Nor is an object a folder, or of a size that nobody knows."""
     monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)
-    with pytest.raises(DataError, match="cannot be the name of a file here"):
+    with pytest.raises(DataError, match=line):
         bucket.copy(ROOT, tmp_path, MOST)
     assert not list(tmp_path.iterdir())
-
-
-def test_an_object_is_no_folder_of_others(memory, tmp_path, monkeypatch):
-    listed = {f"/photos/{name}": {"size": 1, "type": "file"} for name in ("a", "b/a", "a/b/c")}
-    monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)
-    with pytest.raises(DataError, match="'a' is an object and the folder of 'a/b/c'"):
-        bucket.copy(ROOT, tmp_path, MOST)
-
-
-@pytest.mark.parametrize("size", [None, -1, "9", 10**400])
-def test_the_size_of_an_object_is_known(size, memory, tmp_path, monkeypatch):
-    listed = {"/photos/x": {"size": size, "type": "file"}}
-    monkeypatch.setattr(memory.store, "find", lambda self, root, detail: listed)
-    with pytest.raises(DataError, match="its size is not known"):
-        bucket.copy(ROOT, tmp_path, MOST)
 
 
 def test_a_cache_holds_no_more_than_it_may(memory, tmp_path, monkeypatch):

@@ -175,13 +175,6 @@ def test_holdout_is_a_partition_by_class(tmp_path):
     ]
 
 
-def test_splits_are_not_held_out_of_as_if_they_were_classes(pets):
-    assert error_line(DataError, folder, pets, holdout=0.05) == (
-        f"data.holdout=0.05: data.root={pets} has splits, test, train, which would be taken as "
-        "classes; set data.holdout=0"
-    )
-
-
 def test_splits_inside_of_classes_are_none_and_that_is_said(tmp_path):
     files = (f"{c}/{s}/{k}.jpg" for c in ("a", "b") for s in ("train", "Val") for k in range(3))
     root = fill(tmp_path / "r", *files)
@@ -260,6 +253,8 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
         ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
         (["a/1.jpg", "b/1.jpg"], "train", {}, "data.train_split=train: no such folder in "
          "data.root=ROOT; folders there: a, b; if these are classes, set data.holdout=0.1"),
+        ([*ONE, "test/a/1.jpg"], "train", {"holdout": 0.05}, "data.holdout=0.05: data.root=ROOT "
+         "has splits, test, train, which would be taken as classes; set data.holdout=0"),
         ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
         (["data/0.arrow"], "train", {}, f"data.root=ROOT: 0.arrow {PACKED.format('arrow')}"),
         (["t.tar"], "train", {"holdout": 0.1}, f"data.root=ROOT: t.tar {PACKED.format('tar')}"),

@@ -409,12 +409,12 @@ def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir, monkeypatch,
     assert not (data_dir / words[0]).exists()
 
 
-def test_files_that_the_user_has_to_download_are_named(prepare, tmp_path, data_dir):
+def test_files_that_the_user_has_to_download_are_named(prepare, dry_run, tmp_path, data_dir):
     manual = data_dir / "downloads/manual"
     assert woe(prepare("vtab/resisc45")).startswith(
         f"vtab/resisc45: put into {manual}: NWPU-RESISC45.rar"
     )
-    assert woe(prepare("imagenet")).startswith(
+    assert woe(dry_run("imagenet")).startswith(
         f"imagenet: put into {manual}: ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar from "
     )
     (tmp_path / "mine").mkdir()
@@ -424,14 +424,15 @@ def test_files_that_the_user_has_to_download_are_named(prepare, tmp_path, data_d
     )
 
 
-def test_what_tfds_needs_is_named(prepare, tmp_path, monkeypatch):
+def test_what_tfds_needs_is_named(prepare, dry_run, tmp_path, monkeypatch):
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: None)
     for split in ("train", "val"):
         (tmp_path / f"ILSVRC2012_img_{split}.tar").write_text("")
-    assert woe(prepare("imagenet-c/fog_1", f"--from={tmp_path}")) == (
-        "imagenet-c/fog_1: TFDS needs tensorflow, scipy, scikit-image to prepare it, once: "
-        "pip install 'vit_jax[prepare]'"
-    )
+    for run in (prepare, dry_run):
+        assert woe(run("imagenet-c/fog_1", f"--from={tmp_path}")) == (
+            "imagenet-c/fog_1: TFDS needs tensorflow, scipy, scikit-image to prepare it, once: "
+            "pip install 'vit_jax[prepare]'"
+        )
 
 
 @pytest.mark.parametrize(
@@ -602,9 +603,6 @@ def test_large_archives_that_need_unpacking_are_named(dry_run, monkeypatch, tmp_
         "cifar10: test: 10,000 images expected",
     ]
     assert lines[4].startswith(f"cifar10: would write {tmp_path}/data/cifar10/3.0.2: at least ")
-    assert woe(dry_run("cifar10", f"--from={tmp_path}/none")) == (
-        f"--from={tmp_path}/none: no such file or folder"
-    )
 
 
 def test_downloads_are_listed_without_a_network(dry_run, monkeypatch, tmp_path):
@@ -624,11 +622,6 @@ def test_downloads_are_listed_without_a_network(dry_run, monkeypatch, tmp_path):
     ]
     assert "mnist: would download t10k-images-idx3-ubyte.gz" in lines[5]
     assert f"mnist: would write {tmp_path}/data/mnist/3.0.1: converted by TFDS; " in lines[6]
-    monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: None)
-    (tmp_path / "ILSVRC2012_img_train.tar").write_text("")
-    (tmp_path / "ILSVRC2012_img_val.tar").write_text("")
-    assert "TFDS needs tensorflow, scipy" in woe(dry_run("imagenet-c/fog_1", f"--from={tmp_path}"))
-    assert "imagenet: put into" in woe(dry_run("imagenet"))
 
 
 def test_verification(dry_run, prepare, photos, tmp_path):
