@@ -13,33 +13,20 @@ from vit_jax.data.sources import open_source, open_task
 from vit_jax.data.tasks import TASKS
 
 CLASSES = ("air_freshener", "alarm_clock", "spatula")
-RED = (255, 0, 0)
 
 
-def bordered(inside: np.ndarray) -> np.ndarray:
-    """RGB pixels as ObjectNet has them: two rows and columns of red around them."""
-    return cv2.copyMakeBorder(inside, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=RED)
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory):
-    """Bordered pictures packed as ObjectNet, and what is inside of their borders."""
-    root = tmp_path_factory.mktemp("objectnet")
-    rng = np.random.default_rng(0)
-    inside = {}
+def test_the_red_border_is_cut_off_when_an_image_is_read(tmp_path):
+    inside, rng = {}, np.random.default_rng(0)
     for number, name in enumerate(CLASSES):
-        (root / "images" / name).mkdir(parents=True)
-        pixels = rng.integers(0, 200, (7 + number, 11, 3), np.uint8)
-        inside[name] = pixels
-        bgr = cv2.cvtColor(bordered(pixels), cv2.COLOR_RGB2BGR)
-        assert cv2.imwrite(str(root / f"images/{name}/1.png"), bgr)
-    command = ["prepare", "objectnet", f"--from={root}/images", f"--data-dir={root}/data"]
+        (tmp_path / "images" / name).mkdir(parents=True)
+        inside[name] = rng.integers(0, 200, (7 + number, 11, 3), np.uint8)
+        # As ObjectNet has them: two rows and columns of red around them.
+        bgr, red = inside[name][..., ::-1], (0, 0, 255)
+        bgr = cv2.copyMakeBorder(bgr, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=red)
+        assert cv2.imwrite(str(tmp_path / f"images/{name}/1.png"), bgr)
+    data_dir = tmp_path / "data"
+    command = ["prepare", "objectnet", f"--from={tmp_path}/images", f"--data-dir={data_dir}"]
     assert cli.main([*command, "--workers=1"]) == 0
-    return root / "data", inside
-
-
-def test_the_red_border_is_cut_off_when_an_image_is_read(packed):
-    data_dir, inside = packed
     by_name = config.Data(source="tfds", name="objectnet", root=str(data_dir))
     for source in (
         open_task(TASKS["objectnet"], "test", str(data_dir)),

@@ -121,20 +121,17 @@ def test_every_selection_has_its_fingerprint():
 
 
 @pytest.mark.parametrize(
-    ("classes", "says"),
+    ("classes", "split", "says"),
     [
-        (("0", "x"), "data.classes=0,x: the data has no class x; known: 0, 1, 2"),
-        ((), "data.classes=: must name some classes, each once; none keeps all"),
-        (("1", "1"), "data.classes=1,1: must name some classes, each once; none keeps all"),
+        (("0", "x"), "train", "data.classes=0,x: the data has no class x; known: 0, 1, 2"),
+        ((), "train", "data.classes=: must name some classes, each once; none keeps all"),
+        (("1", "1"), "train", "data.classes=1,1: must name some classes, each once; none keeps"),
+        (("9",), "test[:1]", "data.classes=9: no example of data.eval_split is of these classes"),
     ],
 )
-def test_classes_that_are_not_there(classes, says):
-    assert error_line(ConfigError, digits, classes).startswith(says)
-
-
-def test_a_split_without_any_of_them():
-    line = "data.classes=9: no example of data.eval_split is of these classes"
-    assert error_line(ConfigError, digits, ("9",), "test[:1]", train=False) == line
+def test_classes_that_are_not_there(classes, split, says):
+    line = error_line(ConfigError, digits, classes, split, train=split == "train")
+    assert line.startswith(says)
 
 
 def test_images_of_some_classes_have_labels_though_an_objective_needs_none(tmp_path):

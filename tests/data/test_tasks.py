@@ -111,7 +111,9 @@ def test_the_builder_of_the_installed_tfds(name, tmp_path):
     features = builder.info.features
     labels = {n: f for n, f in features.items() if isinstance(f, tfds.features.ClassLabel)}
     if dataset.classes:
-        label = "original_label" if base == "imagenet2012_real" else builder_label(builder, labels)
+        # The dataset's own: of its supervised pair, else the only one.
+        label = (builder.info.supervised_keys or [None, next(iter(labels))])[1]
+        label = "original_label" if base == "imagenet2012_real" else label
         assert labels[label].num_classes == dataset.classes
     for task in TASKS.values():
         if task.dataset == dataset and task.labels is not None:
@@ -124,12 +126,6 @@ def test_the_builder_of_the_installed_tfds(name, tmp_path):
                 assert member in features[first].feature if member else first in features
     for split in dataset.images:
         assert split in ("train", "validation", "test")
-
-
-def builder_label(builder, labels):
-    """The class label that is the dataset's own: of its supervised pair, else the only one."""
-    pair = builder.info.supervised_keys
-    return pair[1] if pair else next(iter(labels))
 
 
 def test_corruptions_are_those_of_tfds(tmp_path):

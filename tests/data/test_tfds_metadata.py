@@ -31,17 +31,6 @@ def folder(tmp_path):
     return made
 
 
-@pytest.fixture
-def marker(tmp_path, monkeypatch):
-    """A file that exists once a module has been imported, which is on the path."""
-    file = tmp_path / "imported"
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code/evil_module.py").write_text(f"open({str(file)!r}, 'w').close()\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    yield file
-    sys.modules.pop("evil_module", None)
-
-
 def change(folder, edit):
     path = folder / "features.json"
     values = json.loads(path.read_text())
@@ -79,10 +68,6 @@ def opened(folder, name="mine"):
     return open_source(data, "train", train=True)
 
 
-def opened_by_version(folder):
-    return opened(folder, "mine:1.*.*")
-
-
 def converted(folder):
     tfrecords.convert(epath.Path(folder), "mine", pathlib.Path(folder).parents[2] / "new")
 
@@ -99,16 +84,20 @@ def verified(folder):
         (opened, in_snake_case, "python_class_name"),
         (opened, in_old_form, "type"),
         (opened, in_text_in_text, "type"),
-        (opened_by_version, in_class, "pythonClassName"),
+        (functools.partial(opened, name="mine:1.*.*"), in_class, "pythonClassName"),
         (converted, in_text_in_text, "type"),
         (verified, in_class, "pythonClassName"),
     ],
 )
-def test_a_module_that_data_name_is_never_imported(folder, marker, open_, edit, key):
+def test_a_module_that_data_name_is_never_imported(folder, tmp_path, monkeypatch, open_, edit, key):
+    """It is on the path, and would leave a file."""
+    (tmp_path / "evil_module.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(str(tmp_path))
     change(folder, edit)
     with pytest.raises(DataError) as caught:
         open_(folder)
-    assert not marker.exists()
+    assert not (tmp_path / "imported").exists()
+    assert "evil_module" not in sys.modules
     assert str(caught.value) == (
         f"{folder}/features.json: {key} 'evil_module.Feature' is none of TFDS's features; "
         "not imported"

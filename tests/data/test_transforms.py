@@ -129,18 +129,13 @@ def test_flip():
     assert abs(flipped - 1000) < 5 * math.sqrt(750)
 
 
-def affine(turn=0.0, zoom=0.0, down=0.0, right=0.0):
-    """A transform and a generator whose draws, in [-1, 1), are what the arguments say."""
-    draws = np.array([turn, zoom, down, right]) / 2 + 0.5
-    return tf.RandomAffine(rotation=180, scale=0.5, shift=0.5), Fixed(*draws)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_affine_is_the_inverse_map_in_float64(channels):
     image = scipy.ndimage.gaussian_filter(photo(40, 30, channels).astype(float), (3, 3, 0))
     image = (3 * (image - image.mean()) + 128).clip(0, 255).astype(np.uint8)
-    transform, source = affine(turn=0.1, zoom=-0.4, down=0.2, right=0.3)
-    result = transform(image, source)
+    # What is drawn of [0, 1) means -1 to 1: a turn, a zoom, and moves down and to the right.
+    draws = np.array([0.1, -0.4, 0.2, 0.3]) / 2 + 0.5
+    result = tf.RandomAffine(rotation=180, scale=0.5, shift=0.5)(image, Fixed(*draws))
     assert result.shape == image.shape
     angle, factor, move = math.radians(18), 0.8, (0.2 * 0.5 * 40, 0.3 * 0.5 * 30)
     # Back from (row, column) of the result: undo the move, the turn and the zoom.

@@ -10,18 +10,12 @@ from vit_jax.pages import curves
 from vit_jax.pages.charts import Chart, Series
 
 
-@pytest.fixture
-def metrics(tmp_path):
+def test_the_picture_is_whole(tmp_path):
     lines = [{"step": step, "train/loss": 2.0 / step} for step in range(1, 9)]
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return file
-
-
-def test_the_picture_is_whole(metrics):
-    output = curves.draw_curves(metrics, metrics.with_name("curves.png"))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    output = curves.draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
     assert cv2.imread(str(output)).shape == (840, 1320, 3)
-    assert sorted(path.name for path in metrics.parent.iterdir()) == ["curves.png", "metrics.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
 
 
 def test_charts_are_drawn_as_they_say():

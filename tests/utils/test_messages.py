@@ -58,20 +58,6 @@ def test_what_fits_is_whole():
     assert len(messages.one_line("a" * 501, limit=500)) == 500
 
 
-def refused(capsys, *arguments):
-    """The line that a command ends with."""
-    try:
-        code = cli.main(arguments)
-    except SystemExit as stop:  # of argparse
-        code = stop.code
-    out, line = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert line.endswith("\n")
-    assert len(line) <= messages.LIMIT + 1
-    assert line[:-1].isprintable()
-    return line[:-1]
-
-
 HUGE = "9" * 5000
 
 
@@ -100,7 +86,16 @@ HUGE = "9" * 5000
     ids=lambda arguments: arguments[-1][:30].encode("unicode_escape").decode(),
 )
 def test_no_value_makes_a_message_long_or_two_lines(arguments, capsys):
-    assert refused(capsys, *arguments).startswith("vit_jax")
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:  # of argparse
+        code = stop.code
+    out, line = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert line.startswith("vit_jax")
+    assert line.endswith("\n")
+    assert len(line) <= messages.LIMIT + 1
+    assert line[:-1].isprintable()
 
 
 def test_the_message_of_an_error_is_bounded_wherever_it_goes():

@@ -6,6 +6,7 @@ import sys
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 
 import official_fakes
@@ -185,21 +186,14 @@ def test_an_empty_folder(prepare, tmp_path):
     )
 
 
-def cmyk(pixels):
-    """A JPEG of four colors, as 22 of ImageNet's are."""
-    import PIL.Image
-
-    buffer = io.BytesIO()
-    PIL.Image.fromarray(pixels).convert("CMYK").save(buffer, "JPEG", quality=95)
-    return buffer.getvalue()
-
-
 def test_cmyk_and_png_become_rgb_jpegs(prepare, tmp_path):
     """TFDS does so by name, with quality 100; every other image stays as it is."""
     pixels = official_fakes.pixels(3, height=64, width=64)
     gray = cv2.imencode(".jpg", pixels[:, :, 0])[1].tobytes()
+    cmyk = io.BytesIO()  # as 22 of ImageNet's are
+    PIL.Image.fromarray(pixels).convert("CMYK").save(cmyk, "JPEG", quality=95)
     files = {
-        "n01739381_1309.JPEG": cmyk(pixels),
+        "n01739381_1309.JPEG": cmyk.getvalue(),
         "n02105855_2933.JPEG": official_fakes.picture(3, kind=".png", height=64, width=64),
         "n01739381_1.JPEG": gray,
     }
