@@ -1,5 +1,3 @@
 """Reports of run and transfer directories."""
 
-from vit_jax.studies.report.page import write_report
-
-__all__ = ["write_report"]
+from vit_jax.studies.report.page import write_report as write_report

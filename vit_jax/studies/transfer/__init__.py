@@ -5,21 +5,15 @@ learning rate (ResNets also try Big Transfer's setup) and see no test image. Tho
 stage repeat the best one on the whole training set, each with a different seed.
 """
 
-from vit_jax.studies.transfer.plan import TransferPlan, create_plan
-from vit_jax.studies.transfer.study import Failed, TransferStudy, perform, preview, transfer
-from vit_jax.studies.transfer.tables import preview_table, spreads, table, time_left, vtab_means
-
-__all__ = [
-    "Failed",
-    "TransferPlan",
-    "TransferStudy",
-    "create_plan",
-    "perform",
-    "preview",
-    "preview_table",
-    "spreads",
-    "table",
-    "time_left",
-    "transfer",
-    "vtab_means",
-]
+from vit_jax.studies.transfer.plan import TransferPlan as TransferPlan
+from vit_jax.studies.transfer.plan import create_plan as create_plan
+from vit_jax.studies.transfer.study import Failed as Failed
+from vit_jax.studies.transfer.study import TransferStudy as TransferStudy
+from vit_jax.studies.transfer.study import perform as perform
+from vit_jax.studies.transfer.study import preview as preview
+from vit_jax.studies.transfer.study import transfer as transfer
+from vit_jax.studies.transfer.tables import preview_table as preview_table
+from vit_jax.studies.transfer.tables import spreads as spreads
+from vit_jax.studies.transfer.tables import table as table
+from vit_jax.studies.transfer.tables import time_left as time_left
+from vit_jax.studies.transfer.tables import vtab_means as vtab_means
