@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from commands import error_line
 from vit_jax import cli, config, models
 from vit_jax.config import catalog, table_names
 from vit_jax.training import run_config
@@ -189,9 +190,7 @@ def test_the_names_of_a_file_are_strings(value, tmp_path):
 )
 def test_provenance_that_fails_is_one_line(body, line, tmp_path):
     path = write(tmp_path / "mine.py", f"{body}\ndef get_config():\n    return {{}}\n")
-    with pytest.raises(catalog.ConfigError) as caught:
-        catalog.about(str(path))
-    assert str(caught.value) == f"--config={path}: {line}"
+    assert error_line(catalog.ConfigError, catalog.about, str(path)) == f"--config={path}: {line}"
 
 
 def test_get_config_returns_options(tmp_path):

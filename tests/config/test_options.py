@@ -9,6 +9,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from commands import error_line
 from vit_jax import cli, config
 from vit_jax.config import catalog
 from vit_jax.training import run_config
@@ -356,7 +357,4 @@ def test_groups_of_parameters_keep_their_order():
     ],
 )
 def test_what_a_component_does_not_take_is_one_line(texts, line):
-    with pytest.raises(config.ConfigError) as caught:
-        build(texts)
-    assert str(caught.value).startswith(line)
-    assert "\n" not in str(caught.value)
+    assert error_line(config.ConfigError, build, texts).startswith(line)

@@ -10,6 +10,7 @@ from flax import nnx
 import plugins
 import runs
 import vit_jax
+from commands import error_line
 from vit_jax import cli, config, models
 from vit_jax.config import components
 from vit_jax.data import sources, transforms
@@ -231,9 +232,7 @@ def test_a_model_that_fails_is_one_line(parent, method, function, line, forgotte
             params = jax.eval_shape(model.init, jax.random.key(0))
             jax.eval_shape(model.apply, params, images)
 
-        with pytest.raises(config.ConfigError) as caught:
-            use()
-        assert str(caught.value).startswith(f"model.architecture=convnet: {line}")
+        assert error_line(config.ConfigError, use).startswith(f"model.architecture=convnet: {line}")
 
 
 @pytest.mark.parametrize(
@@ -256,9 +255,7 @@ def test_the_state_of_a_network_is_float32_parameters(part, line, forgotten):
         model = models.create(
             config.Model(architecture="convnet", num_classes=3), image_size=(8, 8), channels=1
         )
-        with pytest.raises(config.ConfigError) as raised:
-            model.shapes()
-        assert str(raised.value) == f"model.architecture=convnet: {line}"
+        assert error_line(config.ConfigError, model.shapes) == f"model.architecture=convnet: {line}"
 
 
 def objective(**changes):

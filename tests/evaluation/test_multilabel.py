@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import runs
+from commands import error_line
 from vit_jax import cli, config, train_loop
 from vit_jax.evaluation import metrics
 from vit_jax.evaluation.evaluation import open_evaluation
@@ -110,6 +111,4 @@ def test_a_run_learns_and_answers(tmp_path, capsys):
 )  # fmt: skip
 def test_what_needs_one_class_is_refused(options, line):
     cfg = config.build(config.override(config.to_dict(configure()), options))
-    with pytest.raises(config.ConfigError) as raised:
-        run_config.complete(cfg)
-    assert str(raised.value) == line
+    assert error_line(config.ConfigError, run_config.complete, cfg) == line

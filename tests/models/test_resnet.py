@@ -8,6 +8,7 @@ from flax import nnx
 
 import resnet_reference
 import vit_reference
+from commands import error_line
 from vit_jax import config, models
 from vit_jax.models import resnet, variants
 from vit_jax.training import sharding
@@ -260,6 +261,4 @@ def test_the_map_has_the_size_that_variants_tells(version, image_size):
     ],
 )  # fmt: skip
 def test_widths_that_groups_do_not_divide(width, message):
-    with pytest.raises(config.ConfigError) as raised:
-        tiny(resnet_width=width).shapes()
-    assert str(raised.value) == message
+    assert error_line(config.ConfigError, tiny(resnet_width=width).shapes) == message

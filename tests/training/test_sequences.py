@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import runs
+from commands import error_line
 from stepping import BATCH, CLASSES, Stepper, assert_same_training, configure, losses_of
 from vit_jax import config, models
 from vit_jax.training import build, run_config
@@ -164,7 +165,4 @@ def test_costs_are_the_mean_over_lengths():
 def test_what_needs_one_shape_refuses_in_one_line(options, said):
     both = {**options, "data": NATIVE | options.get("data", {})}
     cfg = run_config.complete(configure(**both))
-    with pytest.raises(config.ConfigError) as error:
-        run_config.check_trains(cfg)
-    assert str(error.value).startswith(said)
-    assert "\n" not in str(error.value)
+    assert error_line(config.ConfigError, run_config.check_trains, cfg).startswith(said)
