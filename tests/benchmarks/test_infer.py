@@ -56,6 +56,7 @@ def test_the_largest_batch_is_found_in_few_compilations(fixed, each, memory, ben
         return fixed + each * batch + 2 * each * max(batch - bend, 0)
 
     def use(batch):
+        assert batch not in tried
         tried.append(batch)
         return max_batch.MemoryUse(needed(batch), needed(batch) <= memory, memory)
 
@@ -63,7 +64,7 @@ def test_the_largest_batch_is_found_in_few_compilations(fixed, each, memory, ben
     exact = next(count for count in range(200_000, 0, -1) if needed(count) <= memory)
     assert peak == needed(batch) <= memory
     assert exact / 1.06 <= batch <= exact
-    assert len(tried) == len(set(tried)) <= most
+    assert len(tried) <= most
 
 
 def test_a_compiler_that_allows_less_than_there_is_is_believed(monkeypatch):
