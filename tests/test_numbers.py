@@ -17,7 +17,7 @@ from vit_jax.evaluation import metrics
 from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import conversion, evaluation, export, loading, prediction
 from vit_jax.inference.loaded_model import LoadedModel
-from vit_jax.training import build, run_config
+from vit_jax.training import build
 from vit_jax.weights import WeightsError
 
 COLUMNS = ("bright", "tilt")
@@ -200,12 +200,3 @@ def test_a_run_learns_and_resumes_bit_for_bit(photos, tmp_path, monkeypatch):
     classes = dataclasses.replace(scaled, loss=config.Loss())
     with pytest.raises(ConfigError, match="^init_head=keep: .* loss.name=mse, of which softmax"):
         loading.initial_params(classes, build.create_model(classes), ("tilt",))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mse", "l1", "huber"])
-def test_every_loss_smokes(name, tmp_path):
-    options = {"data.source": "synthetic", "data.targets": "a,b", "loss.name": name}
-    cfg = run_config.resolve("image_csv-32", options, tiny=True)
-    outcome = train_loop.train(cfg, tmp_path)
-    assert np.isfinite(outcome.results["test/mae"])

@@ -163,6 +163,13 @@ def test_a_name_that_would_leave_the_folder_of_runs(tmp_path, name):
             "it; move it to a module, and name that with --plugins",
             id="registers",
         ),
+        *(
+            (
+                f"RUNS = {names}\ndef get_config(name): ...",
+                f"RUNS={names}: must be the names of its configs",
+            )
+            for names in ("5", "'mine'", "('mine', 5)")
+        ),
     ],
 )
 def test_a_file_that_fails_is_one_line(body, line, tmp_path):
@@ -170,15 +177,6 @@ def test_a_file_that_fails_is_one_line(body, line, tmp_path):
     with pytest.raises(catalog.ConfigError) as caught:
         catalog.load_values(f"{path}:mine")
     assert str(caught.value) == f"--config={path}: {line}"
-
-
-@pytest.mark.parametrize("value", ["5", "'mine'", "('mine', 5)"])
-def test_the_names_of_a_file_are_strings(value, tmp_path):
-    path = write(tmp_path / "mine.py", f"RUNS = {value}\ndef get_config(name):\n    return {{}}\n")
-    with pytest.raises(catalog.ConfigError) as caught:
-        catalog.load_values(f"{path}:mine")
-    line = f"--config={path}: RUNS={value}: must be the names of its configs"
-    assert str(caught.value) == line
 
 
 @pytest.mark.parametrize(
