@@ -6,6 +6,7 @@ import pytest
 import scipy.ndimage
 
 import foreign
+from commands import error_line
 from vit_jax import config, models, weights
 from vit_jax.utils import tree_utils
 from vit_jax.weights import adapting, mapping
@@ -125,9 +126,8 @@ def test_a_head_for_the_same_classes_can_stay():
     assert not report.dropped
     assert not report.fresh
     assert not report.resized
-    with pytest.raises(weights.WeightsError) as raised:
-        fitted(facts(), facts(num_classes=7), keep_head=True)
-    assert str(raised.value) == (
+    others = facts(), facts(num_classes=7)
+    assert error_line(weights.WeightsError, fitted, *others, keep_head=True) == (
         "the weights do not fit the model: head/bias is (5,), not (7,); a new head would fit; "
         "head/kernel is (8, 5), not (8, 7); a new head would fit"
     )
@@ -169,9 +169,8 @@ def test_tables_of_every_layer_are_resized():
 
 
 def test_what_is_not_the_same_network_is_refused_in_one_line():
-    with pytest.raises(weights.WeightsError) as raised:
-        fitted(facts(), facts(mlp_dim=32, patch_size=(8, 8)))
-    assert str(raised.value) == (
+    other = facts(mlp_dim=32, patch_size=(8, 8))
+    assert error_line(weights.WeightsError, fitted, facts(), other) == (
         "the weights do not fit the model: "
         "embedding/kernel is (4, 4, 3, 16), not (8, 8, 3, 16); "
         "encoder/mlp/fc1/bias is (2, 24), not (2, 32); "
@@ -186,9 +185,8 @@ def test_what_is_not_the_same_network_is_refused_in_one_line():
         (dataclasses.replace(MODEL, pooling="map"), MODEL, "pooling=map"),
     ):
         assert adapting._other_sizes(source, target) == f"model.{differing}"
-    with pytest.raises(weights.WeightsError) as raised:
-        fitted(facts(), facts(position="sincos_2d"))
-    assert str(raised.value) == (
+    other = facts(position="sincos_2d")
+    assert error_line(weights.WeightsError, fitted, facts(), other) == (
         "the weights do not fit the model: position/table has no place in the model; "
         "set model.position=learned_1d"
     )

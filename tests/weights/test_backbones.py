@@ -8,6 +8,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 import foreign
+from commands import error_line
 from vit_jax import config, models, weights
 from vit_jax.runs import directory
 from vit_jax.weights import exporting, family, importing
@@ -393,9 +394,9 @@ def test_config_of_another_model_is_refused(name, changes, message):
     described = foreign.record(name)
     files = described.get("files", {})
     file = "open_clip_config.json" if name.endswith("open_clip") else "config.json"
-    with pytest.raises(weights.WeightsError) as raised:
-        read(described, {**files, file: {**files.get(file, {}), **changes}})
-    assert str(raised.value) == f"{file}: {message}, so it describes another model"
+    given = {**files, file: {**files.get(file, {}), **changes}}
+    line = error_line(weights.WeightsError, read, described, given)
+    assert line == f"{file}: {message}, so it describes another model"
 
 
 def test_files_of_tips_have_two_tokens_and_pixels_from_0_to_1():

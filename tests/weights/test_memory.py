@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from commands import error_line
 from containers import FIXTURES, read, write
 from vit_jax import weights
 from vit_jax.weights import readers
@@ -119,6 +120,4 @@ def test_bounds_of_what_an_archive_unpacks_to(size, packed, message):
     if message is None:
         readers.check_ratio(size, packed)
         return
-    with pytest.raises(weights.WeightsError) as raised:
-        readers.check_ratio(size, packed)
-    assert str(raised.value) == message
+    assert error_line(weights.WeightsError, readers.check_ratio, size, packed) == message

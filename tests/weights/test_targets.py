@@ -10,6 +10,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 import foreign
+from commands import error_line
 from containers import FIXTURES, read
 from vit_jax import config, models, weights
 from vit_jax.utils import errors
@@ -59,10 +60,7 @@ def made(size=(16, 24), channels=3, classes=(), data=None, **changes):
 
 
 def refusal(params, facts, kind, path):
-    with pytest.raises(weights.WeightsError) as raised:
-        weights.save(params, facts, kind, path)
-    text = str(raised.value)
-    assert "\n" not in text
+    text = error_line(weights.WeightsError, weights.save, params, facts, kind, path)
     assert not path.exists()
     return text
 
@@ -506,9 +504,8 @@ def test_names_of_files(tmp_path, kind, name, message):
 def test_nothing_is_overwritten(tmp_path, kind, name):
     path = tmp_path / name
     path.write_text("mine")
-    with pytest.raises(weights.WeightsError) as raised:
-        weights.save(*made(size=(16, 16)), kind, path)
-    assert str(raised.value) == f"{path}: exists already; choose another, or remove it"
+    line = error_line(weights.WeightsError, weights.save, *made(size=(16, 16)), kind, path)
+    assert line == f"{path}: exists already; choose another, or remove it"
     assert path.read_text() == "mine"
 
 
@@ -521,9 +518,9 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, kind, name):
 
     monkeypatch.setattr("os.fsync", full)
     path = tmp_path / name
-    with pytest.raises(errors.NotWritten) as raised:  # exit code 70
-        weights.save(*made(size=(16, 16)), kind, path)
-    assert str(raised.value) == f"{path}: cannot be written: No space left on device"
+    # Exit code 70.
+    line = error_line(errors.NotWritten, weights.save, *made(size=(16, 16)), kind, path)
+    assert line == f"{path}: cannot be written: No space left on device"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import foreign
+from commands import error_line
 from containers import FIXTURES, read, refusal, write
 from vit_jax import cli, config, weights
 from vit_jax.inference import loading
@@ -338,7 +339,6 @@ def test_config_that_is_nested_deeply(tmp_path, depth):
     text = (path / "config.json").read_text()
     nested = '{"num_heads": 3, "img_size": ' + "[" * depth + "]" * depth + "}"
     (path / "config.json").write_text(text.replace('"@"', nested))
-    with pytest.raises(weights.WeightsError) as raised:
-        weights.load(path)
-    assert str(raised.value).startswith(f"{path / 'config.json'}: ")
-    assert str(raised.value).endswith("objects within objects, more than 200 deep")
+    line = error_line(weights.WeightsError, weights.load, path)
+    assert line.startswith(f"{path / 'config.json'}: ")
+    assert line.endswith("objects within objects, more than 200 deep")
