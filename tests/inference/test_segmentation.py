@@ -176,6 +176,8 @@ def test_mistakes_are_one_line(tmp_path, capsys):
         assert cli.main(["segment", f"--checkpoint={checkpoint}", *arguments]) == 2
         return capsys.readouterr().err.splitlines()[-1]
 
+    native = said(f"--data={tmp_path / 'plain'}", "--config.data.aspect=native")
+    assert "data.aspect=native: is for evaluate, embed and predict" in native
     assert "no such folder" in said(f"--data={tmp_path / 'none'}")
     assert "holds no images" in said(f"--data={tmp_path / 'empty'}")
     assert "has no split val; there are train" in said(f"--data={tmp_path / 'voc'}")
@@ -194,13 +196,6 @@ def test_mistakes_are_one_line(tmp_path, capsys):
         masks.read_mask(masks.find_images(tmp_path / "plain", "train")[0], max_pixels=50)
     mask.unlink()
     assert "train/masks/a.png is missing" in said(f"--data={tmp_path / 'plain'}")
-
-
-def test_views_of_several_shapes_are_refused(tmp_path, capsys):
-    draw(tmp_path, ["train/a", "val/b"])
-    command = ["segment", f"--checkpoint={GOOGLE}", f"--data={tmp_path}"]
-    assert cli.main([*command, "--config.data.aspect=native"]) == 2
-    assert "data.aspect=native: is for evaluate, embed and predict" in capsys.readouterr().err
 
 
 def test_the_first_test_images_are_drawn_and_all_are_measured(monkeypatch):
