@@ -2,6 +2,9 @@
 
 import pathlib
 
+import cv2
+import numpy as np
+
 from vit_jax import config
 from vit_jax.data.sources import Source, open_source
 
@@ -12,6 +15,15 @@ def fill(root: pathlib.Path, *files: str) -> pathlib.Path:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
+    return root
+
+
+def draw(root: pathlib.Path, *files: str, size: tuple[int, int] = (40, 50)) -> pathlib.Path:
+    """Writes pictures of random pixels."""
+    rng = np.random.default_rng(0)
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(root / name), rng.integers(0, 256, (*size, 3), np.uint8))
     return root
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 import commands
+import image_folders
 import runs
 from vit_jax import cli, config
 from vit_jax.data import decoding, folders, native_aspect, sources, transforms
@@ -56,13 +57,8 @@ def digits(opened):
 @pytest.fixture
 def folder(tmp_path):
     """Seven pictures, some in folders of classes, one hidden, and a file that is none."""
-    rng = np.random.default_rng(1)
-    root = tmp_path / "pictures"
-    for name in ("b/one/2.png", "one/1.png", "a.png", "b/c.PNG", "zero/x.png", "z.png", ".h.png"):
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 256, (11, 9, 3), np.uint8)
-        file.write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
+    names = ("b/one/2.png", "one/1.png", "a.png", "b/c.PNG", "zero/x.png", "z.png", ".h.png")
+    root = image_folders.draw(tmp_path / "pictures", *names, size=(11, 9))
     (root / "notes.txt").write_text("no image")
     return root
 

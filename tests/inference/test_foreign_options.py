@@ -2,13 +2,13 @@
 
 import pathlib
 
-import cv2
 import jax
 import numpy as np
 import pytest
 from jax import export
 
 import foreign
+import image_folders
 from vit_jax import cli, models
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import measures, outputs
@@ -43,12 +43,7 @@ def source(request, tmp_path):
 
 @pytest.fixture
 def photos(tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for name in "ab":
-        cv2.imwrite(str(folder / f"{name}.png"), rng.integers(0, 256, (40, 50, 3), np.uint8))
-    return folder
+    return image_folders.draw(tmp_path / "photos", "a.png", "b.png")
 
 
 def opened(path, options):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import image_folders
 import plugins
 from vit_jax import cli, config
 from vit_jax.config import ConfigError, components
@@ -171,11 +172,7 @@ def test_pictures_are_below_the_folder_that_was_named(tmp_path, caplog, monkeypa
 
 @pytest.mark.slow
 def test_a_folder_and_its_table_give_the_same(tmp_path, capsys):
-    random, photos = np.random.default_rng(0), tmp_path / "photos"
-    photos.mkdir()
-    for number in range(5):
-        image = random.integers(0, 255, (40, 40, 3), np.uint8)
-        cv2.imwrite(str(photos / f"{number}.png"), image)
+    photos = image_folders.draw(tmp_path / "photos", *(f"{number}.png" for number in range(5)))
     given = [f"--checkpoint={FIXTURE}", f"--query={photos}/3.png", "--top=2"]
     assert cli.main(["search", *given, f"--index={photos}", "--json",
                      f"--output={tmp_path}/found.html"]) == 0  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import foreign
+import image_folders
 import runs
 import vit_jax
 from vit_jax import cli, config, train_loop, weights
@@ -251,14 +252,11 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
 
 @pytest.mark.slow
 def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
-    rng = np.random.default_rng(0)
-    for split in ("train", "test"):
-        for label in range(7):
-            folder = tmp_path / "data" / split / f"c{label}"
-            folder.mkdir(parents=True)
-            for index in range(3):
-                picture = rng.integers(0, 256, (32, 32, 3), np.uint8)
-                cv2.imwrite(str(folder / f"{index}.png"), picture)
+    image_folders.draw(
+        tmp_path / "data",
+        *(f"{split}/c{k}/{i}.png" for split in ("train", "test") for k in range(7) for i in "012"),
+        size=(32, 32),
+    )
     where = {"data.source": "folder", "data.root": str(tmp_path / "data")}
     results = vit_jax.evaluate(TOKEN, where)
     assert results["test/count"] == 21

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
+import image_folders
 import pages
 import runs
 import vit_reference
@@ -33,11 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """A folder of three images, of other sizes than any model takes."""
-    folder = tmp_path_factory.mktemp("photos")
-    rng = np.random.default_rng(0)
-    for name in "abc":
-        cv2.imwrite(str(folder / f"{name}.png"), rng.integers(0, 256, (40, 50, 3), np.uint8))
-    return folder
+    return image_folders.draw(tmp_path_factory.mktemp("photos"), "a.png", "b.png", "c.png")
 
 
 def inspect(what, checkpoint, *arguments):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import browsing
+import image_folders
 import pages
 import runs
 from vit_jax import cli
@@ -183,8 +184,7 @@ def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classe
 
 def test_the_command_writes_a_page_about_weights_of_others(tmp_path, capsys):
     fixture = runs.ROOT / "tests" / "fixtures" / "vit_tiny_token.npz"
-    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
-    cv2.imwrite(str(tmp_path / "a.png"), image)
+    image_folders.draw(tmp_path, "a.png")
     flags = [f"--checkpoint={fixture}", f"{tmp_path}", f"--output={tmp_path}/out"]
     assert cli.main(["inspect", "view", *flags]) == 0
     written = tmp_path / "out" / "view.html"
