@@ -165,17 +165,6 @@ def test_one_channel_is_the_weighted_mean():
     assert np.abs(image[:, :, 0] - exact).max() <= 0.51
 
 
-def test_load_takes_files_and_arrays():
-    gray = PIXELS[:, :, :1]
-    three = np.repeat(gray, 3, axis=2)
-    for image, channels, expected in (
-        (PNG, 3, PIXELS), (PIXELS, 3, PIXELS), (PIXELS, 1, decode(PNG, channels=1)),
-        (gray[:, :, 0], 3, three), (gray, 3, three), (gray, 1, gray),
-    ):  # fmt: skip
-        loaded = decoding.load_image(image, channels=channels, max_pixels=10**6)
-        np.testing.assert_array_equal(loaded, expected)
-
-
 @pytest.mark.parametrize("kind", WHOLE)
 def test_truncation_at_any_byte_is_an_error(kind, capfd):
     data = WHOLE[kind]
