@@ -29,6 +29,7 @@ import time
 
 import rotation
 from research import fault_operators, forked_tests
+from vit_jax.pages.markdown import grid
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests/mutation/faults.jsonl"
@@ -243,7 +244,7 @@ HEADER = ("package", "faults", "tried", "killed", "explained", "left", "CPU s, m
 
 def markdown(rows):
     """The lines of a table of counts by package."""
-    lines = [HEADER, ["---"] * len(HEADER)]
+    lines = []
     packages = {row: package(row.fault.file) or pathlib.Path(row.fault.file).stem for row in rows}
     for name in [*sorted(set(packages.values())), "all"]:
         own = [row for row in rows if name in ("all", packages[row])]
@@ -255,7 +256,7 @@ def markdown(rows):
             name, len(own), tried, len(killed), explained, tried - len(killed) - explained,
             f"{statistics.median(seconds or [0]):.0f}", f"{max(seconds, default=0):.0f}",
         ))  # fmt: skip
-    return [f"| {' | '.join(map(str, line))} |" for line in lines]
+    return grid(HEADER, lines)
 
 
 def _named(row, words):

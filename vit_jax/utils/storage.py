@@ -102,8 +102,8 @@ def check_creatable(path: pathlib.Path, *files: pathlib.Path, flag: str = "--out
         raise ConfigError(f"{flag}={path}: {path.parent} cannot be written to")
 
 
-def check_folder(path: pathlib.Path, flag: str = "--output") -> None:
-    """Raises ConfigError unless the folder `flag`=`path` is there or can be made.
+def check_folder(path: pathlib.Path) -> None:
+    """Raises ConfigError unless the folder --output=`path` is there or can be made.
 
     In a bucket, only writing tells.
     """
@@ -111,9 +111,9 @@ def check_folder(path: pathlib.Path, flag: str = "--output") -> None:
         return
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not there.is_dir():
-        raise ConfigError(f"{flag}={path}: {there} is no folder")
+        raise ConfigError(f"--output={path}: {there} is no folder")
     if not os.access(there, os.W_OK):
-        raise ConfigError(f"{flag}={path}: {there} cannot be written to")
+        raise ConfigError(f"--output={path}: {there} cannot be written to")
 
 
 def path_problem(text: str, *, remote: bool) -> str:

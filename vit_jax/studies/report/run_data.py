@@ -250,22 +250,13 @@ def read_directory(directory: pathlib.Path) -> StoredRun | StoredTransfer:
 def read_run(directory: pathlib.Path) -> StoredRun:
     """A run directory, or as much of it as can be read."""
     problems: list[str] = []
-    record, saved, parameters, date = _checkpoints(directory / "checkpoints", problems)
-    if "origin" in record:
-        cfg, lines = config.build(record["config"]), []
+    found = _checkpoints(directory / "checkpoints", problems)
+    if "origin" in found["record"]:
+        cfg, lines = config.build(found["record"]["config"]), []
     else:
         cfg = _config(directory / "config.json", problems)
         lines = _lines(directory / "metrics.jsonl", problems)
-    return StoredRun(
-        directory=directory,
-        cfg=cfg,
-        lines=lines,
-        record=record,
-        saved=saved,
-        parameters=parameters,
-        date=date,
-        problems=problems,
-    )
+    return StoredRun(directory=directory, cfg=cfg, lines=lines, problems=problems, **found)
 
 
 def read_transfer(directory: pathlib.Path) -> StoredTransfer:
@@ -316,10 +307,8 @@ def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
     return []
 
 
-def _checkpoints(
-    folder: pathlib.Path, problems: list[str]
-) -> tuple[Mapping[str, Any], int | None, int | None, str]:
-    """The newest record, the step of the best, the number of parameters, and the date."""
+def _checkpoints(folder: pathlib.Path, problems: list[str]) -> dict[str, Any]:
+    """What a `StoredRun` says of its checkpoints."""
     committed, sound = [], {}
     with _noted(folder.name, problems):
         committed, sound = records.steps(folder), records.readable(folder)
@@ -328,18 +317,18 @@ def _checkpoints(
     for step in sorted(set(committed) - set(sound)):
         problems.append(f"checkpoints/{step:08d}: its record is damaged")
     if not sound:
-        return {}, None, None, ""
+        return {"record": {}, "saved": None, "parameters": None, "date": ""}
     newest = max(sound)
     leaves = sound[newest].get("leaves", {}).items()
     shapes = [leaf["shape"] for name, leaf in leaves if name.startswith("params/")]
     file = storage.as_path(records.folder(folder, newest)) / records.COMMIT
     date = datetime.datetime.fromtimestamp(storage.modified(file), datetime.UTC)
-    return (
-        records.public_record(sound[newest]),
-        records.best(sound, sound[newest].get("best")),
-        sum(map(math.prod, shapes)) or None,
-        date.strftime("%Y-%m-%d"),
-    )
+    return {
+        "record": records.public_record(sound[newest]),
+        "saved": records.best(sound, sound[newest].get("best")),
+        "parameters": sum(map(math.prod, shapes)) or None,
+        "date": date.strftime("%Y-%m-%d"),
+    }
 
 
 def _results(line: Mapping[str, Any]) -> dict[str, float]:
