@@ -130,7 +130,9 @@ def match(
     known = [k for k, output in enumerate(found.outputs) if output is not None]
     if not known:
         raise UnmatchedError(
-            f"{where}: {_nothing(head, classes, what[0])}{remedy and f'; {remedy}'}"
+            f"{where}: no {what[0]} of the data is one of the head; data ({len(classes)}): "
+            f"{_listed(classes)}; head ({len(head)}{', without names' * _is_numbered(head)}): "
+            f"{_listed(head)}{remedy and f'; {remedy}'}"
         )
     if len(known) < len(classes):
         lacking = [classes[k] for k, output in enumerate(found.outputs) if output is None]
@@ -311,13 +313,6 @@ def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs
 def _is_numbered(head: Sequence[str]) -> bool:
     """Whether the names are only the numbers of the outputs."""
     return all(_number(name) == place for place, name in enumerate(head))
-
-
-def _nothing(head: Sequence[str], classes: Sequence[str], one: str) -> str:
-    return (
-        f"no {one} of the data is one of the head; data ({len(classes)}): {_listed(classes)}; "
-        f"head ({len(head)}{', without names' * _is_numbered(head)}): {_listed(head)}"
-    )
 
 
 def _taken(pairs: Sequence[tuple[int, int]], head: Sequence[str], classes: Sequence[str]) -> str:

@@ -70,14 +70,15 @@ class Skipped:
 
     def describe(self) -> str:
         """`3 .tif (a format that is not read; save as .png), 1 hidden`; empty for none."""
-        images = {end: count for end, count in self.ends.items() if end in UNREAD}
+        unread = {end: count for end, count in self.ends.items() if end in UNREAD}
         others = {end: count for end, count in self.ends.items() if end not in UNREAD}
         parts = []
-        if images:
-            parts.append(f"{_listed(images)} (a format that is not read; save as .png)")
+        if unread:
+            parts.append(f"{_listed(unread)} (a format that is not read; save as .png)")
         if self.loose:
             folder = "class folder" if self.labeled else "folder of a split"
-            parts.append(f"{_images(self.loose)} in no {folder} ({shown(self.first_loose)})")
+            images = f"{self.loose:,} image{'s' * (self.loose > 1)}"
+            parts.append(f"{images} in no {folder} ({shown(self.first_loose)})")
         if others:
             parts.append(f"{_listed(others)} (no image)")
         if self.hidden:
@@ -100,10 +101,6 @@ def shown(path: str) -> str:
     text = path.encode(errors="backslashreplace").decode()
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= 80 else f"...{text[-77:]}"
-
-
-def _images(count: int) -> str:
-    return f"{count:,} image{'s' if count > 1 else ''}"
 
 
 def _listed(ends: dict[str, int]) -> str:

@@ -26,6 +26,7 @@ from vit_jax.utils.digests import digest
 if TYPE_CHECKING:
     from vit_jax.data.tfds_source import Tfds
 
+FILES = {"folder": Folder, "csv": CsvImages, "tar": Tars, "arrow": Tars, "parquet": Tables}
 DIGITS_FILE = pathlib.Path(__file__).with_name("digits.npz")
 
 
@@ -62,14 +63,8 @@ def open_source(
             return Digits(split, key)
         if isinstance(data, config.Synthetic):
             return Synthetic(data, split, key, num_classes or 10)
-        if data.source == "folder":
-            return Folder(data, split, key, labels=labels, exclude=excluded)
-        if data.source == "csv":
-            return CsvImages(data, split, key, labels=labels, exclude=excluded)
-        if data.source in ("tar", "arrow"):
-            return Tars(data, split, key, labels=labels, exclude=excluded)
-        if data.source == "parquet":
-            return Tables(data, split, key, labels=labels, exclude=excluded)
+        if data.source in FILES:
+            return FILES[data.source](data, split, key, labels=labels, exclude=excluded)
         if data.source not in components.built_in("source"):
             made = components.make(data, "data.source", data, split, train=train)
             with components.calling("data.source", data.source):

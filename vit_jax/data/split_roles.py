@@ -19,8 +19,6 @@ KINDS = ("fewshot", "probe", "knn")  # of evaluators of frozen features, and opt
 OWN = "self"  # the run's own splits, of features that are measured
 KNN, NEIGHBORS = "knn", 20  # that DINO's authors report
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-# Common split names by role; any other split counts as validation.
-VALIDATION_NAMES, TEST_NAMES = splits.VALIDATION, splits.TEST
 # Groups of metrics without a split.
 RESERVED = {"train", "data", "speed", "fewshot", "probe", "knn", "imagenet-c", *tasks.TASKS}
 
@@ -181,13 +179,13 @@ def resolved(data: config.Data, *, labels: bool = True, measured: bool = True) -
     there = {name.lower(): name for name in found} | {name: name for name in found}
     eval_split = data.eval_split
     if eval_split == AUTO:
-        names = (*VALIDATION_NAMES, *TEST_NAMES)
+        names = (*splits.VALIDATION, *splits.TEST)
         none = TEST if measured else data.train_split
         eval_split = next((there[name] for name in names if name in there), none)
     test = data.test_split
     if test == AUTO:
         apart = not data.holdout and data.source in (*config.FILES, "tfds")
-        tests = (there[name] for name in TEST_NAMES if apart and name in there)
+        tests = (there[name] for name in splits.TEST if apart and name in there)
         free = (name for name in tests if not splits.overlap(name, eval_split))
         choosing = dataclasses.replace(data, eval_split=eval_split, test_split=None)
         test = next(free, None) if evaluation(choosing).role == VALIDATION else None
@@ -227,9 +225,10 @@ def _there(data: config.Data, *, labels: bool) -> tuple[str, ...]:
 def _name_and_role(data: config.Data, split: str) -> tuple[str, str]:
     role = _role(data, split)
     names = list(dict.fromkeys(name for name, _, _ in splits.parts(split)))
+    trained = {name for name, _, _ in splits.parts(data.train_split)}
     if len(names) == 1 and (split == names[0] or role == TRAIN):
         name = names[0]
-    elif role != TRAIN and (_by_task(data, split) or set(names) & _train_names(data)):
+    elif role != TRAIN and (_by_task(data, split) or trained & set(names)):
         name = role
     else:
         name = "-".join(names)
@@ -244,7 +243,7 @@ def _role(data: config.Data, split: str) -> str:
     if splits.overlap(split, data.train_split):
         return TRAIN
     names = {name.lower() for name, _, _ in splits.parts(split)}
-    return TEST if names & set(TEST_NAMES) else VALIDATION
+    return TEST if names & set(splits.TEST) else VALIDATION
 
 
 def _by_task(data: config.Data, split: str) -> str | None:
@@ -256,7 +255,3 @@ def _by_task(data: config.Data, split: str) -> str | None:
         if task.dataset.tfds == bare and split in (task.test, task.held_out):
             return TEST if split == task.test else VALIDATION
     return None
-
-
-def _train_names(data: config.Data) -> set[str]:
-    return {name for name, _, _ in splits.parts(data.train_split)}

@@ -43,13 +43,8 @@ def fit_params(
 
     Omits fresh parameters, which keep their initial values; those of a head are zero. Position
     embeddings are resized over the patch grid by the target's `model.position_resize`; the row of a
-    class token is copied. The first layer takes other channels as `for_channels` says.
-
-    Args:
-      params: parameters of the model in `spec`.
-      spec: the source model.
-      target: the new model.
-      keep_head: keep the layers after the encoder; otherwise drop all of them.
+    class token is copied. The first layer takes other channels as `for_channels` says. Without
+    `keep_head` the layers after the encoder are dropped.
 
     Raises WeightsError, in one line with every difference, if the networks differ.
     """
@@ -147,10 +142,8 @@ def for_channels(kernel: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | Non
 def numerics(spec: mapping.ModelSpec, *, keep_head: bool, channels: int = 3) -> dict[str, object]:
     """The options that the weights determine for any task, by dotted name.
 
-    Args:
-      spec: the source model.
-      keep_head: whether the layers after the encoder are used too.
-      channels: of the images; means and deviations go with `for_channels`, of gray their average.
+    With `keep_head` the layers after the encoder are used too. Means and deviations of `channels`
+    go with `for_channels`, of gray their average.
     """
     model: dict[str, object] = {f"model.{key}": getattr(spec.model, key) for key in NUMERICS}
     if spec.mae is not None:  # which pools nothing, so the next run may normalize what it pools

@@ -389,11 +389,8 @@ def read_params(
 ) -> tuple[models.Params, MappingReport]:
     """Reads float32 parameters, nested by name, and reports on every array.
 
-    Args:
-      arrays: arrays of the file.
-      rules: where its family stores this model.
-      dropped: regular expressions of other names, each with the reason to leave it out.
-      spec: describes the model.
+    `rules` say where a family stores this model; `dropped` are regular expressions of other names,
+    each with the reason to leave it out.
 
     Allocates only arrays with the model's own shapes, plus one array of the file at a time; if
     anything is wrong, only the latter.

@@ -108,7 +108,7 @@ def find_published(name: str) -> PublishedFile:
         short, data, tuned, side = match.groups()
         return PublishedFile(
             name=name,
-            urls=(_bucket(f"augreg/{file}"),),
+            urls=(hub.parse_address(f"{BUCKET}/augreg/{file}.npz"),),
             layout="google",
             model=variant(short),
             data=", ".join(DATA.get(one, one) for one in (data, tuned) if one),
@@ -154,10 +154,6 @@ def variant(name: str) -> str:
 
 def _number(text: str) -> float | None:
     return float(text) if text else None
-
-
-def _bucket(path: str) -> str:
-    return hub.parse_address(f"{BUCKET}/{path}.npz")
 
 
 def _hub(name: str, *beside: str) -> tuple[str, ...]:

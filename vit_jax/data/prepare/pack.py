@@ -335,12 +335,7 @@ ImageEntry = tuple[archives.FileEntry, int, bool]
 class ImageEncoder:
     """Makes examples of images: decodes each, leaves out bad ones and duplicates, resizes.
 
-    Args:
-      classes: names of the classes.
-      below: bytes at the start of a path that the name of an example omits.
-      max_side: longest side of an image; larger ones are resized and encoded again.
-      prints: file with fingerprints of images to leave out, or None.
-      distance: largest Hamming distance of a near duplicate's hash.
+    Takes what `Assignment` and `Packing` say, but for a file of `prints`.
     """
 
     def __init__(

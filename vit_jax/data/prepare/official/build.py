@@ -22,7 +22,7 @@ from vit_jax.data.prepare.official import array_sets, image_sets, scene_sets
 from vit_jax.data.prepare.official.recipe import Contents, Example, Recipe
 from vit_jax.data.prepare.official.source_files import NeedsUnpackingError, SourceFiles
 from vit_jax.data.prepare.request import Request
-from vit_jax.data.prepare.shards import SHARD_BYTES, Shard, ShardResult
+from vit_jax.data.prepare.shards import SHARD_BYTES, ShardResult
 from vit_jax.data.source import DataError
 from vit_jax.data.tasks import Task
 from vit_jax.utils.messages import size_text
@@ -158,14 +158,10 @@ def _plan(job: Job, part: Path) -> staging.PackingWork:
     return staging.PackingWork(
         fingerprint=total.hexdigest(),
         shards=planned,
-        entries=functools.partial(_entries, contents),
+        entries=lambda one: [contents.splits[one.split][at] for at in one.positions.tolist()],
         encoder=functools.partial(ExampleEncoder, job.recipe.dataset.tfds),
         finish=functools.partial(_finish, job, contents),
     )
-
-
-def _entries(contents: Contents, shard: Shard) -> list[Example]:
-    return [contents.splits[shard.split][position] for position in shard.positions.tolist()]
 
 
 def order(split: str, examples: Sequence[Example]) -> np.ndarray:
