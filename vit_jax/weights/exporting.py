@@ -31,7 +31,7 @@ from vit_jax.weights import (
     writers,
 )
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
-from vit_jax.weights.family import FAMILIES, Family, Files, Hints
+from vit_jax.weights.family import FAMILIES, Family, Files, Hints, refuse
 
 # Options that determine a model's function and its preprocessing.
 ENCODER = (
@@ -186,18 +186,15 @@ def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:
 def _check_encoder(model: config.Model, title: str, family: Family) -> None:
     """Raises WeightsError for options that no other project supports."""
     if model.position == "relative":
-        raise WeightsError(f"model.position=relative: {title} has no equivalent")
+        refuse(model, "position", f"{title} has no equivalent")
     if models.find_architecture(model).weights == "bit":
         return
     if model.position_place != "stem":
-        place = f"model.position_place={model.position_place}"
-        raise WeightsError(f"{place}: {title} adds positions at the stem only")
+        refuse(model, "position_place", f"{title} adds positions at the stem only")
     if model.norm not in family.norms:
-        raise WeightsError(f"model.norm={model.norm}: {title} models have LayerNorm")
+        refuse(model, "norm", f"{title} models have LayerNorm")
     if model.patch_norm and "rms" not in family.norms:
-        raise WeightsError(
-            f"model.patch_norm=true: {title} has no equivalent with model.norm={model.norm}"
-        )
+        refuse(model, "patch_norm", f"{title} has no equivalent with model.norm={model.norm}")
 
 
 def _normalized(

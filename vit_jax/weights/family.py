@@ -6,7 +6,7 @@ open and where they store each parameter. `register` adds it; `families/` has th
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -130,8 +130,12 @@ def refuse_options(model: config.Model, wrong: Mapping[str, bool], who: str) -> 
     """Raises WeightsError for the first option of `wrong` that is true: `who` has no such part."""
     for key, odd in wrong.items():
         if odd:
-            said = config.show(getattr(model, key)).lower()
-            raise WeightsError(f"model.{key}={said}: {who} has no equivalent")
+            refuse(model, key, f"{who} has no equivalent")
+
+
+def refuse(model: config.Model, option: str, why: str) -> NoReturn:
+    """Raises WeightsError for the value of an option that a family cannot hold."""
+    raise WeightsError(f"model.{option}={config.show(getattr(model, option)).lower()}: {why}")
 
 
 def set_otherwise(model: config.Model, *options: str) -> dict[str, bool]:

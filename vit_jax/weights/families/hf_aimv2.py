@@ -16,7 +16,7 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.families.torch_rules import QKV
-from vit_jax.weights.family import Fields, Hints, refuse_options, set_otherwise
+from vit_jax.weights.family import Fields, Hints, refuse, refuse_options, set_otherwise
 from vit_jax.weights.mapping import ROWS, ArraySpecs, ModelSpec, Shapes, Size
 
 PATCHES = "embeddings.patch_embed.weight"
@@ -92,9 +92,7 @@ class HuggingFaceAimv2(huggingface.HuggingFace):
         }
         refuse_options(model, wrong, "Hugging Face's AIMv2, which alone has model.norm=rms there,")
         if not spec.headless:
-            raise WeightsError(
-                "model.norm=rms: Hugging Face's AIMv2 has no class with a head; --to=timm has"
-            )
+            refuse(model, "norm", "Hugging Face's AIMv2 has no class with a head; --to=timm has")
         huggingface.refuse_oblong(spec, "AIMv2 takes")
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.hf_vit import PATCHES
 from vit_jax.weights.families.huggingface import Type
-from vit_jax.weights.family import Fields
+from vit_jax.weights.family import Fields, refuse
 from vit_jax.weights.mapping import ModelSpec, Shapes
 
 KINDS = ("dinov2", "dinov2_with_registers")
@@ -72,16 +72,12 @@ class HuggingFaceDinoV2(huggingface.HuggingFace):
         model = spec.model
         if model.layer_scale is None:
             has = "registers" if model.registers else "SwiGLU"
-            raise WeightsError(
-                f"model.layer_scale=none: Hugging Face has {has} only with LayerScale"
-            )
+            refuse(model, "layer_scale", f"Hugging Face has {has} only with LayerScale")
         if model.distillation:
-            raise WeightsError("model.distillation=true: Hugging Face's DINOv2 has no such token")
+            refuse(model, "distillation", "Hugging Face's DINOv2 has no such token")
         if model.pooling != "token_gap" and not spec.headless:
-            raise WeightsError(
-                f"model.pooling={model.pooling}: in Hugging Face's DINOv2 the head reads the class "
-                "token and the mean of all patches (token_gap)"
-            )
+            read = "the class token and the mean of all patches (token_gap)"
+            refuse(model, "pooling", f"in Hugging Face's DINOv2 the head reads {read}")
         _ratio(model)
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import hf_vit, huggingface
 from vit_jax.weights.families.huggingface import Type
 from vit_jax.weights.families.torch_rules import QKV
-from vit_jax.weights.family import Fields, refuse_other_model
+from vit_jax.weights.family import Fields, refuse, refuse_other_model
 from vit_jax.weights.mapping import ModelSpec, Shapes
 
 PATCHES = "embeddings.patch_embeddings.weight"
@@ -71,12 +71,10 @@ class HuggingFaceDinoV3(huggingface.HuggingFace):
     def validate_spec(self, spec: ModelSpec) -> None:
         super().validate_spec(spec)
         if not spec.headless:
-            raise WeightsError(
-                f"model.rotary={spec.model.rotary:g}: Hugging Face has DINOv3 without a head; "
-                "write it with --to=timm"
-            )
+            why = "Hugging Face has DINOv3 without a head; write it with --to=timm"
+            refuse(spec.model, "rotary", why)
         if spec.model.layer_scale is None:
-            raise WeightsError("model.layer_scale=none: Hugging Face's DINOv3 has LayerScale")
+            refuse(spec.model, "layer_scale", "Hugging Face's DINOv3 has LayerScale")
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         model = spec.model

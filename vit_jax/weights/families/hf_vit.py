@@ -24,7 +24,7 @@ from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
 from vit_jax.weights.families import huggingface
 from vit_jax.weights.families.huggingface import Type
-from vit_jax.weights.family import Fields, Hints
+from vit_jax.weights.family import Fields, Hints, refuse
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Shapes, decoder_positions
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
@@ -132,10 +132,8 @@ class HuggingFaceViT(huggingface.HuggingFace):
     def validate_spec(self, spec: ModelSpec) -> None:
         super().validate_spec(spec)
         if spec.model.pooling not in ("token", "distilled"):
-            raise WeightsError(
-                f"model.pooling={spec.model.pooling}: in Hugging Face transformers the head reads "
-                "only the class token"
-            )
+            why = "in Hugging Face transformers the head reads only the class token"
+            refuse(spec.model, "pooling", why)
 
     def written_prefix(self, spec: ModelSpec) -> str:
         return super().written_prefix(spec) if spec.mae is None else "vit."

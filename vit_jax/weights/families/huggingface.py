@@ -177,26 +177,17 @@ class HuggingFace(Family):
     def validate_spec(self, spec: ModelSpec) -> None:
         model = spec.model
         if model.representation_size is not None and not spec.headless:
-            raise WeightsError(
-                f"model.representation_size={model.representation_size}: Hugging Face has no layer "
-                "before the head"
-            )
+            family.refuse(model, "representation_size", "Hugging Face has no layer before the head")
         if models.find_architecture(model).weights == "bit":
             return
         if model.resnet_units is not None:
-            units = f"model.resnet_units={config.show(model.resnet_units)}"
-            raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
+            family.refuse(model, "resnet_units", "Hugging Face transformers dropped hybrid models")
         if model.sub_norm:
-            norms = config.show(model.sub_norm)
-            raise WeightsError(f"model.sub_norm={norms}: Hugging Face has no norms inside layers")
+            family.refuse(model, "sub_norm", "Hugging Face has no norms inside layers")
         if model.rotary_grid is not None:
-            grid = config.show(model.rotary_grid)
-            raise WeightsError(f"model.rotary_grid={grid}: Hugging Face has no EVA-02; timm has")
+            family.refuse(model, "rotary_grid", "Hugging Face has no EVA-02; timm has")
         if model.rotary is not None and model.relative_bias != "none":
-            raise WeightsError(
-                f"model.relative_bias={model.relative_bias}: Hugging Face has none with "
-                "model.rotary"
-            )
+            family.refuse(model, "relative_bias", "Hugging Face has none with model.rotary")
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         """The name of the class, the model_type, and the other fields of config.json."""

@@ -18,6 +18,7 @@ from vit_jax.weights.family import (
     Family,
     Fields,
     Files,
+    refuse,
     share_of_crop,
 )
 from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Size
@@ -77,10 +78,8 @@ class Timm(Family):
     pooled_norm = True
 
     def validate_spec(self, spec: ModelSpec) -> None:
-        if (size := spec.model.representation_size) is not None:
-            raise WeightsError(
-                f"model.representation_size={size}: timm has no layer before the head"
-            )
+        if spec.model.representation_size is not None:
+            refuse(spec.model, "representation_size", "timm has no layer before the head")
 
 
 def is_transformer(arrays: ArraySpecs) -> bool:

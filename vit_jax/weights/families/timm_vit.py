@@ -39,6 +39,7 @@ from vit_jax.weights.family import (
     Files,
     Hints,
     Pixels,
+    refuse,
     refuse_options,
     refuse_other_model,
     set_otherwise,
@@ -390,33 +391,24 @@ class TimmViT(timm.Timm):
         super().validate_spec(spec)
         model = spec.model
         if model.pooling not in (*POOLING.values(), "distilled", "token_gap"):
-            raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
+            refuse(model, "pooling", "timm has no equivalent")
         joined = model.pooling, model.pooled_layers
         if variants.joins_features(model) and joined not in JOINED.values():
-            raise WeightsError(
-                f"model.pooled_layers={model.pooled_layers}: only the features of Meta's linear "
-                "classifiers have a form: token_gap of 1 or 4 layers, token of 4"
-            )
+            forms = "token_gap of 1 or 4 layers, token of 4"
+            why = f"only the features of Meta's linear classifiers have a form: {forms}"
+            refuse(model, "pooled_layers", why)
         if model.stem_norm and "patches" not in model.biasless:
-            raise WeightsError(
-                f"model.biasless={config.show(model.biasless)}: timm has no bias of patches before "
-                "model.stem_norm"
-            )
+            refuse(model, "biasless", "timm has no bias of patches before model.stem_norm")
         if not model.distillation:
             return
         if model.pooling != "distilled":
-            raise WeightsError(
-                f"model.pooling={model.pooling}: timm reads a distillation token with a head of "
-                "its own (distilled)"
-            )
+            own = "a head of its own (distilled)"
+            refuse(model, "pooling", f"timm reads a distillation token with {own}")
         if model.registers:
-            raise WeightsError(
-                f"model.registers={model.registers}: timm has none beside a distillation token"
-            )
+            refuse(model, "registers", "timm has none beside a distillation token")
         if not model.class_position:
-            raise WeightsError(
-                "model.class_position=false: timm has positions for class and distillation token"
-            )
+            why = "timm has positions for class and distillation token"
+            refuse(model, "class_position", why)
 
     def files(self, spec: ModelSpec) -> Files:
         model, data = spec.model, spec.data
