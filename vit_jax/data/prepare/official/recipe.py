@@ -39,39 +39,26 @@ class Example(NamedTuple):
         return sum(file.size for file in self.files)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Rows(Sequence[Example]):
-    """Examples of the same size, one after another in a file.
+    """Examples of the same size, one after another in a file."""
 
-    Args:
-      first: the location of the first example.
-      columns: features (N,) of all examples by name.
-      name: format of an example's name, which takes its index.
-      named: feature that has the name, or empty.
-      by_name: whether the name is TFDS's sort key; else the index is.
-    """
-
-    def __init__(
-        self,
-        first: FileEntry,
-        columns: Mapping[str, np.ndarray],
-        name: str,
-        *,
-        named: str = "",
-        by_name: bool = False,
-    ) -> None:
-        self._first, self._columns, self._name = first, columns, name
-        self._named, self._by_name = named, by_name
+    first: FileEntry  # the location of the first example
+    columns: Mapping[str, np.ndarray]  # features (N,) of all examples by name
+    name: str  # format of an example's name, which takes its index
+    named: str = ""  # feature that has the name, or empty
+    by_name: bool = False  # whether the name is TFDS's sort key; else the index is
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
+        return len(next(iter(self.columns.values())))
 
     def __getitem__(self, index: int) -> Example:  # pyright: ignore[reportIncompatibleMethodOverride]
-        name, first = self._name.format(index), self._first
-        features = {key: column[index].item() for key, column in self._columns.items()}
-        if self._named:
-            features[self._named] = name
+        name, first = self.name.format(index), self.first
+        features = {key: column[index].item() for key, column in self.columns.items()}
+        if self.named:
+            features[self.named] = name
         file = first._replace(offset=first.offset + index * first.size)
-        return Example(name, (file,), features, name if self._by_name else index)
+        return Example(name, (file,), features, name if self.by_name else index)
 
 
 class Contents(NamedTuple):
