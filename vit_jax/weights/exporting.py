@@ -258,26 +258,23 @@ def _with_biases(
 
 def normal(model: config.Model) -> config.Model:
     """The model with every option that has no effect in it reset to its default, to compare two."""
-    default, changed = config.Model(), dict[str, Any]()
+    token, mapped = models.has_class_token(model), model.pooling == "map"
+    gated = model.mlp == "swiglu" and not mapped
+    unread = {
+        "class_token": token == models.default_class_token(model.pooling),
+        "class_position": not token or not model.position.startswith("learned"),
+        "pooling_prefix": not mapped or not variants.prefix_tokens(model),
+        "pooling_heads": not mapped or model.pooling_heads == model.heads,
+        "pooling_mlp_dim": not mapped or model.pooling_mlp_dim == model.mlp_dim,
+        "activation": gated,
+        "gelu": gated or model.activation != "gelu",
+        "representation_activation": model.representation_size is None,
+    }
+    default = config.Model()
+    changed: dict[str, Any] = {key: getattr(default, key) for key, odd in unread.items() if odd}
     changed["biasless"] = tuple(sorted(set(model.biasless)))
-    if models.has_class_token(model) == models.default_class_token(model.pooling):
-        changed["class_token"] = None
-    if not models.has_class_token(model) or not model.position.startswith("learned"):
-        changed["class_position"] = default.class_position
-    if model.pooling != "map" or not variants.prefix_tokens(model):
-        changed["pooling_prefix"] = default.pooling_prefix
-    if model.pooling != "map" or model.pooling_heads == model.heads:
-        changed["pooling_heads"] = default.pooling_heads
-    if model.pooling != "map" or model.pooling_mlp_dim == model.mlp_dim:
-        changed["pooling_mlp_dim"] = default.pooling_mlp_dim
-    if model.mlp == "swiglu" and model.pooling != "map":  # nothing reads it
-        changed |= {"activation": default.activation, "gelu": default.gelu}
-    if model.activation != "gelu":
-        changed["gelu"] = default.gelu
     if model.layer_scale is not None:  # its value before training
         changed["layer_scale"] = 1.0
-    if model.representation_size is None:
-        changed["representation_activation"] = default.representation_activation
     return dataclasses.replace(model, **changed)
 
 
