@@ -171,7 +171,6 @@ def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
 )
 def test_a_npz_that_is_not_dsprites(changes, line, tmp_path):
     arrays = official_fakes.sprites() | changes
-    official_fakes.write(tmp_path / "mine", {})
     (tmp_path / "mine").mkdir()
     np.savez(
         tmp_path / "mine" / f"{array_sets.SPRITES}.npz",
