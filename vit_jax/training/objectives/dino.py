@@ -526,12 +526,13 @@ def prototype_logits(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> j
     """Logits (..., K) float32 of vectors (..., b) and the prototypes, multiplied in `dtype`."""
     last = params[LAST]
     kernel = last["kernel"].astype(jnp.float32)
-    kernel = kernel * jax.lax.rsqrt(jnp.sum(jnp.square(kernel), axis=0, keepdims=True))
-    x, kernel = (one.astype(dtype) for one in (x, kernel))
-    logits = jnp.dot(x, kernel, preferred_element_type=jnp.float32)
+    scale = jax.lax.rsqrt(jnp.sum(jnp.square(kernel), axis=0))
     if "length" in last:
-        logits *= jnp.broadcast_to(last["length"], logits.shape)
-    return logits
+        scale *= last["length"]
+    # The product is scaled, not the kernel: XLA for CPUs would fuse that into the product and do it
+    # again for every tile, in a tenth of the time of a step (ViT-S/16, 16 images).
+    logits = jnp.dot(x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
+    return logits * jnp.broadcast_to(scale, logits.shape)
 
 
 def cross_entropy(targets: jax.Array, logits: jax.Array) -> jax.Array:
