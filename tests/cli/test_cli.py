@@ -392,6 +392,10 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
         (["train", "digits", "--output_dir=x"], "did you mean --workdir=x?"),
         (["train", "digits", "--momentum=0.9"], "did you mean --config.optimizer.momentum=0.9?"),
         (["list", "--lr=1"], "--lr=1: no such argument; see vit_jax list --help"),
+        (
+            ["evaluate", "--checkpoint=x", "--batch_size=8"],
+            "did you mean --config.evaluation.batch_size=8?",
+        ),
     ],
 )
 def test_wrong_commands_and_flags_are_one_line_with_the_nearest(arguments, remedy, capsys):

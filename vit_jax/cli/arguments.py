@@ -95,6 +95,9 @@ class Parser(argparse.ArgumentParser):
         meant = None
         if command is not None and command.TAKES_CONFIG:
             meant = config.namesake(leaf, value)
+            if meant and "--checkpoint" in known:  # which does not read train.batch_size
+                own = config.namesake(f"evaluation.{leaf}", value)
+                meant = own if own and own[0].startswith("evaluation.") else meant
         if meant and flag not in close and ("--workdir" in known or not close):
             key, value = meant
             value = f"'{value}'" if " " in value else value
