@@ -646,7 +646,7 @@ def projections():
 
     def read(path):
         found = readers.open_arrays(path)
-        projection_heads.names(found, "teacher.backbone.")
+        projection_heads.names(found, "teacher.backbone.", own)
         projection_heads.from_arrays(found, "teacher.backbone.", own, 4)
 
     return [save(arrays)], stored("w.safetensors", read)
