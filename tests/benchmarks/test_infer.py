@@ -33,7 +33,7 @@ def test_an_input_size_becomes_the_nearest_that_a_model_takes():
     assert sides["ViT-B/16"] == sides["R50x1"] == list(forward.SIZES)
     assert sides["R50+ViT-B/32"] == list(forward.SIZES)
     assert [one.side for one in forward.create_forwards(names[:1], (5,), "cpu")] == [14]
-    assert {one.network.dtype for one in found} == {"bfloat16"}
+    assert {one.network.config.dtype for one in found} == {"bfloat16"}
     network = found[5].network
     assert network.flops == models.create(network.config, image_size=(64, 64)).flops
 

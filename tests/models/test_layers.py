@@ -1,5 +1,7 @@
 """Parts of a Vision Transformer against float64 formulas."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,6 +51,24 @@ def test_cudnn_gets_padded_tokens_that_change_nothing(monkeypatch):
     for one, (a, b) in zip(expected, ((to, to), (x, to)), strict=True):
         np.testing.assert_allclose(attention(a, to=b)[0], one, rtol=0, atol=1e-6)
     assert lengths == [(16, 16, 16), (8, 16, 16)]
+
+
+@pytest.mark.parametrize("inputs", [(6,), (2, 3)])
+def test_a_bfloat16_matmul_multiplies_rounded_numbers_and_adds_in_float32(inputs):
+    random = np.random.default_rng(0)
+    shapes = (3, 4, *inputs), (*inputs, 5, 7), (3, 4, 5, 7)
+    x, kernel, gradient = (jnp.float32(random.normal(size=shape)) for shape in shapes)
+    call = jax.jit(functools.partial(layers.bfloat16_matmul, axes=len(inputs)))
+    out, gradients = jax.vjp(call, x, kernel)
+    found = out, *gradients(gradient)
+    a, b, g = (
+        np.float64(array.astype(jnp.bfloat16)).reshape(shape)
+        for array, shape in ((x, (12, 6)), (kernel, (6, 35)), (gradient, (12, 35)))
+    )
+    for given, expected in zip(found, (a @ b, g @ b.T, a.T @ g), strict=True):
+        assert given.dtype == jnp.float32
+        np.testing.assert_allclose(given.reshape(expected.shape), expected, rtol=0, atol=2e-6)
+    assert [one.shape for one in found[1:]] == [x.shape, kernel.shape]
 
 
 def test_layer_norm_of_bfloat16_is_rounded_once():

@@ -128,6 +128,26 @@ def test_bfloat16_is_close_and_returns_float32():
     assert 1e-5 < difference < 0.03
 
 
+def test_bfloat16_matmul_rounds_what_dense_layers_multiply_and_nothing_else():
+    classifier, rounded = tiny(), tiny(dtype="bfloat16_matmul")
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    exact, _ = quick_jit(classifier.apply)(params, images)
+    logits, out = quick_jit(rounded.apply)(params, images)
+    assert logits.dtype == out["tokens"].dtype == jnp.float32
+    difference = np.abs(logits - exact).max() / np.abs(exact).max()
+    assert 1e-5 < difference < 0.02
+    program = jax.make_jaxpr(rounded.apply)(params, images)
+    products = {}
+    for equation, times in vit_reference.equations(program.jaxpr):
+        if equation.primitive.name == "dot_general":
+            dtype = {str(operand.aval.dtype) for operand in equation.invars}
+            products.setdefault((*dtype, str(equation.outvars[0].aval.dtype)), []).append(times)
+    # The patches; in each of two layers query, key, value, out, and two of the MLP. In float32: the
+    # two products of attention, and the head.
+    assert products == {("bfloat16", "float32"): [1, *[2] * 6], ("float32", "float32"): [2, 2, 1]}
+
+
 def test_attention_implementations_agree_and_all_return_weights():
     explicit, xla = tiny(), tiny(attention="xla")
     params = vit_reference.random_parameters(explicit.shapes())

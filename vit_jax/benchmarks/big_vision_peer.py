@@ -26,7 +26,7 @@ def prepare(work):
         mlp_dim=work["mlp_dim"],
         num_heads=work["heads"],
         pool_type="tok",
-        dtype_mm=work["dtype"],
+        dtype_mm=work["dtype"].removesuffix("_matmul"),
     )
     drawn = np.random.default_rng(0)
     shape = (work["batch"], work["size"], work["size"], 3)

@@ -31,7 +31,7 @@ def prepare(work, name, detail):
     optimizer = torch.optim.Adam(groups, lr=1e-3, fused=True)
 
     def take():
-        with torch.autocast(place, torch.bfloat16, enabled=work["dtype"] == "bfloat16"):
+        with torch.autocast(place, torch.bfloat16, enabled=work["dtype"] != "float32"):
             loss = loss_of()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

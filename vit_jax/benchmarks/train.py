@@ -60,7 +60,7 @@ class StepWork:
 
     Attributes:
       batch: images of a step; None: the largest power of two that fits, 16 on a CPU.
-      dtype: float32 or bfloat16.
+      dtype: our `model.dtype`; peers compute in bfloat16 unless it is float32.
       attention: our `model.attention`; peers have their own.
       objective: our `objective.name`: supervised, mae or dino.
       remat: our `model.remat`.

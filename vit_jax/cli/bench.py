@@ -103,8 +103,9 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
         "of a batch (default: 256; on a CPU 32)",
     ),
     "dtype": (
-        "train", {"choices": ("float32", "bfloat16")},
-        "compute type (default: bfloat16, on a CPU float32)",
+        "train", {"choices": ("float32", "bfloat16", "bfloat16_matmul")},
+        "compute type, as model.dtype; peers compute in bfloat16 unless it is float32 (default: "
+        "bfloat16, on a CPU float32)",
     ),
     "attention": (
         "train", {"type": arguments.words, "metavar": "KIND,..."},

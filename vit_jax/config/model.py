@@ -306,7 +306,8 @@ class Model(
     )
     dtype: str = option(
         "auto",
-        "Compute type; auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters are float32.",
-        choices=("auto", "float32", "bfloat16"),
+        "Compute type; auto: bfloat16 on TPU and GPU, float32 on CPU; bfloat16_matmul: float32, "
+        "except the products of dense layers (fast on CPUs with AVX512-BF16). Parameters: float32.",
+        choices=("auto", "float32", "bfloat16", "bfloat16_matmul"),
         elsewhere="precision",
     )

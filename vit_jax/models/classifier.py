@@ -46,15 +46,20 @@ class Classifier:
     config: config.Model
     image_size: tuple[int, int]
     channels: int
-    dtype: str
     masked: MaskedPatches | None = None
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of activations."""
+        products = self.config.dtype == "bfloat16_matmul"
+        return jnp.dtype("float32" if products else self.config.dtype)
 
     def _module(self, key: jax.Array) -> nnx.Module:
         made = variants.find_architecture(self.config).network(
             self.config,
             self.image_size,
             self.channels,
-            jnp.dtype(self.dtype),
+            self.dtype,
             self.masked,
             rngs=nnx.Rngs(key),
         )
@@ -366,7 +371,7 @@ def create(
       image_size: height and width in pixels, multiples of the patch's unless `patch_remainder`
         drops the remainder.
       channels: of an image, at least 1.
-      dtype: compute dtype, `float32` or `bfloat16`; parameters are float32 either way.
+      dtype: a `model.dtype` other than `auto`, in whose place it is used.
       masked: with it, the model predicts patches instead of classes.
       headless: whether `num_classes` may be None, for a network that ends in pooled features.
 
@@ -380,7 +385,8 @@ def create(
         raise config.ConfigError(
             "model.attention=cudnn: needs model.dtype=bfloat16; set it, or explicit"
         )
-    return Classifier(model, image_size, channels, dtype, masked)
+    model = dataclasses.replace(model, dtype=dtype)
+    return Classifier(model, image_size, channels, masked)
 
 
 def differences(expected: dict[str, Any], given: dict[str, Any]) -> list[str]:

@@ -100,6 +100,60 @@ def drop_path(x: jax.Array, rate: jax.Array | float, key: jax.Array | None) -> j
     return x * (mask.astype(jnp.float32) / kept).astype(x.dtype)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def bfloat16_matmul(x: jax.Array, kernel: jax.Array, axes: int = 1) -> jax.Array:
+    """The product of x and a kernel in float32, of operands rounded to bfloat16.
+
+    On CPUs with such an instruction (AVX512-BF16, AMX) it takes half the time of a product in
+    float32. The gradients are products of the same kind.
+
+    Args:
+      x: (..., *I) float32.
+      kernel: (*I, *O) float32.
+      axes: the number of axes in I.
+
+    Returns (..., *O).
+    """
+    return _rounded(x, kernel, axes)[0]
+
+
+def _rounded(x: jax.Array, kernel: jax.Array, axes: int) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    x, kernel = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
+    return _contract(x, range(x.ndim - axes, x.ndim), kernel, range(axes)), (x, kernel)
+
+
+def _rounded_gradients(
+    axes: int, kept: tuple[jax.Array, ...], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = kept
+    gradient = gradient.astype(jnp.bfloat16)
+    batch, outputs = range(x.ndim - axes), kernel.ndim - axes
+    last = range(gradient.ndim - outputs, gradient.ndim)
+    return (
+        _contract(gradient, last, kernel, range(axes, kernel.ndim)),
+        _contract(x, batch, gradient, batch),
+    )
+
+
+def _contract(a: jax.Array, own: range, b: jax.Array, other: range) -> jax.Array:
+    dimensions = ((tuple(own), tuple(other)), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+
+
+bfloat16_matmul.defvjp(_rounded, _rounded_gradients)
+
+
+def _dense_bfloat16(
+    x: jax.Array, kernel: jax.Array, dimensions: jax.lax.DotDimensionNumbers, **_: object
+) -> jax.Array:
+    return bfloat16_matmul(x, kernel, len(dimensions[0][0]))
+
+
+def dot_general(model: config.Model) -> Callable[..., jax.Array]:
+    """What dense layers multiply with: that of jax, or of bfloat16 (`model.dtype`)."""
+    return _dense_bfloat16 if model.dtype == "bfloat16_matmul" else jax.lax.dot_general
+
+
 def create_norm(
     model: config.Model, features: int, *, rngs: nnx.Rngs
 ) -> nnx.LayerNorm | nnx.RMSNorm:
@@ -183,6 +237,7 @@ class Mlp(nnx.Module):
             bias_init=bias,
             use_bias="mlp" not in model.biasless,
             dtype=dtype,
+            dot_general=dot_general(model),
             rngs=rngs,
         )
         if self.gated:
@@ -319,7 +374,11 @@ class Attention(nnx.Module):
                 self.frequencies = nnx.Param(self.rotary.initial(heads[0], rngs=rngs))
         self.learned = self.rotary is not None and model.rotary_learned
         linear = functools.partial(
-            nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
+            nnx.LinearGeneral,
+            kernel_init=xavier_uniform,
+            dtype=dtype,
+            dot_general=dot_general(model),
+            rngs=rngs,
         )
         # Three matrices, as Google's files have them, where timm has one.
         self.query, self.key, self.value = (

@@ -38,7 +38,12 @@ class DecoderNetwork(Stack):
 
         def linear(inputs: int, outputs: int) -> nnx.Linear:
             return nnx.Linear(
-                inputs, outputs, kernel_init=layers.xavier_uniform, dtype=dtype, rngs=rngs
+                inputs,
+                outputs,
+                kernel_init=layers.xavier_uniform,
+                dtype=dtype,
+                dot_general=layers.dot_general(model),
+                rngs=rngs,
             )
 
         self.embed = linear(features, width)
@@ -84,7 +89,7 @@ class Decoder(Classifier):
             self.prefix,
             variants.grid(self.config, self.image_size),
             height * width * self.channels,
-            jnp.dtype(self.dtype),
+            self.dtype,
             rngs=nnx.Rngs(key),
         )
 
@@ -109,7 +114,6 @@ def create_decoder(encoder: Classifier, options: config.Mae) -> Decoder:
         variants.decoder(model, options, unroll=options.decoder_depth if whole else 1),
         encoder.image_size,
         encoder.channels,
-        encoder.dtype,
         features=required(model.width),
         prefix=variants.prefix_tokens(model),
     )

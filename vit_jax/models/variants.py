@@ -345,5 +345,6 @@ def decoder(model: config.Model, mae: config.Mae, *, unroll: int | None = None) 
         norm_epsilon=model.norm_epsilon,
         attention=model.attention,
         remat=model.remat,
+        dtype=model.dtype,
         unroll=unroll,
     )

@@ -108,6 +108,7 @@ class ViT(Stack, layers.WithHead):
             axis=(-3, -2, -1),
             use_bias="patches" not in model.biasless,
             dtype=dtype,
+            dot_general=layers.dot_general(model),
             rngs=rngs,
         )
         self.token = variants.has_class_token(model)

@@ -351,7 +351,7 @@ def _at(model: AnySize, size: tuple[int, int]) -> models.Classifier:
         model.config,
         image_size=size,
         channels=model.channels,
-        dtype=model.dtype,
+        dtype=model.config.dtype,
         masked=model.masked,
         headless=model.config.num_classes is None,
     )

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import runs
+import vit_reference
 from research import dino_reference as reference
 from stepping import Stepper, configure
-from vit_jax import config
+from vit_jax import config, models
 from vit_jax.config import checks
 from vit_jax.training import objectives
 from vit_jax.training.build import build, create_model, describe_run
@@ -99,8 +100,25 @@ def test_the_head_is_an_mlp_with_cosines_to_its_prototypes():
     hidden = hidden @ params["dense_1"]["kernel"]
     hidden /= np.linalg.norm(hidden, axis=1, keepdims=True)
     expected = hidden @ (last / np.linalg.norm(last, axis=0)) * params["prototypes"]["length"]
-    found = jax.jit(dino.head, static_argnums=2)(params, jnp.float32(x), jnp.float32)
+    found = jax.jit(dino.head, static_argnums=2)(params, jnp.float32(x), made.model)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16_matmul", "float32"])
+def test_the_head_multiplies_as_dense_layers_of_the_model_do(dtype):
+    made = objective(head_layers=2)
+    params, x = jax.jit(made.init)(jax.random.key(0)), jnp.ones((4, 16))
+    model = models.create(made.model.config, image_size=(8, 8), dtype=dtype, headless=True)
+    program = jax.make_jaxpr(lambda params, x: dino.head(params, x, model))(params, x)
+    products = [
+        equation
+        for equation, _ in vit_reference.equations(program.jaxpr)
+        if equation.primitive.name == "dot_general"
+    ]
+    assert len(products) == 3
+    operands = {str(operand.aval.dtype) for one in products for operand in one.invars}
+    assert operands == {dtype.removesuffix("_matmul")}
+    assert program.out_avals[0].dtype == jnp.float32
 
 
 def test_a_config_is_described_without_a_run():

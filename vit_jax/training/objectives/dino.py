@@ -31,7 +31,7 @@ from vit_jax.config import components
 from vit_jax.data.pipeline import View
 from vit_jax.models import variants
 from vit_jax.models.classifier import OBJECTIVE
-from vit_jax.models.layers import constrain_batch
+from vit_jax.models.layers import constrain_batch, dot_general
 from vit_jax.models.variants import required
 from vit_jax.models.vit import take_rows
 from vit_jax.training import schedules, streams
@@ -285,15 +285,13 @@ class Dino(Objective):
         own, other = (p[OBJECTIVE] for p in (student, teacher))
         if self.options.patch_head:
             own, other = own[PATCHES], other[PATCHES]
-        units = bottleneck(other, answered, self._dtype)
+        units = bottleneck(other, answered, self.model)
         return {
-            "patch_student": head(own, rows(seen), self._dtype),
-            "patch_teacher": prototype_logits(other, rows(units), self._dtype),
+            "patch_student": head(own, rows(seen), self.model),
+            "patch_teacher": prototype_logits(other, rows(units), self.model),
             "patch_weight": weight,
             # The logits of the mean are the mean of the logits, which would be P x K.
-            "patch_mean": prototype_logits(
-                other, jnp.mean(units, axis=(1, 2)), jnp.dtype(jnp.float32)
-            ),
+            "patch_mean": prototype_logits(other, jnp.mean(units, axis=(1, 2))),
         }
 
     def _encode(
@@ -318,11 +316,7 @@ class Dino(Objective):
 
     def _assign(self, params: models.Params, features: jax.Array) -> jax.Array:
         """Logits (..., K) float32 of features (..., D)."""
-        return head(params[OBJECTIVE], features, self._dtype)
-
-    @property
-    def _dtype(self) -> jnp.dtype:
-        return jnp.dtype(self.model.dtype)
+        return head(params[OBJECTIVE], features, self.model)
 
     def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The cross-entropy, and the inputs of `summarize`."""
@@ -503,27 +497,29 @@ def ramp(start: float, end: float, steps: int) -> optax.Schedule:
     )
 
 
-def head(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def head(params: models.Params, x: jax.Array, model: models.Classifier) -> jax.Array:
     """Logits (..., K) float32 of features (..., D): cosines with prototypes, times their lengths.
 
-    Dense layers compute in `dtype`; lengths and logits are float32.
+    Dense layers compute as those of the model; lengths and logits are float32.
     """
-    return prototype_logits(params, bottleneck(params, x, dtype), dtype)
+    return prototype_logits(params, bottleneck(params, x, model), model)
 
 
-def bottleneck(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def bottleneck(params: models.Params, x: jax.Array, model: models.Classifier) -> jax.Array:
     """The head's unit vectors (..., b) float32, which are compared with prototypes."""
-    before, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    dtype, before, x = model.dtype, x.shape[:-1], x.reshape(-1, x.shape[-1])
     count = sum(name.startswith("dense_") for name in params)
     for i in range(count):
         layer = params[f"dense_{i}"]
-        x = x.astype(dtype) @ layer["kernel"].astype(dtype) + layer["bias"].astype(dtype)[None]
+        x = _multiply(x, layer["kernel"], model, dtype) + layer["bias"].astype(dtype)[None]
         x = jax.nn.gelu(x, approximate=False) if i < count - 1 else x
     return _unit(x.astype(jnp.float32)).reshape(*before, -1)
 
 
-def prototype_logits(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Logits (..., K) float32 of vectors (..., b) and the prototypes, multiplied in `dtype`."""
+def prototype_logits(
+    params: models.Params, x: jax.Array, model: models.Classifier | None = None
+) -> jax.Array:
+    """Logits (..., K) float32 of vectors (..., b); in float32 throughout without a model."""
     last = params[LAST]
     kernel = last["kernel"].astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.sum(jnp.square(kernel), axis=0))
@@ -531,8 +527,19 @@ def prototype_logits(params: models.Params, x: jax.Array, dtype: jnp.dtype) -> j
         scale *= last["length"]
     # The product is scaled, not the kernel: XLA for CPUs would fuse that into the product and do it
     # again for every tile, in a tenth of the time of a step (ViT-S/16, 16 images).
-    logits = jnp.dot(x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
+    logits = _multiply(x, kernel, model, jnp.dtype("float32"))
     return logits * jnp.broadcast_to(scale, logits.shape)
+
+
+def _multiply(
+    x: jax.Array, kernel: jax.Array, model: models.Classifier | None, result: jnp.dtype
+) -> jax.Array:
+    """The product (..., K) of x (..., D) and a kernel (D, K), as in dense layers of the model."""
+    multiply, dtype = jax.lax.dot_general, jnp.dtype("float32")
+    if model is not None:
+        multiply, dtype = dot_general(model.config), model.dtype
+    last = (((x.ndim - 1,), (0,)), ((), ()))
+    return multiply(x.astype(dtype), kernel.astype(dtype), last, preferred_element_type=result)
 
 
 def cross_entropy(targets: jax.Array, logits: jax.Array) -> jax.Array:
