@@ -397,22 +397,25 @@ def commands():
 def records():
     for name in ("train", "checkpoint", "evaluate", "dispatch"):
         yield from (row for _, _, row, _ in compared(name))
-    for line in lines("train"):
-        if (objective := line["work"].get("objective", "supervised")) != "supervised":
-            ours, other = line["compared"][0]["results"]
-            gib = [one["peak"] / 2**30 for one in (ours, other)]
-            yield f"{objective.upper()} {gib[0]:.1f} GiB at its peak ({other['name']} {gib[1]:.1f})"
+    for objective, name, _, own, peak in steps_without_labels():
+        yield f"{objective} {own:.1f} GiB at its peak ({name} {peak:.1f})"
     yield from (row for _, _, row, _ in pipelines())
 
 
 def unlabeled_steps():
-    """What unlabeled.md says of steps on a CPU beside their peers."""
+    """What unlabeled.md says of steps beside their peers."""
+    for _, _, ratio, own, peak in steps_without_labels():
+        yield f"{ratio:.2f}x, {own:.1f} GiB of memory in place of {peak:.1f}"
+
+
+def steps_without_labels():
+    """Yields (objective, peer, speed over the peer's, our peak in GiB, the peer's)."""
     for line in lines("train"):
         objective = line["work"].get("objective", "supervised")
-        if objective != "supervised" and line["device"] == "cpu":
+        if objective != "supervised":
             ours, other = line["compared"][0]["results"]
-            gib = [one["peak"] / 2**30 for one in (ours, other)]
-            yield f"{other['ratio'][0]:.2f}x, {gib[0]:.1f} GiB of memory in place of {gib[1]:.1f}"
+            own, peak = (one["peak"] / 2**30 for one in (ours, other))
+            yield objective.upper(), other["name"], other["ratio"][0], own, peak
 
 
 def speed():

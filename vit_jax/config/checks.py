@@ -314,7 +314,8 @@ def check_phases(cfg: config.Config, steps: int, ends: Iterable[int]) -> None:
         if end >= steps:
             raise ConfigError(
                 f"{key}.until={phase.until}: {end} steps, but the run has {steps}; at most "
-                f"{steps - 1} steps"
+                f"{steps - 1} steps; set {key}.until='{steps - 1} steps' or less, or raise "
+                "train.duration"
             )
         if end in others:
             raise ConfigError(f"{key}.until={phase.until}: {end} steps, where {others[end]}")

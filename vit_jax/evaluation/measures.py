@@ -102,9 +102,9 @@ def label_sets(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> m
     """`map` and `top1` of images with any number of classes, (R,) each; none if none has a class.
 
     `map` is the mean over the classes that an image has of average precision, without
-    interpolation; `top1` is the share of the images with a class whose highest score is one of
-    theirs. Logits and labels are (N, K) float32, labels above 0 for each class of an image; weights
-    (R, N) as in `metrics`.
+    interpolation; `top1` is the share of images, of those with a class, whose highest score is that
+    of one of their classes. Logits and labels are (N, K) float32, labels above 0 for each class of
+    an image; weights (R, N) as in `metrics`.
     """
     chex.assert_equal_shape([logits, labels])
     labels = labels > 0

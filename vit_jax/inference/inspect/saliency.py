@@ -337,7 +337,7 @@ def integrated_gradients(
 ) -> tuple[np.ndarray, float]:
     """Integrated gradients by the midpoint rule, and the rise of the logit that they explain.
 
-    Pixels are images (B, H, W, C), `black` where the straight path of so many steps begins; both
+    Pixels are images (B, H, W, C); the path is a line to them from `black`, in `steps` steps. Both
     are normalized.
 
     Returns:
