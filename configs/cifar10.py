@@ -7,8 +7,9 @@
 learning rate is constant until the cooldown, so that a longer run begins as this one does.
 `ViT-6_4-progressive` begins with small images, and takes four times as long. `ViT-6_4-light`
 begins with its weights and crops less; the mean of the two is `cifar10/ViT-6_4-averaged`, the best
-of the weights in the package. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same
-distilled from `ViT-6_4`.
+of the weights in the package. `ViT-6_4-3h` is planned for three hours of two cores that multiply
+in bfloat16. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same distilled from
+`ViT-6_4`.
 """
 
 from typing import Any
@@ -45,6 +46,30 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
             "train.duration": "65 epochs",
             "schedule.warmup": "200 steps",
             "schedule.cooldown": "35 epochs",
+            "evaluation.every": "5000 steps",
+        },
+    ),
+    "cifar10/ViT-6_4-3h": (
+        "50 epochs of growing images, dense layers in bfloat16",
+        LARGE
+        | {
+            "model.init": "mimetic",
+            "model.dtype": "bfloat16_matmul",
+            "data.phases.small.until": "16 epochs",
+            "data.phases.small.image_size": (16, 16),
+            "data.phases.small.crop_area": (0.35, 1.0),
+            "data.phases.small.randaugment": (1, 10),
+            "data.phases.medium.until": "30 epochs",
+            "data.phases.medium.image_size": (24, 24),
+            "data.phases.medium.crop_area": (0.35, 1.0),
+            "data.phases.medium.randaugment": (1, 10),
+            "data.phases.large.until": "43 epochs",
+            "data.phases.large.crop_area": (0.5, 1.0),
+            "data.phases.large.randaugment": (1, 10),
+            "data.crop_area": (0.64, 1.0),
+            "train.duration": "50 epochs",
+            "schedule.warmup": "200 steps",
+            "schedule.cooldown": "30 epochs",
             "evaluation.every": "5000 steps",
         },
     ),
