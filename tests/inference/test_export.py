@@ -105,7 +105,8 @@ def exported(digits, tmp_path_factory):
 def test_a_program_gives_what_the_model_gives(exported, name):
     cases, folder, results = exported
     predictor, form = cases[name]
-    model = dataclasses.replace(predictor.model, dtype=form.dtype)
+    sizes = dataclasses.replace(predictor.model.config, dtype=form.dtype)
+    model = dataclasses.replace(predictor.model, config=sizes)
 
     @jax.jit
     def logits_of(params, pixels):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from commands import error_line
-from vit_jax import config
+from vit_jax import config, models
 from vit_jax.training.objectives import dino
 from vit_jax.weights import arrays as named
 from vit_jax.weights import projection_heads
@@ -56,9 +56,11 @@ def test_logits_are_those_of_the_authors_head(norm):
     lengths = np.ones((K, 1)) if norm else np.linspace(0.5, 2, K)[:, None]
     values = head(**{"last_layer.weight_g": lengths.astype(np.float32)})
     found = read(values, dataclasses.replace(OWN, norm_last_layer=norm))
+    sizes = config.Model(patch_size=(4, 4), width=WIDTH, depth=1, mlp_dim=WIDTH, heads=1)
+    model = models.create(sizes, image_size=(8, 8), headless=True)  # computes in float32
     x = np.random.default_rng(1).normal(size=(5, WIDTH)).astype(np.float32)
     with jax.default_matmul_precision("highest"):
-        ours = dino.head(found, x, np.float32)
+        ours = dino.head(found, x, model)
     np.testing.assert_allclose(ours, logits(values, "teacher.head.", x), rtol=0, atol=2e-6)
     written = projection_heads.to_arrays(found)
     assert written.keys() == {name.removeprefix("teacher.") for name in values}
