@@ -44,6 +44,7 @@ class Digests:
 
         Raises TypeError for any other dtype.
         """
+        # Noted first, as the arrays may be donated before `read`.
         self._facts = {name: (str(leaf.dtype), list(leaf.shape)) for name, leaf in leaves.items()}
         self._sums: jax.Array | None = None
         if not leaves:
@@ -84,10 +85,12 @@ def lanes(x: jax.Array) -> jax.Array:
 
 def _shards(x: jax.Array) -> tuple[int, ...]:
     """The number of shards along each axis."""
+    # Shards of an empty axis have length 0, too.
     pairs = zip(x.shape, x.sharding.shard_shape(x.shape), strict=True)
     return tuple(size // part if part else 1 for size, part in pairs)
 
 
+# jit recognizes a program by its function: a new `sums` would be compiled again at every save.
 @functools.cache
 def _program(
     whole: NamedSharding | None, shards: tuple[tuple[int, ...], ...]
@@ -113,6 +116,7 @@ def _sums(x: jax.Array, shards: tuple[int, ...]) -> jax.Array:
     position, stride = jnp.zeros(words.shape, jnp.uint32), 1
     for axis in reversed(range(words.ndim)):
         along = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        # numpy refuses an integer beyond uint32; positions count modulo 2**32 in any case.
         position += along * np.uint32(stride % 2**32)
         stride *= words.shape[axis]
     first = _mix(words ^ (position * POSITION + OFFSET))
@@ -122,11 +126,14 @@ def _sums(x: jax.Array, shards: tuple[int, ...]) -> jax.Array:
     bad = bad.reshape(*x.shape, *(1,) * (words.ndim - x.ndim))
     lanes = [first, second, jnp.broadcast_to(bad, words.shape).astype(jnp.uint32)]
     shards = (*shards, *(1,) * (words.ndim - x.ndim))
+    # Each axis becomes (shard, element within it). The reduction over the latter moves nothing
+    # between devices, which leaves one number per shard and lane to the all-reduce.
     sizes = zip(shards, words.shape, strict=True)
     cut = [part for count, size in sizes for part in (count, size // count)]
     lanes = [lane.reshape(cut) for lane in lanes]
     zeros = [jnp.zeros((), jnp.uint32)] * len(lanes)
     local = jax.lax.reduce(lanes, zeros, _add_lanes, tuple(range(1, len(cut), 2)))
+    # With the dtype: jnp.sum adds uint32 in uint64 where x64 is enabled.
     return jnp.stack([jnp.sum(lane, dtype=jnp.uint32) for lane in local])
 
 
@@ -137,8 +144,10 @@ def _add_lanes(some: Sequence[jax.Array], others: Sequence[jax.Array]) -> list[j
 
 def _words(x: jax.Array) -> jax.Array:
     """Every element's bits as uint32; 8-byte elements add a last axis of two."""
+    # A bitcast takes no booleans.
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint32)
+    # int4 counts as one byte, but a bitcast to uint8 packs two of them into one.
     kinds = (jnp.floating, jnp.integer)
     if not any(jnp.issubdtype(x.dtype, kind) for kind in kinds) or x.dtype.name.endswith("int4"):
         raise TypeError(f"no digest for arrays of {x.dtype}")

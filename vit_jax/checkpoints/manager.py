@@ -125,6 +125,7 @@ class Manager:
         # cause.
         facts = json.loads(json.dumps(record, allow_nan=False))
         leaves = tree_utils.flatten(state)
+        # Counts stay integers: a study that reads them here must get what the evaluation gave.
         known = {
             "step": step,
             "facts": facts,
@@ -171,6 +172,7 @@ class Manager:
         if self._pending is not None and self._pending.done():
             error = self._pending.exception()
             if error is not None:
+                # Raised once: `close` would log it a second time.
                 self._pending = None
                 raise error
 
@@ -284,6 +286,7 @@ class Manager:
     def _make_room(self, step: int, size: int) -> None:
         """Makes a step's folder, in place of the remains of another, if `size` bytes fit."""
         path = records.folder(self._directory, step)
+        # Before the disk is asked: the remains of an unfinished save may be what fills it.
         path.rmtree(missing_ok=True)
         if not storage.is_remote(path):
             free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
@@ -297,9 +300,11 @@ class Manager:
         """Commits once orbax is done; runs in the background."""
         path = records.folder(self._directory, step)
         try:
+            # Orbax ends a save with a barrier: past it, all processes have written.
             self._checkpointer.wait_until_finished()
             record = commit()
             if jax.process_index() == 0:
+                # Asked again: orbax may have written for longer than the lease lasts.
                 self._check_lease()
                 records.write_commit(path, record)
         except LeaseLost:
@@ -315,6 +320,7 @@ class Manager:
                 with storage.os_errors():
                     self._retire(step)
             except OSError as error:
+                # The new checkpoint is committed, and the next save tries again.
                 log.warning("old checkpoints cannot be removed: %s", records.first_line(error))
 
     def _failed(self, step: int, error: Exception) -> SaveFailed:
@@ -336,6 +342,7 @@ class Manager:
     def _retire(self, step: int) -> None:
         """Deletes bad steps and committed steps that are neither among the newest nor the best."""
         for path, match in records.checkpoint_folders(self._directory):
+            # .old of another trajectory, .bad of a damaged state: the step is sound again.
             if int(match["step"]) == step and match["suffix"]:
                 path.rmtree(missing_ok=True)
         commits = records.readable(self._directory)

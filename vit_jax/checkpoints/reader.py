@@ -61,7 +61,9 @@ def restore(
     path = records.folder(directory, step)
     commit = collectives.broadcast_from_main(lambda: records.read_commit(path))
     wanted = tree_utils.flatten(target)
+    # Before anything is read: what does not fit must not be taken for damage.
     _check_fits(path, commit["leaves"], wanted, whole=whole)
+    # Noted, not raised: an error in one process would leave the others waiting in a collective.
     problem = None
     try:
         # Each process reads its share of the files.
@@ -104,6 +106,8 @@ def restore(
     for name in wanted.keys() - full.keys():
         empty = np.zeros(wanted[name].shape, wanted[name].dtype)
         arrays[name] = jax.device_put(empty, places[name])
+    # In the order of the target: `unflatten` goes by it, and so must the digests, whose program has
+    # to be the same in all processes. A difference of sets has an order of its own in each.
     arrays = {name: arrays[name] for name in wanted}
     # Of the arrays as they lie on the devices, so that reading them is verified, too.
     found, _ = digests.Digests(arrays).read()

@@ -71,6 +71,7 @@ def is_committed(path: epath.Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return os.path.islink(path) and not path.exists()  # noqa: PTH114 (epath has none)
     except OSError:
+        # Not known to lack one, as after an I/O error: `tidy` would delete it.
         pass
     return True
 
@@ -92,6 +93,7 @@ def write_commit(path: epath.Path, commit: Commit) -> None:
     Ends once the record has been read back. Raises OSError, ValueError or DamagedCheckpoint.
     """
     local = not storage.is_remote(path)
+    # Empty in a bucket: objects are durable once written, and digests verify the arrays.
     files: dict[str, list[int]] = {}
     if local:
         # Orbax leaves its metadata in the page cache; a power cut would empty those files.
@@ -101,6 +103,7 @@ def write_commit(path: epath.Path, commit: Commit) -> None:
                 files[os.path.relpath(file, path)] = size_and_crc(file)
                 storage.sync(file)
             storage.sync(root)
+    # Through JSON, so that it equals what is read back: tuples become lists.
     body = json.loads(json.dumps({**commit, "files": files}, allow_nan=False))
     text = encode_commit(body)
     if local:
@@ -147,9 +150,11 @@ def read_commit(path: epath.Path) -> Commit:
         raise DamagedCheckpoint(f"{COMMIT} does not match its own digest")
     if not isinstance(body, dict) or any(not isinstance(body.get(k), t) for k, t in PARTS.items()):
         raise DamagedCheckpoint(f"{COMMIT} lacks {', '.join(PARTS)}")
+    # The digest says only that nobody changed it: a wrong type would be a traceback later.
     for name, kind in FACTS.items():
         if not isinstance(body["facts"].get(name, kind()), kind):
             raise DamagedCheckpoint(f"{COMMIT} has no {name}")
+    # A folder under another step's name would resume at the wrong step.
     match = OWN.fullmatch(path.name)
     if match and body["step"] != int(match["step"]):
         raise DamagedCheckpoint(f"{COMMIT} is that of step {body['step']}")
@@ -230,6 +235,7 @@ def tidy(directory: epath.Path) -> list[epath.Path]:
             else:
                 successor.rmtree(missing_ok=True)
                 move_checkpoint(path, successor)
+        # Eight digits can also be the name of a folder that the user has put here.
         elif not match["suffix"] and not committed and _only_ours(path):
             path.rmtree(missing_ok=True)
             removed.append(path)
@@ -252,8 +258,10 @@ def prepare_directory(directory: epath.Path) -> str:
             directory.mkdir(parents=True, exist_ok=True)
             for stale in directory.glob(".probe-*"):
                 stale.unlink(missing_ok=True)
+            # Proves the directory writable, and shared once the other processes see it, too.
             probe = directory / f".probe-{uuid.uuid4().hex}"
             probe.write_text("")
+            # A new directory's entry is in its parent: a power cut would lose all that it holds.
             if not storage.is_remote(directory):
                 storage.sync(directory.parent)
             for path in tidy(directory):
@@ -396,5 +404,6 @@ def _only_ours(path: epath.Path) -> bool:
 
 
 def _sha256(body: object) -> str:
+    # Of the values in a fixed form, not of the file's text: what is parsed can be verified.
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -81,6 +81,7 @@ def reconcile(
         raise config.ConfigError(
             f"--workdir={workdir}: config.json is unreadable: {error}{remedy}"
         ) from error
+    # The commit record goes first: its digest shows that nobody has edited it.
     old = run_config.complete(config.build(recorded or stored))
     try:
         new = run_config.config_from_values(stored, overrides) if cfg is None else cfg
@@ -132,6 +133,7 @@ def _changes(
     cooled = isinstance(old.schedule, config.Cooled) and not _changes_by_length(old)
     if record is not None and changed.keys() <= LENGTH and cooled:
         lengths = [Durations.from_config(cfg, record["examples"]) for cfg in (old, new)]
+        # In both lengths, or steps were done at the full rate that the new cooldown lowers.
         if all(record["step"] <= one.steps - one.cooldown for one in lengths):
             return {}
     return changed

@@ -142,6 +142,7 @@ class TestEvaluation:
             )
         name = self.role.name
         results = {f"{name}/{key}": value for key, value in found.items()} | {f"{name}/step": step}
+        # With its split: `recorded` must not take the results of another one for these.
         files.write(end, {**results, f"{name}/split": self.role.split})
         files.spent(end)
         shown = "  ".join(f"{name}/{k} {v:.4f}" for k, v in found.items() if "count" not in k)

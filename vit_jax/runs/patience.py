@@ -46,6 +46,7 @@ class Patience:
 
     def observe(self, step: int, results: Mapping[str, float]) -> None:
         """Counts the results of an evaluation, once for each step."""
+        # A resumed run may measure the state it starts from again, which is already counted.
         if self.allowed is None or step <= self._step:
             return
         score = records.score(results, self.metric)

@@ -156,6 +156,7 @@ def facts(trainer: Trainer, splits: RunSplits, teacher: LoadedTeacher | None) ->
     """The facts that every commit record holds, besides its step and the digests of its arrays."""
     cfg = trainer.cfg
     values, final = config.to_dict(cfg), split_roles.final(cfg.data)
+    # Other images would choose another best checkpoint, and nothing else would show it.
     evaluated = {split_roles.evaluation(cfg.data).name: splits.evaluation.fingerprint()}
     if final is not None and splits.test is not None:
         evaluated[final.name] = splits.test.fingerprint()
@@ -190,6 +191,7 @@ def check_alike(other: pathlib.Path, facts: Mapping[str, Any]) -> None:
     """
     _, record = records.find_step(other / "checkpoints", records.NEWEST)
     old, new = (one.get("plugins", {}) for one in (record, facts))
+    # Each side is given the plug-ins that it lacks, so that only common ones are compared.
     same = {**record, "config": facts["config"], "plugins": {**new, **old}}
     now = {**facts, "plugins": {**old, **new}}
     if record["config"].get("objective") != facts["config"].get("objective"):

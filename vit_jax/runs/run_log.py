@@ -106,7 +106,9 @@ class RunLog:
         if not (logged or self._progress.due(step)):
             return
         rows, steps = self._cfg.train.batch_size, self._timer.steps
+        # Only logged lines begin a new window: those that the clock shows must not shorten it.
         rate, waiting = self._timer.lap() if logged else self._timer.now()
+        # FLOPs of this step's phase: the run's mean would give small images too high an MFU.
         speed = Speed.measured(rate * rows, waiting, self._trainer.flops_at(step))
         loss, epoch = float(metrics["loss"]), step * rows / self._trainer.examples
         if logged:
@@ -161,6 +163,7 @@ class RunLog:
             return
         file = folder / "metrics.jsonl"
         for line in logs.read_metrics(file) if file.exists() else ():
+            # Later lines are of steps that this process will do again.
             if self._metric in line and line["step"] <= self._first:
                 self._newest = line
                 self._began = line if line["step"] == 0 else self._began
@@ -183,6 +186,7 @@ class RunLog:
         few = f"{', '.join(map(str, ids[:16]))}{', ...' if len(ids) > 16 else ''}"
         loss, norm, rate = (float(metrics[name]) for name in ("loss", "grad_norm", "lr"))
         what = f"loss {loss:g}, gradient norm {norm:g}"
+        # Finite gradients and a bad update: that is a plug-in's optimizer or schedule.
         if math.isfinite(loss) and math.isfinite(norm):
             name = self._cfg.optimizer.name
             what = f"update of optimizer.name={name} at learning rate {rate:g}"

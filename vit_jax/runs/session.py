@@ -106,6 +106,8 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
 def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> Iterator[Session]:
     device.step_by_step()  # before jax starts its threads
     began, phases = time.monotonic(), watchdog.PhaseTimer("start")
+    # The lock first: a refused process must leave the directory alone. Progress closes first, so
+    # that errors find the terminal restored. `failures` leaves memory to `memory_errors`.
     with (
         locking.attempt(workdir, wanted=distributed.is_first()) as (refusal, check_lease),
         stop,

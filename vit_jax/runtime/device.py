@@ -91,6 +91,8 @@ def step_by_step() -> None:
 
 def return_freed_memory() -> None:
     """On the CPU, hands back what the compiler has freed in the middle of glibc's heap."""
+    # Measured: half a GiB less at the peak of MAE with ViT-S/16 at batch 16, as a step's buffers do
+    # not fit into the gaps that compiling leaves.
     if backend.is_cpu_only() and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -318,12 +318,14 @@ class DiskLock:
     def renew(self) -> bool:
         """Renews the lock; False if another process holds it."""
         assert self._descriptor is not None
+        # By descriptor: after a takeover, the path would renew another process's lock.
         os.utime(self._descriptor)
         # Without a name it was deleted together with its folder: that is not another's lock.
         return self._inode() in (None, os.fstat(self._descriptor).st_ino)
 
     def release(self) -> None:
         """Releases the lock and deletes the folders created only for it."""
+        # The name goes before the lock, or it would be taken from the next holder.
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 # After a takeover the name is another process's file.
@@ -342,7 +344,9 @@ class DiskLock:
             try:
                 new = [one for one in (folder, *folder.parents) if not one.exists()]
                 folder.mkdir(parents=True, exist_ok=True)
+                # An earlier attempt may have made more of them.
                 self._made = self._made or new
+                # O_CLOEXEC: a child that outlives this process must not keep the lock.
                 return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except (FileExistsError, FileNotFoundError):
                 if not left:

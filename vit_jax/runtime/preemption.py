@@ -72,6 +72,7 @@ def _ask(server: str, notify: Callable[[], object], done: threading.Event) -> No
     query = ""  # the first answer is what holds now
     while not done.is_set():
         try:
+            # Without news the server answers after `WAIT` seconds: no failure until well past that.
             connection = http.client.HTTPConnection(server, timeout=WAIT + 30)
             with contextlib.closing(connection):
                 connection.request("GET", KEY + query, headers={"Metadata-Flavor": "Google"})

@@ -58,6 +58,7 @@ class RunFiles:
             self._goodput.failed()
         if self.folder is not None:
             self._metrics.close()
+            # The directory is another process's then, and so are the objects of these names.
             if not isinstance(error, LeaseLost):
                 self._mirror.bring(now=True)
 

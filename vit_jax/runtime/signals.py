@@ -119,6 +119,7 @@ class _Listener(threading.Thread):
         self.deferred = self.unwound = False
         self.final: int | None = None
         self._read, self._write = os.pipe()
+        # Python refuses a wakeup descriptor that can block, and `_take` must not wait either.
         for end in (self._read, self._write):
             os.set_blocking(end, False)
         self._lock = threading.Lock()  # while bytes are taken from the pipe

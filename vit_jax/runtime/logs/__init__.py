@@ -225,6 +225,7 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     lines: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
     for _, line in storage.read_lines(path, limits.METRICS):
         if isinstance(line, dict) and isinstance(line.get("step"), int):
+            # Names included: a step's training metrics and its evaluation are separate lines.
             lines[line["step"], tuple(sorted(line))] = line
     return sorted(lines.values(), key=lambda line: line["step"])
 

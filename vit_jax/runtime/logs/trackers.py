@@ -132,6 +132,7 @@ def _installed(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
+        # The package is there and lacks one of its own: pip would not help with the line below.
         if error.name != package:
             raise
         raise config.ConfigError(
