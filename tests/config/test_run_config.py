@@ -1,6 +1,7 @@
 """The config of a run: loaded, built and completed once, and shown by `train --dry-run`."""
 
 import json
+import re
 
 import cv2
 import numpy as np
@@ -11,7 +12,7 @@ from vit_jax import api, cli, config, train_loop, weights
 from vit_jax.config import catalog
 from vit_jax.data.source import DataError
 from vit_jax.runs import directory, evaluating, preview
-from vit_jax.runtime import preemption
+from vit_jax.runtime import preemption, provenance
 from vit_jax.training import run_config
 
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
@@ -94,8 +95,27 @@ def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsy
 )
 def test_rematerialization_that_saves_nothing_is_said(options, said, tmp_path):
     rows = api.preview("digits", tmp_path / "run", options)
-    beginning = f"model.remat={options.get('model.remat')}: "
-    assert any(label == "note" and line.startswith(beginning) for label, line in rows) == said
+    notes = [line for label, line in rows if label == "note"]
+    assert any(line.startswith("model.remat=") for line in notes) == said
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize(
+    ("dtype", "fast", "said"),
+    [
+        ("bfloat16", False, "slower than float32 on a CPU.*dtype=float32$"),
+        ("bfloat16", True, "slower than float32 on a CPU.*dtype=bfloat16_matmul$"),
+        ("bfloat16_matmul", False, "this CPU has neither AVX512-BF16 nor AMX; float32 may be fas"),
+        ("bfloat16_matmul", True, None),
+        ("auto", False, None),
+    ],
+)
+def test_a_compute_type_that_is_slow_here_is_said(dtype, fast, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "multiplies_bfloat16", lambda: fast)
+    rows = api.preview("digits", tmp_path / "run", {"model.dtype": dtype})
+    found = [line for label, line in rows if label == "note" and line.startswith("model.dtype=")]
+    assert len(found) == (said is not None)
+    assert said is None or re.match(f"model.dtype={dtype}: {said}", found[0])
 
 
 @pytest.mark.usefixtures("one_device")

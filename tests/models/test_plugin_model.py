@@ -1,5 +1,7 @@
 """A model from outside the package: what needs only its network works, the rest is one line."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +55,18 @@ def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin") / "run"
     assert train_loop.train(configure(), folder).steps == 3
     return folder
+
+
+def test_a_compute_type_of_layers_that_a_model_lacks_is_refused():
+    for model in (configure().model, config.Model(architecture="resnet", variant="R50x1")):
+        model = dataclasses.replace(model, num_classes=10)
+        made = models.create(model, image_size=(32, 32), dtype="bfloat16_matmul")
+        with pytest.raises(config.ConfigError) as raised:
+            made.shapes()
+        assert str(raised.value) == (
+            f"model.dtype=bfloat16_matmul: model.architecture={model.architecture} has no dense "
+            "layers that multiply so; set float32 or bfloat16"
+        )
 
 
 def test_arguments_reach_the_model():

@@ -11,6 +11,21 @@ LINUX = "processor\t: 0\nmodel name\t: A CPU: 2 GHz \nflags\t: a\nprocessor\t: 1
 
 
 @pytest.mark.parametrize(
+    ("told", "fast"),
+    [
+        ("flags\t: fpu avx512f avx512_bf16 sse\nflags\t: fpu\n", True),
+        ("flags\t: fpu amx_bf16\n", True),
+        ("Features\t: fp asimd bf16\n", True),
+        ("flags\t: fpu avx512_bf16x\n", False),
+        ("processor\t: 0\n", False),
+    ],
+)
+def test_a_processor_that_multiplies_bfloat16_says_so(told, fast, monkeypatch):
+    monkeypatch.setattr(pathlib.Path, "read_text", lambda path: told)
+    assert provenance.multiplies_bfloat16() == fast
+
+
+@pytest.mark.parametrize(
     ("told", "known", "name"),
     [
         (LINUX, "x86_64", "A CPU: 2 GHz"),

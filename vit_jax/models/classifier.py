@@ -19,7 +19,7 @@ from flax import nnx
 
 from vit_jax import config
 from vit_jax.config import MaskedPatches, components
-from vit_jax.models import variants
+from vit_jax.models import layers, variants
 from vit_jax.models.architecture import Params
 from vit_jax.utils import tree_utils
 
@@ -101,7 +101,7 @@ class Classifier:
         return nnx.graphdef(module), plain
 
     def _check_state(self, module: nnx.Module, params: Params) -> None:
-        """Raises ConfigError unless a network (of a plug-in) has only float32 parameters."""
+        """Raises ConfigError for state that is not float32 parameters, or a vain dtype."""
         _, rest = nnx.state(module, nnx.Param, ...)
         wrong = [
             f"its parameter {name} is {leaf.dtype}; must be float32"
@@ -113,6 +113,13 @@ class Classifier:
             wrong.append(f"{'/'.join(map(str, path))} is nnx.{kind}; its state must be nnx.Param")
         if wrong:
             raise config.ConfigError(f"{self._label}: {wrong[0]}")
+        if self.config.dtype == "bfloat16_matmul":
+            multiply = layers.dot_general(self.config)
+            if all(layer.dot_general is not multiply for *_, layer in _dense_layers(module)):
+                raise config.ConfigError(
+                    f"model.dtype=bfloat16_matmul: {self._label} has no dense layers that multiply "
+                    "so; set float32 or bfloat16"
+                )
 
     def shapes(self) -> Params:
         """ShapeDtypeStructs of the parameters, nested by name; allocates nothing."""

@@ -15,6 +15,7 @@ from vit_jax.inference import loading
 from vit_jax.runs.patience import Patience
 from vit_jax.runs.session import Session
 from vit_jax.runs.teacher import load_teacher
+from vit_jax.runtime import provenance
 from vit_jax.training.build import Trainer, build
 from vit_jax.training.losses import count_classes, with_scale
 from vit_jax.utils.messages import size_text
@@ -79,7 +80,7 @@ def notes(trainer: Trainer, splits: RunSplits, session: Session) -> list[str]:
         f"{cfg.train.batch_size:,} images on {devices}, in {session.workdir}",
         *hosts,
         *_of_machine(trainer),
-        *_undone_remat(trainer),
+        *_on_cpu(trainer),
         *([splits.files] if splits.files else []),
         *_remarks(trainer),
     ]
@@ -106,16 +107,31 @@ def _of_machine(trainer: Trainer) -> list[str]:
     return [f"set for this machine: data.workers={workers}{unroll}"]
 
 
-def _undone_remat(trainer: Trainer) -> list[str]:
-    """A line on rematerialization that the compiler undoes."""
+def _on_cpu(trainer: Trainer) -> list[str]:
+    """Lines on rematerialization that the compiler undoes, and on slow products, of CPUs."""
     model, platform = trainer.model.config, trainer.mesh.devices.flat[0].platform
-    undone = model.remat == "attention" or (model.unroll or 1) > 1
-    if platform != "cpu" or model.remat == "none" or not undone:
+    if platform != "cpu":
         return []
-    return [
-        f"model.remat={model.remat}: saves no memory on a CPU, whose compiler undoes it; "
-        "set --config.model.remat=full --config.model.unroll=1"
-    ]
+    lines = []
+    undone = model.remat == "attention" or (model.unroll or 1) > 1
+    if model.remat != "none" and undone:
+        lines.append(
+            f"model.remat={model.remat}: saves no memory on a CPU, whose compiler undoes it; "
+            "set --config.model.remat=full --config.model.unroll=1"
+        )
+    fast = provenance.multiplies_bfloat16()
+    if model.dtype == "bfloat16":
+        better = "bfloat16_matmul" if fast else "float32"
+        lines.append(
+            "model.dtype=bfloat16: slower than float32 on a CPU, which converts before and after "
+            f"every operation; set --config.model.dtype={better}"
+        )
+    if model.dtype == "bfloat16_matmul" and not fast:
+        lines.append(
+            "model.dtype=bfloat16_matmul: this CPU has neither AVX512-BF16 nor AMX; float32 may be "
+            "faster"
+        )
+    return lines
 
 
 def _start(trainer: Trainer, splits: RunSplits, *, begun: bool) -> str:
@@ -137,7 +153,7 @@ def _steps(trainer: Trainer) -> list[tuple[str, str]]:
     cooldown = f", {durations.cooldown:,} cooldown" if durations.cooldown else ""
     often = "after the last step" if durations.save is None else f"every {durations.save:,} steps"
     return [
-        *(("note", line) for line in _undone_remat(trainer)),
+        *(("note", line) for line in _on_cpu(trainer)),
         *(("note", line) for line in _remarks(trainer)),
         (
             "steps",

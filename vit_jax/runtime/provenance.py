@@ -44,12 +44,23 @@ def commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | N
 
 def processor() -> str:
     """The name of this machine's processor."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this machine's processor has instructions for products of bfloat16 numbers."""
+    flags = f"{_cpuinfo('flags')} {_cpuinfo('Features')}".split()  # Features: on Arm
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
+
+
+def _cpuinfo(key: str) -> str:
+    """What Linux says of the first processor; empty elsewhere."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # no Linux
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    except OSError:
+        return ""
+    found = (line.partition(":")[2].strip() for line in lines if line.startswith(key))
+    return next(found, "")
 
 
 def _run(*words: str) -> str:
