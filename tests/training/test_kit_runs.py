@@ -10,7 +10,8 @@ import runs
 from vit_jax import cli
 
 KITS = {
-    "muon on blends of altered views": {
+    "muon on blends of altered views, with products in bfloat16": {
+        "model": {"dtype": "bfloat16_matmul"},
         "data": {"transforms": [{"name": "three_augment", "jitter": 0.2}], "repeats": 2},
         "train": {"mixup": 0.5, "cutmix": 1.0, "ema": 0.8},
         "optimizer": {"name": "muon", "consistent_rms": 0.2, "lr": 2e-3},
