@@ -80,6 +80,8 @@ def read_arrays(
 
 def _seal(arrays: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> str:
     kept = {name: value for name, value in fields.items() if name != SEAL}
+    # Sorted, as JSON promises no order of fields: a file that an editor reordered is the same
+    # adapter.
     text = json.dumps([kept, digest_params(arrays)], sort_keys=True)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 

@@ -323,6 +323,7 @@ def _read_back(
     specs = family.prepared(source, Hints(files=files, image_size=size)).specs
     lines: tuple[str, ...] = ()
     try:
+        # Without a size first, as a reader has none: what the file does not say is to be told.
         back = family.read_spec(specs, Hints(files=files))
     except WeightsError:  # such as for positions of no square: the reader must then give the size
         back = family.read_spec(specs, Hints(files=files, image_size=size))

@@ -95,6 +95,7 @@ class _Walker:
         elif kind == "extension":
             code, size = value
             end = self._file.tell() + size
+            # Flax's codes: 1 an array, 2 a complex number, 3 a scalar of NumPy.
             if code in (1, 3):
                 yield path, self._array(end)
             elif code != 2:  # a complex number

@@ -195,6 +195,7 @@ def _complete_file(one: _CachedFile, bar: Bar, wait: Callable[[float], object]) 
 def _receive(one: _CachedFile, bar: Bar) -> None:
     """Downloads the missing rest of a file; raises WeightsError or _BrokenOff."""
     here, state = one.known()
+    # A process that ended between the last byte and the renaming leaves a whole part.
     if here and here == state.get("total"):
         return
     with _open_request(one, here, state) as response:
@@ -205,10 +206,14 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
             start, total = (int(match[1]), int(match[2])) if match else (-1, None)
             if not here:
                 raise _BrokenOff("the server sent a part of the file, asked for all of it")
+            # If-Range makes a server send all of a changed file; one that ignores it is found out
+            # here.
             if (start, {"validator": validator, "total": total}) != (here, state):
                 one.part.unlink()
                 raise _BrokenOff("the file has changed where it is published")
         _check_size(one, total, start)
+        # Before the first byte: a part without this description, or with that of another file,
+        # could not be resumed.
         storage.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
         with storage.naming(one.path), one.part.open("ab" if start else "wb") as file:
             here = start
@@ -226,6 +231,7 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
     if total is not None and here < total:
         raise _BrokenOff(f"broke off after {here:,} of {total:,} bytes")
     # Without a length, only its content shows whether a file is whole when the connection ends.
+    # The last chunk of a chunked body is marked; http.client raises without it.
     sure = total is not None or response.chunked or one.sha256 is not None
     if not sure and (one.path.suffix.lower() == ".csv" or not _is_whole(one)):
         one.part.unlink()
@@ -259,6 +265,7 @@ def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> http.cl
     except urllib.error.HTTPError as error:
         error.close()
         said = f"the server says {error.code} {storage.reason(ValueError(error.reason))}"
+        # Range not satisfiable: the part is longer than the file.
         if error.code == 416:
             one.part.unlink(missing_ok=True)
             raise _BrokenOff("the file has changed where it is published") from error

@@ -101,6 +101,8 @@ def load(
     try:
         found, inferred = _recognize(path, overrides, wanted)
         _check_offered(inferred, _settled(inferred, overrides, wanted))
+        # Shapes are compared at the image size of the file; positions are resized to another
+        # afterwards.
         sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
         spec = _override(inferred, sizeless)
         rules = found.family.rules(found.arrays.specs, spec)
@@ -117,6 +119,7 @@ def load(
             projection = projection_heads.from_arrays(found.whole, found.prefix, wanted.dino, width)
             read = projection_heads.names(found.whole, found.prefix, wanted.dino)
             taken = read if projection else set()
+            # The report calls arrays below the prefix by the rest of their names.
             taken |= {name.removeprefix(found.prefix) for name in taken}
             dropped = {name: why for name, why in report.dropped.items() if name not in taken}
             report = dataclasses.replace(report, dropped=dropped)
@@ -417,7 +420,9 @@ def find_family(arrays: Arrays, files: Files) -> Found:
         _check_forms(arrays.specs)
         return Found(arrays, family, arrays)
     found = []
+    # A file may have an anchor under each of thousands of prefixes, and each try reads all names.
     for prefix in heapq.nsmallest(TRIED, _prefixes(arrays.specs), key=_rank):
+        # What lies below the prefix of a model is part of it, not another model.
         inside = any(prefix.startswith(outer.prefix) for outer in found)
         below, beside = _below(arrays, prefix)
         if not inside and (family := _family(below, files)):

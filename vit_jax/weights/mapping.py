@@ -201,6 +201,8 @@ class Shapes:
         self._all = list(rules)
         for rule in self._all:
             name = rule.source.format(**FIRST)
+            # Projects renamed arrays, so a parameter may have several rules: that of an array in
+            # the file counts, or else the first, whose array messages call missing.
             if rule.target not in self._rules or (name in arrays and rule.target not in self.has):
                 self._rules[rule.target] = rule
             if name in arrays:
@@ -298,6 +300,7 @@ class Shapes:
             for rule in self._all
             if rule.target.startswith(targets) and "{layer}" in rule.source
         }
+        # Three digits: a name alone must not ask for a billion layers.
         layer = re.compile(rf"(?:{'|'.join(sorted(blocks))})(\d{{1,3}})[./]")
         found = [int(match[1]) for name in self.arrays if (match := layer.match(name))]
         return 1 + max(found, default=-1)
@@ -570,6 +573,7 @@ def reason(name: str, dropped: Sequence[tuple[str, str]], arrays: ArraySpecs) ->
 
 def _portions(array: np.ndarray) -> Iterator[np.ndarray]:
     """Small pieces of an array, to bound the memory of checks."""
+    # An array in Fortran's order is flattened without a copy by its transpose.
     flat = array.reshape(-1) if array.flags.c_contiguous else array.T.reshape(-1)
     yield from (flat[i : i + PORTION] for i in range(0, flat.size, PORTION))
 

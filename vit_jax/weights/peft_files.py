@@ -124,6 +124,8 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
         if name in pairs:
             a, b = (adapter.read(pairs[name][side]).astype(np.float32) for side in "AB")
             product = b.reshape(len(b), -1) @ a.reshape(len(a), -1)
+            # In float32 for a base in half precision too: rounded to 11 bits, W + s B A would lose
+            # small updates.
             values = values.astype(np.float32) + scales[name] * product.reshape(values.shape)
         return values
 

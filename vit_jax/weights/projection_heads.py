@@ -62,6 +62,7 @@ def from_arrays(arrays: Arrays, encoder: str, own: config.Dino, width: int) -> m
                 f"patches; set {other}, or init_head=new"
             )
         name = next((encoder + n for n in MASKED if encoder + n in arrays.specs), None)
+        # DINO's files have no mask token; zeros are its initial value in iBOT, DINOv2 and here.
         token = np.zeros(width) if name is None else arrays.read(name)
         if token.size != width:
             raise WeightsError(f"{name} is {token.shape}, not (1, {width})")
@@ -138,6 +139,7 @@ def _written(head: Mapping[str, models.Params], prefix: str) -> dict[str, np.nda
     layers = sorted(name for name in head if name.startswith("dense_"))
     found: dict[str, np.ndarray] = {}
     for i, name in enumerate(layers):
+        # torch.nn.Sequential numbers the GELUs between dense layers too; one layer is in none.
         there = f"{prefix}mlp.{2 * i}" if len(layers) > 1 else f"{prefix}mlp"
         found[f"{there}.weight"] = np.ascontiguousarray(_float32(head[name]["kernel"]).T)
         found[f"{there}.bias"] = _float32(head[name]["bias"])

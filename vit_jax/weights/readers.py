@@ -158,12 +158,15 @@ def _explained(damage: str) -> Iterator[None]:
     """Turns any error from a damaged file, here or in a library, into a WeightsError."""
     try:
         yield
+    # No damage: what is too large for this machine is not mended by another download.
     except (WeightsError, MemoryError):
         raise
     except limits.LimitError as error:
         raise WeightsError(str(error)) from error
     except OSError as error:
         raise WeightsError(f"cannot be read: {error.strerror or error}") from error
+    # zipfile, zlib, json, struct and numpy raise a dozen types for damaged bytes, and do not
+    # promise which.
     except Exception as error:
         raise WeightsError(f"{damage}; download it again") from error
 
@@ -234,8 +237,10 @@ def _npz(file: File) -> Arrays:
     def read(name: str) -> np.ndarray:
         header = headers[name]
         with _explained(f"{name} is damaged"), archive.open(f"{name}.npy") as source:
+            # A compressed member cannot be positioned: the header is unpacked once more.
             source.read(header.length)
             if header.fortran:
+                # Fortran's order is that of C with the axes reversed, so a view will do.
                 return _fill(source, ArraySpec(header.shape[::-1], header.dtype)).T
             return _fill(source, specs[name])
 

@@ -66,6 +66,8 @@ class Tensor:
         source.seek(start + (self.storage.offset + self.offset) * dtype.itemsize)
         storage.fill(source, data.view(np.uint8).data)
         strides = [n * dtype.itemsize for n in self.strides]
+        # Strides may repeat values, as `expand` makes them, so only the span is read. The reshape
+        # gives a scalar back its shape (): ascontiguousarray makes it (1,).
         values = np.lib.stride_tricks.as_strided(data, self.shape, strides, writeable=False)
         return np.ascontiguousarray(values).reshape(self.shape)
 
@@ -223,6 +225,8 @@ def _archive(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]
     def read(name: str) -> np.ndarray:
         member = members[f"{root}data/{tensors[name].storage.key}"]
         if member.filename not in checked:  # many tensors may share a storage: it is read once
+            # zipfile compares the checksum at the end of a member alone, and a tensor may be any
+            # part of one.
             with archive.open(member) as source:
                 while source.read(CHUNK):  # raises BadZipFile at the end if the checksum differs
                     pass
@@ -234,6 +238,8 @@ def _archive(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]
 
 def _member_start(file: File, member: zipfile.ZipInfo) -> int:
     """The offset of an uncompressed member's bytes, which follow its local header."""
+    # The archive's directory does not give it: torch pads the extra field of local headers alone,
+    # to align values.
     file.seek(member.header_offset + 26)
     lengths = file.read(4)
     name, extra = (int.from_bytes(lengths[k : k + 2], "little") for k in (0, 2))
@@ -282,6 +288,7 @@ class _BoundedFile:
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes."""
+        # One byte more than is allowed, by which `_counted` notices.
         return self._counted(self._file.read(min(size, self._left + 1)))
 
     def readline(self) -> bytes:

@@ -219,6 +219,8 @@ def best_of_augreg(index: pathlib.Path) -> dict[str, Upstream]:
 
 
 def _merit(one: Upstream) -> tuple[float, float]:
+    # A pre-trained model has a row for each of its fine-tunings, all with one `val`: the best of
+    # them on ImageNet stands for it.
     return one.val, -1.0 if one.tuned_val is None else one.tuned_val
 
 
@@ -236,6 +238,7 @@ def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
                 raise WeightsError(f"{index}: has no column {missing[0]}")
             for row in reader:
                 line = reader.line_num
+                # What DictReader puts in place of missing columns.
                 if None in row.values():
                     raise ValueError("too few columns")
                 val, tuned = (float(row[f"{k}final_val"] or "nan") for k in ("", "adapt_"))

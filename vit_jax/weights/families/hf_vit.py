@@ -105,6 +105,7 @@ class HuggingFaceViT(huggingface.HuggingFace):
             return spec
         given = hints.files["config.json"]
         width = shapes.shape(f"{OBJECTIVE}/embed/kernel", 2)[1]
+        # The decoders of models.mae have MLPs of four times their width, and no other.
         if shapes.shape(f"{OBJECTIVE}/encoder/mlp/fc1/kernel", 2)[1] != 4 * width:
             return spec  # of no decoder here
         mae = config.Mae(

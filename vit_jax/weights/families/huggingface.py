@@ -291,6 +291,7 @@ def read_classes(given: Fields, count: int) -> tuple[str, ...]:
     names = json_fields.labels(given, "id2label", count)
     numbers = json_fields.section(given, "label2id")
     placeholders = tuple(f"LABEL_{k}" for k in range(count))
+    # By text, as values of a JSON file may be of types that do not compare.
     whole = sorted(numbers.values(), key=str) == sorted(range(count), key=str)
     if names in ((), placeholders) and whole:  # what id2label does not say
         names = tuple(sorted(numbers, key=lambda name: numbers[name]))
@@ -419,6 +420,7 @@ def _view(given: Fields, size: Size) -> dict[str, Any] | None:
         return None
     if view["resize_to"] > 10 * max(size):  # which would take all memory
         return None
+    # transformers pads an image that is smaller than its crop by zeros.
     return view | ({"fill": (0.0,)} if view["resize_to"] < max(size) else {})
 
 

@@ -180,6 +180,8 @@ class TimmNaFlex(TimmViT):
         names = {value: key for key, value in INTERPOLATION.items()}
         arguments["pos_embed_interp_mode"] = names.get(spec.model.position_resize, "bicubic")
         length, (height, width) = spec.data.padded or 1, spec.model.patch_size or (1, 1)
+        # config.json has no field for a number of patches: the input is the squarest image of as
+        # many.
         rows = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
         seen = {"input_size": [spec.data.channels, rows * height, length // rows * width]}
         view = {**made["pretrained_cfg"], **seen, "crop_pct": 1.0, "crop_mode": "center"}

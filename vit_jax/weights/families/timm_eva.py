@@ -101,9 +101,11 @@ class TimmEva(TimmViT):
             return (given[0], {}) if given else (usual, {"data.image_size": self.why})
         for size in given:
             rows, columns = (side // one for side, one in zip(size, patch, strict=True))
+            # Three biases more: of the class token to patches, of patches to it, and to itself.
             if (2 * rows - 1) * (2 * columns - 1) + 3 == count:
                 return size, {}
         side = math.isqrt(max(count - 3, 0))
+        # Offsets along a side of n patches run from -(n - 1) to n - 1: their number is odd.
         if side % 2 == 0 or side * side != count - 3:
             return (given[0] if given else None), {}
         side = (side + 1) // 2
