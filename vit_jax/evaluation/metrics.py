@@ -68,6 +68,7 @@ def measure(
     found = own(weights)
     for name, values in each.items():
         finite = np.isfinite(values).all()
+        # All or none: else a draw with such an image is infinite, and one without it, 0 x inf, NaN.
         found[name] = weights @ np.float64(values if finite else values * np.nan) / count
     if "f1" in groups:
         found |= f1(truth, predicted(logits, several=truth.ndim == 2), logits.shape[1], weights)

@@ -107,6 +107,7 @@ def cross_validate(
             tried.append((fewshot.accuracy(_linear(head), held), strength))
         _, l2 = max(tried, key=lambda one: one[0])
         for part in range(PARTS):
+            # From zero: the head of the search has seen the images that the other parts hold out.
             linear = _linear(fit(part, l2, none))
             rows = part_of == part
             found[rows] = scipy.special.softmax(

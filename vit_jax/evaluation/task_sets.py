@@ -195,6 +195,7 @@ def _available(
             found, problem = open_one(task), None
         except DataError as error:
             found, problem = None, str(error)
+        # All processes ask, also one that has found its set: the answer is a collective.
         if collectives.first_problem(problem) is not None or found is None:
             missing.append(task.name)
         else:

@@ -87,6 +87,7 @@ def embed(
     elif not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
         raise config.ConfigError(f"{bucket.shown(folder)}: {what}")
+    # Both act before the first call that asks jax for devices, which loading a checkpoint is.
     device.step_by_step()
     distributed.initialize()
     opened = loading.load(reference, overrides, step)
@@ -279,11 +280,14 @@ def create_file(
         try:
             yield write
         except BaseException:
+            # An archive that is left open complains when it is freed, after the message about the
+            # cause.
             with contextlib.suppress(OSError):
                 rows.close()
             raise
         with errors():
             rows.close()
+            # Renames the draft, which can fail as a write can.
             opened.close()
 
 

@@ -60,6 +60,7 @@ def evaluate(
         folder = storage.given_path("output", output, remote=False)
         conversion.check_free(folder)
     kept: list[metrics.Outputs] = []
+    # Both act before the first call that asks jax for devices, which loading a checkpoint is.
     device.step_by_step()
     distributed.initialize()
     with device.memory_errors("lower evaluation.batch_size"):

@@ -235,6 +235,7 @@ class LoadedModel:
                 yield Prediction(image=name, error=DIVERGED)
                 continue
             if isinstance(cfg.loss, config.Regression):
+                # In float64, as `evaluate` scales its tables: an image has the same number in both.
                 (row,) = losses.scaled(found[place][0][None].astype(np.float64), cfg.loss)
                 pairs = tuple(zip(self.classes, row.tolist(), strict=True))
                 yield Prediction(image=name, numbers=pairs, truth=truth)

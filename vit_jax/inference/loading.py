@@ -74,6 +74,8 @@ def load(
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         values = record["config"]
         if overrides:  # what chose the best checkpoint need not be measured once more
+            # Phases of training views are of the run's own image size, and would be refused at
+            # another.
             unread = {"checkpoint.best": "auto", "checkpoint.patience": None, "data.phases": ()}
             values = config.override(values, unread)
         cfg, trained = _resized_from(values, overrides or {})
@@ -261,6 +263,8 @@ def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -
 
     Adapters are added to their matrices.
     """
+    # A checkpoint is read as it was trained: patterns of parameters were checked when its run
+    # began, and may name the objective's own, which no command reads afterwards.
     selection = trainable.from_config(create_model(cfg), cfg, check=False)
     return selection.evaluated(load_held(directory, step_number, cfg))
 
@@ -407,6 +411,7 @@ def projection(opened: loaded_model.LoadedModel) -> models.Params | None:
     if opened.checkpoint is None or opened.step is None or opened.config.dino is None:
         return opened.projection
     leaves = records.read_leaves(opened.checkpoint, opened.step)
+    # The average is the teacher's, with which both networks of the next run begin.
     tree = "ema" if any(name.startswith("ema/") for name in leaves) else "params"
     names = [name for name in leaves if name.startswith(f"{tree}/{OBJECTIVE}/")]
     if not names:  # a checkpoint of the encoder alone
@@ -485,6 +490,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
     selection = trainable.from_config(create_model(cfg), cfg, check=False)
     whole = {name: jnp.asarray(array) for name, array in (held | base.params).items()}
     trained = {name: held[name] for name in selection.specs or ()}
+    # As an average: the folder holds what its run evaluated, and `evaluated` prefers that.
     state = {"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)}
     params, notes = _at_size(jax.device_get(selection.evaluated(state)), cfg, final)
     return loaded_model.LoadedModel(

@@ -129,6 +129,7 @@ def _measured(
         scored = (found - linear.mean) / linear.scale @ linear.weights + linear.bias
         predicted = pixel_classes(scored, truth.shape)
         one = confusion(truth, predicted, classes)
+        # An image may have classes that no training image had; the matrix grows with them.
         size = max(len(one), len(pixels))
         pixels = np.pad(pixels, (0, size - len(pixels))) + np.pad(one, (0, size - len(one)))
         if len(shown) < SHOWN:

@@ -98,6 +98,7 @@ def examine(
     """Finds every kind of problem in images that were read."""
     found = _Findings(listing, images)
     roots = duplicates.group_duplicates(images.prints, images.features, cosine)
+    # Unreadable images have prints of zeros, by which they would be copies of each other.
     roots[~images.readable] = np.flatnonzero(~images.readable)
     groups = found.add_copies(roots)
     found.add_files()
@@ -105,6 +106,7 @@ def examine(
     single = np.flatnonzero(images.readable & (roots == np.arange(len(roots))))
     found.add_outliers(single)
     conflicts = {number for number, _ in found.by_kind["conflict"]}
+    # Nothing says which label of a conflict is right, so these would teach the probe wrong ones.
     judged, probabilities = found.add_labels(single[~np.isin(single, list(conflicts))])
     accuracy = found.accuracy
     if accuracy is not None and accuracy < LEAST_ACCURACY:

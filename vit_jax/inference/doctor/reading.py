@@ -91,6 +91,8 @@ def read_images(listing: Listing, model: loaded_model.LoadedModel) -> Images:
 
     with Bar("reading images", count) as progress, futures.ThreadPoolExecutor(THREADS) as pool:
         waiting: tuple[range, list[futures.Future[_Image | str]]] | None = None
+        # Threads decode a chunk while the one before is embedded; the last turn only empties the
+        # pipe.
         for start in range(0, count + CHUNK, CHUNK):
             numbers = range(start, min(start + CHUNK, count))
             ahead = numbers, [pool.submit(one, number) for number in numbers]

@@ -311,6 +311,7 @@ def _gradients(
     slots = {"last": jnp.zeros(shape, jnp.float32)}
     if attends(options):
         layers, heads = required(options.depth), required(options.heads)
+        # A gate multiplies the attention weights, so its gradient at 1 is attention times gradient.
         slots["gates"] = jnp.ones((layers, batch, heads, tokens, tokens), jnp.float32)
         if options.pooling == "map":
             heads = options.pooling_heads or heads
@@ -390,6 +391,7 @@ def _curve(
     rank[np.argsort(-salient.ravel(), kind="stable")] = np.arange(cells)
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     rows, columns = salient.shape
+    # Pixels that fill no whole patch go with the last cell of their row or column.
     y = np.minimum(np.arange(pixels.shape[0]) * rows // height, rows - 1)
     x = np.minimum(np.arange(pixels.shape[1]) * columns // width, columns - 1)
     ranks = rank.reshape(rows, columns)[y[:, None], x[None], None]
@@ -414,6 +416,7 @@ def _probabilities(opened: loaded_model.LoadedModel, images: np.ndarray) -> np.n
     found = []
     for first in range(0, len(images), BATCH):
         part = images[first : first + BATCH]
+        # Repeated up to BATCH, so that one shape is compiled.
         logits = _logits(_model(opened), opened.params, np.resize(part, (BATCH, *part.shape[1:])))
         scaled = opened.scaled(logits)
         found.append(np.asarray(losses.probabilities(scaled, opened.config.loss))[: len(part)])

