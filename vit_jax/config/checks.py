@@ -347,6 +347,7 @@ def short_run(cfg: config.Config, steps: int, examples: int) -> list[str]:
         return []
     lines, run = [], f"the run has {steps:,} steps"
     if cfg.train.ema is not None and (left := cfg.train.ema**steps) > SHARE_OF_START:
+        # The most nines with which 1 / (1 - ema) steps fit into the run five times.
         nines = math.floor(math.log10(max(steps / 5, 1)))
         lines.append(
             f"train.ema={cfg.train.ema:g}: {run}, after which {left:.0%} of the average, which is "
@@ -373,6 +374,7 @@ def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
     rows = cfg.train.batch_size // cfg.data.repeats
     if rows <= examples:
         return []
+    # The largest power of two with which an epoch has at least four steps; 8 at least.
     fewer = max(1 << (examples // 4).bit_length() - 1, 8) if examples > 3 else 8
     fewer = _multiple(fewer, _parts(cfg, devices))
     return [

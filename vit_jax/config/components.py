@@ -209,6 +209,7 @@ def load_plugins(modules: Iterable[str]) -> None:
         _importing.append(module)
         try:
             importlib.import_module(module)
+        # A script that is meant to be run may end by sys.exit while it is imported.
         except (Exception, SystemExit) as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name in _parents(module)
             hint = f"; {_where(module)}" if missing else ""
@@ -319,5 +320,6 @@ def _described(error: BaseException) -> str:
         if not frame.filename.startswith((PACKAGE, "<"))
         and not {"importlib", "site-packages"} & {*pathlib.Path(frame.filename).parts}
     ]  # fmt: skip
+    # The last frame of the plug-in's own code, not of a library that it called.
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{where}"

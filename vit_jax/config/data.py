@@ -287,6 +287,7 @@ class Data(
 
     def synthetic(self, **options: Any) -> "Data":
         """The same views of random pixels."""
+        # In two steps: another source drops the arguments of the one before, these two among them.
         made = dataclasses.replace(self, source="synthetic")
         facts = {"multilabel": self.multilabel, "targets": self.targets}
         return dataclasses.replace(made, **facts, **options)

@@ -15,6 +15,7 @@ class Duration:
     UNITS = ("steps", "epochs", "examples")
 
     def __str__(self) -> str:
+        # 17 digits give any float64 back.
         return f"{self.amount:.17g} {self.unit}"
 
     @classmethod
@@ -35,4 +36,5 @@ class Duration:
     def steps(self, batch_size: int, examples: int) -> int:
         """Whole steps, rounded up, for a global batch and an epoch of `examples`."""
         seen = {"steps": batch_size, "epochs": examples, "examples": 1}[self.unit]
+        # Rounded first, as 0.07 * 100 is 7.000000000000001 and would be 8 steps.
         return math.ceil(round(self.amount * seen / batch_size, 9))

@@ -403,6 +403,7 @@ def _build(schema: type, cls: Any, values: Any, prefix: str, named_by: str = "")
         kind = cls.kind_of_component
         key, chooser = f"{prefix}{kind.chooser}", fields(cls)[kind.chooser]
         name = chooser[0].default
+        # First, as the component decides which other options there are.
         if kind.chooser in values:
             name = _parse(schema, key, values[kind.chooser], *chooser)
         cls = section_class(kind, name, named_by or key)
@@ -523,6 +524,7 @@ def _converted(value: Any, hint: Any) -> Any:
     if typing.get_origin(inner) is tuple:
         member, last = typing.get_args(inner)
         if is_text:
+            # Sizes may be typed as 224x224.
             text = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", value) if member in (int, float) else value
             value = [Text(word) for word in _words(text)]
         elif isinstance(value, SCALARS if member is Any else member) and member is not float:
@@ -539,6 +541,7 @@ def _converted(value: Any, hint: Any) -> Any:
     if is_text:
         words = {"true": True, "1": True, "false": False, "0": False}
         return words[value.lower()] if inner is bool else inner(value)
+    # True is an int in Python; here neither stands for the other.
     accepted = (int, float) if inner is float else inner
     if isinstance(value, accepted) and isinstance(value, bool) == (inner is bool):
         return inner(value)

@@ -60,6 +60,7 @@ def parse_pattern(text: str, key: str) -> Pattern:
     if match[3]:
         layers = slice(int(first) if first else None, int(last) if last else None)
     elif first:
+        # After the last layer, -1, an end of 0 would be before the first.
         layers = slice(int(first), int(first) + 1 or None)
     return Pattern(text, match[1] + match[5], layers)
 
