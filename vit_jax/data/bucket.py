@@ -112,6 +112,7 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
         _drop_changed(record, files, found)
         missing = {path: one for path, one in found.items() if _size(files / path) != one.size}
         _check_room(given, cache, folder, found, missing, most, options)
+        # Before the download: the next attempt keeps the files whose objects are recorded here.
         lines = {path: [one.size, one.identity] for path, one in found.items()}
         storage.write_atomically(record, json.dumps(lines))
     total, needed = (sum(o.size for o in some.values()) for some in (found, missing))
@@ -164,6 +165,7 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
     try:
         for attempt in range(4):
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for one that copies
+            # What another process copied while this one waited may be newer than the first list.
             if attempt:
                 _, found, alone = _list_objects(source, options)
             if _is_whole(found, folder):
@@ -173,6 +175,7 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # two that started together, or one that reads what has changed since
+                # By process, so that two do not meet again.
                 time.sleep(attempt + os.getpid() % 10 / 10)
             else:
                 copy(source, caches, round(most * 1e9), options)
@@ -334,6 +337,7 @@ def _download(given: str, system: Any, missing: Mapping[str, Object], files: Pat
     def one(path: str) -> None:
         wanted, target = missing[path], files / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        # By a hash: an object's own name may be as long as a file's can be.
         part = target.with_name(f".{hashlib.sha256(path.encode()).hexdigest()[:32]}.part")
         try:
             system.get_file(wanted.name, str(part))

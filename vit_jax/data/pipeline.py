@@ -193,6 +193,7 @@ def batches(
             "data.workers=%d: a daemonic process may start no others; loading in threads",
             data.workers,
         )
+        # As many as the processes would have had, within reason.
         threads = min(data.threads * data.workers, MOST_THREADS)
         data = dataclasses.replace(data, workers=0, threads=threads)
     chains = tuple(
@@ -233,6 +234,7 @@ class Randomness:
 
     def at(self, epoch: int, index: int) -> np.random.Generator:
         """The generator at the start of the stream (seed x 2^32 + epoch, index)."""
+        # Written into the saved state: its counter and buffer are those of a stream's start.
         key = self._start["state"]["key"]
         key[0], key[1] = self._seed << 32 | epoch, index
         self._bits.state = self._start
@@ -245,6 +247,7 @@ class Views:
     def __init__(self, transforms: Sequence[Transform], data: config.Data, seed: int) -> None:
         self._transforms, self._data = tuple(transforms), data
         first = self._transforms[0] if self._transforms else None
+        # Only a crop that comes first says which part of the image is needed.
         crops = (InceptionCrop, native_aspect.FitPatches)
         partial = data.partial_decoding and isinstance(first, crops)
         self._crop = first if partial else None
@@ -266,6 +269,7 @@ class Views:
         if part is not None:
             assert self._crop is not None
             steps = steps[1:]
+            # Straight into the batch unless another transform follows.
             pixels = self._crop.stretch(part, self._small if steps else row)
         else:
             # The stream from its start: `_rectangle` may have drawn a crop it could not decode.
@@ -286,6 +290,7 @@ class Views:
         if self._crop is None or not isinstance(image, bytes):
             return None
         size = jpeg.size(image)
+        # Also what is too large is left to `decoding`, which refuses it in words.
         if size is None or size[0] * size[1] > self._data.max_pixels:
             return None
         rectangle = self._crop.rectangle(*size, rng)
@@ -498,6 +503,7 @@ class Batches(Iterator[Batch]):
                 self._check(part)
         except BaseException as error:
             self.close()
+            # Of a process that was killed, Grain raises a plain RuntimeError.
             if "terminated unexpectedly" in str(error):
                 raise LoaderError(_death_of_loader(self._loader.data.workers or 0, error)) from None
             raise

@@ -113,12 +113,14 @@ def rotate(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndar
 
 def posterize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
     """Only the 4 x level highest bits of every value, at least 1; but 1 of more than 8."""
+    # Modulo 256, as the reference casts to uint8.
     shift = min((8 - int(4 * level)) % 256, 7)
     return image & np.uint8(256 - 2**shift)
 
 
 def solarize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
     """The image with values of 256 x level, modulo 256, and above inverted."""
+    # Modulo 256 as in the reference: at magnitude 10 all values are inverted.
     return _look_up(image, np.where(int(256 * level) % 256 <= LEVELS, 255 - LEVELS, LEVELS))
 
 
@@ -131,6 +133,7 @@ def color(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarr
 
 def contrast(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
     """The difference from min(255, height x width / 256) enhanced."""
+    # The reference means the mean level, but divides the number of pixels by 256.
     plain = min(255, image.shape[0] * image.shape[1] // 256)
     return _look_up(image, _enhance_levels(plain, level))
 

@@ -71,6 +71,7 @@ class ByClass:
         """The example at an offset of an epoch, a function of (seed, epoch)."""
         if (order := self._epochs.get(epoch)) is None:  # two threads may make the same one
             order = self.order(epoch)
+            # The last two: some threads begin an epoch before others end the one before.
             self._epochs = {epoch: order, **dict(list(self._epochs.items())[:1])}
         return int(order[offset])
 

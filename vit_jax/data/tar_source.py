@@ -106,6 +106,7 @@ class Tars:
         return read(found)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Readers hold open files, which cannot be pickled: each process opens its own.
         return {name: value for name, value in vars(self).items() if name != "_readers"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

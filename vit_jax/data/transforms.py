@@ -279,6 +279,7 @@ class RandomErasing:
             height, width = round(math.sqrt(size * aspect)), round(math.sqrt(size / aspect))
             top, left = int(rows * down), int(columns * right)
             if top + height <= rows and left + width <= columns:
+                # The image may be an array of the source itself.
                 image = image.copy()
                 most = np.iinfo(image.dtype).max
                 shape = (height, width, channels)
@@ -393,6 +394,7 @@ class ColorJitter(Sometimes):
 def _turned(image: Image.Image, turn: float) -> Image.Image:
     """An image of another hue: a share of the color circle further, in steps of 1/255."""
     hue, saturation, value = image.convert("HSV").split()
+    # As torchvision casts it to uint8: truncated, and wrapped around.
     shifted = np.asarray(hue) + np.uint8(math.trunc(255 * turn) % 256)
     return Image.merge("HSV", (Image.fromarray(shifted), saturation, value)).convert("RGB")
 

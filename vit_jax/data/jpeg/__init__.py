@@ -65,6 +65,7 @@ def _load_extension() -> types.ModuleType | None:
     picture = cv2.resize(blocks, (128, 96), interpolation=cv2.INTER_CUBIC)
     encoded = cv2.imencode(".jpg", picture)[1]
     whole = cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB)
+    # Its edges are those of no block of 8 or 16 pixels.
     rectangle = (21, 51, 50, 40)
     global _JPEG
     _JPEG = _jpeg

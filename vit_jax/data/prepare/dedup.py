@@ -118,6 +118,7 @@ class FingerprintIndex:
             return Duplicate(self._name(at), -1)
         if mine.bits is None:
             return None
+        # The mirror image, too: its hash has the bits of odd horizontal frequencies flipped.
         mirrored = np.ascontiguousarray(mine.gray.reshape(SMALL, SMALL)[:, ::-1]).ravel()
         best: tuple[int, int] | None = None
         for bits, gray in ((mine.bits, mine.gray), (mine.bits ^ MIRROR, mirrored)):

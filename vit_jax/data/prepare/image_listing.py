@@ -283,6 +283,7 @@ def _labeled(
             members = list(itertools.islice(group, MEMBERS))
             beside = [text for found in members if (text := _label(found, read)) is not None]
             label, labels = next(filter(None, beside), ""), labels or bool(beside)
+            # The rest of a group too long to be an example's is passed on unread.
             for found in itertools.chain(members, group):
                 name = found.path.removeprefix(prefix)
                 image = found.path.lower().endswith(SUFFIXES)

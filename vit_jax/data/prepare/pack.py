@@ -219,6 +219,7 @@ def _plan(packing: Packing, part: Path) -> staging.PackingWork:
     prints, saved = packing.prints, part / PRINTS
 
     def entries(shard: Shard) -> list[ImageEntry]:
+        # A validation split that was held out here is cleaned like the images it comes from.
         is_test = shard.split.lower() in assignment.EVALUATION and not assigned.held_out
         labels = assigned.labels[shard.positions].tolist()
         return [

@@ -241,9 +241,11 @@ class Reader:
         except DAMAGED as error:
             raise BadImage(f"is in a damaged page: {reason(error)}") from None
         with self._lock:
+            # Another thread may have unpacked the page meanwhile: threads read without the lock.
             if key not in self._kept:
                 self._kept[key] = values
                 self._size += _weight(values)
+                # The newest stays, however large: images that are read in order share it.
                 while self._size > KEPT and len(self._kept) > 1:
                     self._size -= _weight(self._kept.popitem(last=False)[1])
         return values
@@ -290,6 +292,7 @@ class Reader:
             if not number:
                 found = np.zeros((0, 2), np.int64)
             else:
+                # The dictionary comes first; a page that took itself for it would never end.
                 if page.place == chunk.start:
                     raise ValueError("it has no dictionary")
                 places = hybrid(data[at + 1 :], data[at], number)

@@ -122,6 +122,7 @@ def _nothing_left(part: Path) -> Iterator[None]:
 def _begin(part: Path, work: PackingWork) -> None:
     """Resumes an earlier attempt; raises DataError if it had other images or settings."""
     plan = part / PLAN
+    # Parts of files of a killed attempt; finished shards stay.
     for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
         leftover.unlink()
     if plan.exists() and plan.read_text() != work.fingerprint:
@@ -130,6 +131,7 @@ def _begin(part: Path, work: PackingWork) -> None:
             f"remove it to start over: rm -r {part}"
         )
     with shards.disk_errors(part):
+        # First: the plan's file says that an attempt has begun, and all it needs is there.
         if not plan.exists():
             work.first()
         storage.write_atomically(plan, work.fingerprint)

@@ -171,10 +171,12 @@ def order(split: str, examples: Sequence[Example]) -> np.ndarray:
     selects the same images as in a copy made by TFDS. Raises DataError for a repeated key.
     """
     salted = hashlib.md5(split.encode(), usedforsecurity=False)
+    # Big-endian halves, which sort as the number of 128 bits that TFDS sorts by.
     hashes = np.zeros((len(examples), 2), ">u8")
     for index, example in enumerate(examples):
         key = example.name if example.key is None else example.key
         one = salted.copy()
+        # As TFDS hashes a text, so that keys with paths are the same on Windows.
         one.update(str(key).replace("\\", "/").encode())
         hashes[index] = np.frombuffer(one.digest(), ">u8")
     found = np.lexsort((hashes[:, 1], hashes[:, 0]))

@@ -69,12 +69,14 @@ def _fail(reason: str) -> NoReturn:
 def _unpacked(data: memoryview, named: str, most: int) -> Iterator[Element]:
     """Yields the elements of a file; a compressed one contains another element."""
     left = most
+    # Elements of a file follow each other without padding where they are compressed.
     for kind, content in _elements(data, 1):
         if kind != COMPRESSED:
             yield kind, content
             continue
         unpacker = zlib.decompressobj()
         try:
+            # One byte beyond the limit is enough to know that there are more.
             plain = unpacker.decompress(content, left + 1)
         except zlib.error as error:
             _fail(f"it cannot be unpacked: {error}")
