@@ -30,6 +30,7 @@ OFFLOAD: dict[str, str | bool] = {
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
 }
 # Gains of each, and options that were tried and lost: docs/preflight.md.
+# v4, v5e and tpu7x have none: there they gain nothing, or hide one gather for more memory.
 OPTIONS: dict[str, dict[str, str | bool]] = {
     "v3": SCATTER | GATHER,
     "v5p": OFFLOAD,

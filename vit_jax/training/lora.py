@@ -91,6 +91,7 @@ def merge(options: config.Lora, params: models.Params) -> models.Params:
         if f"{name}/a" not in adapters:
             return matrix
         a, b = adapters[f"{name}/a"], adapters[f"{name}/b"]
+        # HIGHEST, as TPUs round the operands of float32 products to bfloat16 by default.
         added = _scale(options) * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
         return (matrix.astype(jnp.float32) + added.reshape(matrix.shape)).astype(matrix.dtype)
 

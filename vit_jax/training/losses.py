@@ -58,6 +58,7 @@ def cross_entropy(
                 f"of each example, floats {logits.shape[:1]}"
             )
         return each
+    # In training alone: evaluation gives no shares, and ranks by the logits themselves.
     if isinstance(loss, config.LogitAdjusted) and log_shares is not None:
         logits = logits + loss.tau * jnp.asarray(log_shares, jnp.float32)[None]
     if isinstance(loss, config.Focal):
@@ -112,6 +113,8 @@ def with_scale(cfg: config.Config, source: Source) -> config.Config:
     numbers = read_targets(source)
     mean, std = numbers.mean(axis=0), numbers.std(axis=0)
     for name, column, center, width in zip(source.classes, numbers.T, mean, std, strict=True):
+        # Compared, as the deviation of equal numbers may be a rounding error: 1.4e-17 of 0.1 three
+        # times.
         if (column == column[0]).all():
             raise DataError(
                 f"data.targets={name}: is {column[0]:g} in each of the {len(column):,} training "

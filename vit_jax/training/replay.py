@@ -197,6 +197,7 @@ def _copies(mesh: Mesh, shapes: tuple[tuple[int, ...], ...], specs: tuple[P, ...
     def holders(shape: tuple[int, ...], spec: P) -> list[int]:
         parts = NamedSharding(mesh, spec).devices_indices_map(shape)
         first: dict[str, int] = {}
+        # By their text: before Python 3.12, a slice has no hash.
         return [first.setdefault(str(parts[d]), n) for n, d in enumerate(mesh.devices.flat)]
 
     return np.array([holders(*one) for one in zip(shapes, specs, strict=True)]).T

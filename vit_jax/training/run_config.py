@@ -148,6 +148,7 @@ def shrink(cfg: config.Config) -> config.Config:
     outputs = len(cfg.data.targets) or CLASSES
     model = dataclasses.replace(model, variant=None, num_classes=outputs)
     model, image_size = models.find_architecture(model).shrink(model, cfg.data.image_size)
+    # Of the two steps the first is in the phase and the second after it, so both programs run.
     data = cfg.data.synthetic(
         examples=None,
         classes=None,

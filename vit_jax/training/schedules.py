@@ -64,6 +64,7 @@ def half_cosine(start: float, end: float, steps: int) -> optax.Schedule:
 
 def _decay(schedule: config.Schedule, lr: float, steps: int, warmup: int) -> optax.Schedule:
     """The learning rate over the steps after the warm-up."""
+    # At least 1: a run that only warms up would divide by 0.
     rest = max(steps - warmup, 1)
     match schedule:
         case config.Falling(name="cosine", end=end):

@@ -93,7 +93,9 @@ def create_config(variant: str, batch: int) -> config.Config:
 
 def prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, State, Tree]:
     """The program of a round, and its arguments: a state and images for each device."""
+    # For one device, whatever their number: each repeats the whole step.
     trainer = build(cfg, EXAMPLES, devices=jax.devices()[:1])
+    # The same images on every host, which is what their results are compared by.
     drawn = np.random.default_rng(0)
     shape = (STEPS, *trainer.batch_shapes["image"].shape)
     batches = {

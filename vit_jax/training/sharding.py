@@ -23,6 +23,7 @@ from vit_jax import config
 from vit_jax.utils import tree_utils
 from vit_jax.utils.tree_utils import Tree
 
+# All three: `zero` and `fsdp` split the state, but every device has images of its own.
 BATCH = P(("data", "zero", "fsdp"))
 
 # Axes over which an array of the state is split: while a step computes, after the first reduction
@@ -140,6 +141,7 @@ def gather_params(
         places = [spec(name, leaf.shape, sizes, options, axes) for axes in steps]
         if not (layers and name.startswith("encoder/") and any(places)):
             return _taken(leaf, places)
+        # Of one layer: the stacked axis is first, and never split.
         own = [P(*place[1:]) for place in places]
         return jnp.stack([_taken(leaf[i], own) for i in range(layers)])
 

@@ -70,11 +70,13 @@ def begin_with(
         if name not in given:
             return leaf
         whole = given[name]
+        # Every process has all of it and takes its own parts: nothing crosses between hosts.
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda part: whole[part])
 
     new = {"params": tree_utils.map_named(replaced, state["params"])}
     places = jax.tree.map(lambda leaf: leaf.sharding, state["opt"])
     # The old state is donated: two of them would be the largest part of the memory.
+    # `keep_unused`, as jax drops an argument that nothing reads, and would not donate it.
     begun = jax.jit(
         lambda own, _: optimizer.init(trainable.split(own)),
         donate_argnums=1,

@@ -58,6 +58,7 @@ def create_step(
         )
         if objective.averages:
             average = trainable.network(state["ema"], state["params"])
+            # Gathered once a step, not in each microbatch.
             inputs = inputs._replace(average=_gathered(objective.model, average, cfg))
         batch = objective.prepare(batch, state["step"])
         params = _gathered(objective.model, state["params"], cfg)
@@ -69,25 +70,33 @@ def create_step(
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
 
+        # The optimizer sees what trains alone: nothing else has moments, decays or costs memory
+        # here.
         old = state | {"params": trainable.split(state["params"])}
         updates, opt = optimizer.update(grads, state["opt"], old["params"])
         updates = trainable.scale(updates, old["params"], state["step"])
+        # By the run's own step: a count in optax's state would stand still in a step that is
+        # skipped.
         updates = optax.tree.scale(-lr, updates)
         if plugged_in:  # built-in rules turn finite gradients into finite updates
             finite &= jnp.isfinite(optax.tree.norm(updates))
         params = optax.apply_updates(old["params"], updates)
         new = {"params": params, "opt": opt}
         if "ema" in state:
+            # optax wants the share of the new parameters.
             rate = 1.0 - objective.decay(state["step"])
             new["ema"] = optax.incremental_update(params, state["ema"], rate)
         if "objective" in state:
             # After the optimizer, and once for all microbatches: a teacher follows the student.
+            # Adapters are scaled, as `forward` gets them: a plug-in may average its own teacher.
             whole = trainable.network(params, state["params"])
             averages = objective.averages
             average = trainable.network(new["ema"], state["params"]) if averages else None
             new["objective"] = objective.update(
                 inputs.state, whole, measured, state["step"], average
             )
+        # Some rules change the type of their state (optax's ademamix: bfloat16 moments, then
+        # float32); the compiled step would not take it again.
         for name, key in (("opt", "optimizer.name"), ("objective", "objective.name")):
             _check_types(old.get(name), new.get(name), f"{key}={config.get(cfg, key)}")
         new = {
@@ -99,6 +108,7 @@ def create_step(
         # again.
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
+        # The others, such as the center of DINO, are for the state, not for the log.
         shown = {name: value for name, value in measured.items() if value.ndim == 0}
         metrics = {"loss": loss, "grad_norm": norm, "lr": lr} | shown
         return new, metrics | {"finite": finite, "bad_steps": new["bad_steps"]}
@@ -157,6 +167,8 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         # Reduce one mesh axis at a time; a joint reduction becomes a full all-reduce on TPU.
         for axes in (sharding.REDUCE, sharding.UPDATE):
             grads = sharding.constrain(grads, cfg.mesh, axes)
+        # Cast last: what crosses the links is in the type of the gathered weights, bfloat16 on
+        # TPUs.
         return jax.tree.map(lambda x: x.astype(jnp.float32), grads)
 
     def at_once(params: Params, batch: Batch, inputs: Inputs) -> tuple[Values, Tree]:
@@ -169,6 +181,7 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         return at_once
 
     def own(inputs: Inputs, index: jax.Array) -> Inputs:
+        # Or all microbatches would drop the same units.
         key = None if inputs.key is None else jax.random.fold_in(inputs.key, index)
         return inputs._replace(key=key)
 
@@ -265,6 +278,7 @@ def compile_step(
     # Otherwise the compiler may return the state in a sharding that the next call of the compiled
     # program does not accept.
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
+    # Constraints within the step name axes only; they need a mesh to be of.
     with jax.set_mesh(mesh):
         lowered = jitted.lower(target, batch, teacher_params)
         device = mesh.devices.flat[0]
@@ -313,6 +327,7 @@ def _microbatches(x: jax.Array, count: int, together: int) -> jax.Array:
     rest = x.shape[1:]
     x = x.reshape(x.shape[0] // (count * together), count, together, *rest)
     x = jnp.moveaxis(x, 1, 0).reshape(count, -1, *rest)
+    # `selftest` and the count of FLOPs trace the step without a mesh.
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return jax.lax.with_sharding_constraint(x, P(None, *sharding.BATCH))

@@ -53,6 +53,7 @@ class Teacher:
           mix: as for the student.
           mesh: options of the run.
         """
+        # Gathered where they are read: between steps each device holds its part alone.
         params = sharding.constrain(params, mesh, sharding.COMPUTE)
         pixels = normalization.normalize_pixels(images, self.data)
         # Mixed in the student's size, then resized: the teacher sees the same mixture.

@@ -139,10 +139,14 @@ class Trainable:
 
         def one(name: str, update: jax.Array, param: jax.Array) -> jax.Array:
             spec = specs[name]
+            # Decay first: a factor on the learning rate scales the whole update, as the rate itself
+            # does.
             if decay and spec.decay.any():
                 update = update + _along(decay * spec.decay, param) * changes * param
             if (spec.rate != 1).any():
                 update = update * _along(spec.rate, param)
+            # Updates alone are held back: moments accumulate from the first step (see
+            # `docs/configs.md`).
             first = 0 if spec.head else options.head_first
             first = max(first, optimizers.wait_of(name, self.waits))
             return jnp.where(step < first, 0.0, update) if first else update

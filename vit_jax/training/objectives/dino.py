@@ -47,6 +47,7 @@ PATCHES = "patches"  # the head of patches, where they have their own
 MASK = "mask_token"
 GRAM = "gram"  # the earlier teacher, in the state, and how far patches are from it
 ITERATIONS = 3  # of Sinkhorn-Knopp, as in SwAV and DINOv2
+# By default TPUs multiply in bfloat16, whose 8 bits hardly tell cosines near 1 apart.
 HIGHEST = jax.lax.Precision.HIGHEST
 
 # Blocks of a mask: the range of their aspect ratio, the misfits in a row that end a mask (as in
@@ -197,6 +198,8 @@ class Dino(Objective):
         """Draws which patches of the large views the student does not see: `masked` (B, 2, P)."""
         if not self.options.patch_loss:
             return batch
+        # A key for each large view of each row of the global batch: masks depend on neither devices
+        # nor microbatches.
         rows = jnp.arange(2 * self.cfg.train.batch_size, dtype=jnp.int32).reshape(-1, 2)
         key = streams.key(self.cfg.seed, streams.OBJECTIVE, step)
         grid = variants.grid(self.model.config, self.model.image_size)
@@ -221,6 +224,7 @@ class Dino(Objective):
         `features` (B, 2, D) are the teacher's, `own` (B, 2, D) the student's, of the large views.
         """
         assert inputs.average is not None
+        # Both in one pass: they have one size.
         large = jnp.stack([batch[name] for name in GLOBAL], axis=1)
         keys = (None, None) if inputs.key is None else jax.random.split(inputs.key)
         masked = batch.get("masked")
@@ -387,6 +391,8 @@ class Dino(Objective):
         """
         mean = measures["targets"]
         spread = jnp.maximum(-jnp.sum(jax.scipy.special.xlogy(mean, mean)), 0.0)
+        # Measures of microbatches are averaged, so the covariance comes from means, not from
+        # features.
         covariance = measures["second_moment"] - jnp.outer(measures["mean"], measures["mean"])
         variances = jnp.maximum(jnp.diagonal(covariance), 0.0)
         # All features the same: a rank of 0 instead of 0 / 0.
@@ -425,6 +431,7 @@ class Dino(Objective):
                 kept[name] = momentum * state[name] + (1 - momentum) * measures[name]
         if GRAM in state:
             assert average is not None
+            # `average` is that after this step, so the steps taken are one more.
             since, every = step + 1 - self._gram_start, self._gram_every
             due = (since == 0) | ((since > 0) & (since % every == 0) if every else False)
             kept[GRAM] = jax.tree.map(
@@ -512,6 +519,7 @@ def bottleneck(params: models.Params, x: jax.Array, model: models.Classifier) ->
     for i in range(count):
         layer = params[f"dense_{i}"]
         x = _multiply(x, layer["kernel"], model, dtype) + layer["bias"].astype(dtype)[None]
+        # The exact GELU is torch's default; that of jax is the tanh form.
         x = jax.nn.gelu(x, approximate=False) if i < count - 1 else x
     return _unit(x.astype(jnp.float32)).reshape(*before, -1)
 
@@ -547,6 +555,7 @@ def cross_entropy(targets: jax.Array, logits: jax.Array) -> jax.Array:
     pairs = -jnp.einsum(
         "bik,bvk->iv", targets, jax.nn.log_softmax(logits), precision=HIGHEST
     ) / len(targets)
+    # Large views come first in both, so the diagonal pairs a view with itself.
     other = 1 - np.eye(*pairs.shape, dtype=np.float32)
     return jnp.sum(pairs * other) / other.sum()
 
@@ -603,6 +612,7 @@ def sinkhorn(logits: jax.Array, counts: jax.Array | None = None) -> jax.Array:
         shared = jax.nn.logsumexp(logits, axis=0, keepdims=True, where=where)
         # Of no view it is minus infinity, which would make NaN of all, though none counts.
         logits -= shared if counts is None else jnp.where(jnp.any(counts), shared, 0.0)
+        # Views last: the weights of each are then a distribution, which a cross-entropy needs.
         logits -= jax.nn.logsumexp(logits, axis=1, keepdims=True)
     return jnp.exp(logits)
 
@@ -637,5 +647,6 @@ def _network(params: models.Params) -> models.Params:
 
 def _unit(x: jax.Array) -> jax.Array:
     """Vectors (..., D) of length 1; those shorter than 1e-12 stay short."""
+    # Not by a norm: its gradient at a vector of zeros is NaN.
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

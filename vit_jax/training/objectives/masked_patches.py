@@ -74,6 +74,7 @@ def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
 
 def keys_of_examples(index: jax.Array) -> jax.Array:
     """The keys of examples by their number (B,) in evaluation, the same every time."""
+    # Not of the run's seed: runs of all seeds are measured on the same masks.
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(streams.MASKED_PATCHES), index)
 
 
@@ -98,6 +99,7 @@ def corrupt(keys: jax.Array, patches: int, masked: config.MaskedPatches) -> dict
         order, place = jax.random.split(key)
         masked_at = jax.random.permutation(order, patches)[:count].astype(jnp.int32)
         # 1 to P - 1 patches further, modulo P: never the patch itself.
+        # Of a single patch there is no other, but the range must not be empty.
         away = jax.random.randint(place, (other,), 1, max(patches, 2), jnp.int32)
         replaced = masked_at[token : token + other]
         source = jnp.arange(patches, dtype=jnp.int32).at[masked_at[:token]].set(patches)
