@@ -443,6 +443,7 @@ def _dense_layers(
     network: nnx.Module,
 ) -> list[tuple[str, nnx.Module, str, Dense]]:
     """The name of each dense layer's matrix, its parent module, its attribute there, and itself."""
+    # All at once: `bind` replaces layers while it goes through them.
     return [
         ("/".join(map(str, (*path, attribute, "kernel"))), module, attribute, layer)
         for path, module in nnx.iter_modules(network)

@@ -59,6 +59,7 @@ class Sequences(NamedTuple):
         """How patches read the rows and columns of a `grid`: (B, P, R) and (B, P, C) float32."""
         lengths = self.grids.astype(jnp.float32)
         if method == "bicubic_offset":
+            # DINOv2 adds the offset where it resizes; at its own grid the table is read as it is.
             same = jnp.all(self.grids == np.array([grid]), axis=1, keepdims=True)
             lengths, method = jnp.where(same, lengths, lengths + OFFSET), "bicubic"
         rows = interpolation(self.rows, lengths[:, :1], grid[0], method)

@@ -314,6 +314,7 @@ class MaskedViT(ViT):
         *,
         rngs: nnx.Rngs,
     ):
+        # Before the rest is made, which calls `add_head`.
         self.outputs = variants.masked_outputs(masked, required(model.patch_size), channels)
         super().__init__(model, image_size, channels, dtype, rngs=rngs)
 

@@ -168,6 +168,7 @@ def same_program(cfg: config.Config) -> str:
         for key, value in config.changed(cfg).items()
         if not CONSTANTS.fullmatch(key)
     }
+    # Their values are constants of the program, but whether they are set changes it.
     for key in ("optimizer.weight_decay", "train.clip_norm"):
         if key in values:
             values[key] = True

@@ -65,11 +65,13 @@ def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
     """
     if len(text) > 2 * limit:  # a value may contain millions of characters
         text = text[:limit] + text[-limit:]
+    # Before the cut below, whose parts of a secret would fit no pattern.
     text = without_secrets(text)
     shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
     if len(shown) <= limit:
         return shown
     cut = "\u2026" if _has(encoding, "\u2026") else "..."
+    # Both ends stay: a message begins with the option and its value, and ends with the remedy.
     start = limit * 3 // 5
     return shown[:start] + cut + shown[start + len(cut) - limit :]
 

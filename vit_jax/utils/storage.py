@@ -353,6 +353,7 @@ def nearest_existing(path: pathlib.Path) -> pathlib.Path:
 
 def modified(path: pathlib.Path) -> float:
     """A file's modification time in seconds since the epoch."""
+    # etils calls it mtime.
     found: Any = path.stat()
     return found.mtime if is_remote(path) else found.st_mtime
 
