@@ -218,6 +218,7 @@ def compare(
 def forget(path: pathlib.Path) -> None:
     """Drops the files of a path from the page cache; they stay on the disk."""
     for file in _files(path):
+        # DONTNEED drops clean pages alone; every save before has ended with an fsync.
         with file.open("rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -129,6 +129,7 @@ def programs(steps: int) -> Iterator[dict[str, Take]]:
 
 def measure(rounds: int) -> turns.Compared:
     """Times the loop, the loop without loading, and its step alone."""
+    # One step more than all turns take, so that the last turn does not save and evaluate.
     with programs((rounds + 1) * STEPS + 1) as ways:
         for take in ways.values():
             take(STEPS)

@@ -76,6 +76,8 @@ def _double(forward: Forward, device: Any, rounds: int, timed: list[TimedBatch])
         params = jax.jit(forward.network.init)(jax.random.key(0))
         while True:
             program = forward.compile(batch, device)
+            # By the compiler's report: Linux lets a batch that does not fit run, and kills this
+            # process.
             if host and peak_memory(program) > SHARE * _free_memory():
                 return f"memory: batch {batch} takes over half of the free memory"
             seconds = time_passes(program, params, pixels(batch, forward.side), rounds)

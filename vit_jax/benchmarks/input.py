@@ -110,6 +110,7 @@ def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Pat
         link = photos / ("even", "odd")[number % 2] / f"{number:06}.jpg"
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(files[number % len(files)].absolute())
+    # The photos are symbolic links, and a tar of links would have no images.
     with tarfile.open(data_dir.with_suffix(".tar"), "w", dereference=True) as archive:
         archive.add(photos, ".")
     paths = sorted(photos.rglob("*.jpg"))

@@ -19,6 +19,7 @@ def prepare(work, name, detail):
     import torch  # pyright: ignore[reportMissingImports]
 
     place = "cuda" if torch.cuda.is_available() else "cpu"
+    # As jax does by default: products of float32 in TF32 on GPUs that have it.
     torch.backends.cuda.matmul.allow_tf32 = True
     drawn = torch.Generator().manual_seed(0)
 

@@ -141,6 +141,7 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
         return OUT_OF_MEMORY
     except KeyboardInterrupt:
         return _stopped()
+    # Before OSError, of which it is one: whoever reads wants no more, as `head`.
     except BrokenPipeError:
         return 0
     except OSError as error:

@@ -276,6 +276,7 @@ def _spoken(chart: Chart, series: Sequence[Series]) -> str:
 
 def _thin(points: Sequence[Point]) -> Sequence[Point]:
     """At most `MOST_POINTS` points, evenly spread, including the last."""
+    # Counted from the end, so that the last point, the newest, is always drawn.
     every = -(-len(points) // MOST_POINTS)
     return points[(len(points) - 1) % every :: every]
 

@@ -62,6 +62,8 @@ class CellProcess(subprocess.Popen[str]):
             "alike": cell.alike,
         }
         assert self.stdin is not None
+        # The pipe stays open after the job: the worker ends when it closes, as when this process is
+        # killed.
         with contextlib.suppress(BrokenPipeError):  # its answer says why it ended at once
             self.stdin.write(json.dumps(job) + "\n")
             self.stdin.flush()
@@ -131,6 +133,7 @@ def run(
                     free.append(share)
                     answer = process.answer()
                     ended(process.cell, process.seconds, answer)
+                    # A cell that was asked to stop and has saved is no trouble.
                     saved = answer.get("exit_code") == Preempted.exit_code
                     if answer["state"] == "stopped" and not (stopping and saved):
                         text = f"{process.cell.directory}: {answer['why']}"
@@ -138,6 +141,7 @@ def run(
                 watch({process.cell.directory: process.news for process, _ in running})
                 time.sleep(POLL_EVERY)
         finally:
+            # Of no use but after an exception: otherwise the loop has waited for all of them.
             for process, _ in running:
                 process.kill()
                 process.communicate()

@@ -53,6 +53,7 @@ def train_cell(
     failed: dict[str, Any] = {"state": FAILED, "machine": machine}
     try:
         like = _beside(workdir / directory) if alike else None
+        # A run that goes on compares its data with its own checkpoint.
         if alike and not records.steps(workdir / directory / "checkpoints"):
             _check_images_of_other_stages(workdir, workdir / directory)
         outcome = train_loop.train(cfg, workdir / directory, like=like)
@@ -114,6 +115,7 @@ def _end_with_parent() -> None:
     """Ends this process when its parent ends for any reason."""
     while os.read(0, 1):
         pass
+    # sys.exit would end this thread alone.
     os._exit(1)
 
 
@@ -124,6 +126,7 @@ def serve(measure: Measure | None = None) -> None:
     workdir, directory = pathlib.Path(sys.argv[1]), sys.argv[2]
     backend.choose_platform()
     device.step_by_step()
+    # Before the thread starts, which reads standard input too.
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logs.setup()

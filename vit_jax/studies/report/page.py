@@ -218,6 +218,7 @@ def _predictions(
         directory = directory / str(done[0]["directory"])
     if not (directory / "checkpoints").is_dir():
         return run_section.Predictions(problem="no checkpoint has been saved yet.")
+    # Here, as a report without predictions needs no jax.
     from vit_jax.inference import loading
 
     try:
