@@ -162,6 +162,7 @@ def derive(base: str | None, changes: Mapping[str, Any]) -> "config_dict.ConfigD
 @functools.cache
 def _values(module: types.ModuleType, name: str) -> Any:
     """Cached `get_config`: many configs derive from the same base."""
+    # One object for all callers, which is safe as `load_values` gives out copies.
     return _call(module, "get_config", *((name,) if hasattr(module, "RUNS") else ()))
 
 

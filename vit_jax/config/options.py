@@ -321,6 +321,7 @@ def override(
             if show(before) != show(value):
                 for name in node.keys() - fields(base).keys():
                     del node[name]
+        # Marked: texts of assignments are parsed, those of a config file have their option's type.
         node[leaf] = Text(value) if isinstance(value, str) else value
     for section, leaf, listed in _lists(schema):
         node = result.get(section)

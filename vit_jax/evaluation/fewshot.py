@@ -162,7 +162,7 @@ def _solved(
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each feature's mean and deviation + 1e-5, float64, for standardization."""
+    """Mean and deviation + 1e-5 of features (N, D), (D,) float64 each, for standardization."""
     mean = x.mean(axis=0, dtype=np.float64)
     # Around the mean, in a second pass: a mean of squares minus a squared mean cancels digits.
     squares = np.zeros_like(mean)
@@ -193,7 +193,10 @@ def count_hits(
     values: jax.Array,
     labels: jax.Array,
 ) -> jax.Array:
-    """The correct predictions and the examples in a batch: (2,) int32."""
+    """The correct predictions and the examples in a batch: (2,) int32.
+
+    Features (B, D) are float32, labels (B,) int32; the others are those of a `Linear`, in float32.
+    """
     chex.assert_shape(values, (labels.shape[0], weights.shape[0]))
     chex.assert_shape([mean, scale], (weights.shape[0],))
     chex.assert_type([values, labels], [jnp.float32, jnp.int32])

@@ -160,7 +160,11 @@ def _linear(head: Head) -> Linear:
 def minimize(
     head: Head, values: list[jax.Array], labels: list[jax.Array], l2: jax.typing.ArrayLike
 ) -> Head:
-    """Runs L-BFGS from `head` and returns the result."""
+    """Runs L-BFGS from `head` and returns the result.
+
+    Features are blocks (B, D) float32, labels blocks (B,) int32, PADDING where a row does not
+    count.
+    """
     x, y = jnp.stack(values), jnp.stack(labels)
     count = jnp.sum(y != PADDING).astype(jnp.float32)
 

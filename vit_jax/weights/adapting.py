@@ -366,6 +366,7 @@ def _matrices(model: AnySize, size: tuple[int, int]) -> dict[str, np.ndarray]:
     found = {}
     for name, leaf in mine.items():
         if "position/" in name and leaf.ndim > 1:
+            # Resizing is linear in the table, so that of an identity is its matrix.
             rows = np.eye(leaf.shape[-2])
             matrix, _ = positions(name, rows, spec, target)
             if not np.array_equal(matrix, rows):  # equally many patches may form another grid

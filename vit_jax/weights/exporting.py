@@ -159,6 +159,7 @@ def prepare(
         spec = dataclasses.replace(spec, mae=None)
         left = (f"the decoder is left out, as {title} has none for this model",)
     params, spec, changes = _normalized(params, spec, kind)
+    # Once more, as `expresses` reads options that have just changed, such as biasless.
     family, changes = find_family(spec, kind), changes + left
     _check_encoder(spec.model, title, family)
     family.validate_spec(spec)

@@ -134,6 +134,7 @@ def resolve(reference: str) -> pathlib.Path:
         # transformers 5 writes the processor of some models into the last of these.
         beside = ("config.json", "preprocessor_config.json", "processor_config.json")
         urls = _hub(name, *beside)
+        # Usual fields stand for a processor's file that is missing, nothing does for config.json.
         return hub.fetch(hub.Download(name=name, urls=urls, optional=urls[1:3]))
     return hub.fetch(reference)
 
