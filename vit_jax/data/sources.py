@@ -284,7 +284,7 @@ class PluggedIn:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Record:
-        # An image that cannot be read is no mistake of the plug-in: data.max_bad_examples counts it.
+        # An unreadable image is no mistake of the plug-in: data.max_bad_examples counts it.
         try:
             image, label = self.source[index]
         except OSError:
