@@ -55,6 +55,7 @@ def patchify(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
     Drops rows at the bottom and columns at the right that fill no whole patch.
     """
     chex.assert_rank(images, 4)
+    # Not len(images): the batch is a symbol while a program is exported.
     batch, height, width, channels = images.shape
     h, w = patch
     rows, columns = height // h, width // w

@@ -352,6 +352,7 @@ def interpolation(
     index, length = (xp.asarray(x).astype(dtype)[..., None] for x in (index, length))
     # torch repeats the edge, into which positions beyond it are summed at the end.
     repeated = method == "bicubic"
+    # Two on each side, as far as the cubic kernel reaches.
     known = np.arange(-2, old + 2) if repeated else np.arange(old)
     antialiased = method.startswith("antialiased")
     scale = None

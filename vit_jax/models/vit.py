@@ -101,6 +101,7 @@ class ViT(Stack, layers.WithHead):
         if model.resnet_units is not None:
             self.resnet = resnet.Backbone(model, channels, dtype, rngs=rngs)
             channels = self.resnet.features
+        # Every layer takes the next key of `rngs`: moving one changes the draws of all after it.
         # Its kernel is lecun_normal, flax's default, as that of Google's convolution.
         self.embedding = nnx.LinearGeneral(
             (*patch, channels),

@@ -54,6 +54,7 @@ def measure_all(
             programs = [same_program(teacher)] if teacher else []  # another may have its name
             key = json.dumps([same_program(cfg), where.name, fit, loops, *each, *programs])
             if key in known:
+                # One program serves runs of another name or length.
                 steps = Durations.from_config(cfg, examples).steps
                 yield dataclasses.replace(known[key], name=cfg.name, steps=steps)
                 continue
@@ -103,6 +104,7 @@ def read_reports(
     if output is None:
         return known
     with storage.writing("--output", output):
+        # Tried first: else hours of compiling could end at a file that cannot be written.
         output.open("a", encoding="utf-8").close()
     try:
         lines = list(storage.read_lines(output, limits.RECORD, logs.log.warning))

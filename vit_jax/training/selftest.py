@@ -134,4 +134,5 @@ def _compare_programs(program: jax.stages.Lowered, names: list[str]) -> None:
 
 def _goes_on(began: float, hours: float) -> bool:
     """Whether there is time left, by the first process's clock."""
+    # One clock for all: a process that ended alone would leave the others in a collective.
     return collectives.broadcast_from_main(lambda: time.monotonic() - began < 3600 * hours)

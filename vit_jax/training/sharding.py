@@ -114,6 +114,7 @@ def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding])
 def _copier(
     places: tuple[jax.sharding.Sharding, ...],
 ) -> Callable[[list[jax.Array]], list[jax.Array]]:
+    # Cached, as jit keeps programs by function: each new lambda would be compiled again.
     return jax.jit(lambda leaves: [jnp.copy(x) for x in leaves], out_shardings=list(places))
 
 

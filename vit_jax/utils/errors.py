@@ -55,5 +55,6 @@ class CheckpointError(UserError):
     """A checkpoint that does not exist, cannot be read, or does not fit its use."""
 
 
+# No UserError, which would end the run: a restore goes on with the checkpoint before.
 class DamagedCheckpoint(Exception):
     """A checkpoint that differs from its commit record; the message names the difference."""

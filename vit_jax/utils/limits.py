@@ -41,11 +41,13 @@ def read_file(path: Any, most: int) -> bytes:
         with path.open("rb") as file:
             return _all(file, most)
     with io.FileIO(name, opener=_open) as file:
+        # From the open file, not by its name, which another file may have taken.
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise LimitError("is not a regular file")
         if status.st_size > most:
             raise LimitError(f"has {status.st_size:,} bytes, more than {most:,}")
+        # Counted again, as the file may grow while it is read.
         return _all(file, most)
 
 

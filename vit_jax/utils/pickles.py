@@ -97,6 +97,7 @@ class _Machine:
             if number == MAX_OPERATIONS:
                 raise Refused(f"more than {MAX_OPERATIONS:,} operations")
             self._step(operation.name, argument)
+        # A sound pickle leaves one value; another number is a ValueError, which counts as damage.
         (value,) = self._stack
         return value
 

@@ -209,6 +209,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     The final name never holds partial content: everything is on the disk before the rename, and
     nothing is left after an error. Raises OSError.
     """
+    # In the same folder: a rename is atomic within one file system only.
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield part
@@ -243,6 +244,7 @@ def append_line(path: pathlib.Path, values: Mapping[str, Any]) -> None:
 
     The file and its folders are created if they are missing.
     """
+    # First: values that are no JSON create neither folder nor file.
     line = as_line(values)
     path.parent.mkdir(parents=True, exist_ok=True)
     with naming(path), open_lines(path) as file:
@@ -397,9 +399,11 @@ class RemoteSync:
             self._check()
             for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
                 status = file.stat()
+                # Taken before reading: what is added meanwhile counts as a change.
                 state = (status.st_size, status.st_mtime_ns)
                 if self._done.get(file) != state:
                     (self._directory / file.relative_to(self.folder)).write_bytes(file.read_bytes())
+                    # After the upload: one that fails is repeated.
                     self._done[file] = state
             self._failing = False
         except LeaseLost:

@@ -102,6 +102,7 @@ def reconstruct(
       rank: (B, P) int32, as from `ranks`.
       key: of dropout in the encoder, or None.
     """
+    # Ranks are a permutation, which sorting inverts: patches in their random order.
     kept = jnp.argsort(rank, axis=1)[:, : variants.kept_patches(options, model.patches)]
     tokens = model.encode_kept(params, pixels, kept.astype(jnp.int32), key=key)
     return decoders.create_decoder(model, options).decode(params[OBJECTIVE], tokens, rank)

@@ -236,6 +236,7 @@ class Objective:
     @property
     def own_matrices(self) -> int:
         """The number of weights in the matrices of `init`."""
+        # Below a name, so that a kernel at the top ends in /kernel too.
         own = tree_utils.flatten({"objective": jax.eval_shape(self.init, jax.random.key(0))})
         return sum(leaf.size for name, leaf in own.items() if name.endswith("/kernel"))
 
