@@ -196,7 +196,9 @@ def compare(
         def restore(name: str) -> None:
             jax.block_until_ready(found[name].restore(numbers[name]))
 
-        def take(action: Callable[[str], None], **untimed: Any) -> list[turns.Turns]:
+        def take(
+            action: Callable[[str], None], **untimed: Callable[[str], object]
+        ) -> list[turns.Turns]:
             each = {name: functools.partial(action, name) for name in found}
             return turns.take(each, rounds=rounds, **untimed)
 

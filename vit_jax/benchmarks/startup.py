@@ -5,7 +5,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -112,7 +111,7 @@ def measure(
 
         for work, given in commands(folder, peer).items():
             say(work)
-            programs: dict[str, Callable[[], Any]] = {
+            programs: dict[str, Callable[[], object]] = {
                 label: lambda command=command: turns.run(command)
                 for label, command in given.items()
             }

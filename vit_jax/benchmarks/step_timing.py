@@ -7,12 +7,14 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, SupportsFloat
 
 
-def answer(take: Callable[[], Any], steps: int, peak: Callable[[], int]) -> dict[str, float]:
+def answer(
+    take: Callable[[], SupportsFloat], steps: int, peak: Callable[[], int]
+) -> dict[str, float]:
     """Takes steps; the answer has their seconds, CPU seconds, last loss and the peak memory."""
     began, busy = time.perf_counter(), time.process_time()
     for _ in range(steps):
@@ -23,7 +25,7 @@ def answer(take: Callable[[], Any], steps: int, peak: Callable[[], int]) -> dict
 
 
 def serve(
-    prepare: Callable[[], tuple[Callable[[], Any], dict[str, Any]]],
+    prepare: Callable[[], tuple[Callable[[], SupportsFloat], dict[str, Any]]],
     *,
     peak: Callable[[], int],
     packages: tuple[str, ...],
@@ -77,5 +79,5 @@ def jax_out_of_memory(error: Exception) -> bool:
     return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
 
 
-def _print(answered: dict[str, Any]) -> None:
+def _print(answered: Mapping[str, object]) -> None:
     print(json.dumps(answered), flush=True)

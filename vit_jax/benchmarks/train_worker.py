@@ -42,7 +42,7 @@ def config_from_work(work: dict[str, Any]) -> config.Config:
     )
 
 
-def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
+def prepare(cfg: config.Config) -> tuple[Callable[[], jax.Array], dict[str, object]]:
     """A function that takes one step on the first device, and facts about it."""
     first = jax.devices()[0]
     trainer = build(cfg, EXAMPLES, devices=[first])
@@ -56,7 +56,7 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     }
     batch = jax.device_put(batch, NamedSharding(trainer.mesh, sharding.BATCH))
 
-    def take() -> Any:
+    def take() -> jax.Array:
         carried[0], metrics = program(carried[0], batch, None)
         return metrics["loss"]
 

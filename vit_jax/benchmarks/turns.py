@@ -252,7 +252,7 @@ def machine(device: str | None = None) -> str:
 
 def record(
     compared: Sequence[Compared],
-    work: Mapping[str, Any],
+    work: Mapping[str, object],
     command: str,
     versions: Mapping[str, str] | Sequence[str] = (),
 ) -> dict[str, Any]:

@@ -344,7 +344,7 @@ def _show(title: Iterable[str], compared: "Sequence[Compared]") -> None:
 def _record(
     args: argparse.Namespace,
     compared: "Sequence[Compared]",
-    work: Mapping[str, Any],
+    work: Mapping[str, object],
     versions: Mapping[str, str] | Sequence[str] = (),
 ) -> None:
     """Adds a record to the file of --output, if there is one."""

@@ -160,7 +160,7 @@ def build(values: Mapping[str, Any]) -> Config:
 
 
 @contextlib.contextmanager
-def _plugins_named(plugins: Any) -> Iterator[None]:
+def _plugins_named(plugins: object) -> Iterator[None]:
     """Names the plug-ins of a record in the error where a component is unknown without them."""
     try:
         yield

@@ -67,7 +67,7 @@ class TransferSettings:
     rates: tuple[float, ...] = ()
     train: str = ""
     held_out: str = ""
-    setups: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    setups: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
     choose_seeds: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -109,7 +109,7 @@ class About:
     lifted_by: tuple[str, ...] = ()
     transfer: TransferSettings | None = None
 
-    def derive(self, **changes: Any) -> "About":
+    def derive(self, **changes: object) -> "About":
         """The provenance of a config derived from this one; compute and results are its own."""
         return dataclasses.replace(self, **{"exaflops": None, "results": ()} | changes)
 

@@ -6,7 +6,6 @@ Each ends in one line before anything else happens.
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from vit_jax import config
 from vit_jax.config import components
@@ -449,7 +448,7 @@ def _check_plain_colors(cfg: config.Config) -> None:
             )
 
 
-def _require(cfg: config.Config, values: Mapping[str, Any], why: str) -> None:
+def _require(cfg: config.Config, values: Mapping[str, object], why: str) -> None:
     """Raises ConfigError for the first option that has another value, and says why."""
     for key, value in values.items():
         if (given := config.get(cfg, key)) != value:

@@ -74,7 +74,7 @@ class UnknownComponent(ConfigError):
     """A component that is neither built in nor registered."""
 
 
-def suggest(word: str, known: Sequence[Any]) -> str:
+def suggest(word: str, known: Sequence[object]) -> str:
     """`; did you mean X?` for the nearest of `known`, or a list of all of them."""
     names = [str(one) for one in known]
     near = difflib.get_close_matches(word, names, n=1)
@@ -298,7 +298,7 @@ def _imported(text: bytes, module: str, *, is_package: bool) -> set[str]:
     return names
 
 
-def needed(recorded: Any) -> str:
+def needed(recorded: object) -> str:
     """How to import the components that a record needs; empty if they are imported.
 
     Args:

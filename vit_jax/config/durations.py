@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Duration:
         return f"{self.amount:.17g} {self.unit}"
 
     @classmethod
-    def parse(cls, value: Any) -> "Duration":
+    def parse(cls, value: object) -> "Duration":
         """Reads `500`, `'500 steps'`, `'1.5 epochs'` or `'1e6 examples'`; raises ValueError."""
         if isinstance(value, Duration):
             return value

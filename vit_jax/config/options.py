@@ -64,7 +64,7 @@ def option(
     at_least: float | None = None,
     below: float | None = None,
     at_most: float | None = None,
-    choices: Sequence[Any] = (),
+    choices: Sequence[object] = (),
     free: bool = False,
     check: Callable[[str, str], object] | None = None,
     kind: str | None = None,
@@ -215,7 +215,9 @@ def _from_signature(base: type[Section], name: str, component: Callable[..., Any
     )
 
 
-def _restored(component: Callable[..., Any], base: type[Section], options: Any) -> Section:
+def _restored(
+    component: Callable[..., Any], base: type[Section], options: Mapping[str, object]
+) -> Section:
     return base(**options)
 
 
@@ -256,7 +258,7 @@ def _is_section(hint: Any) -> bool:
     return dataclasses.is_dataclass(hint) and hint is not Duration
 
 
-def _label(section: Any) -> str:
+def _label(section: type) -> str:
     """The option that names a section: its component, or the member of a list."""
     if issubclass(section, Section):
         return section.kind_of_component.chooser
@@ -556,7 +558,7 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _literal(value: Any) -> Any:
+def _literal(value: object) -> object:
     """A value whose type is not known: a number, true, false, none, a list, or text."""
     if isinstance(value, list | tuple):
         return tuple(map(_literal, value))
@@ -577,7 +579,7 @@ def _literal(value: Any) -> Any:
     return str(value)
 
 
-def _check_bounds(key: str, value: Any, field: Field) -> None:
+def _check_bounds(key: str, value: object, field: Field) -> None:
     choices, check = field.metadata["choices"], field.metadata["check"]
     for one in value if isinstance(value, tuple) else (value,):
         if isinstance(one, str) and check:
@@ -599,7 +601,7 @@ def _check_bounds(key: str, value: Any, field: Field) -> None:
                 raise ConfigError(f"{key}={show(value)}: must be {words} {show(bound)}")
 
 
-def each(config: Any) -> Iterator[tuple[str, Field, Any]]:
+def each(config: object) -> Iterator[tuple[str, Field, Any]]:
     """Yields `(dotted key, field, type)` of every option of a config, as the schema orders them."""
     for name, (field, hint) in fields(type(config)).items():
         if _is_section(hint):
@@ -622,7 +624,7 @@ def declared(schema: type) -> Iterator[tuple[str, Field, Any]]:
         yield from ((f"{name}.{leaf}", f, h) for leaf, (f, h) in found.items())
 
 
-def get(config: Any, key: str) -> Any:
+def get(config: object, key: str) -> Any:
     """The value at a dotted key; None for an argument of another component."""
     section, _, name = key.rpartition(".")
     return getattr(getattr(config, section) if section else config, name, None)
@@ -637,7 +639,7 @@ def to_dict(config: Any) -> Any:
     return [to_dict(one) for one in config] if isinstance(config, tuple) else config
 
 
-def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
+def differences(old: object, new: object) -> dict[str, tuple[object, object]]:
     """`{key: (old, new)}` of the options that differ and decide a run's result."""
     fixed = {key for key, field, _ in each(old) if not field.metadata["free"]}
     return {
@@ -647,13 +649,13 @@ def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def listed(differences: Mapping[str, tuple[Any, Any]]) -> str:
+def listed(differences: Mapping[str, tuple[object, object]]) -> str:
     """Options that differ, as `key: old -> new` with commas between them."""
     pairs = differences.items()
     return ", ".join(f"{key}: {show(old)} -> {show(new)}" for key, (old, new) in pairs)
 
 
-def changed(config: Any, *, free: bool = True) -> dict[str, Any]:
+def changed(config: object, *, free: bool = True) -> dict[str, Any]:
     """The options that differ from their defaults, by key; without `free`, those that decide."""
     return {
         key: get(config, key)
@@ -662,7 +664,7 @@ def changed(config: Any, *, free: bool = True) -> dict[str, Any]:
     }
 
 
-def fingerprint(config: Any) -> str:
+def fingerprint(config: object) -> str:
     """16 hex digits of the options that differ from their defaults and decide a run's result.
 
     A new option at its default leaves the fingerprints of older runs.
@@ -671,7 +673,7 @@ def fingerprint(config: Any) -> str:
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def unread(config: Any, key: str, field: Field) -> str:
+def unread(config: object, key: str, field: Field) -> str:
     """Why an option is not read with the values that others have; empty if it is."""
     values = {other: get(config, other) for other in field.metadata["when"]}
     for other, wanted in field.metadata["when"].items():

@@ -253,10 +253,10 @@ def describe_inputs(loaded: loaded_model.LoadedModel, options: ExportOptions) ->
     }
 
 
-def _without_places(value: Any) -> Any:
+def _without_places(value: object) -> object:
     """Values without absolute paths and addresses, which say whose machine trained the model."""
 
-    def is_place(value: Any) -> bool:
+    def is_place(value: object) -> bool:
         return isinstance(value, str) and (value.startswith(("/", "~")) or "://" in value)
 
     if isinstance(value, dict):

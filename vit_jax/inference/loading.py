@@ -438,9 +438,9 @@ class AdapterBase(NamedTuple):
       assumed: what the base's files leave open.
     """
 
-    params: dict[str, Any]
+    params: dict[str, jax.typing.ArrayLike]
     digest: str
-    shapes: dict[str, Any]
+    shapes: dict[str, jax.ShapeDtypeStruct]
     assumed: tuple[str, ...]
 
 

@@ -4,13 +4,13 @@ import json
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from vit_jax import __version__, config
 from vit_jax.inference import loaded_model
 from vit_jax.pages import markdown
 from vit_jax.pages.document import Table
 from vit_jax.runtime import logs
+from vit_jax.weights.family import Files
 
 NAME = "README.md"
 LIBRARIES = {"hf": "transformers", "timm": "timm", "flax": "transformers"}
@@ -70,7 +70,7 @@ def results(checkpoints: pathlib.Path, step: int) -> dict[str, dict[str, float]]
 def text(
     opened: loaded_model.LoadedModel,
     kind: str,
-    documents: Mapping[str, Any],
+    documents: Files,
     *,
     license_id: str | None = None,
     measured: Mapping[str, Mapping[str, float]] | None = None,
@@ -82,7 +82,7 @@ def text(
     """
     name, measured = title(opened), measured or {}
     labelled = bool(_outputs(opened))
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "library_name": LIBRARIES[kind],
         "pipeline_tag": "image-classification" if labelled else "image-feature-extraction",
         **({"license": license_id} if license_id else {}),
@@ -133,7 +133,7 @@ def _about(opened: loaded_model.LoadedModel) -> Iterator[str]:
         )
 
 
-def _foreign(kind: str, documents: Mapping[str, Any]) -> str:
+def _foreign(kind: str, documents: Files) -> str:
     if kind == "timm":
         return TIMM
     model = documents["config.json"]["architectures"][0]
@@ -166,7 +166,7 @@ def _results(
 
 def _index(
     opened: loaded_model.LoadedModel, measured: Mapping[str, Mapping[str, float]]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     data = opened.config.data
     dataset = data.name or data.source
     for split, numbers in measured.items():

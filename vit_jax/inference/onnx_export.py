@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable
 from importlib import metadata
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.extend
@@ -142,7 +141,7 @@ def _versions() -> dict[str, str]:
 def _compare_outputs(
     runtime: ModuleType,
     content: bytes,
-    program: Any,
+    program: Callable[[jax.Array], dict[str, jax.Array]],
     pixels: jax.ShapeDtypeStruct,
     batch: int | None,
     result: tuple[str, float | tuple[float, ...]],

@@ -113,7 +113,7 @@ def _entry(name: str, file: pathlib.Path) -> ConfigEntry:
     return ConfigEntry(name, file, cfg, catalog.about(name))
 
 
-def to_dict(entry: ConfigEntry) -> dict[str, Any]:
+def to_dict(entry: ConfigEntry) -> dict[str, object]:
     """JSON-compatible values: the columns of the table and every option."""
     cfg, about = entry.cfg, entry.about
     return {

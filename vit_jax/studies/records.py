@@ -18,7 +18,7 @@ Record = dict[str, Any]
 T = TypeVar("T")
 
 # What every record has, by type.
-KEYS: Mapping[str, Any] = {
+KEYS: Mapping[str, type | tuple[type, ...]] = {
     "cell": str,
     "digest": str,
     "rate": float,
@@ -43,7 +43,7 @@ class Records:
         path: pathlib.Path | None,
         *,
         flag: str = "--records",
-        keys: Mapping[str, Any] | None = None,
+        keys: Mapping[str, type | tuple[type, ...]] | None = None,
     ) -> None:
         """Reads a file, if it exists; raises ConfigError for a line that is not a record.
 

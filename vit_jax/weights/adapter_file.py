@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from vit_jax.weights import readers, writers
@@ -33,7 +34,7 @@ def recognizes(path: pathlib.Path) -> bool:
 def write_adapter(
     path: pathlib.Path,
     arrays: Mapping[str, np.ndarray],
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     origin: str = "",
 ) -> None:
     """Writes a folder, completely or not at all; raises WeightsError."""
@@ -53,7 +54,9 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read_arrays(
-    path: pathlib.Path, shapes: Mapping[str, Any], fields: Mapping[str, Any]
+    path: pathlib.Path,
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    fields: Mapping[str, object],
 ) -> dict[str, np.ndarray]:
     """Reads the arrays by name; raises WeightsError unless they match `shapes`.
 
@@ -78,7 +81,7 @@ def read_arrays(
     return read
 
 
-def _seal(arrays: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> str:
+def _seal(arrays: Mapping[str, np.ndarray], fields: Mapping[str, object]) -> str:
     kept = {name: value for name, value in fields.items() if name != SEAL}
     # Sorted, as JSON promises no order of fields: a file that an editor reordered is the same
     # adapter.

@@ -4,7 +4,6 @@ import json
 import pathlib
 import zipfile
 from collections.abc import Mapping
-from typing import Any
 
 import flax.serialization
 import ml_dtypes
@@ -14,7 +13,7 @@ from vit_jax.utils import storage, tree_utils
 from vit_jax.weights.readers import DIGESTS, WeightsError, comment_digest, digest_array
 
 # Fields of JSON files, or the text of others, by the names of the files.
-Documents = Mapping[str, Mapping[str, Any] | str]
+Documents = Mapping[str, Mapping[str, object] | str]
 
 DTYPES = {  # numpy's and safetensors' names of them
     "float32": (np.dtype("<f4"), "F32"),
@@ -85,7 +84,7 @@ def _safetensors(
 ) -> None:
     digests = {name: digest_array(np.ascontiguousarray(array)) for name, array in arrays.items()}
     said = {"format": "pt", DIGESTS: json.dumps(digests), **metadata}  # Transformers needs `format`
-    header: dict[str, Any] = {"__metadata__": said}
+    header: dict[str, object] = {"__metadata__": said}
     start = 0
     for name, array in arrays.items():
         end = start + array.nbytes

@@ -12,8 +12,7 @@ uint16, preprocessed and not yet normalized.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import cv2
 import jax
@@ -275,7 +274,7 @@ _tap.defvjp(
 class _Tapped(nnx.Module):
     """A module whose output has a tap."""
 
-    def __init__(self, inner: Any, slot: jax.Array) -> None:
+    def __init__(self, inner: Callable[[jax.Array], jax.Array], slot: jax.Array) -> None:
         self.inner, self.slot = inner, nnx.Param(slot)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -117,7 +117,7 @@ def create_plan(
     overrides: Mapping[str, str],
     *,
     rates: Sequence[float] = (),
-    search: Mapping[str, Sequence[Any]] | None = None,
+    search: Mapping[str, Sequence[object]] | None = None,
     draws: int | None = None,
     choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (),
@@ -233,7 +233,7 @@ def _each(name: str, given: Any, number: Callable[[Any], Number], what: str) -> 
         raise ConfigError(f"{name}={given}: must be {what}") from None
 
 
-def _texts(key: str, values: Sequence[Any]) -> tuple[str, ...]:
+def _texts(key: str, values: Sequence[object]) -> tuple[str, ...]:
     """Values to try, as on the command line; raises ConfigError for one alone."""
     values = config.native(values)
     if isinstance(values, str) or not isinstance(values, Sequence):

@@ -42,7 +42,7 @@ def transfer(
     overrides: Mapping[str, Any] | None = None,
     *,
     rates: Sequence[float] = (),
-    search: Mapping[str, Sequence[Any]] | None = None,
+    search: Mapping[str, Sequence[object]] | None = None,
     draws: int | None = None,
     choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (),

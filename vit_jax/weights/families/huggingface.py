@@ -5,7 +5,7 @@ found: their arrays alone look alike.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from vit_jax import config, models
@@ -452,7 +452,7 @@ def _normalization(given: Fields, channels: int) -> tuple[tuple[float, ...], tup
     return _shortest(v / white for v in mean), _shortest(v / white for v in std)
 
 
-def _shortest(values: Any) -> tuple[float, ...]:
+def _shortest(values: Iterable[float]) -> tuple[float, ...]:
     many = tuple(values)
     return many if len(set(many)) > 1 else many[:1]
 

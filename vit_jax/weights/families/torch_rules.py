@@ -1,14 +1,13 @@
 """Rules of the layers and arrays of a PyTorch model, from a table of their names."""
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
 
-from vit_jax.weights.mapping import CONVOLUTION, FLAT, SAME, Rule, linear
+from vit_jax.weights.mapping import CONVOLUTION, FLAT, SAME, ArrayLayout, Rule, linear
 
 # Entries (name in the file, name here) of a layer or an array, or with a layout of its own (name in
 # the file, name here, layout). Layers stored one after another in one array are `query|key|value`.
 # A name that ends in _ is followed by `weight` without a dot, as in torch's own attention.
-Names = Iterable[tuple[Any, ...]]
+Names = Iterable[tuple[str, str] | tuple[str, str, ArrayLayout]]
 
 ARRAYS = ("cls", "distillation", "registers", "mask_token", "table", "probe", "scale")  # no layers
 QKV = ("query", "key", "value")
@@ -45,7 +44,7 @@ def rules(names: Names, prefix: str = "", without: Collection[str] = ()) -> Iter
                 yield Rule(f"{source}{dot}bias", f"{one}/bias", bias, part, len(parts))
 
 
-def _kernel(layer: str) -> Any:
+def _kernel(layer: str) -> ArrayLayout:
     if layer == "embedding" or layer.startswith("conv"):
         return CONVOLUTION
     return linear(2 if layer == "out" else 1)
