@@ -15,13 +15,14 @@ the memory. This is not a cryptographic hash: it protects against damage, not ag
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from vit_jax.checkpoints.record import Leaf
 
 # 2**32 / golden ratio: successive positions land far apart; the offset keeps 0 from mixing to 0.
 POSITION, OFFSET = np.uint32(0x9E3779B1), np.uint32(0x7F4A7C15)
@@ -60,13 +61,14 @@ class Digests:
         if simulated:
             jax.block_until_ready(self._sums)
 
-    def read(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    def read(self) -> tuple[dict[str, Leaf], list[str]]:
         """Waits; `{name: {"dtype", "shape", "digest"}}`, and the names of non-finite arrays.
 
         All processes get the same.
         """
         sums = [] if self._sums is None else jax.device_get(self._sums).tolist()
-        digests, bad = {}, []
+        digests: dict[str, Leaf] = {}
+        bad: list[str] = []
         for (name, (dtype, shape)), (*lanes, count) in zip(self._facts.items(), sums, strict=True):
             digest = "".join(f"{lane:08x}" for lane in lanes)
             digests[name] = {"dtype": dtype, "shape": shape, "digest": digest}

@@ -19,7 +19,6 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -103,7 +102,7 @@ class Manager:
         step: int,
         state: Tree,
         *,
-        record: Mapping[str, Any],
+        record: Mapping[str, object],
         metrics: Mapping[str, float] | None,
     ) -> None:
         """Starts saving a state after the previous save has finished; `wait` completes it.

@@ -1,7 +1,6 @@
 """Reading checkpoints back, onto whatever devices there are, and checking every array."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -119,7 +118,11 @@ def restore(
 
 
 def _check_fits(
-    path: epath.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bool
+    path: epath.Path,
+    saved: Mapping[str, records.Leaf],
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    *,
+    whole: bool,
 ) -> None:
     """Raises CheckpointError unless names, shapes and dtypes match the checkpoint's."""
     missing = [name for name in wanted if name not in saved]

@@ -19,7 +19,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from etils import epath
 
@@ -37,6 +37,14 @@ BLOCK = 2**20  # bytes read at a time: a core's cache has room for them
 OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
 
 log = logging.getLogger("vit_jax")
+
+
+class Leaf(TypedDict):
+    """An array in a commit record."""
+
+    dtype: str
+    shape: list[int]
+    digest: str  # by `digests.Digests`: 16 hex digits
 
 
 def absolute(directory: epath.PathLike) -> epath.Path:
@@ -161,7 +169,7 @@ def read_commit(path: epath.Path) -> Commit:
     return body
 
 
-def read_leaves(directory: epath.PathLike, step: int) -> dict[str, dict[str, Any]]:
+def read_leaves(directory: epath.PathLike, step: int) -> dict[str, Leaf]:
     """Shape, dtype and digest of each array of a checkpoint, by name; raises DamagedCheckpoint."""
     return read_commit(folder(directory, step))["leaves"]
 

@@ -4,7 +4,7 @@ import dataclasses
 import fnmatch
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from etils import epath
 
@@ -166,7 +166,7 @@ def task_entries(data_dir: Folder | None = None) -> list[TaskEntry]:
     return entries
 
 
-def to_dict(entry: TaskEntry) -> dict[str, Any]:
+def to_dict(entry: TaskEntry) -> dict[str, object]:
     """Values for JSON."""
     task, found, dataset = entry.task, entry.found, entry.task.dataset
     return {

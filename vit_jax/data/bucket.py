@@ -283,7 +283,7 @@ def _drop_changed(record: Path, files: Path, found: Mapping[str, Object]) -> Non
             path.unlink()
 
 
-def _read_record(record: Path) -> dict[str, Any]:
+def _read_record(record: Path) -> dict[str, object]:
     """Size and identity of each object of a copy; none of a record that is missing or damaged."""
     try:
         found = limits.read_json(record, LISTING)

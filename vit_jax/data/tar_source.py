@@ -4,7 +4,6 @@ import functools
 import pathlib
 import threading
 from collections.abc import Collection, Iterator
-from typing import Any
 
 from vit_jax import config
 from vit_jax.data import folders, splits
@@ -105,11 +104,11 @@ class Tars:
             read = self._readers.read = archives.Reader(MOST_OPEN)
         return read(found)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Readers hold open files, which cannot be pickled: each process opens its own.
         return {name: value for name, value in vars(self).items() if name != "_readers"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, _readers=threading.local())
 
     def name(self, index: int) -> str:

@@ -39,7 +39,7 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
 def reconcile(
     workdir: pathlib.Path,
     cfg: config.Config | None,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, str],
     accept: Collection[str] = (),
 ) -> config.Config:
     """The config to run in `workdir`: `cfg`, or the config of the run in it.
@@ -127,7 +127,7 @@ def changes(record: Mapping[str, Any], new: config.Config) -> str:
 
 def _changes(
     old: config.Config, new: config.Config, record: Mapping[str, Any] | None
-) -> dict[str, tuple[Any, Any]]:
+) -> dict[str, tuple[object, object]]:
     """Options that decide the result and differ; the length may differ before the cooldown."""
     changed = config.differences(old, new)
     cooled = isinstance(old.schedule, config.Cooled) and not _changes_by_length(old)
@@ -167,7 +167,7 @@ def _has_begun(workdir: pathlib.Path) -> bool:
 
 
 def _with_options(
-    cfg: config.Config, options: Mapping[str, Any], overrides: Mapping[str, str]
+    cfg: config.Config, options: Mapping[str, object], overrides: Mapping[str, str]
 ) -> config.Config:
     """Sets options by dotted name, except those that the user set."""
     for key, value in options.items():

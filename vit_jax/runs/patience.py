@@ -55,7 +55,7 @@ class Patience:
         self._best = score if better else self._best
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """For a commit record; nothing without early stopping."""
         if self.allowed is None:
             return {}

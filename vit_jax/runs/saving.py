@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 
@@ -42,7 +41,7 @@ class Saver:
         self,
         manager: Manager,
         trainer: Trainer,
-        facts: Mapping[str, Any],
+        facts: Mapping[str, object],
         session: Session,
         files: RunFiles,
         patience: Patience,

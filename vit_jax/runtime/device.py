@@ -5,8 +5,8 @@ import ctypes
 import os
 import pathlib
 import platform
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import jax
 
@@ -15,6 +15,19 @@ from vit_jax.runtime import backend, logs
 
 CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
 M_ARENA_MAX = -8  # in glibc's malloc.h
+
+
+class Device(Protocol):
+    """What is asked of a jax.Device, for which jaxlib has no stubs."""
+
+    @property
+    def platform(self) -> str:
+        """`cpu`, `gpu` or `tpu`."""
+        ...
+
+    def memory_stats(self) -> Mapping[str, int] | None:
+        """Bytes by name; None or empty where they are not known."""
+        ...
 
 
 class OutOfMemory(config.UserError):
@@ -63,8 +76,8 @@ def _forget(folder: pathlib.Path) -> None:
         excess -= size
 
 
-def memory(device: Any) -> int | None:
-    """Bytes of memory of a jax.Device; None: unknown. CPU devices share that of the machine."""
+def memory(device: Device) -> int | None:
+    """Bytes of memory of a device; None: unknown. CPU devices share that of the machine."""
     if device.platform == "cpu":
         return machine_memory()
     return (device.memory_stats() or {}).get("bytes_limit")

@@ -6,12 +6,11 @@ import pathlib
 import platform
 import subprocess
 from collections.abc import Mapping
-from typing import Any
 
 from vit_jax import __version__
 
 
-def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, Any]:
+def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, object]:
     """The origin of a record.
 
     `versions` are those of the packages that matter; that of this one is added.

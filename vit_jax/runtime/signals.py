@@ -21,7 +21,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
-from typing import Any, NoReturn
+from typing import NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which `nohup` asks for
@@ -36,6 +36,9 @@ PATIENCE = 3.0  # seconds until the user is told what a save waits for
 
 # The logger of `vit_jax.runtime.logs`, which takes longer to import than a signal may wait.
 log = logging.getLogger("vit_jax")
+
+# What `signal.signal` takes and returns.
+Handler = Callable[[int, types.FrameType | None], object] | int | None
 
 
 class Interrupted(KeyboardInterrupt):
@@ -55,7 +58,7 @@ class StopSignal:
         self.holding = holding
         self.says = says
         self.waiting_for: Callable[[], str] = str  # what delays the save
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, Handler] = {}
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():

@@ -12,7 +12,7 @@ import pathlib
 import struct
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -188,7 +188,7 @@ class Reader:
         self._kept = collections.OrderedDict[tuple[str, int], Values]()
         self._size = 0
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type["Reader"], tuple[str | None]]:
         return Reader, (self._label,)
 
     def __del__(self) -> None:

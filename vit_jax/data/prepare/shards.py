@@ -86,7 +86,7 @@ def divide(
 
 
 def write_shard(
-    path: Path, entries: Sequence[Any], encode: Encoder, count: Callable[[], None]
+    path: Path, entries: Sequence[object], encode: Encoder, count: Callable[[], None]
 ) -> ShardResult:
     """Writes a shard, the names of its examples, and its outcome; calls `count` for every entry.
 

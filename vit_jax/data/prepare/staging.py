@@ -42,7 +42,7 @@ class PackingWork:
     fingerprint: str  # digest of everything that determines its bytes
     shards: Sequence[Shard]
     # The inputs of a shard's encoder, which go to a worker process by pickle.
-    entries: Callable[[Shard], list[Any]]
+    entries: Callable[[Shard], Sequence[object]]
     encoder: Callable[[], Encoder]  # creates the encoder of a process, which may hold open archives
     # Writes the metadata into a folder of shards, and returns the facts for FACTS.
     finish: Callable[[Path, Packed], dict[str, Any]]
@@ -207,7 +207,7 @@ def _write_shards(name: str, part: Path, work: PackingWork, workers: int) -> Pac
 
 
 def _in_processes(
-    waiting: Iterator[tuple[Path, list[Any]]],
+    waiting: Iterator[tuple[Path, Sequence[object]]],
     encoder: Callable[[], Encoder],
     workers: int,
     count: Count,
@@ -246,7 +246,7 @@ def _in_processes(
             stop.release()
 
 
-_write: Callable[[Path, list[Any]], ShardResult]  # of a worker process
+_write: Callable[[Path, Sequence[object]], ShardResult]  # of a worker process
 
 
 def _start(encoder: Callable[[], Encoder], count: Count) -> None:
@@ -256,5 +256,5 @@ def _start(encoder: Callable[[], Encoder], count: Count) -> None:
     _write = functools.partial(shards.write_shard, encode=encoder(), count=count)
 
 
-def _work(path: Path, entries: list[Any]) -> ShardResult:
+def _work(path: Path, entries: Sequence[object]) -> ShardResult:
     return _write(path, entries)

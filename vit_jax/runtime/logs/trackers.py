@@ -11,8 +11,8 @@ import os
 import pathlib
 import secrets
 import time
+import types
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from vit_jax import config
 from vit_jax.config import components
@@ -127,7 +127,7 @@ class MLflow:
             self._again = time.monotonic() + PAUSE
 
 
-def _installed(package: str) -> Any:
+def _installed(package: str) -> types.ModuleType:
     """A package that the extra of its name installs; raises ConfigError without it."""
     try:
         return importlib.import_module(package)
@@ -155,7 +155,7 @@ def _run_id(directory: pathlib.Path, name: str, make: Callable[[], str]) -> str:
     return made
 
 
-def _config_of(directory: pathlib.Path) -> dict[str, Any]:
+def _config_of(directory: pathlib.Path) -> dict[str, object]:
     """The options of a run by dotted name; empty if it has no config here."""
     try:
         values = limits.read_json(directory / "config.json", limits.CONFIG)
