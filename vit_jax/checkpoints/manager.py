@@ -223,6 +223,8 @@ class Manager:
         self.wait()
         if step is not None:
             return reader.restore_exactly(self._directory, step, target, whole=True)
+        # Those that an earlier start set aside count too: without them, a directory of damaged
+        # checkpoints would pass for a new run's.
         steps, spoilt = collectives.broadcast_from_main(
             lambda: (self.steps(), records.bad_steps(self._directory))
         )

@@ -22,6 +22,7 @@ def broadcast_from_main(function: Callable[[], T]) -> T:
         try:
             outcome = {"value": function()}
         except Exception as caught:
+            # Told to the others as well, which wait in the broadcast below.
             error, outcome = (
                 caught,
                 {"error": str(caught), "damaged": isinstance(caught, DamagedCheckpoint)},

@@ -102,4 +102,5 @@ def _from_state(error: Exception) -> bool:
     """Whether a failure may come from the state, and not from a disk, data or a peer."""
     if isinstance(error, config.UserError):
         return error.from_state
+    # With peers, it may be the consequence of one that is lost.
     return jax.process_count() == 1

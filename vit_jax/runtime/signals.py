@@ -158,6 +158,7 @@ class _Listener(threading.Thread):
 
     def run(self) -> None:
         while True:
+            # Costs nothing until a signal comes; then the main thread is looked at every tick.
             select.select([self._read], [], [], TICK if self.heard else None)
             with self._lock:
                 for number in self._take():
