@@ -203,7 +203,7 @@ class Classifier:
             self._check_outputs(found, images.shape[0])
         return found
 
-    def _check_outputs(self, found: Any, rows: int) -> None:
+    def _check_outputs(self, found: object, rows: int) -> None:
         """Raises ConfigError unless a plug-in's network returns what `Architecture` asks of it."""
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
             raise config.ConfigError(f"{self._label}: must return logits, and a dict of the rest")
@@ -396,7 +396,7 @@ def create(
     return Classifier(model, image_size, channels, masked)
 
 
-def differences(expected: dict[str, Any], given: dict[str, Any]) -> list[str]:
+def differences(expected: Mapping[str, object], given: Mapping[str, object]) -> list[str]:
     """A phrase for each array of `given` that differs from `expected`.
 
     Both are flat dicts by name, of arrays or ShapeDtypeStructs.

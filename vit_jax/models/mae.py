@@ -4,7 +4,6 @@ The letters are those of `layers`; of the P patches of an image the encoder has 
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -102,8 +101,7 @@ class Decoder(Classifier):
           rank: (B, P) int32, the place of each patch among the tokens of patches; K and above: it
             was not kept.
         """
-        network: Any = self.bind(params)
-        return network(tokens, rank)
+        return self.bind(params)(tokens, rank)
 
 
 def create_decoder(encoder: Classifier, options: config.Mae) -> Decoder:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from vit_jax import config
 from vit_jax.config import components
@@ -50,7 +50,7 @@ FORMS = "ViT-B/16, R50+ViT-B/32, R50x1, AxialViT-B/16 or AxialResNet50"
 _SIZE = r"([A-Za-z]+)[/_]([1-9][0-9]{0,3})"
 
 
-def parse_variant(name: str) -> dict[str, Any]:
+def parse_variant(name: str) -> dict[str, object]:
     """Parses a name such as `ViT-B/16` or `R50x2` into options of `config.Model`.
 
     A hybrid's number is its total down-sampling: /32 takes the map of stage 4; /16 that of stage 3
@@ -128,7 +128,9 @@ def _nearest(name: str) -> str:
 def complete(model: config.Model) -> config.Model:
     """Fills in sizes left at None from the variant; raises ConfigError for a wrong name."""
     variant = model.variant
-    named: dict[str, Any] = {"architecture": "vit"} if variant is None else parse_variant(variant)
+    named: dict[str, object] = (
+        {"architecture": "vit"} if variant is None else parse_variant(variant)
+    )
     if named.get("resnet_width") is None and model.resnet_units is not None:
         named["resnet_width"] = 1.0
     missing = {key: value for key, value in named.items() if getattr(model, key) is None}

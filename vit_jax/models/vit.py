@@ -18,6 +18,7 @@ from vit_jax.models.positions import Sequences
 from vit_jax.models.variants import required
 
 M = TypeVar("M", bound=nnx.Module)
+Block = Callable[..., tuple[jax.Array, jax.Array | None]]  # a layer: tokens and weights
 
 
 class Stack(nnx.Module):
@@ -57,7 +58,7 @@ class Stack(nnx.Module):
         also |= {} if sequences is None else {"sequences": sequences}
 
         def layer(
-            x: jax.Array, scanned: tuple[Any, jax.Array, jax.Array | None]
+            x: jax.Array, scanned: tuple[Block, jax.Array, jax.Array | None]
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
             block, share, key = scanned
             x = constrain_batch(x)

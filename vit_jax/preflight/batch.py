@@ -7,7 +7,6 @@ import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any
 
 from vit_jax import config
 from vit_jax.preflight import search
@@ -81,7 +80,9 @@ def _version(package: str) -> str | None:
     return None
 
 
-def as_dict(report: Report, mfu: float | None = None, price: float | None = None) -> dict[str, Any]:
+def as_dict(
+    report: Report, mfu: float | None = None, price: float | None = None
+) -> dict[str, object]:
     """A report with its bounds and the cost of the whole run, for JSON."""
     return dataclasses.asdict(report) | {
         "flags": report.settings.flags(),

@@ -149,7 +149,7 @@ def open_slice(name: str) -> Slice:
     chip = CHIPS[generation]
     layout = f"{generation}:{'x'.join(map(str, shape))}"
     # A v4 shows both cores of a chip as one device; the compiler has to be told.
-    options: dict[str, Any] = {"chip_config_name": "megacore"} if generation == "v4" else {}
+    options: dict[str, object] = {"chip_config_name": "megacore"} if generation == "v4" else {}
     if math.prod(shape) == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)  # by default a host has four
     try:

@@ -115,8 +115,8 @@ def _waiting(
         return moments
 
     def late(first: int) -> optax.GradientTransformation:
-        def trains(step: Any, **_: object) -> Any:
-            return step >= first
+        def trains(step: jax.typing.ArrayLike, **_: object) -> jax.Array:
+            return jnp.asarray(step) >= first
 
         masked = optax.conditionally_mask(moments, trains)
         return optax.GradientTransformation(masked.init, masked.update)
@@ -164,7 +164,7 @@ def lamb(*, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
 
 
 @components.register("optimizer", "lars")
-def lars(*, momentum: float, nesterov: bool, **_: Any) -> optax.GradientTransformation:
+def lars(*, momentum: float, nesterov: bool, **_: object) -> optax.GradientTransformation:
     """The momentum of LARS (You et al. 2017); weight decay and its trust ratio precede it."""
     return optax.trace(momentum, nesterov=nesterov)
 
@@ -216,7 +216,9 @@ def _guarded(made: optax.GradientTransformation, name: str) -> optax.GradientTra
     """A plug-in's transformation, whose mistakes are ConfigErrors."""
     guarded = components.guarded("optimizer.name", name)
 
-    def update(updates: Tree, state: Tree, params: Tree = None, **more: Any) -> tuple[Tree, Tree]:
+    def update(
+        updates: Tree, state: Tree, params: Tree = None, **more: object
+    ) -> tuple[Tree, Tree]:
         found = guarded(made.update)(updates, state, params, **more)
         wanted = jax.tree.map(jnp.shape, updates)
         if not (

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from vit_jax import config, models
 from vit_jax.config import catalog, checks
@@ -17,7 +16,9 @@ STEPS = config.Duration(2, "steps")
 BATCH, CLASSES, EXAMPLES = 16, 10, 32
 
 
-def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False) -> config.Config:
+def resolve(
+    reference: str, overrides: Mapping[str, object], *, tiny: bool = False
+) -> config.Config:
     """The complete config of a catalog name or file; with `tiny`, a copy for `--smoke`.
 
     Raises ConfigError; reads no data and compiles nothing.
@@ -37,7 +38,7 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
 
 
 def config_from_values(
-    values: Mapping[str, Any], overrides: Mapping[str, Any], *, tiny: bool = False
+    values: Mapping[str, object], overrides: Mapping[str, object], *, tiny: bool = False
 ) -> config.Config:
     """The complete config of nested options; raises ConfigError."""
     given = config.override(values, overrides)
@@ -213,7 +214,7 @@ def _shrunk(objective: config.Objective) -> config.Objective:
 
 def start(
     reference: str,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, object],
     workdir: pathlib.Path | None,
     *,
     tiny: bool = False,

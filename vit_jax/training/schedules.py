@@ -2,7 +2,6 @@
 
 import typing
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +35,7 @@ def create_schedule(
     at `lr`.
     """
     if schedule.name not in components.built_in("schedule"):
-        own: Any = components.make(schedule, "schedule.name", lr=lr, steps=steps, warmup=warmup)
+        own = components.make(schedule, "schedule.name", lr=lr, steps=steps, warmup=warmup)
         if callable(own):
             own = components.guarded("schedule.name", schedule.name)(own)
         rate = jax.eval_shape(own, jnp.float32(0)) if callable(own) else None

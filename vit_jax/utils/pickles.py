@@ -9,7 +9,7 @@ linear in the size of the pickle.
 import pickletools
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple, Protocol, cast
 
 
@@ -41,6 +41,7 @@ class Readable(Protocol):
 
 # What a name makes of its arguments when it is called.
 Globals = Mapping[str, Callable[..., Any]]
+Key = str | bytes | int | float | None  # of a dictionary
 VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -64,7 +65,7 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, EOF
 def load_pickle(
     source: bytes | Readable,
     allowed: Globals = types.MappingProxyType({}),
-    persistent: Callable[[Any], Any] | None = None,
+    persistent: Callable[[object], object] | None = None,
 ) -> Any:
     """The value of the pickle at the start of `source`, which is read to the pickle's end.
 
@@ -83,12 +84,12 @@ def load_pickle(
 class _Machine:
     """The stack and the memo of a pickle machine."""
 
-    def __init__(self, allowed: Globals, persistent: Callable[[Any], Any] | None) -> None:
+    def __init__(self, allowed: Globals, persistent: Callable[[object], object] | None) -> None:
         self._allowed = allowed
         self._persistent = persistent
         self._stack: list[Any] = []
         self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
+        self._memo: dict[int, object] = {}
 
     def run(self, source: bytes | Readable) -> Any:
         for number, (operation, argument, _) in enumerate(
@@ -168,14 +169,14 @@ class _Machine:
         return items
 
 
-def expect(value: Any, kind: type | types.UnionType) -> Any:
+def expect(value: object, kind: type | types.UnionType) -> Any:
     """The value; raises Refused if it is of another type."""
     if not isinstance(value, kind):
         raise Refused(f"a {type(value).__name__} for a {getattr(kind, '__name__', kind)}")
     return value
 
 
-def pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
+def pairs(items: Sequence[object]) -> Iterator[tuple[Key, object]]:
     """The keys and values of a dictionary; keys are plain: a tuple in tuples may hash for ever.
 
     So may a long number, or a long text that is compared with its like, if many entries name it.

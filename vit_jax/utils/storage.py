@@ -239,7 +239,7 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
         part.write_bytes(content)
 
 
-def append_line(path: pathlib.Path, values: Mapping[str, Any]) -> None:
+def append_line(path: pathlib.Path, values: Mapping[str, object]) -> None:
     """Adds a line of JSON to a local file, which is on the disk on return; raises OSError.
 
     The file and its folders are created if they are missing.
@@ -267,7 +267,7 @@ def open_lines(path: pathlib.Path) -> IO[bytes]:
     return file
 
 
-def as_line(values: Mapping[str, Any]) -> bytes:
+def as_line(values: Mapping[str, object]) -> bytes:
     """One line of JSON; numbers that are not finite become null, as JSON has none."""
     try:
         text = json.dumps(values, allow_nan=False)
@@ -276,7 +276,7 @@ def as_line(values: Mapping[str, Any]) -> bytes:
     return f"{text}\n".encode()
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
 """Trees of arrays addressed by path: `encoder/attention/query/kernel`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,14 +19,14 @@ def flatten(tree: Tree) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
-def map_named(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+def map_named(function: Callable[..., object], tree: Tree, *rest: Tree) -> Tree:
     """The tree of `function(name, leaf, *leaves of rest)`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, *leaves: function(path_name(path), *leaves), tree, *rest
     )
 
 
-def nest(flat: dict[str, Any]) -> dict[str, Any]:
+def nest(flat: Mapping[str, object]) -> dict[str, Any]:
     """Nested dicts from slash-joined names; the inverse of `flatten` on dicts."""
     tree: dict[str, Any] = {}
     for name, leaf in flat.items():
