@@ -223,26 +223,56 @@ def test_prediction_reports_damage_and_touches_nothing(run):
 
 
 def test_a_passing_trouble_is_no_damage(run, monkeypatch):
-    """Out of memory or of permissions, the checkpoint stays where it is."""
-    for trouble in (MemoryError(), ValueError("PERMISSION_DENIED: no"), "denied"):
+    """Out of memory, permissions or open files, the checkpoint stays where it is."""
+    for trouble in (
+        MemoryError(), ValueError("PERMISSION_DENIED: no"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        OSError(errno.EMFILE, "Too many open files"),
+    ):  # fmt: skip
         with contextlib.closing(open_manager(run)) as saver, monkeypatch.context() as patch:
 
             def fail(*_, trouble=trouble, **__):
-                raise (
-                    PermissionError(errno.EACCES, "Permission denied")
-                    if trouble == "denied"
-                    else trouble
-                )
+                raise trouble
 
             where = (
                 (record, "size_and_crc")
-                if trouble == "denied"
+                if isinstance(trouble, OSError)
                 else (manager.ocp.PyTreeCheckpointHandler, "restore")
             )
             patch.setattr(*where, fail)
             with pytest.raises(manager.CheckpointError, match="00000003"):
                 saver.restore(states.target(states.mesh()))
     assert names(run) == ["00000001", "00000002", "00000003"]
+
+
+@pytest.mark.parametrize(
+    ("own", "elsewhere", "kept"),
+    [
+        ("passes", None, True),
+        (None, "passes", True),
+        (None, "damaged", False),
+        ("damaged", "passes", True),
+    ],
+)
+def test_trouble_of_one_process_reaches_all(own, elsewhere, kept, run, monkeypatch):
+    """Others would wait in a collective for one that has raised by itself."""
+    asked = []
+
+    def first_problem(problem):  # asked about what may pass, then about damage
+        asked.append(problem)
+        here = "passes" if len(asked) == 1 else "damaged"
+        return problem or (elsewhere if elsewhere == here else None)
+
+    def fail(path):
+        raise OSError(errno.EMFILE if own == "passes" else errno.EIO, "not now")
+
+    monkeypatch.setattr(reader.collectives, "first_problem", first_problem)
+    if own:
+        monkeypatch.setattr(record, "size_and_crc", fail)
+    with pytest.raises((manager.CheckpointError, record.DamagedCheckpoint)) as raised:
+        reader.restore(run, 3, states.target(states.mesh()), whole=True)
+    assert isinstance(raised.value, record.DamagedCheckpoint) != kept
+    assert len(asked) == (1 if kept else 2)
 
 
 def start(directory, mode):

@@ -1,6 +1,7 @@
 """Reading checkpoints back, onto whatever devices there are, and checking every array."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
@@ -62,15 +63,8 @@ def restore(
     wanted = tree_utils.flatten(target)
     # Before anything is read: what does not fit must not be taken for damage.
     _check_fits(path, commit["leaves"], wanted, whole=whole)
-    # Noted, not raised: an error in one process would leave the others waiting in a collective.
-    problem = None
-    try:
-        # Each process reads its share of the files.
+    with _in_every_process():  # each reads its share of the files
         records.check_files(path, commit, slice(jax.process_index(), None, jax.process_count()))
-    except DamagedCheckpoint as damage:
-        problem = str(damage)
-    if problem := collectives.first_problem(problem):
-        raise DamagedCheckpoint(problem)
     places = {
         name: leaf.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
         for name, leaf in wanted.items()
@@ -82,25 +76,25 @@ def restore(
     }
     arrays: dict[str, jax.Array] = {}
     orbax_logging.silence_orbax()
-    try:
-        read = tree_utils.flatten(
-            ocp.PyTreeCheckpointHandler().restore(
-                path / records.STATE,
-                args=ocp.args.PyTreeRestore(
-                    item=tree_utils.nest(full),
-                    restore_args=tree_utils.nest(arguments),
-                    partial_restore=True,
-                ),
+    with _in_every_process():
+        try:
+            read = tree_utils.flatten(
+                ocp.PyTreeCheckpointHandler().restore(
+                    path / records.STATE,
+                    args=ocp.args.PyTreeRestore(
+                        item=tree_utils.nest(full),
+                        restore_args=tree_utils.nest(arguments),
+                        partial_restore=True,
+                    ),
+                )
             )
-        )
-        arrays = {name: read[name] for name in full}
-    except Exception as error:
-        # Renaming a good checkpoint because this process is short of something would lose steps.
-        if isinstance(error, MemoryError) or any(word in str(error) for word in PASSING):
-            raise CheckpointError(f"{path}: cannot be read: {records.first_line(error)}") from error
-        problem = f"unreadable: {records.first_line(error)}"
-    if problem := collectives.first_problem(problem):
-        raise DamagedCheckpoint(problem)
+            arrays = {name: read[name] for name in full}
+        except Exception as error:
+            said = records.first_line(error)
+            # Renaming a good checkpoint because this process is short of something loses steps.
+            if isinstance(error, MemoryError) or any(word in str(error) for word in PASSING):
+                raise CheckpointError(f"{path}: cannot be read: {said}") from error
+            raise DamagedCheckpoint(f"unreadable: {said}") from error
     # Orbax does not save empty arrays.
     for name in wanted.keys() - full.keys():
         empty = np.zeros(wanted[name].shape, wanted[name].dtype)
@@ -115,6 +109,23 @@ def restore(
         raise DamagedCheckpoint(f"{wrong[0]}{messages.more(wrong)} differs from its digest")
     state = jax.tree.unflatten(jax.tree.structure(target), list(arrays.values()))
     return state, records.public_record(commit)
+
+
+@contextlib.contextmanager
+def _in_every_process() -> Iterator[None]:
+    """Raises an error of one process in all: others would wait for it in a collective."""
+    passing = damage = None
+    try:
+        yield
+    except DamagedCheckpoint as error:
+        damage = error
+    except CheckpointError as error:
+        passing = error
+    # Before damage, for which the checkpoint is renamed.
+    if said := collectives.first_problem(passing and str(passing)):
+        raise CheckpointError(said) from passing
+    if said := collectives.first_problem(damage and str(damage)):
+        raise DamagedCheckpoint(said) from damage
 
 
 def _check_fits(

@@ -28,6 +28,8 @@ from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint
 
 COMMIT, STATE = "commit.json", "state"
 BEST, NEWEST = "best", "newest"  # checkpoints by name instead of by step
+# Errors of a process or a network share: the file may be whole.
+PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT}
 PARTS = {"step": int, "facts": dict, "metrics": dict, "leaves": dict, "files": dict}
 FACTS = {"config": dict, "classes": list, "data": str, "examples": int, "measured": dict}
 FACTS |= {"plugins": dict, "versions": dict, "changes": list}  # optional ones
@@ -130,6 +132,14 @@ def write_commit(path: epath.Path, commit: Commit) -> None:
         raise DamagedCheckpoint(f"{COMMIT} reads back differently")
 
 
+def _unreadable(path: epath.Path, name: str, error: OSError) -> CheckpointError | DamagedCheckpoint:
+    """Damage, unless the error says nothing about the file, which may be read the next time."""
+    # What a disk cannot read is lost; a bucket may answer the next time.
+    if isinstance(error, PermissionError) or error.errno in PASSING or storage.is_remote(path):
+        return CheckpointError(f"{path}: {first_line(error)}")
+    return DamagedCheckpoint(f"{name} cannot be read ({first_line(error)})")
+
+
 def encode_commit(body: object) -> str:
     """A record as its file holds it, with its digest."""
     return json.dumps({"commit": body, "sha256": _sha256(body)})
@@ -145,10 +155,7 @@ def read_commit(path: epath.Path) -> Commit:
     except FileNotFoundError:
         raise DamagedCheckpoint(f"{COMMIT} is missing") from None
     except OSError as error:
-        # What a disk cannot read is lost; a bucket may answer the next time.
-        if isinstance(error, PermissionError) or storage.is_remote(path):
-            raise CheckpointError(f"{path / COMMIT}: {first_line(error)}") from error
-        raise DamagedCheckpoint(f"{COMMIT} cannot be read ({first_line(error)})") from error
+        raise _unreadable(path / COMMIT, COMMIT, error) from error
     try:
         outer = limits.load_json(text)
         body, digest = outer["commit"], outer["sha256"]
@@ -184,10 +191,8 @@ def check_files(path: epath.Path, commit: Commit, share: slice = slice(None)) ->
             found = size_and_crc(path / name)
         except FileNotFoundError:
             raise DamagedCheckpoint(f"{name} is missing") from None
-        except PermissionError as error:
-            raise CheckpointError(f"{path / name}: {error.strerror}") from error
         except OSError as error:
-            raise DamagedCheckpoint(f"{name} cannot be read: {error.strerror}") from error
+            raise _unreadable(path / name, name, error) from error
         if found[0] != size:
             raise DamagedCheckpoint(f"{name} has {found[0]} bytes instead of {size}")
         if found[1] != crc:
