@@ -18,7 +18,9 @@ import runs
 from vit_jax import cli, config
 from vit_jax.data import decoding, folders, native_aspect, sources, transforms
 from vit_jax.data.source import DataError
-from vit_jax.inference import embedding, loaded_model
+from vit_jax.inference import embedding, loaded_model, loading
+from vit_jax.inference.evaluation import evaluate
+from vit_jax.runtime import distributed
 from vit_jax.training import build, normalization, run_config
 from vit_jax.utils.errors import AssumptionWarning
 
@@ -195,6 +197,30 @@ def batch(*numbers):
 
 
 NAN = pytest.approx(np.nan, nan_ok=True)
+
+
+class Loads(Exception):
+    """Raised where a checkpoint would be loaded."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda folder: embedding.embed("run", folder / "f.npz", folder), lambda _: evaluate("run")],
+    ids=["embed", "evaluate"],
+)
+def test_processes_join_before_a_checkpoint_asks_for_devices(call, tmp_path, monkeypatch):
+    order = []
+
+    def load(*_, **__):
+        raise Loads
+
+    monkeypatch.setattr(distributed, "initialize", lambda: order.append("joined"))
+    monkeypatch.setattr(loading, "load", load)
+    monkeypatch.setattr(loading, "has_images", lambda *_: True)
+    monkeypatch.setattr(loading, "require_images", lambda *_: None)
+    with pytest.raises(Loads):
+        call(tmp_path)
+    assert order == ["joined"]
 
 
 def test_rows_are_written_in_order_without_those_that_fill_the_last_batch():
