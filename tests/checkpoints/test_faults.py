@@ -225,7 +225,7 @@ def test_prediction_reports_damage_and_touches_nothing(run):
 def test_a_passing_trouble_is_no_damage(run, monkeypatch):
     """Out of memory, permissions or open files, the checkpoint stays where it is."""
     for trouble in (
-        MemoryError(), ValueError("PERMISSION_DENIED: no"),
+        MemoryError(), ValueError("PERMISSION_DENIED: no"), ValueError("Stale file handle"),
         PermissionError(errno.EACCES, "Permission denied"),
         OSError(errno.EMFILE, "Too many open files"),
     ):  # fmt: skip

@@ -1,6 +1,8 @@
 """Reading checkpoints back, onto whatever devices there are, and checking every array."""
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator, Mapping
 
 import jax
@@ -14,10 +16,11 @@ from vit_jax.utils import messages, tree_utils
 from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint
 from vit_jax.utils.tree_utils import Tree
 
-# Words in errors that say nothing about the checkpoint itself.
+# Words in orbax's errors that say nothing about the checkpoint itself.
 PASSING = (
-    "RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Permission denied", "Too many open files",
-    "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED",
+    *map(os.strerror, {*records.PASSING, errno.EACCES}),
+    "RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "DEADLINE_EXCEEDED",
+    "UNAUTHENTICATED",
 )  # fmt: skip
 
 
