@@ -269,6 +269,13 @@ def test_a_message_has_no_secret(text, shown, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[0] == shown
 
 
+@pytest.mark.parametrize("before", ["", "hf_" + "planted" * 20 + " "], ids=["first", "second"])
+def test_a_secret_longer_than_the_line_is_not_cut_but_removed(before):
+    text = f"{before}https://me:{'planted' * 20}@host/{'b' * 90}"
+    assert messages.one_line(text, limit=30).startswith(f"{before and 'hf_*** '}https://")
+    assert "planted" not in messages.one_line(text, limit=30)
+
+
 @pytest.mark.parametrize(
     ("encoding", "expected"), [("utf-8", "aaaaaa\u2026bbb"), ("ascii", "aaaaaa...b")]
 )

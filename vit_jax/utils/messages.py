@@ -63,10 +63,10 @@ def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
 
     Characters outside `encoding` become escapes, which count toward the limit.
     """
+    # Before the cuts, as a part of a secret fits no pattern.
+    text = without_secrets(text)
     if len(text) > 2 * limit:  # a value may contain millions of characters
         text = text[:limit] + text[-limit:]
-    # Before the cut below, whose parts of a secret would fit no pattern.
-    text = without_secrets(text)
     shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
     if len(shown) <= limit:
         return shown
