@@ -184,9 +184,7 @@ def _program(mesh: Mesh, specs: tuple[P, ...]) -> Callable[[list[jax.Array]], ja
     def parts(arrays: list[jax.Array]) -> jax.Array:
         return jnp.stack([digests.lanes(x) for x in arrays])[None]
 
-    each = jax.shard_map(
-        parts, mesh=mesh, in_specs=(list(specs),), out_specs=P(mesh.axis_names), check_vma=False
-    )
+    each = jax.shard_map(parts, mesh=mesh, in_specs=(list(specs),), out_specs=P(mesh.axis_names))
     return jax.jit(each, out_shardings=NamedSharding(mesh, P()))
 
 
