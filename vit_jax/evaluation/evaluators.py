@@ -77,6 +77,7 @@ class Means:
         results: dict[str, float] = {}
         for prefix, found in totals.items():
             count = found["count"]
+            # Where no image counts, `count` stands alone: 0 / 0 is no mean.
             means = {name: found[name] / count for name in self._names[prefix] if count}
             named = {f"{prefix}/{name}".strip("/"): value for name, value in means.items()}
             results |= named | {f"{prefix}/count".strip("/"): count}
@@ -91,6 +92,7 @@ def _sums(
     found = {}
     for prefix, (values, counted) in measure(setting, params, batch).items():
         (shape,) = {value.shape for value in values.values()}
+        # From (B,) to (B, 1, ...): the values of patches, (B, M, T), count where their image does.
         counted = jnp.broadcast_to(counted.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         sums = {
             # A select, not a product with the mask: NaN times 0 is NaN.
@@ -355,6 +357,7 @@ def whole_classification(
             each=each,
             chances=functools.partial(measures.probabilities, loss=cfg.loss),
         )
+        # `means` win: those in `further` are NaN where a single image has an infinite loss.
         return further | means | results
 
     return Whole(measure, model, cfg, split)

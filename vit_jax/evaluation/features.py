@@ -45,6 +45,7 @@ class Features(NamedTuple):
 
     def gathered(self) -> tuple[np.ndarray, np.ndarray]:
         """Features (N, D) float32 and labels (N,) of all examples, in order, in host memory."""
+        # A compiled identity gathers the rows of all processes; numpy sees those of this one alone.
         whole = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
         values, labels = (
             np.concatenate([np.asarray(whole(part).addressable_data(0)) for part in parts])
@@ -95,6 +96,7 @@ class Extractor:
             features = Features(split.mesh, list(values), list(labels), split.order)
         if calls + 1 < self._shared.get(split, 1):
             self._kept[split] = features, calls + 1
+        # With no features kept there is nothing to compare: a reference would only hold memory.
         self._params = params if self._kept else None
         return features
 
@@ -149,6 +151,7 @@ def _counts(classes: int, labels: list[jax.Array]) -> jax.Array:
         jnp.zeros(classes, jnp.int32).at[part].add((part != PADDING).astype(jnp.int32))
         for part in labels
     )
+    # Replicated, so that every process can read it.
     return jax.lax.with_sharding_constraint(total, P())
 
 

@@ -122,6 +122,7 @@ def solutions(
     else:
         parts = ((inputs(rows), y[rows]) for rows in _chunks(len(x)))
         found = _solved(*_products(parts, columns, classes), strengths)
+    # The last row of a solution (D + 1, K) belongs to the column of constants.
     for solution in found:
         yield Linear(mean, scale, solution[:-1], BIAS * solution[-1])
 
@@ -147,6 +148,7 @@ def _dual(
         for solved in _solved(square, targets, strengths):
             yield matrix.T @ solved
     else:
+        # The inverse is symmetric: X'(XX' + l2 I)^-1 Y = ((XX' + l2 I)^-1 X)'Y, sums over classes.
         for solved in _solved(square, matrix, strengths):
             yield _times_targets(_class_sums(solved, y, classes))
 
@@ -226,4 +228,5 @@ def _class_sums(rows: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarra
 
 def _times_targets(sums: np.ndarray) -> np.ndarray:
     """X'Y (columns, K), Y being 1 for an example's class and -1 elsewhere."""
+    # Y = 2 Z - 1 for Z of zeros and ones, and `sums` is Z'X.
     return (2 * sums - sums.sum(axis=0)).T

@@ -84,6 +84,7 @@ def _hits(
         nearest, where = jax.lax.top_k(cosines, most)  # of equals the first, so the earlier image
         return (nearest, jnp.take_along_axis(kinds, where, axis=1)), None
 
+    # No neighbors yet: at -inf their weight is 0, so PADDING, -1, adds no vote to the last class.
     none = (
         jnp.full((len(values), most), -jnp.inf, jnp.float32),
         jnp.full((len(values), most), PADDING, jnp.int32),

@@ -84,6 +84,7 @@ def measure(
             found["ece_scaled"] = calibration_error(logits / temperature, truth, weights)
     results = _with_intervals(found)
     if fit and "calibration" in groups and temperature is not None:
+        # After the intervals: fitted once, to the split itself.
         results["temperature"] = temperature
     return results
 
@@ -301,6 +302,7 @@ def curve_areas(values: Array, positive: Array, weights: Array) -> tuple[Array, 
         return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
     order = np.argsort(-values, kind="stable")
     ranked, hits = values[order], positive[order]
+    # A threshold is the last of the images with one score; sums are read off there alone.
     last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
     found: list[Array] = []
     for first in range(0, len(weights), ROWS):
@@ -351,6 +353,7 @@ def fit_temperature(logits: Array, truth: Array) -> float | None:
 
     from scipy import optimize  # slow to import
 
+    # In logarithms of 1 / T, where `xtol` bounds the relative error of T.
     low, high = -np.log(HOTTEST), -np.log(COLDEST)
     if slope(low) >= 0 or slope(high) <= 0:
         return None
@@ -373,4 +376,5 @@ def _mean(values: Array, share: Array) -> Array:
     """The mean over the last axis, weighted by `share`; NaN where that is 0."""
     total = share.sum(axis=-1)
     with np.errstate(invalid="ignore"):
+        # Shares are counts: a total above 0 is at least 1, so that `maximum` replaces only zeros.
         return np.where(total > 0, (values * share).sum(axis=-1) / np.maximum(total, 1), np.nan)

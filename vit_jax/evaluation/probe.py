@@ -55,6 +55,7 @@ def learn(
     held_out, strengths = held_out_images(y), STRENGTHS
     judged = held_out
     if not held_out.any():
+        # A single l2 needs no choice. Judged by all images, as the accuracy of none is 0 / 0.
         judged, strengths = ~held_out, STRENGTHS[:1]
         logs.log.warning(
             "probe: no class has two training images, so none is held out; l2=%g", strengths[0]

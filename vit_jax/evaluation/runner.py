@@ -85,6 +85,7 @@ class SplitRunner:
                     if stop():
                         return None
         except prefetch.StoppedError:
+            # `stop` turned true while a batch was loading, perhaps from a disk that hangs.
             return None
         finally:
             batches.close()

@@ -91,6 +91,7 @@ def reconcile(
             raise
         line = f"--workdir={workdir}: config.json: {error}{remedy}"
         raise config.ConfigError(line) from error
+    # The number of classes and the scale of targets come from opened data: taken as recorded.
     new = config.as_recorded(new, old)
     if new.init_from is not None and new.init_from == old.init_from:
         # From the record, not the weights: those may be gone since the run started.

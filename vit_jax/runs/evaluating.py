@@ -134,6 +134,7 @@ class TestEvaluation:
             if best != step:
                 step, params = best, self.load(best)
         with session.phases("evaluate"):
+            # `beat` returns None. Each batch is progress; the watchdog would end a long evaluation.
             found = self.evaluator(params, stop=lambda: session.phases.beat() or session.stop())
         if found is None:
             raise Preempted(

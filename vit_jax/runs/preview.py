@@ -139,6 +139,7 @@ def _start(trainer: Trainer, splits: RunSplits, *, begun: bool) -> str:
     cfg = trainer.cfg
     if cfg.init_from is None:
         return f"random weights, seed {cfg.seed}"
+    # A run with checkpoints reads these weights no more; they may be gone.
     if not begun:
         loading.initial_params(cfg, trainer.model, splits.classes)
     return cfg.init_from

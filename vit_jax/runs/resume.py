@@ -98,6 +98,7 @@ def restore(
     if restored is None:
         return None
     live, record = restored
+    # `convert` and `average` write parameters alone, with no data to go on with.
     if missing := {"config", "classes", "data", "examples"} - record.keys():
         raise CheckpointError(
             f"{session.workdir}: the record of step {record['step']} has no {min(missing)}, so "

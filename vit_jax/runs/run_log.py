@@ -105,6 +105,7 @@ class RunLog:
         # The clock decides only what is shown; the files are those of an uninterrupted run.
         if not (logged or self._progress.due(step)):
             return
+        # Before `lap`, which counts steps from 0 again.
         rows, steps = self._cfg.train.batch_size, self._timer.steps
         # Only logged lines begin a new window: those that the clock shows must not shorten it.
         rate, waiting = self._timer.lap() if logged else self._timer.now()
@@ -204,6 +205,7 @@ class RunLog:
         objective = self._trainer.objective
         found = objective.warning({name: float(metrics[name]) for name in objective.measures})
         if found is None:
+            # The next time counts as new, after steps without a warning.
             self._warned = False
             return
         text, ends = found
@@ -302,6 +304,7 @@ class Profiler:
 
     def before(self, step: int) -> None:
         """Starts or stops the trace before a step."""
+        # A run that resumes within these steps traces the rest of them.
         if self._first <= step <= self._last and not self._tracing:
             jax.profiler.start_trace(self._session.workdir / "profile")
             self._tracing = True

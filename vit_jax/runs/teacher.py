@@ -51,6 +51,7 @@ def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | 
         opened = _match_classes(opened, name, loaded_model.class_names(classes, cfg))
     teacher = Teacher(opened.model, opened.config.data)
     flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
+    # All that its outputs depend on, beside the parameters; how it was trained is not compared.
     kept = {key: getattr(opened.config.data, key) for key in ("channels", "mean", "std")}
     described = config.Config(model=opened.config.model, data=config.Data(**kept))
     return LoadedTeacher(
