@@ -87,6 +87,7 @@ class ViTArchitecture(Architecture):
     def covered(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
         """Height and width of the pixels in whole patches."""
         (rows, columns), (height, width) = self.grid(model, image_size), self.multiple(model)
+        # A ResNet rounds its map up, so the last patch may reach beyond the image.
         return min(rows * height, image_size[0]), min(columns * width, image_size[1])
 
     def reads_in_compute_type(self, name: str) -> bool:
@@ -129,6 +130,7 @@ class ViTArchitecture(Architecture):
     ) -> tuple[config.Model, tuple[int, int]]:
         """Two narrow layers on two by two patches."""
         height, width = required(model.patch_size)
+        # A ResNet of two stages has divided by 8 before.
         most = 4 if model.resnet_units is None else 2
         small = dataclasses.replace(
             _shrink_backbone(model),
@@ -547,6 +549,8 @@ def _backbone_macs(
         for unit in range(units):
             stride = 2 if stage and not unit else 1
             after = _strided(place, stride)
+            # The first 1 x 1 convolution keeps the map's size; the last one, and the shortcut, see
+            # what the stride of the middle layer leaves.
             total += place[0] * place[1] * inputs * features
             total += middle(place, features, stride)
             total += after[0] * after[1] * features * 4 * features

@@ -152,6 +152,7 @@ class AxialLayer(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (B, h, w, features) to (B, ceil(h / stride), ceil(w / stride), features)."""
+        # LineAttention attends along axis 2, so columns become lines, (B, w, h, features).
         x = self.height(x.swapaxes(1, 2)).swapaxes(1, 2)
         x = self.width(x)
         if self.stride == 1:

@@ -75,6 +75,7 @@ class Classifier:
     def _network(self, params: Params) -> Iterator[Any]:
         """The network of `bind`, to be called within; errors of a plug-in's are ConfigErrors."""
         network = self.bind(params)
+        # An error inside a built-in network is a bug of ours, whose traceback stays.
         if not variants.is_plugged_in(self.config):
             yield network
             return
@@ -209,6 +210,8 @@ class Classifier:
             raise config.ConfigError(f"{self._label}: must return logits, and a dict of the rest")
         outputs = 0 if self.masked is not None else self.config.num_classes or 0
         wanted = {"logits": (rows, outputs), "pre_logits": (rows, None)}
+        # None stands for pre_logits that are missing, and fails below. Logits come last, so that an
+        # entry of that name in the dict does not hide them.
         for name, array in {"pre_logits": None, **found[1], "logits": found[0]}.items():
             if name not in wanted:
                 continue
@@ -428,6 +431,7 @@ class Adapted(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Applies the dense layer and adds the LoRA update in the layer's dtype."""
         y = self.dense(x)
+        # Attention's `out` contracts two axes, heads and their width, which A takes as one.
         inputs = len(_axes(self.dense.in_features))
         x = x.reshape(*x.shape[: x.ndim - inputs], -1).astype(y.dtype)
         # (x A) B: the product A B would be as large as W.

@@ -111,7 +111,8 @@ def _mimetic(flat: dict[str, jax.Array], key: jax.Array) -> dict[str, jax.Array]
         place = name.removesuffix("query/kernel")
         own = jax.random.fold_in(key, zlib.crc32(place.encode()))
         first, second = jax.random.split(own)
-        # The best matrices of rank d for a head, and of full rank for all heads together.
+        # The best matrices of rank d for a head, and of full rank for all heads together:
+        # (L, H, D, d) and (L, H, d, D), then (L, D, H d) and (L, H d, D).
         query, keys = _factors(first, (depth, heads), width, 0.7, 0.7, rank=size)
         value, out = _factors(second, (depth,), width, 0.4, -0.4, rank=heads * size)
         found |= {

@@ -128,6 +128,7 @@ def _rounded_gradients(
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = kept
     gradient = gradient.astype(jnp.bfloat16)
+    # For y = x W: dx = g W^T sums over the outputs, dW = x^T g over all axes of the batch.
     batch, outputs = range(x.ndim - axes), kernel.ndim - axes
     last = range(gradient.ndim - outputs, gradient.ndim)
     return (
@@ -570,6 +571,7 @@ class WithHead(nnx.Module):
             return
         self.has_representation = model.representation_size is not None
         self.two_heads = model.pooling == "distilled"
+        # Pooling puts both tokens side by side, and each head reads its own.
         features = features // 2 if self.two_heads else features
         self.representation_activation = model.representation_activation
         if model.representation_size is not None:

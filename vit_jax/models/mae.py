@@ -107,6 +107,7 @@ class Decoder(Classifier):
 def create_decoder(encoder: Classifier, options: config.Mae) -> Decoder:
     """The decoder that `options` describe, for an encoder; unrolled if that is."""
     model = encoder.config
+    # Only whole unrolling carries over: a part of one depth says nothing about the other.
     whole = (model.unroll or 1) >= required(model.depth)
     return Decoder(
         variants.decoder(model, options, unroll=options.decoder_depth if whole else 1),

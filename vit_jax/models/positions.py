@@ -110,11 +110,13 @@ class Positions(nnx.Module):
 
     def _resized(self, sequences: Sequences) -> jax.Array:
         rows, columns = sequences.weights(self.grid, self.resize)
+        # At the default precision TPUs would round positions to bfloat16.
         product = functools.partial(jnp.einsum, "bpk,kd->bpd", precision="highest")
         if self.two_d:
             x = [product(columns, self.columns[...]), product(rows, self.rows[...])]
             table, first = jnp.concatenate(x, axis=2), self.cls[...] if self.placed else None
         else:
+            # (B, P, R C): a patch's weights of all entries of the table, which are in raster order.
             both = (rows[:, :, :, None] * columns[:, :, None]).reshape(*rows.shape[:2], -1)
             table, first = product(both, self.table[0, self.placed :]), self.table[0, : self.placed]
         shape = len(table), self.bare, table.shape[2]
@@ -135,6 +137,7 @@ class RelativePositions(nnx.Module):
     def __call__(self) -> jax.Array:
         """The vector for every query and key position, (N, N, d) float32."""
         index = np.arange(self.tokens)
+        # Offsets begin at 1 - N, rows of the table at 0.
         return self.table[...][index[:, None] - index[None] + self.tokens - 1]
 
 
@@ -159,6 +162,8 @@ def relative_offsets(grid: tuple[int, int], prefix: int) -> np.ndarray:
     The last three rows belong to the `prefix` tokens before the patches: from them to any token,
     from any token to them, and among themselves.
     """
+    # Offsets begin at 1 - side in either direction; shifted to begin at 0, they are numbered
+    # row by row of a map of (2 rows - 1) x (2 columns - 1).
     patches = np.indices(grid).reshape(2, -1)
     down, right = patches[:, :, None] - patches[:, None] + np.reshape(grid, (2, 1, 1)) - 1
     offsets = down * (2 * grid[1] - 1) + right
@@ -259,6 +264,7 @@ class Rotary:
 
         `frequencies` (2, H, d/2) float32 are learned ones, in place of those of the base.
         """
+        # Fixed angles, whose cosines and sines are constants of the compiled program.
         if sequences is None and frequencies is None:
             angles = self.angles[:, :, None]
             cos, sin = np.cos(angles), np.sin(angles)

@@ -184,6 +184,7 @@ class Unit(nnx.Module):
 
     def _pre_activation(self, x: jax.Array) -> jax.Array:
         y = jax.nn.relu(normalize(self.gn1, x))
+        # As in Big Transfer: a projection reads the normalized input, an identity the raw one.
         shortcut = self.conv_proj(y) if self.projects else x
         y = self.conv2(jax.nn.relu(normalize(self.gn2, self.conv1(y))))
         return self.conv3(jax.nn.relu(normalize(self.gn3, y))) + shortcut

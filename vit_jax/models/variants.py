@@ -165,6 +165,7 @@ def find_architecture(model: config.Model) -> Architecture:
         for name in METHODS:
             # An argument may have the name of a method that the plug-in does not need.
             if callable(method := getattr(made, name)):
+                # Not setattr: a plug-in may be a frozen dataclass.
                 object.__setattr__(made, name, guarded(method))
     return made
 
@@ -285,6 +286,7 @@ def check_read(model: config.Model, names: Iterable[str]) -> None:
     unread = find_architecture(model).unread
     for name in names:
         value = getattr(model, name)
+        # False equals 0, but turns off what is on by default, such as `class_position`.
         if name in unread and (value is False or value not in (None, 0, ())):
             raise config.ConfigError(
                 f"model.{name}={config.show(value)}: model.architecture={model.architecture} does "

@@ -73,6 +73,7 @@ class Stack(nnx.Module):
         layer = layers.rematerialize(layer, self.model.remat, unroll)
         # Linear from 0 to the full rate (Huang et al. 2016, section 3).
         share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
+        # Keys of None have no leaves: the scan passes None on to every layer.
         if unroll < depth:
             return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=unroll)
         # A call of its own for every layer: it is traced once, and the compiler casts each slice
@@ -178,6 +179,7 @@ class ViT(Stack, layers.WithHead):
         firsts = left.pop("first", None)
         out = {"tokens": tokens, **left}
         if firsts is not None:
+            # (layers, B, D) to (B, layers D), the last layer last, as DINOv2 joins them.
             firsts = firsts[-self.model.pooled_layers :].astype(jnp.float32)
             pooled = jnp.concatenate(list(self.normalize_last(firsts)), axis=1)
             if self.model.pooling == "token_gap":
@@ -186,6 +188,7 @@ class ViT(Stack, layers.WithHead):
             # Normalized separately, so that other tokens are not normalized unless used.
             pooled, late = x[:, 0].astype(jnp.float32), True
         elif self.model.pooling == "distilled":
+            # (B, 2 D): `classify` parts them again for the two heads.
             pooled = jnp.concatenate([tokens[:, 0], tokens[:, 1]], axis=1).astype(jnp.float32)
         else:
             pooled = self.pool(tokens, sequences)
@@ -288,6 +291,7 @@ class ViT(Stack, layers.WithHead):
 
     def position_tables(self) -> jax.Array:
         """Position embeddings of the patches, (T, P, D): T is L, or 1 if all layers share one."""
+        # Fixed tables hold patches alone; rows of other tokens precede them in learned ones.
         table = positions.fixed(self.model.position, self.grid, required(self.model.width))
         if table is not None:
             return table
@@ -338,6 +342,7 @@ class MaskedViT(ViT):
         """
         x = self.patches(images)
         token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (len(x), 1, x.shape[2]))
+        # Row P, after those of the patches, is the mask token.
         corrupted = take_rows(jnp.concatenate([x, token], axis=1), source)
         tokens, _ = self.transform(corrupted, key, False)
         tokens = self.normalize_last(tokens)[:, -x.shape[1] :]  # the patches only
@@ -366,6 +371,7 @@ def unstack(stacked: M, depth: int, dtype: jnp.dtype) -> list[M]:
 
     def slices(path: jax.tree_util.KeyPath, leaf: jax.Array) -> tuple[jax.Array, ...]:
         name = jax.tree_util.keystr(path)
+        # The network reads these in float32, so in `dtype` their gradients would lose digits.
         exact = any(part in name for part in ("norm", "relative_bias", "frequencies"))
         own, compute = leaf.dtype, leaf.dtype if exact else dtype
         unstacked = jax.custom_vjp(lambda leaf: tuple(leaf[i] for i in range(depth)))
