@@ -123,6 +123,8 @@ static inline void fill(struct bits *bits)
         fill_slowly(bits);
         return;
     }
+    /* `count` is at least 0: it is negative only before a marker or the end, where `next` stays and
+     * `fill_slowly` returns. */
     bits->buffer |= word >> bits->count;
     bits->next += (63 - bits->count) >> 3;
     bits->count |= FILLED; /* what was there and whole bytes come to that */
@@ -173,6 +175,7 @@ static struct leap all_of(const struct code *codes, unsigned window)
 {
     struct leap leap = {0, 0};
     while (leap.run < LAST && leap.length < WINDOW) {
+        /* Zeros move in from the right; a code that takes some of them is refused below. */
         const struct code next = codes[window << leap.length & ((1u << WINDOW) - 1)];
         const int size = next.symbol & 15, zeros = next.symbol >> 4;
         if (!next.length || leap.length + next.length > WINDOW)
@@ -299,6 +302,7 @@ static inline void pass_block(j_decompress_ptr info, const struct table *table, 
         for (int i = 0; i < LEAPS && k < LAST; i++) {
             const struct leap leap = table->all[peek(bits, WINDOW)];
             const int ends = leap.run >= ENDS, run = leap.run & (ENDS - 1);
+            /* A block that is full has no code for its end: what follows is the next one's. */
             if (!leap.length || k + run + ends > LAST) { /* a long code, or the block ends before */
                 fill(bits);
                 k = put(info, take(info, table, bits), k, NULL);
@@ -316,6 +320,7 @@ static void restart(j_decompress_ptr info, struct scan *scan)
 {
     struct bits *bits = &scan->bits;
     fill(bits);
+    /* At most 7 bits fill the last byte before a marker; more are data that no block took. */
     if (bits->count >= 8 || bits->end - bits->next < 2 || bits->next[0] != 0xFF ||
         bits->next[1] != JPEG_RST0 + scan->restarts % 8)
         give_up(info);
@@ -337,13 +342,16 @@ static boolean decode_mcu(j_decompress_ptr info, JBLOCKROW *blocks)
         scan->until_restart--;
     }
     const JDIMENSION column = scan->column;
+    /* Without `blocks` jpeg_skip_scanlines passes a row. */
     const int wanted = blocks && column >= scan->first && column <= scan->last;
     scan->column = column + 1 < info->MCUs_per_row ? column + 1 : 0;
     struct bits bits = scan->bits; /* in registers */
     for (int number = 0; number < info->blocks_in_MCU; number++) {
         const int component = info->MCU_membership[number];
         fill(&bits);
+        /* Of a DC code only the value counts: a step of 0 reads like the end of a block. */
         const struct coefficient step = take(info, scan->dc[component], &bits);
+        /* Unsigned: damaged files may add up past the largest int, which is undefined. */
         const int value = (int)((unsigned)scan->previous[component] + (unsigned)step.value);
         scan->previous[component] = value;
         if (wanted) {
@@ -385,6 +393,7 @@ static void take_over(j_decompress_ptr info, struct scan *scan, JDIMENSION first
     scan->first = first / width;
     scan->last = (first + columns - 1) / width;
     scan->until_restart = info->restart_interval;
+    /* The source is memory, so these are the rest of the file and no more will come. */
     scan->bits.next = info->src->next_input_byte;
     scan->bits.end = scan->bits.next + info->src->bytes_in_buffer;
     info->client_data = scan;

@@ -118,6 +118,7 @@ static int read_header(const byte *data, size_t size, struct header *header)
         }
         at += 2 + length;
     }
+    /* From the end, as other bytes may follow. Inside a scan there are only markers of restarts. */
     for (size_t end = size; end >= header->scan + 2; end--)
         if (data[end - 2] == 0xFF && data[end - 1] == 0xD9)
             return 1;
@@ -196,6 +197,7 @@ static enum outcome decode(const byte *data, size_t size, const struct header *h
         left = right > NARROWEST ? right - NARROWEST : 0;
     *first = left;
     *columns = right - left;
+    /* This moves `first` to the left, to where a block begins, and widens `columns` by as much. */
     if (*columns < info.image_width)
         jpeg_crop_scanline(&info, first, columns);
     struct scan scan;
@@ -223,10 +225,12 @@ static enum outcome decode(const byte *data, size_t size, const struct header *h
         if (!jpeg_read_scanlines(&info, rows, most < MOST_ROWS ? most : MOST_ROWS))
             goto end;
     }
+    /* Of damage libjpeg only warns, and makes up the pixels. */
     if (info.err->num_warnings == 0)
         outcome = DONE;
 
 end:
+    /* Not jpeg_finish_decompress, for which rows left unread are an error. */
     jpeg_destroy_decompress(&info);
     return outcome;
 }
