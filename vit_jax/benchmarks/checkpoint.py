@@ -183,6 +183,7 @@ def compare(
         numbers = dict.fromkeys(found, 0)
 
         def prepare(name: str) -> None:
+            # Each save has its own step; the one before goes first, so the disk holds one of them.
             remove(found[name].path(numbers[name]))
             numbers[name] += 1
 

@@ -114,6 +114,7 @@ def programs(steps: int) -> Iterator[dict[str, Take]]:
 
             return take
 
+        # On the device before the first step, so that only steps are timed.
         placed = itertools.cycle([trainer.put(batch) for batch in epoch])
         state = trainer.init_state()
 

@@ -52,6 +52,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for index, model in enumerate(dict.fromkeys(model for model, _, _ in panel.points)):
         points = sorted((side, value) for name, side, value in panel.points if name == model)
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+        # ResNets are dashed; R50+ViT is a hybrid.
         dashes = "--" if model.startswith("R") and "+" not in model else "-"
         axes.plot(*zip(*points, strict=True), dashes, color=color, marker=marker, label=model)
     axes.set(xlabel="input size [pixels]", ylabel=panel.label, yscale="log", xscale="log")

@@ -86,11 +86,14 @@ def find_largest(use: Callable[[int], MemoryUse]) -> tuple[int, float]:
 
 def _next(tried: dict[int, MemoryUse]) -> int | None:
     """The batch to try next, or None if the largest that fits is close enough."""
+    # The answer is at least `low`, and below `high` if anything did not fit.
     low = max((batch for batch, found in tried.items() if found.fits), default=0)
     high = min((batch for batch, found in tried.items() if not found.fits), default=None)
+    # A line takes two points.
     if high is None and len(tried) == 1:
         return SECOND
     guess = _on_line(tried, low, high) if low and len(tried) > 1 else None
+    # Without a line through two batches, or where it leads to one that did not fit.
     if guess is None and high is not None:
         guess = (low + 3 * high) // 4 if low else high // 2
     if guess is None:

@@ -107,6 +107,7 @@ def measure(
         folder = pathlib.Path(name)
 
         def forget(_: str) -> None:
+            # A run that is there would be resumed.
             shutil.rmtree(folder / "new", ignore_errors=True)
 
         for work, given in commands(folder, peer).items():

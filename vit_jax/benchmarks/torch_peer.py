@@ -133,6 +133,7 @@ def dino(work, place, pixels, _):
     teacher.load_state_dict(student.state_dict())
     for parameter in teacher.parameters():
         parameter.requires_grad = False
+    # 96 of 224 pixels in DINO's code; here the nearest whole number of patches.
     small = max(1, round(work["size"] * 3 / 7 / patch)) * patch
     views = [pixels(work["size"]) for _ in range(2)] + [pixels(small) for _ in range(8)]
     loss_of = main_dino.DINOLoss(prototypes, len(views), 0.04, 0.04, 0, 100).to(place)

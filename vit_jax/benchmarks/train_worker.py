@@ -56,6 +56,7 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], jax.Array], dict[str, obje
     }
     batch = jax.device_put(batch, NamedSharding(trainer.mesh, sharding.BATCH))
 
+    # The step donates its state, so each call goes on with what the last one returned.
     def take() -> jax.Array:
         carried[0], metrics = program(carried[0], batch, None)
         return metrics["loss"]

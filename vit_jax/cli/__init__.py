@@ -248,6 +248,7 @@ def split_options(
             rest.append(word)
             continue
         value = value if equals else next(words, "")
+        # The next word may be a flag, where the value was forgotten.
         missing = not value or value.startswith("--")
         if flag == "--plugins":
             if missing:

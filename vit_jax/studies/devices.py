@@ -51,6 +51,7 @@ def _share(platform: str, numbers: range) -> Environment:
 
 def find_devices() -> tuple[str, int]:
     """The platform and its number of GPUs or TPU chips."""
+    # The two cores of a chip of TPU v2 and v3 have the same coordinates, and count once.
     code = (
         "import jax; d = jax.local_devices(); p = d[0].platform; "
         "p = 'rocm' if 'rocm' in d[0].client.platform_version.lower() else p; "

@@ -79,6 +79,7 @@ class CellProcess(subprocess.Popen[str]):
         with self._log.open("rb") as log:
             log.seek(-min(2000, self._log.stat().st_size), os.SEEK_END)
             lines = log.read().decode(errors="replace").split("\n")
+        # The last part is empty, or a line that is still being written.
         return next((line for line in reversed(lines[:-1]) if line.strip()), "")
 
     def answer(self) -> dict[str, Any]:
@@ -86,6 +87,7 @@ class CellProcess(subprocess.Popen[str]):
         output, _ = self.communicate()
         code = self.returncode
         if code == 0:
+            # The last line: libraries may have printed before.
             return json.loads(output.splitlines()[-1])
         by = "killed" if code == -signal.SIGKILL else f"ended with code {code}"
         if code == -signal.SIGTERM:  # before it could save: its last checkpoint stays

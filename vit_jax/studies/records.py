@@ -133,6 +133,7 @@ class Records:
             "seconds": round(seconds, 1),
             **answer["machine"],
         }
+        # First: a record that could not be read again is not written.
         self._check(record)
         self._known[cell.digest] = record
         if self.path is not None:

@@ -58,10 +58,12 @@ class Study:
             self.records.check_writable()
             self.records.reload()  # another process may have held the lock since they were read
             self.begin()
+            # This ends: `run` raises where a cell stops without a result, and would be ready again.
             while cells := self.ready():
                 table.expect(cells)
 
                 def ended(cell: Cell, seconds: float, answer: Mapping[str, Any]) -> None:
+                    # `seconds` are of the last process; a cell that was resumed has had others.
                     seconds += goodput.earlier_seconds(self.workdir / cell.directory)
                     if answer["state"] in (DONE, FAILED):
                         table.ended(cell, self.records.add(cell, seconds, answer))

@@ -136,6 +136,7 @@ class _Machine:
         elif name == "POP":
             stack.pop()
         elif name in ("GLOBAL", "STACK_GLOBAL"):
+            # GLOBAL has the name in its argument, this one as two texts on the stack.
             if name == "STACK_GLOBAL":
                 argument = " ".join(expect(part, str) for part in self._popped(len(stack) - 2))
             if argument not in self._allowed:

@@ -251,6 +251,7 @@ def read_run(directory: pathlib.Path) -> StoredRun:
     """A run directory, or as much of it as can be read."""
     problems: list[str] = []
     found = _checkpoints(directory / "checkpoints", problems)
+    # Converted weights have no config.json and no metrics, but the record of a checkpoint.
     if "origin" in found["record"]:
         cfg, lines = config.build(found["record"]["config"]), []
     else:

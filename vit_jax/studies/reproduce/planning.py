@@ -185,6 +185,7 @@ class TablePlan:
         """Why a run cannot run here, if it cannot."""
         about, options = catalog.about(run.name), self.options(run)
         if run.origin is not None and "init_from" not in options and entry.cfg.init_from is None:
+            # Planned already: `Exhibit.runs` has pre-training first.
             origin = self.planned[run.origin.directory]
             waits = origin.state in (READY, BEGUN, WAITS)
             return WAITS if waits else LACKS, run.origin.directory, ""

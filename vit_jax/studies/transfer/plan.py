@@ -192,8 +192,10 @@ def create_plan(
     else:
         splits = _cut(base.data.train_split)
     if search:
+        # What must not be set for all cells must not be searched either: rates, seeds and splits.
         search = {key: _texts(key, given) for key, given in search.items()}
         _check_overrides(values["name"], {key: ",".join(v) for key, v in search.items()}, protocol)
+        # Each is resolved anew, as one option decides others: `init_from` those of its weights.
         tried = [
             (" ".join(f"{key}={value}" for key, value in options.items()), _at_rate(cfg, lr))
             for options in _combinations(search, overrides)
