@@ -163,6 +163,7 @@ def _check_crops(data: config.Data) -> None:
                 f"data.{key}={config.show(values)}: needs 1 number, or {data.channels}, "
                 "one for each channel"
             )
+    # Only these views are cut out of what was resized, and need as much.
     whole = data.fill is None and data.eval_crop in ("central", "squash")
     small = any(n < side for n, side in zip(data.before_crop, data.image_size, strict=True))
     if small and (data.train_crop == "random" or whole):

@@ -253,6 +253,7 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
         if first in ("__main__", "__mp_main__") or not file:
             continue
         path = pathlib.Path(file)
+        # The folder that Python imported it from: above its outermost package.
         depth = first.count(".") + (path.stem == "__init__")
         root, todo = path.absolute().parents[depth], [first]
         installed = root.name in ("site-packages", "dist-packages")
@@ -291,6 +292,7 @@ def _imported(text: bytes, module: str, *, is_package: bool) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {parent for one in node.names for parent in _parents(one.name)}
         elif isinstance(node, ast.ImportFrom):
+            # One dot is the package itself, each further one the package above.
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             for one in node.names:

@@ -107,6 +107,7 @@ class _ByComponent(type):
         if section is not cls:  # `dataclasses.replace(adam, name="sgd")`: b1 means nothing to sgd
             dropped = arguments(cls)
             options = {key: value for key, value in options.items() if key not in dropped}
+        # Not `section(...)`, which would come back here.
         return type.__call__(section, **options)
 
 
@@ -444,6 +445,7 @@ def _refuse(
         if hint or in_list:
             given = "" if _has_items(value) else f"={show(value)}"
             raise ConfigError(f"{prefix}{name}{given}: {component} does not take it{hint}")
+    # Of a section that does not exist, the message names one option with its value.
     while _has_items(value) and value:
         leaf, value = next(iter(value.items()))
         name += f".{leaf}"
