@@ -114,6 +114,7 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments, overrides, plugins = split_options(arguments)
+        # Only for a command: plug-ins may take seconds, and help or a misspelled name needs none.
         if plugins and (command or (arguments and arguments[0] in COMMANDS)):
             components.load_plugins(plugins)
         args = create_parser(command).parse_all(arguments) if command else parse_command(arguments)
@@ -124,6 +125,7 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
         backend.choose_platform(
             opens=args.name_of_command.split()[0] not in signals.WITHOUT_DEVICES
         )
+        # Removed before jax is imported, which would obey it.
         if os.environ.pop("JAX_ENABLE_X64", "0").lower() not in ("", "0", "f", "false", "n", "no"):
             messages.print_line("JAX_ENABLE_X64: not used here, where every array has its own type")
         from vit_jax.runtime import logs  # not needed for help and mistakes

@@ -85,6 +85,7 @@ class Parser(argparse.ArgumentParser):
         flag, equals, value = argument.partition("=")
         known = list(self._option_string_actions)
         if not flag.startswith("--"):
+            # A folder of images, which other trainers take without a flag.
             folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
             return f"; did you mean --config.data.root={argument}?" if folder else ""
         leaf = flag.removeprefix("--").replace("-", "_")
@@ -93,6 +94,7 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
         command = self.get_default("command")
         meant = None
+        # An option of the config typed as a flag, such as --lr for --config.optimizer.lr.
         if command is not None and command.TAKES_CONFIG:
             meant = config.namesake(leaf, value)
             if meant and "--checkpoint" in known:  # which does not read train.batch_size

@@ -116,6 +116,7 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.runtime import device
 
     if args.serve is not None:
+        # Before the viewer and the server start threads.
         device.share_one_arena()
     viewer, pictures = view.open_viewer(
         args.checkpoint,
@@ -135,5 +136,6 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         try:
             server.serve_forever()
         except KeyboardInterrupt:
+            # The usual end of a server, so the exit code is 0.
             signals.answered()
     return 0

@@ -119,9 +119,11 @@ def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[co
     values = catalog.load_values(name)
     cfg, own = config.build(config.override(values, overrides)), config.build(values)
     run_config.check_read(cfg, overrides)
+    # The catalog knows the number of images of the config's own data alone.
     other = any(getattr(cfg.data, key) != getattr(own.data, key) for key in IMAGES)
     cfg, images = preflight.prepare_config(cfg), catalog.about(name).images
     ends = {f"data.phases.{phase.name}.until": phase.until for phase in cfg.data.phases}
+    # Steps and examples need no number of images.
     ends = {what: end for what, end in {"its length": cfg.train.duration, **ends}.items()
             if end.unit == "epochs"}  # fmt: skip
     if examples is None and images is None and ends:

@@ -120,6 +120,7 @@ class Axis:
                 found = [v for v in found if self.low <= v <= self.high]
                 if len(found) >= 3:  # the sparsest set of factors that gives a readable axis
                     return found[:: -(-len(found) // most)]
+        # Also a logarithmic axis that spans too little for three of the above.
         raw = (self.high - self.low) / most
         unit = 10.0 ** math.floor(math.log10(raw))
         # 0.9: rather one tick more than a step that is twice as long.
@@ -149,6 +150,7 @@ def run_charts(points: Callable[[str], Sequence[Point]], splits: Sequence[str]) 
         ]  # fmt: skip
 
     accuracies = []
+    # Masked patch prediction has `accuracy`, that of colors, in place of top-1 and top-5.
     kinds = (
         ("top1", "top-1", "solid"),
         ("top5", "top-5", "dashed"),
@@ -177,6 +179,7 @@ def svg(chart: Chart) -> Markup:
     if series:
         across = [p[0] for s in series for p in s.points] + [at for at, _ in chart.ticks]
         x = Axis(across, log=chart.log_x, zero=False)
+        # Of an error bar the lower end may be below 0, where a logarithmic axis has no place.
         reach = (y for s in series for y in s.reach if y > 0 or not chart.log_y)
         y = Axis(reach, log=chart.log_y, zero=chart.zero)
         drawn = [
@@ -228,6 +231,7 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
     for point, error in zip(one.points, one.errors, strict=False):
         if error:
             yield from _error_bar(point, error, x, y, color)
+    # A line of one point cannot be seen, so that is marked.
     if not one.marks and len(one.points) > 1:
         return
     for index, point in enumerate(one.points):

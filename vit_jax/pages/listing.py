@@ -173,6 +173,7 @@ def groups(entries: Sequence[ConfigEntry]) -> Iterator[TitledTable]:
         shared = []
         for column in header[1:]:
             values = {row.get(column, "") for row in cells}
+            # In a table of one row every column is constant, so only empty ones go.
             if len(values) == 1 and (len(cells) > 1 or values == {""}):
                 header.remove(column)
                 shared += [f"{column} {value}" for value in values if value]

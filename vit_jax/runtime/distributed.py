@@ -227,6 +227,7 @@ def check_consistency(workdir: pathlib.Path, facts: Mapping[str, str]) -> list[s
     if jax.process_count() == 1:
         return []
     folder = workdir / FOLDER
+    # A token tells one folder that all see from folders of the same name on several hosts.
     token = collectives.broadcast_from_main(functools.partial(_write_token, folder))
     everyone = _gather(dict(facts) | {"workdir": _read_token(folder, token)})
     for number, other in enumerate(everyone):

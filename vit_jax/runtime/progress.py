@@ -167,6 +167,7 @@ class Progress:
         doing, since = self._doing, self._since
         if self.total and not self._step:
             doing = doing or "first step"
+        # The fields are those of the last `update`; an activity goes with the newest step.
         step = self._reached if doing else self._step
         fields: list[Field] = []
         if self.total:
