@@ -72,3 +72,24 @@ def test_pre_training_without_a_measure_of_its_own_counts_its_runs(tmp_path):
     text = findings.write(toy, tmp_path / "toy.md", "vit_jax")[0].read_text()
     assert "| masked | 0.1 | 3 |  |  |" in text
     assert "| labeled | 0.2 | 3 |  | 50.10 ± 0.25 |" in text
+
+
+def test_a_rate_is_called_tried_once_it_has_run(tmp_path):
+    """Not while it is only the next one of a search that goes on."""
+
+    class Interrupted(Exception):
+        pass
+
+    def rising(cell):
+        if cell.lr > 0.2:
+            raise Interrupted
+        return cell.lr
+
+    toy = study(tmp_path, finding(training("one", rates=(0.1, 0.2))))
+    with pytest.raises(Interrupted):
+        toy.perform(run=Runner(rising))
+    text = findings.write(toy, tmp_path / "toy.md", "vit_jax")[0].read_text()
+    assert "| one | 0.2 (also tried: 0.1) |" in text
+    toy.perform(run=Runner(lambda cell: cell.lr if cell.lr < 0.3 else 0.0))
+    text = findings.write(toy, tmp_path / "toy.md", "vit_jax")[0].read_text()
+    assert "| one | 0.2 (also tried: 0.1, 0.4) |" in text
