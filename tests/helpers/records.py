@@ -139,6 +139,22 @@ def readme():
             yield f"{bundled(entry.name):.1f} % on CIFAR-10"
 
 
+def published():
+    """The number of published weights of others."""
+    yield f"{sum(one.access != 'bundled' for one in zoo.entries())} published checkpoints"
+
+
+def config_names():
+    """The number of configs that `vit_jax list` prints."""
+    yield f"{len(catalog.names())} names, each with its table, cost and printed results"
+
+
+def rows_of_table3():
+    """The number of rows that the table of preflight has."""
+    rows = [row for row in table3() if row.startswith("| pretrain/")]
+    yield f"All {len(rows)} rows of Table 3 on six slices"
+
+
 def bundled(name):
     """The accuracy in % of weights that come with the package, as they come."""
     (line,) = (one for one in lines("cifar10") if one["name"] == name)
@@ -566,7 +582,7 @@ def gpu():
             f"| {result['peak'] / 2**30:.1f} GiB | {ratio:.2f}x |"
         )
     assert not any(line["differ"] or not line["losses_equal"] for line in resumed)
-    yield f"{len(resumed)} runs were stopped and resumed there, and no bit of their parameters"
+    yield f"{len(resumed)} runs were stopped and resumed on that GPU, and no bit of their"
 
 
 def estimate(flops, width, examples, where):
@@ -632,11 +648,11 @@ def parity():
 
 
 QUOTED = {
-    "README.md": (readme, peaks, commands, label_lift),
+    "README.md": (readme, published, rows_of_table3, peaks, commands, label_lift),
     "docs/cifar10.md": (cifar10,),
     "docs/own_images.md": (laptop, planted_errors),
     "docs/metrics.md": (imbalance,),
-    "docs/paper.md": (paper, paper_findings, deit),
+    "docs/paper.md": (paper, config_names, paper_findings, deit),
     "docs/preflight.md": (table3, newest_libtpu, public_runs, unlabeled_programs),
     "docs/devices.md": (bfloat16_step,),
     "docs/records/README.md": (records, bfloat16_step, peaks, starts),
@@ -645,7 +661,7 @@ QUOTED = {
     "docs/gpu.md": (gpu,),
     "docs/how_it_works.md": (speed,),
     "docs/data.md": (speed, listing, mixed_aspect),
-    "docs/weights.md": (parity,),
+    "docs/weights.md": (published, parity),
 }
 
 
