@@ -13,8 +13,8 @@ HELP = "classify images, or predict numeric targets"
 TAKES_CONFIG = True
 EPILOG = """\
 Preprocessing and class names come from the checkpoint, or from the JSON file next to it. Classes
-without a name, such as those of .npz files, are shown as numbers. A model of
-numeric targets (data.targets) predicts them in the units it was trained on.
+without a name, such as those of .npz files, are shown as numbers. A model of numeric targets
+(data.targets) predicts them in the units it was trained on.
 """
 
 
