@@ -291,7 +291,13 @@ def test_groups_of_parameters_keep_their_order():
     [
         (
             {"optimizer.momentum": "0.8"},
-            "optimizer.momentum=0.8: adam does not take it; it takes b1, b2, eps, moment_dtype",
+            "optimizer.momentum=0.8: adam does not take it; it takes b1, b2, eps, moment_dtype; "
+            "optimizer.name=sgd takes momentum",
+        ),
+        (
+            {"data.source": "folder", "data.root": "x", "data.targets": "age"},
+            "data.targets=age: folder does not take it; it takes root, cache, cache_size, exclude, "
+            "holdout; data.source=csv takes targets",
         ),
         (
             {"optimizer.name": "sgd", "optimizer.momntum": "0.8"},

@@ -431,15 +431,16 @@ def _refuse(
         near = difflib.get_close_matches(name, own, n=1, cutoff=0.6)
         classes = cls.kind_of_component.classes.items()
         takers = [other for other, section in classes if name in arguments(section)]
-        hint = ""
+        hint, chooser = "", f"{prefix}{cls.kind_of_component.chooser}"
         if near and not (takers if in_list else namesake(schema, f"{prefix}{name}", value)):
             hint = f"; did you mean {prefix}{near[0]}?"
         elif own and (takers or in_list):
             hint = f"; it takes {', '.join(own)}"
+            if takers and not in_list:
+                hint += f"; {chooser}={takers[0]} takes {name}"
         elif takers and in_list:
             hint = f"; {', '.join(takers)} would"
         elif takers:  # the component may be the default, which nobody named
-            chooser = f"{prefix}{cls.kind_of_component.chooser}"
             hint = f"; set {chooser}={takers[0]}"
             hint += f", or {', '.join(takers[1:])}" if takers[1:] else ""
         if hint or in_list:
