@@ -110,6 +110,7 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
     with storage.errors_as(DataError, f"{options.locate(cache)}: cannot be written"):
         files.mkdir(parents=True, exist_ok=True)
         _drop_changed(record, files, found)
+        # What `_drop_changed` leaves has the recorded version: if the size is right, it is whole.
         missing = {path: one for path, one in found.items() if _size(files / path) != one.size}
         _check_room(given, cache, folder, found, missing, most, options)
         # Before the download: the next attempt keeps the files whose objects are recorded here.
@@ -121,6 +122,7 @@ def copy(source: str, cache: Path, most: int, options: Options = PREPARE) -> Pat
         *(source, _counted(found), size_text(total), len(missing), size_text(needed), files),
     )
     _download(given, system, missing, files)
+    # A slow copy of a bucket that changes would be a mixture; only a second list shows it.
     if missing:
         _, again, _ = _list_objects(source, options)
         if changed := [path for path, one in found.items() if again.get(path) != one]:
@@ -170,6 +172,7 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
                 _, found, alone = _list_objects(source, options)
             if _is_whole(found, folder):
                 copied = folder / "files" / next(iter(found)) if alone else folder / "files"
+                # The lock is shared until this process ends: nobody changes what it reads.
                 _READ[copied] = source, lock
                 return copied
             try:

@@ -91,6 +91,7 @@ def find_outputs(
         same := _pair(outputs, _imagenet_numbers(head), _imagenet_numbers(classes))
     ):
         notes.append(f"{_taken(same, head, classes)}: names of one class of ImageNet")
+    # ImageNet's two cranes share a name; in its whole list, their places told them apart.
     repeated = tuple(name for name in repeated if outputs[classes.index(name)] is None)
     if in_order and not any(output is not None for output in outputs) and not repeated:
         assumed, note = _without_names(head, classes)

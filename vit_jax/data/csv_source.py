@@ -284,6 +284,7 @@ def _read_lines(
             raise DataError(f"{path}: {error}") from None
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: byte {error.start} is not {error.encoding.upper()}") from None
+    # Without its mark, UTF-16 of ASCII is valid UTF-8, with a NUL before or behind each letter.
     if "\0" in text[:2]:
         raise DataError(f"{path}: is text of another encoding; save it as UTF-8")
     first = text.partition("\n")[0]

@@ -126,6 +126,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
             return Listed(source, listing, range(len(source)))
     except ConfigError:  # a slice beyond the end of this version of the dataset
         pass
+    # A slice is made of other images after another preparation: search all of its splits.
     whole = open_("+".join(dict.fromkeys(p.partition("[")[0] for p in split.split("+"))))
     positions = _find_examples(listing.examples, whole)
     missing = [number for number, at in enumerate(positions) if at is None]

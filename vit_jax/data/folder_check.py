@@ -164,6 +164,7 @@ def unreadable(files: Files) -> tuple[list[tuple[str, str]], int]:
             now = time.monotonic()
             if now > end:
                 break
+            # The first chunk is small: it measures whether the storage is worth threads.
             quick = now - started < QUICK * len(chunk)
             threads, size = (1 if quick else THREADS), CHUNK
     return bad, checked

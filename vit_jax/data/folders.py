@@ -213,6 +213,7 @@ class Folder:
         if requested.low or requested.high:
             part = requested.select(len(files), key)
             files = sorted(sorted(files, key=_hash)[part.start : part.stop])
+        # `exclude` has paths below root, `files` those below the folder of the split.
         below = "" if self.top == root else f"{requested.name}/"
         left = remaining([below + name for _, name in files], exclude, data, f"{key}={split}")
         files = [files[at] for at in left]
@@ -479,6 +480,7 @@ def _list(
     labels = {name: label for label, name in enumerate(classes)}
     files: list[File] = []
     for name in there:
+        # Counted for this class alone, for the message if it has no image.
         others = Skipped()
         found = image_files(top / name, "data.root", f"{name}/", others)
         if not found:

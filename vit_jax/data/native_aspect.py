@@ -150,6 +150,7 @@ def write_patches(image: np.ndarray, out: np.ndarray) -> tuple[int, int]:
     _, height, width, channels = out.shape
     rows, columns = image.shape[0] // height, image.shape[1] // width
     grid = image.reshape(rows, height, columns, width, channels)
+    # As (rows, columns, h, w, C): the pixels of a patch follow one another.
     out[: rows * columns].reshape(rows, columns, *out.shape[1:])[:] = grid.swapaxes(1, 2)
     return rows, columns
 

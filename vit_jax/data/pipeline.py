@@ -346,6 +346,7 @@ class Loader:
             shapes = dict.fromkeys(shapes, (*self.plan.shapes[step], data.channels))
         images = {n: np.zeros((count, *shape), data.pixel_type) for n, shape in shapes.items()}
         if any(view.patch for view, _ in self.chains):
+            # Not zeros: the model divides by the grid of every row, padding included.
             images["grids"] = np.ones((count, 2), np.int32)
         return images | {
             "label": labels,

@@ -16,6 +16,7 @@ def draw_indices(length: int, count: int, seed: int = 0) -> list[int]:
     """
     random, moved = np.random.default_rng(seed), {}
     drawn = []
+    # The list is never made: `moved` has the places that were swapped, the others hold themselves.
     for place in range(min(count, length)):
         other = int(random.integers(place, length))
         drawn.append(moved.get(other, other))

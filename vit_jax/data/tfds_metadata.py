@@ -56,6 +56,7 @@ def check_features(folder: epath.PathLike) -> None:
         raise DataError(f"{path}: {error}") from None
     except (OSError, ValueError):
         raise DataError(f"{path}: is damaged; copy it again") from None
+    # Each of these would have TFDS import a module, open a file, or make a huge list of names.
     for key, value in _members(values, path):
         if key in CLASS_KEYS and isinstance(value, str) and value not in KNOWN:
             raise DataError(f"{path}: {key} {value!r} is none of TFDS's features; not imported")

@@ -133,6 +133,7 @@ def _builder(data: config.Data) -> Any:
         raise DataError(
             f"data.name={data.name}: cannot be opened: {type(error).__name__}: {_first_line(error)}"
         ) from None
+    # TFDS makes a builder, with the default format, also for a dataset that is not there.
     prepared = (builder.data_path / availability.INFO).exists()
     format = builder.info.file_format
     if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):

@@ -54,6 +54,7 @@ def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
             continue
         form = np.dtype(f"{order}u{struct.calcsize(TYPES[kind])}")
         place = at + 8
+        # Values of up to 4 bytes stand in the entry itself; it is the offset of longer ones.
         if values * form.itemsize > 4:
             place = start + struct.unpack_from(f"{order}I", data, at + 8)[0]
         if not values or place + values * form.itemsize > len(data):
@@ -179,6 +180,7 @@ def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
     """
     kind = np.dtype(f"u{made.bits // 8}")
     image = np.empty((made.height, made.width, made.samples), kind)
+    # Blocks at the right and lower edge are padded beyond the image; `part` is what lies inside.
     for (top, left, first, shape), plain in zip(
         _block_places(made), _unpacked(data, made), strict=True
     ):

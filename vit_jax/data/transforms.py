@@ -531,6 +531,8 @@ def _areas(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.float32]:
     places = start + np.arange((end - start).max())[:, None]
     shares = np.minimum(places + 1, last) - np.maximum(places, first)
     within = (places < first) & (places + 1 > last)
+    # A result within one pixel: TensorFlow weighs it by the scale, not by `last - first`, which
+    # float32 rounds otherwise.
     weights = np.where(within, scale, np.maximum(shares, 0)).astype(np.float32)
     return places.clip(0, old - 1), weights, scale
 

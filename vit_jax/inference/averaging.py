@@ -68,6 +68,7 @@ def average(
         if (member := (path, step or opened.step)) in seen:
             raise config.ConfigError(f"{reference}: is named twice; name each checkpoint once")
         seen.add(member)
+        # Heads of numbers predict in the scale of their own data; a mean needs one for all.
         scale = opened.config.loss if first is None else first.config.loss
         if isinstance(scale, config.Regression) and opened.config.loss.meaning == scale.meaning:
             opened = opened.rescaled(scale.mean or (0.0,), scale.std or (1.0,))

@@ -190,6 +190,7 @@ class PendingRows:
             self._append(values[:size], batch["label"][:size])
         else:
             rows = zip(values, batch["label"], strict=True)
+            # Rows of padding share the key -1, which nothing asks for.
             self._ahead |= dict(zip(next(self._order).tolist(), rows, strict=True))
             ready = []
             while self._done + len(ready) in self._ahead:

@@ -122,9 +122,11 @@ def _weights(axis: _Axis, length: int, resampling: str) -> jax.Array:
     """
     kept, resized = axis.kept, axis.resized
     rows = (axis.first + jax.lax.iota(jnp.int32, axis.view))[:, None]
+    # Counted from the central crop: outside of it they are below 0, or `kept` and above.
     columns = (jax.lax.iota(jnp.int32, length) - (length - kept) // 2)[None, :]
     inside = (columns >= 0) & (columns < kept)
     if resampling == "area":
+        # In units of 1 / resized of an input pixel, all bounds of pixels are integers.
         low = jnp.maximum(rows * kept, columns * resized)
         shares = jnp.minimum((rows + 1) * kept, (columns + 1) * resized) - low
         weights = jnp.where(inside, jnp.maximum(shares, 0), 0).astype(jnp.float32)

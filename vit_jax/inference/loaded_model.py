@@ -364,6 +364,7 @@ class LoadedModel:
                 f"{self.config.name}: has no head/bias, which another scale of its numbers needs"
             )
         changed: dict[str, np.ndarray] = {}
+        # Equal predictions: (W x + b) std + mean = (W' x + b') std' + mean'.
         for name in heads:
             own = np.asarray(flat[name], np.float64) * before[1]
             if name.endswith("/bias"):
@@ -460,6 +461,7 @@ def _rows(
                 for row, place in enumerate(part):
                     batch["grids"][row] = native_aspect.write_patches(views[place], images[row])
             outputs = map(np.asarray, function(batch))
+            # Results behind those of `part` are of padding.
             rows |= zip(part, zip(*outputs, strict=True), strict=False)
     return [rows[place] for place in range(len(views))]
 

@@ -240,6 +240,7 @@ def _resized_from(
         return cfg, cfg
     # Whole on every device, as the host resizes.
     trained = run_config.config_from_values(values, sizeless | {"mesh.fsdp": "1"})
+    # Models without tables of positions have the same arrays at any size: nothing is resized.
     same = create_model(cfg).shapes() == create_model(trained).shapes()
     return cfg, cfg if same else trained
 

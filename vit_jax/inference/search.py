@@ -135,6 +135,7 @@ def _read_parquet(path: pathlib.Path) -> tuple[list[str], np.ndarray, list[str]]
         if 4 * file.metadata.num_rows * kind.list_size > most:
             raise ValueError(most)
         table = file.read(columns=["name", "features"])
+    # A name that the dictionary holds once becomes a text of its own in every row.
     held = 0
     for part in table["name"].chunks:
         sizes = np.array([len(name) for name in part.dictionary.to_pylist()], np.int64)

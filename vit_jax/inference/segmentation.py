@@ -206,6 +206,7 @@ def patch_classes(mask: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     np.add.at(counts, (place.ravel(), mask.ravel()), 1)
     labeled = counts[:, :NO_CLASS]
     enough = 2 * labeled.sum(axis=1) >= counts.sum(axis=1)
+    # Where the mask has fewer pixels than the grid, a patch may have none.
     enough &= labeled.any(axis=1)
     return np.where(enough, labeled.argmax(axis=1), NO_CLASS).reshape(grid)
 

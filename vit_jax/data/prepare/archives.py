@@ -172,6 +172,7 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
         part.allow()
         while (member := tar.next()) is not None:
             tar.members = []  # pyright: ignore  # it would keep all of them
+            # A negative size, which a tar can state, would move back and list members forever.
             if member.size < 0 or member.offset_data < end or tar.offset < member.offset_data:
                 raise DataError(f"{named}: is damaged: {member.name} has {member.size} bytes")
             if not member.isdir() and member.offset_data + member.size > part.length:
@@ -322,6 +323,7 @@ class Reader:
             else:
                 data = os.pread(self._descriptor(found.container), found.size, found.offset)
         except PermissionError as error:
+            # A fault of this file; other errors of the disk concern the whole source.
             raise BadImage(f"cannot be read: {error.strerror}") from None
         except OSError as error:
             raise DataError(f"{found.path}: {io_reason(error)}, in {found.container}") from None

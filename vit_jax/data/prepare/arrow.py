@@ -85,6 +85,7 @@ def _batches(whole: pa.Buffer, path: Path) -> Iterator[pa.RecordBatch]:
 def _is_compressed(message: pa.ipc.Message) -> bool:
     if message.type not in ("record batch", "dictionary"):
         return False
+    # pyarrow does not say how a message is compressed, so its FlatBuffers table is read here.
     data = memoryview(message.metadata)
 
     def field(table: int, number: int) -> int | None:
@@ -109,6 +110,7 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
 def _places(column: pa.Array, whole: pa.Buffer) -> tuple[list[int], list[int]]:
     """Where in the file the image of each row starts, and its size; 0: there is none."""
     there = np.ones(len(column), bool)
+    # An image is bytes, or a struct that has them: it is missing where either is.
     while True:
         there &= column.is_valid().to_numpy(zero_copy_only=False)
         if not pa.types.is_struct(column.type):

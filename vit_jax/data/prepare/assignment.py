@@ -88,6 +88,7 @@ def arrange(
         line = f"a tar of images alone is a class of its name, such as {tar.name}"
         logs.warn_of_assumptions(named, [line])
     final = {name: number for number, name in enumerate(classes)}
+    # From numbers in the order of coming to those of sorted names.
     labels = np.array([final.get(name, UNKNOWN) for name in numbers], np.int32)[labels]
     order, repeated = {}, 0
     for split in sorted(positions):

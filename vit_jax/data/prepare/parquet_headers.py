@@ -91,6 +91,7 @@ def pages(
         total = 0
         for number in wanted if group.rows else ():  # Arrow says wrong places of no rows
             place, end, _, _ = group.columns[number]
+            # All columns have at most the bytes of the file: shared ones would unpack each time.
             read += end - place
             if not 0 <= place <= end <= length or read > length:
                 raise DataError(f"{path}: is damaged: row group {at} lies outside of the file")
@@ -179,6 +180,7 @@ class _Compact:
             case 1 | 2:
                 return 2 - kind  # true and false
             case 4 | 5 | 6:
+                # Zigzag: 0, 1, 2, 3 stand for 0, -1, 1, -2.
                 value = self._number()
                 return value >> 1 ^ -(value & 1)
             case 12:
@@ -202,6 +204,7 @@ class _Compact:
         inner, found = {} if skip else wanted[0], []
         for _ in range(count):
             value = self._value(kind, inner, depth + 1, skip=skip)
+            # Raises IndexError behind the end: a damaged count of billions would go on for as long.
             self._data[self.at - 1]
             if not skip:
                 found.append(value)

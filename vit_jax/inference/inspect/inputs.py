@@ -65,6 +65,7 @@ def see(picture: bytes | np.ndarray, data: config.Data) -> tuple[np.ndarray, np.
         and 2 * factor * width <= pixels.shape[1]
     ):
         factor *= 2
+    # A `crop_pct` grows with the image size; a `resize_to` in pixels does not.
     larger = dataclasses.replace(
         data,
         image_size=(factor * height, factor * width),

@@ -229,6 +229,7 @@ def mean_distance(weights: np.ndarray, far: np.ndarray, *, prefix: int) -> np.nd
     of which `prefix` precede the patches.
     """
     queries = far.shape[0] - prefix
+    # One product over queries and keys; distances of the tokens before the patches are 0.
     flat = weights.reshape(*weights.shape[:3], -1)
     return flat @ (far.ravel() / np.float32(queries))
 

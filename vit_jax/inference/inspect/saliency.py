@@ -206,6 +206,7 @@ def class_maps(
     found = []
     for label in labels:
         last, gated, pooled = _gradients(_model(opened), cfg.data, opened.params, view[None], label)
+        # Patches come last, behind the class token and registers.
         activations, gradients = (
             part.reshape(1, -1, part.shape[-1])[:, -math.prod(grid) :]
             for part in np.asarray(last, np.float64)
