@@ -85,8 +85,10 @@ class Classifier:
     def init(self, key: jax.Array) -> Params:
         """New parameters; works under `jit` and `eval_shape`."""
         params = nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
-        unused = jax.random.fold_in(key, 1)
-        found = variants.find_architecture(self.config).initial(self.config, params, unused)
+        # `nnx.Rngs` folds in counts, so one array of the network has this key too: `redraw` folds
+        # in names.
+        further = jax.random.fold_in(key, 1)
+        found = variants.find_architecture(self.config).initial(self.config, params, further)
         if jax.tree.structure(found) != jax.tree.structure(params):
             raise config.ConfigError(f"{self._label}: initial must return the parameters it gets")
         return found
