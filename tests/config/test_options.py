@@ -128,6 +128,7 @@ def test_texts_are_parsed_by_the_type_of_their_option(key, text, value):
 
 def test_a_value_and_its_text_are_equal():
     typed = {"optimizer.lr": 3e-4, "model.patch_size": (4, 4), "evaluation.every": None}
+    typed |= {"data.fill": 0, "data.mean": 0.5}
     texts = {key: config.show(value) for key, value in typed.items()}
     assert build(typed) == build(texts)
 

@@ -529,11 +529,13 @@ def _converted(value: Any, hint: Any) -> Any:
         return Duration.parse(value)
     if typing.get_origin(inner) is tuple:
         member, last = typing.get_args(inner)
+        # What a value alone, for a list of one, may be.
+        alone = {Any: SCALARS, float: (int, float)}.get(member, member)
         if is_text:
             # Sizes may be typed as 224x224.
             text = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", value) if member in (int, float) else value
             value = [Text(word) for word in _words(text)]
-        elif isinstance(value, SCALARS if member is Any else member) and member is not float:
+        elif isinstance(value, alone):
             value = [value]
         elif member is str and isinstance(value, Mapping):  # weights by class, from Python
             value = [f"{name}:{number}" for name, number in value.items()]
