@@ -93,6 +93,7 @@ def find_outputs(
         notes.append(f"{_taken(same, head, classes)}: names of one class of ImageNet")
     # ImageNet's two cranes share a name; in its whole list, their places told them apart.
     repeated = tuple(name for name in repeated if outputs[classes.index(name)] is None)
+    # Places count only where no name does: both at once would be a guess.
     if in_order and not any(output is not None for output in outputs) and not repeated:
         assumed, note = _without_names(head, classes)
         return ClassMatch(outputs=assumed, notes=(note,) if note else ())
@@ -137,6 +138,7 @@ def match(
         )
     if len(known) < len(classes):
         lacking = [classes[k] for k, output in enumerate(found.outputs) if output is None]
+        # For a shell: names may have spaces.
         kept = shlex.quote(",".join(classes[k] for k in known))
         least = f"set {keep}={kept} to leave their images out"
         if any("," in classes[k] for k in known):  # which separates names there

@@ -116,6 +116,7 @@ def _pillow(image: Image.Image, name: str, data: config.Data) -> np.ndarray:
 
 def _pixels(array: np.ndarray, name: str, data: config.Data) -> np.ndarray:
     """An array of numbers as uint8 or uint16."""
+    # NumPy takes it for raw bytes: its kind is V.
     if array.dtype == ml_dtypes.bfloat16:
         array = array.astype(np.float32)
     kind = array.dtype.kind

@@ -382,6 +382,7 @@ class Loader:
             resampling = eval_resampling(self.data)
             fit = (native_aspect.Fit(*self.plan.shapes[step], resampling),)
             chains = [(view, fit) for view, _ in chains]
+        # Of this part alone: `Views` reuse memory, so threads cannot share them.
         views = [(view.name, view.number, Views(one, view.data, self.seed)) for view, one in chains]
         notes: Notes = []
         repeats = self.data.repeats if self.train else 1

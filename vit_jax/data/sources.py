@@ -210,6 +210,7 @@ def read_excluded(data: config.Data, *, labels: bool = True) -> dict[str, tuple[
                 f"{key}: split {shown(split)}: no such list in data.root={data.root}"
                 f"{config.suggest(split, lists)}"
             )
+    # Rows and members are no files: their paths are those of the listing.
     if data.source in config.PACKED:
         missing = sorted(paths.keys() - set(list_paths(data, labels=labels)))
     else:

@@ -229,6 +229,7 @@ def _name_and_role(data: config.Data, split: str) -> tuple[str, str]:
     if len(names) == 1 and (split == names[0] or role == TRAIN):
         name = names[0]
     elif role != TRAIN and (_by_task(data, split) or trained & set(names)):
+        # Not `train` for a part of the training split, such as `train[90%:]`, that is held out.
         name = role
     else:
         name = "-".join(names)

@@ -74,6 +74,7 @@ class Tars:
         self.labels = found.labels[chosen[order]]
         self._files, self._containers = listing.rows[chosen[order]], listing.containers
         self.top, self.skipped = root, Skipped(rows=listing.empty_rows, labeled=labels)
+        # The last ones of `ignored` lie in class folders, but their paths come again.
         for path in found.ignored[: len(found.ignored) - found.repeated]:
             self.skipped.note_loose(path)
         self._paths = folders.FileNames(root, [paths[at] for at in order])

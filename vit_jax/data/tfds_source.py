@@ -60,6 +60,7 @@ class Tfds:
         self.dataset, _, self.version = info.full_name.rpartition("/")
         self._title = f"{info.full_name} {split}"
         self._facts = [self._title, list(rule.classes), *([data.labels] if data.labels else [])]
+        # Sizes of shards stand for their contents, which would take an epoch to read.
         self._facts += sorted([s.name, s.shard_lengths, s.num_bytes] for s in info.splits.values())
         known = availability.known_dataset(self.dataset)
         self._border = known.border if known is not None else 0

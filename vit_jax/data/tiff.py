@@ -162,6 +162,7 @@ def _check_header(made: TiffHeader, fill_order: int) -> None:
         raise BadImage("is a truncated or damaged TIFF")
     down, across = _blocks(made)
     count = down * across * (made.samples if made.planar else 1)
+    # Tiles may reach beyond the image, but not take memory that it would not.
     padded = down * made.block[0] * across * made.block[1]
     whole = len(made.offsets) == len(made.sizes) == count
     if not whole or count > MOST_BLOCKS or padded > max(4 * made.height * made.width, SMALL):

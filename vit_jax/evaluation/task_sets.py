@@ -144,6 +144,7 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
             except DataError as error:  # of a run that has opened them without labels
                 why = str(error).partition(WITHOUT_LABELS)[0]
                 raise DataError(f"{key}={OWN}: needs labels: {why}") from error
+            # With labels, whoever opened the run's splits has said it.
             if not cfg.needs_labels and (skipped := folder_check.left_out(pair)):
                 logs.log.info("%s=%s: not used: %s", key, OWN, skipped)
             yield name, pair

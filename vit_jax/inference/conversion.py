@@ -194,6 +194,7 @@ def _write_peft(
         )
     said = list(_left_behind(opened))
     if isinstance(cfg.loss, config.Regression):
+        # PEFT has no place for a scale: the head itself predicts in the units of the data.
         opened = opened.rescaled((0.0,), (1.0,))
     elif opened.temperature is not None:
         said.append(f"temperature={opened.temperature:.4f}: not stored in this format")
@@ -208,6 +209,7 @@ def _write_peft(
                 "and PEFT adds to it as it is; write --to=hf, or --to=timm"
             )
     resized = before.data.image_size != size
+    # The base on the Hub has position embeddings of its own image size.
     repository = None if resized else peft_export.repository(base)
     params = jax.device_get(opened.params)
     modules = peft_export.write_peft(output, params, opened.spec, adapters, cfg.lora, repository)

@@ -105,6 +105,7 @@ def _first(margin: jax.Array, *, even: bool) -> jax.Array:
     half = margin // 2
     if not even:
         return half
+    # Half to even in integers; of a border, which is a negative margin, the larger half is below.
     return jnp.where(margin < 0, -(-margin // 2), half + (margin % 2) * (half % 2))
 
 

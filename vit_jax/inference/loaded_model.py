@@ -313,6 +313,7 @@ class LoadedModel:
         if list(outputs) == list(range(len(self.classes))):
             return self
         flat, places = tree_utils.flatten(self.params), np.array(outputs)
+        # DeiT's distilled models have two heads, whose outputs are averaged.
         heads = [name for name in flat if name.startswith(("head/", "head_dist/"))]
         if not heads or any(flat[name].shape[-1] != len(self.classes) for name in heads):
             raise weights.WeightsError(

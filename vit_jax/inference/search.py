@@ -217,6 +217,7 @@ def search(
             f"--index={source}: has {table.features.shape[1]} features of an image, and "
             f"{reference} gives {len(features)}; search with the checkpoint that it was written by"
         )
+    # A table may lack these digests; it is then taken as it is.
     if written and written.weights and written.weights != embedding.digest_weights(opened):
         raise config.ConfigError(
             f"--index={source}: has features of other weights than {reference}; search with the "

@@ -222,6 +222,7 @@ def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
                 f"this run started with ({record['data']}); restore them"
             ),
         )
+    # A split that was not measured before has nothing to be compared with.
     for name, fingerprint in now["measured"].items():
         if (old := record.get("measured", {}).get(name, fingerprint)) != fingerprint:
             yield (

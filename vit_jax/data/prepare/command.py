@@ -188,6 +188,7 @@ def list_examples(task: Task, request: Request) -> str:
             labels=task.labels,
             examples=str(path),
         )
+        # Opening them compares every image with the list.
         sources.open_source(data, task.whole, train=True)
         return f"{task.name}: the images of {path} are all there"
     source = sources.open_task(task, task.whole, str(root))

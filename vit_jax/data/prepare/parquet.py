@@ -113,6 +113,7 @@ def find_columns(
     """
     known = _described(schema)
     images = [field.name for field in schema if _holds_bytes(field.type)]
+    # Where the file says which columns are images and labels, others of such types do not count.
     images = [n for n in images if known.get(n, {}).get("_type") == "Image"] or images
     labels = [n for n in schema.names if known.get(n, {}).get("_type") == "ClassLabel"] or [
         field.name for field in schema if pa.types.is_integer(field.type) or _is_text(field.type)
@@ -138,6 +139,7 @@ def find_columns(
     names = known.get(labels[0], {}).get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         names = None
+    # Classes become folders: names that differ in slashes or outer spaces alone would be one.
     by_folder = dict[str | None, str]()
     for name in names or ():
         if (other := by_folder.setdefault(folder_name(name), name)) != name:

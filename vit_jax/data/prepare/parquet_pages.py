@@ -112,6 +112,7 @@ def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
                     raise ValueError(f"row group {at} has pages of other rows")
                 for place, rows in pages[at]:
                     spans = None
+                    # Headers do not say which rows lack an image, so these pages are unpacked.
                     if chunk.missing != 0:
                         with contextlib.suppress(BadImage):  # which a run counts
                             spans = read.values(str(path), place).spans
@@ -274,6 +275,7 @@ class Reader:
             if chunk.levels:
                 if own.get(3) != RLE:
                     raise ValueError("its levels are encoded")
+                # Pages of version 1 begin with the size of the levels and these.
                 at = 4 + struct.unpack_from("<I", data)[0]
                 levels = data[4:at]
         else:
@@ -281,9 +283,11 @@ class Reader:
             if own.get(6) or not 0 <= before <= min(page.size, len(packed)):
                 raise ValueError("it has other levels")
             codec = chunk.codec if own.get(7, 1) else ""
+            # Pages of version 2 keep the levels, uncompressed, in front of the values.
             levels, data = packed[:before], _unpack(packed[before:], page.size - before, codec)
         there = np.ones(count, bool)
         if chunk.levels:
+            # A level says how many structures of a value are there; at the highest, the value is.
             there = hybrid(levels, chunk.levels.bit_length(), count) == chunk.levels
         number = int(np.count_nonzero(there))
         if encoding == PLAIN:
@@ -358,6 +362,7 @@ def hybrid(data: memoryview, width: int, count: int) -> np.ndarray:
             bits = np.unpackbits(packed, bitorder="little")[: take * width].reshape(take, width)
             for bit in range(width):
                 numbers[done : done + take] |= bits[:, bit].astype(np.int64) << bit
+            # The whole run, whose last group may go on beyond `count`.
             at += (head >> 1) * width
         else:
             take, size = min(head >> 1, count - done), -(-width // 8)

@@ -185,6 +185,7 @@ def _write_shards(name: str, part: Path, work: PackingWork, workers: int) -> Pac
     if done:
         logs.log.info(f"{name}: {len(done)} of {len(work.shards)} shards are there already")
     count = Count(sum(len(shard.positions) for shard in work.shards if shard.path in done))
+    # A generator: the entries of millions of images are made shard by shard.
     waiting = ((shard.path, work.entries(shard)) for shard in missing)
     with Bar(f"packing {name}", sum(len(shard.positions) for shard in work.shards)) as progress:
 
@@ -224,6 +225,7 @@ def _in_processes(
     try:
         while True:
             for path, entries in itertools.islice(waiting, 2 * workers - len(running)):
+                # `submit` may start a process, which inherits the mask of signals.
                 with signals.kept_from_children(*FOR_PARENT):
                     running[pool.submit(_work, path, entries)] = path
             if not running:

@@ -91,6 +91,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
         done = 0
         for path, length in shard_files(info):
             target = whole / path.name.replace(f".{SUFFIX}", ".array_record")
+            # A shard gets its name once it is whole: one of an earlier attempt is done.
             if not target.exists():
                 shards.write_records(target, _counted(path, length, done, progress))
             done += length
@@ -156,6 +157,7 @@ def read_records(
                 raise DataError(
                     f"{name}: record {number}: has {length:,} bytes, more than {most:,}"
                 )
+            # The file may go on behind `end`, as a tar does behind a member.
             if end is not None and at + 16 + length > end:
                 raise DataError(f"{name}: record {number}: is cut off; copy it again")
             record = b"".join(_chunks(file, length))

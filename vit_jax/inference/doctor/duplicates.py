@@ -51,6 +51,7 @@ def group_duplicates(
                 break
             one, other = order[places], order[places + step]
             near = np.bitwise_count(bits[one] ^ bits[other]) <= BITS
+            # Pairs within a group change nothing, and cost products of features.
             near &= roots[one] != roots[other]
             one, other = one[near], other[near]
             same = _confirm(prints, features, rows[one], rows[other], cosine)
@@ -58,6 +59,7 @@ def group_duplicates(
                 roots = _join(roots, one[same], other[same])
     found = np.arange(len(prints))
     found[rows] = rows[roots]
+    # The others of equal pixels follow the one that stood for them.
     return found[first[inverse]]
 
 

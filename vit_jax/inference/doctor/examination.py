@@ -166,6 +166,7 @@ class _Findings:
         listing, images = self._listing, self._images
         pixels = images.sizes.prod(axis=1)
         order = np.argsort(roots, kind="stable")
+        # Sorted by root, a group is a run of equal ones.
         starts = np.flatnonzero(np.diff(roots[order], prepend=-1))
         groups = [part.tolist() for part in np.split(order, starts[1:]) if len(part) > 1]
         for group in groups:
@@ -211,6 +212,7 @@ class _Findings:
         listing, conflicts = self._listing, self.by_kind["conflict"]
         label, none = listing.label, (np.zeros(0, np.int64), np.zeros((0, 0), np.float32))
         single = single[label[single] >= 0]
+        # Each fold of the probe needs an image of every class.
         counts = np.bincount(label[single], minlength=len(listing.classes))
         judged = np.flatnonzero(counts >= probe.PARTS)
         problem = ""
@@ -243,6 +245,7 @@ class _Findings:
                 say=progress.update,
             )
         found, errors = find_label_errors(labels, probabilities)
+        # Worst first: those whose own class is least probable.
         own = probabilities[np.arange(len(labels)), labels]
         for place in np.flatnonzero(errors)[np.argsort(own[errors], kind="stable")].tolist():
             number, name = int(single[place]), listing.classes[judged[found[place]]]
@@ -294,6 +297,7 @@ def neighbor_distances(features: np.ndarray) -> np.ndarray:
     drawn = np.arange(count)
     if count > REFERENCES:
         drawn = np.sort(np.random.default_rng(0).choice(count, REFERENCES, replace=False))
+    # Where an image is among the references: there it is its own nearest, which must not count.
     column = np.full(count, -1)
     column[drawn] = np.arange(len(drawn))
     references, found = features[drawn], np.empty(count, np.float32)

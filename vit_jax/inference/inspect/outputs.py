@@ -141,6 +141,7 @@ def inspect(
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     if any(number > DRAWN for kind, number in counts.items() if kind != "attention-distance"):
         logs.log.info("figures show at most %d images; the numbers are of all", DRAWN)
+    # Before the checkpoint, which takes longest to load: a wrong path shows at once.
     files = prediction.list_files(images, max(counts.values(), default=0), seed)
     opened = loading.load(checkpoint, overrides, step=step)
     checks.check_fixed(opened.config, "inspect")
@@ -317,6 +318,7 @@ def _saliency(subject: Subject) -> Answer:
     for name, kind, one in each:
         why = "its top prediction" if label is None else f"--class={subject.label}"
         logs.log.info("%s: %s (%.3f), %s", name, kind, one.probability, why)
+    # In the limit of many steps the gradients add up to the rise; the gap says whether these do.
     worst = max(explained, key=lambda one: abs(one.gap))
     logs.log.info(
         "integrated gradients: %d steps add up to %.4g of a rise of the logit by %.4g",
@@ -419,6 +421,7 @@ def _write_figure(
             if form == "png":
                 listed.append(index.Figure(what=kind, file=path.name, caption=caption, step=step))
     if listed:
+        # After the pictures, so that the index names none that is missing.
         index.add_figures(folder, listed)
     numbers = io.BytesIO()
     np.savez_compressed(numbers, **answer.arrays)

@@ -119,6 +119,7 @@ def explain(
     curves = {name: measure(one) for name, one in maps.items()}
     rng = np.random.default_rng(seed)
     shape = next(iter(maps.values())).shape
+    # What a map has to be better than.
     several = [measure(rng.permutation(math.prod(shape)).reshape(shape)) for _ in range(ORDERS)]
     curves[RANDOM] = Curve(
         shares=several[0].shares,
@@ -172,6 +173,7 @@ def find_class(classes: tuple[str, ...], name: str | int) -> int:
             )
         return name
     wanted = name.casefold()
+    # The strictest reading first; an index comes last, as classes may be called by numbers.
     for match in (
         [i for i, one in enumerate(classes) if one == name],
         [i for i, one in enumerate(classes) if one.casefold() == wanted],
@@ -303,6 +305,7 @@ def _gradients(
     *parents, last = models.find_architecture(options).last_map(options)
     stacked = parents[:1] == ["encoder"]
     tokens = model.patches + variants.prefix_tokens(options)
+    # The layers of an encoder are one module in a loop: the slot has a row for each of them.
     if stacked:
         shape = (required(options.depth), 2, batch, tokens, required(options.width))
     else:
@@ -368,6 +371,7 @@ def _cells(pixels: np.ndarray, cfg: config.Config) -> np.ndarray:
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     part = pixels[:height, :width].astype(np.float64)
     mean = cv2.resize(part, (columns, rows), interpolation=cv2.INTER_AREA)
+    # INTER_AREA gives means of cells; sums are wanted.
     return mean * (height * width / (rows * columns))
 
 
@@ -388,6 +392,7 @@ def _curve(
     """
     cfg, cells = opened.config, salient.size
     rank = np.empty(cells, np.int64)
+    # The inverse of the order: how many cells leave before each.
     rank[np.argsort(-salient.ravel(), kind="stable")] = np.arange(cells)
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     rows, columns = salient.shape

@@ -80,6 +80,7 @@ class Viewer:
         name, encoded, truth = picture
         cfg = self.opened.config
         view, photo = inputs.see(encoded, cfg.data)
+        # The photo is larger by a whole factor: without the pixels that fill no whole patch.
         height, width = (len(photo) // len(view) * side for side in self._side)
         temperature = self.opened.temperature or 1.0
         found = _compute_view(

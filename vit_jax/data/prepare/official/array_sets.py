@@ -221,6 +221,7 @@ def _norb_array(
     try:
         magic, axes = struct.unpack_from("<ii", head)
         kind = NORB_TYPES[magic]
+        # The head has 8 lengths at most: 9 are a struct.error, as of a damaged file.
         shape = struct.unpack_from(f"<{axes if 0 < axes <= 8 else 9}i", head, 8)
         length, size = 8 + 4 * max(3, axes), kind.itemsize * math.prod(shape)
         if min(shape) < 1 or found.size != length + size:

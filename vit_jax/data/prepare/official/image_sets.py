@@ -450,6 +450,7 @@ def encode_retinopathy(data: Sequence[bytes], features: Features) -> Features:
     outside of 90 % of the radius is cut off.
     """
     image = _decode(data[0])
+    # In the middle row, the eye is what is brighter than a tenth of the mean.
     across = image[image.shape[0] // 2].sum(axis=1)
     radius = (across > across.mean() / 10).sum() / 2
     factor = float(EYES_RADIUS / (radius if radius >= 1 else image.shape[0] / 2))

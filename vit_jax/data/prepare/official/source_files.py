@@ -186,8 +186,10 @@ class SourceFiles:
         inside = f"{above}/{stem}" if above else stem
         if _is_compressed(path):
             status = path.stat()
+            # Another download under the same path is unpacked again.
             named = f"{path}, {status.st_size} bytes of {status.st_mtime_ns}"
             path = self.spill(named, functools.partial(_gunzipped, path), inside)
+            # A single compressed file, such as `y.h5.gz`; the members of a tar follow below.
             if not name.lower().endswith(TARS):
                 folder = str(path)[: -len(inside) - 1]
                 yield FileEntry(inside, folder, PLAIN, path.stat().st_size)
