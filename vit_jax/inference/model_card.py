@@ -15,7 +15,7 @@ from vit_jax.weights.family import Files
 NAME = "README.md"
 LIBRARIES = {"hf": "transformers", "timm": "timm", "flax": "transformers"}
 LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]{0,60}", re.ASCII)  # the Hub's identifiers
-METRICS = {"top1": "accuracy", "f1_macro": "f1"}  # the Hub's names for our metrics
+METRICS = {"top1": "accuracy"}  # the Hub's names for our metrics
 SHOWN_CLASSES = 20
 
 TIMM = """\
