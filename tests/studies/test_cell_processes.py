@@ -34,6 +34,8 @@ if what == "trains":
         signal.pause()
 if what == "dies":
     sys.exit(3)
+if what == "silent":
+    sys.exit()
 if what == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 answer = {"state": what, "seed": job["config"]["seed"], "share": os.environ.get("SHARE")}
@@ -98,6 +100,7 @@ def test_cells_import_what_their_parent_would(run, tmp_path, monkeypatch):
         ("stopped", 2, "a/stopped: no data"),
         ("dies", 70, "a/dies: ended with code 3: the reason; see .*log.txt; the same command resu"),
         ("killed", 70, "a/killed: killed: the reason; see"),
+        ("silent", 70, "a/silent: ended with code 0: the reason; see"),  # as by a plug-in
     ],
 )
 def test_a_cell_that_cannot_go_on_stops_the_others(run, what, code, why):
@@ -130,9 +133,10 @@ def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, ca
     """
     job = {"config": config.to_dict(config.Config()), "alike": True}
     job["measurements"] = [{"top": 1}, {"top": 5}]
-    trained, watching, ended = [], [], []
+    trained, watching, ended, answers = [], [], [], io.StringIO()
 
     def train_cell(cfg, workdir, directory, *, alike):
+        print("of a plug-in", end="")
         trained.append((cfg, workdir, directory, alike))
         if state == "stopped":
             raise Preempted("saved")
@@ -151,6 +155,7 @@ def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, ca
 
     for name in ("device.step_by_step", "backend.choose_platform", "logs.setup"):
         monkeypatch.setattr(f"vit_jax.runtime.{name}", lambda: None)
+    monkeypatch.setattr(worker, "_take_output", lambda: answers)
     monkeypatch.setattr(worker, "train_cell", train_cell)
     monkeypatch.setattr(worker, "threading", types.SimpleNamespace(Thread=Thread))
     monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path), "cell"])
@@ -164,7 +169,21 @@ def test_a_cell_that_has_ended_well_is_measured(state, tmp_path, monkeypatch, ca
     expected = {"state": state, "results": {"loss": 0.5} | measured}
     if state == "stopped":
         expected = {"state": state, "why": "saved", "exit_code": 75}
-    assert json.loads(capsys.readouterr().out) == expected
+    assert json.loads(answers.getvalue()) == expected
+    assert capsys.readouterr().out == "of a plug-in"
+
+
+def test_what_a_cell_prints_is_no_part_of_its_answer(capfd):
+    """Nor does it fill the pipe, which is read at the end."""
+    own = os.dup(1)
+    try:
+        with worker._take_output() as answers:
+            os.write(1, b"progress")
+            answers.write("answer")
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+    assert capfd.readouterr() == ("answer", "progress")
 
 
 def test_a_cell_is_trained_in_its_directory_unless_that_holds_another_run(tmp_path, monkeypatch):

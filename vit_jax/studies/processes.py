@@ -86,7 +86,7 @@ class CellProcess(subprocess.Popen[str]):
         """The result of `worker.train_cell`, or `stopped` with the reason."""
         output, _ = self.communicate()
         code = self.returncode
-        if code == 0:
+        if code == 0 and output:  # none if a plug-in has called `sys.exit`
             # The last line: libraries may have printed before.
             return json.loads(output.splitlines()[-1])
         by = "killed" if code == -signal.SIGKILL else f"ended with code {code}"

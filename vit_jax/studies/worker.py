@@ -13,7 +13,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 
@@ -119,11 +119,20 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _take_output() -> TextIO:
+    """Standard output for the answer alone; what else is printed there goes to the log."""
+    # The pipe is read once the cell has ended: a plug-in that prints much would fill it and wait.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
 def serve(measure: Measure | None = None) -> None:
     """Runs the cell described on standard input; ends when that is closed."""
     if len(sys.argv) != 3:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: runs a cell of a study, which starts it")
     workdir, directory = pathlib.Path(sys.argv[1]), sys.argv[2]
+    answers = _take_output()
     backend.choose_platform()
     device.step_by_step()
     # Before the thread starts, which reads standard input too.
@@ -140,7 +149,8 @@ def serve(measure: Measure | None = None) -> None:
                     answer["results"] |= measure(workdir / directory, one)
     except config.UserError as error:
         answer = {"state": "stopped", "why": str(error), "exit_code": error.exit_code}
-    sys.stdout.write(json.dumps(answer) + "\n")
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
     if answer["state"] not in (DONE, FAILED):
         # As commands do: Python's own end would crash beside XLA's threads that still work.
         sys.stdout.flush()
