@@ -338,6 +338,28 @@ def test_weights_without_a_head_have_none_as_a_checkpoint(tmp_path):
     assert not loading.load(TOKEN).fresh
 
 
+@pytest.mark.filterwarnings("ignore:.*assumed")
+def test_a_head_that_no_loss_has_trained_names_nothing(tmp_path):
+    """The head of zeros predicted the first class of every image."""
+    opened = loading.load(TOKEN)
+    objective = config.Distillation(name="distillation", teacher="x", target="features")
+    cfg = dataclasses.replace(opened.config, objective=objective)
+    run = dataclasses.replace(opened, config=cfg, kind="run")
+    conversion.save_checkpoint(run, jax.device_get(run.params), tmp_path / "run", "a test")
+    copy = loading.load(tmp_path / "run")
+    line = r"no loss has trained its head \(objective.target=features\), so it knows .*DIR, its"
+    with pytest.raises(weights.WeightsError, match=line):
+        copy.predict(np.zeros((8, 8, 3), np.uint8))
+    assert loading.describe_checkpoint(str(tmp_path / "run")).headless
+    conversion.convert(tmp_path / "run", "hf", tmp_path / "hf")
+    assert weights.load(tmp_path / "hf").spec.headless
+    kept = dataclasses.replace(cfg, init_from="y", init_head="keep")
+    assert not loading._fresh({"config": config.to_dict(kept)})
+    model = dataclasses.replace(cfg.model, pooling="distilled")
+    second = dataclasses.replace(cfg, model=model)
+    assert "head_dist/bias" in loading._fresh({"config": config.to_dict(second)})
+
+
 PLAIN = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
 
 

@@ -279,19 +279,19 @@ class LoadedModel:
     def spec(self) -> weights.ModelSpec:
         """The model as `weights` describes one."""
         numbered = self.classes == class_names((), self.config)
-        if not self.config.needs_labels:  # as files without a head are described
+        # As files without a head are described.
+        if not self.config.needs_labels or "head/kernel" in self.fresh:
             return weights.ModelSpec(
                 model=dataclasses.replace(self.config.model, num_classes=1),
                 data=self.config.data,
                 mae=self.config.mae,
-                fresh=NO_HEAD,
+                fresh=self.fresh or NO_HEAD,
             )
         return weights.ModelSpec(
             model=self.config.model,
             data=self.config.data,
             classes=() if numbered else self.classes,
             loss=self.config.loss.meaning,
-            fresh=self.fresh,
         )
 
     def with_classes(self, classes: Sequence[str], where: str, *, remedy: str) -> "LoadedModel":
@@ -381,10 +381,13 @@ class LoadedModel:
     def require_head(self) -> None:
         """Raises WeightsError where there is no head to name classes with."""
         self.require_classes()
-        if "head/kernel" in self.fresh:
+        if (why := self.fresh.get("head/kernel")) is not None:
+            lacks, place = "holds no head", self.config.name
+            if self.config.distillation is not None:  # a run
+                lacks, place = why, "DIR, its run directory"
             raise weights.WeightsError(
-                f"{self.config.name}: holds no head, so it knows no classes; train one: "
-                f"vit_jax train NAME --config.init_from={self.config.name}"
+                f"{self.config.name}: {lacks}, so it knows no classes; train one: "
+                f"vit_jax train NAME --config.init_from={place}"
             )
 
     def require_classes(self) -> None:

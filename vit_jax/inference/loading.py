@@ -501,6 +501,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
         kind="adapter",
         notes=(f"starts from {cfg.init_from}", *notes),
         temperature=fitted_temperature(fields),
+        fresh=_fresh(fields),
         assumed=base.assumed,
     )
 
@@ -523,9 +524,19 @@ def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) ->
 
 
 def _fresh(record: Mapping[str, Any]) -> dict[str, str]:
-    """What a checkpoint made of a file without a head lacks, as `LoadedModel.fresh`."""
+    """What a checkpoint lacks, as `LoadedModel.fresh`: a head that its file had not, or its run."""
     found = record.get("fresh")
-    return {str(n): str(why) for n, why in found.items()} if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return {str(n): str(why) for n, why in found.items()}
+    cfg = config.build(record["config"])
+    distillation = cfg.distillation
+    kept = cfg.init_from is not None and cfg.init_head == "keep"
+    if distillation is None or distillation.trains_head or kept:
+        return {}
+    heads = ("head", "head_dist") if cfg.model.pooling == "distilled" else ("head",)
+    names = [f"{head}/{name}" for head in heads for name in ("kernel", "bias")]
+    why = f"no loss has trained its head (objective.target={distillation.target})"
+    return dict.fromkeys(names, why)
 
 
 def fitted_temperature(record: Mapping[str, Any]) -> float | None:
