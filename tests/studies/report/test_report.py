@@ -130,6 +130,21 @@ def test_a_folder_that_is_no_run_is_refused_and_weights_alone_are_called_that(tm
     assert "is missing" not in page.text
 
 
+@pytest.mark.parametrize(
+    ("stored", "problem"),
+    [
+        ({"model": {"architecture": "of_others"}}, "model.architecture=of_others: no such model"),
+        (None, "'config'"),
+    ],
+)
+def test_weights_alone_whose_config_cannot_be_read_are_noted(stored, problem, tmp_path):
+    more = {} if stored is None else {"config": stored}
+    pages.write_record(tmp_path, 25, origin="mean of a, b", **more)
+    page, _ = page_of(tmp_path)
+    assert "A run without a readable config." in page.words
+    assert f"checkpoints: cannot be read ({problem}" in page.text
+
+
 @pytest.mark.slow
 def test_every_cut_of_the_files_of_a_run_makes_a_page(tmp_path):
     pages.write_run(tmp_path, results=RESULTS)

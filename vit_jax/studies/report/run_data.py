@@ -251,9 +251,11 @@ def read_run(directory: pathlib.Path) -> StoredRun:
     """A run directory, or as much of it as can be read."""
     problems: list[str] = []
     found = _checkpoints(directory / "checkpoints", problems)
+    cfg, lines = None, []
     # Converted weights have no config.json and no metrics, but the record of a checkpoint.
     if "origin" in found["record"]:
-        cfg, lines = config.build(found["record"]["config"]), []
+        with _noted("checkpoints", problems):
+            cfg = config.build(found["record"]["config"])
     else:
         cfg = _config(directory / "config.json", problems)
         lines = _lines(directory / "metrics.jsonl", problems)
@@ -289,7 +291,7 @@ def _noted(name: str, problems: list[str], missing: str = "is missing") -> Itera
         yield
     except FileNotFoundError:
         problems.append(f"{name}: {missing}")
-    except (errors.UserError, OSError, ValueError, TypeError, AttributeError) as error:
+    except (errors.UserError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         problems.append(f"{name}: cannot be read ({records.first_line(error)})")
 
 
