@@ -172,14 +172,15 @@ def test_mlflow_has_every_option_a_hundred_at_a_time(
     assert (abs(now / 1000 - time.time()) < 60, run) == (True, ("id",))  # milliseconds
 
 
-def test_tensorboard_is_a_logger_of_its_name_and_makes_no_folder_before_it_writes(tmp_path):
+def test_tensorboard_is_a_logger_of_its_name_and_makes_no_folder_before_it_writes(tmp_path, caplog):
     metrics = logs.Metrics(tmp_path, tensorboard=True)
     ((_, board),) = metrics._others
     assert type(board) is logs.TensorBoard
     logs.TensorBoard(tmp_path).close()  # of a run that ends before it writes
     assert not (tmp_path / "tensorboard").exists()
-    metrics.write(1, {"train/loss": 0.5})
+    metrics.write(1, {"train/loss": 0.5, "train/grad_norm": float("nan")})
     metrics.close()
+    assert not caplog.messages
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
     metrics = logs.Metrics(tmp_path, tensorboard=False)
     assert metrics._others == []

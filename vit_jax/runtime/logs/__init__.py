@@ -156,6 +156,8 @@ class TensorBoard:
     def __init__(self, directory: pathlib.Path) -> None:
         from tensorboardX import SummaryWriter  # slow to import
 
+        # It warns of every number that is not finite, without its name; the run has said so.
+        logging.getLogger("tensorboardX").setLevel(logging.ERROR)
         self._folder, self._writer = directory / "tensorboard", SummaryWriter
         self._events: SummaryWriter | None = None  # a run that writes nothing has no file
 
