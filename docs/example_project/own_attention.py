@@ -28,6 +28,8 @@ class CosineAttention(Attention):
         query, key = (t / jnp.linalg.norm(t, axis=-1, keepdims=True) for t in (query, key))
         logits = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
         weights = jax.nn.softmax(self.scale[...].reshape(1, -1, 1, 1) * logits)
+        if self.gate is not None:  # factors of the weights, by which `inspect saliency` sees them
+            weights = weights * self.gate[...]
         mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
         return self.out(mixed), weights if capture else None
 

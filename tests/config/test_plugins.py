@@ -13,6 +13,7 @@ import runs
 import vit_jax
 from vit_jax import cli
 from vit_jax.config import components
+from vit_jax.inference.inspect import saliency
 
 KINDS = {path.stem for path in (plugins.PROJECT / "my_project").glob("[a-z]*.py")}
 
@@ -97,6 +98,9 @@ def test_attention_of_ones_own_in_the_built_in_vit(tmp_path, monkeypatch, capsys
     assert "FLOPs" in dict(vit_jax.preview("digits", tmp_path / "x", short))["model"]
     there = [f"--checkpoint={whole}", named]
     assert cli.main(["inspect", "rollout", *there, "--count=2"]) == 0
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 1), np.uint8)
+    (maps,) = saliency.class_maps(model, pixels, [1])
+    assert maps[saliency.GRADIENT_ROLLOUT].any()  # its attention reads `gate`
     capsys.readouterr()
     assert cli.main(["convert", *there, "--to=timm", f"--output={tmp_path / 'timm'}"]) == 2
     said = "model.architecture=cosine_vit: timm has no equivalent"

@@ -104,8 +104,10 @@ class Architecture:
           figure: `filters`: `filters` names the array. `posemb`: the network has a method
             `position_tables()` that returns (T, P, D) float32. `attention`: the network returns
             `attention` (L, B, H, N, N) when called with `capture`, and the options set depth and
-            heads. `features`: the network returns `tokens` (B, N, D), those of patches last.
-            `saliency`: `last_map` names a module, and there is a grid.
+            heads. `features`: the network returns `tokens` (B, N, D), those of patches last; N is
+            their number, plus one where `model.pooling` reads a class token. `saliency`: `last_map`
+            names a module, and there is a grid; a ViT whose attention reads `gate` has gradient
+            rollout too.
         """
         nouns = {
             "filters": "first-layer filters",

@@ -332,6 +332,42 @@ class Classifier:
         with self._network(params) as network:
             return network.encode_masked(images, masked, token, key)
 
+    def position_tables(self, params: Params) -> jax.Array:
+        """Position embeddings of the patches, (T, P, D): T is the number of layers, or 1.
+
+        Requires an architecture that lacks no `posemb`.
+        """
+        with self._network(params) as network:
+            tables = network.position_tables()
+        if variants.is_plugged_in(self.config):
+            self._check_shape("position_tables", tables, (None, self.patches, None))
+        return tables
+
+    def check_intermediate(
+        self, params: Params, name: str, shape: tuple[int | None, ...], *, capture: bool = False
+    ) -> None:
+        """Raises ConfigError where a plug-in's network has not an intermediate that it should.
+
+        The shape is that of one image; None stands for any size.
+        """
+        if not variants.is_plugged_in(self.config):
+            return
+        images = jax.ShapeDtypeStruct((1, *self.image_size, self.channels), jnp.float32)
+        apply = functools.partial(self.apply, capture=capture)
+        _, found = jax.eval_shape(apply, params, images)
+        self._check_shape(name, found.get(name), shape)
+
+    def _check_shape(self, name: str, found: object, shape: tuple[int | None, ...]) -> None:
+        own = getattr(found, "shape", None)
+        if (
+            own is None
+            or len(own) != len(shape)
+            or any(wanted not in (None, size) for wanted, size in zip(shape, own, strict=True))
+        ):
+            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            there = "none" if own is None else own
+            raise config.ConfigError(f"{self._label}: its {name} must be ({wanted}); found {there}")
+
     def _check(self, images: jax.Array) -> None:
         """Raises ValueError for images the model does not take, ConfigError for its attention."""
         expected = (*self.image_size, self.channels)

@@ -22,6 +22,7 @@ from vit_jax.models.layers import patchify, unpatchify
 from vit_jax.models.variants import required
 from vit_jax.training import build, normalization
 from vit_jax.training.objectives import mae, masked_patches
+from vit_jax.utils import tree_utils
 
 FILTERS = 28  # principal components of filters, as many as the paper shows
 COLORS = 3  # principal components of patches, shown as red, green and blue
@@ -39,6 +40,28 @@ def require(model: config.Model, figure: str) -> None:
         raise CannotAnswer(reason)
 
 
+def require_attention(opened: loaded_model.LoadedModel) -> None:
+    """Raises CannotAnswer for a model without attention weights between all its tokens."""
+    cfg = opened.config
+    require(cfg.model, "attention")
+    for name in ("depth", "heads"):
+        if getattr(cfg.model, name) is None:
+            raise config.ConfigError(f"model.{name}=none: figures of attention need it; set it")
+    tokens = math.prod(variants.grid(cfg.model, cfg.data.image_size))
+    tokens += variants.prefix_tokens(cfg.model)
+    shape = (cfg.model.depth, 1, cfg.model.heads, tokens, tokens)
+    opened.model.check_intermediate(opened.params, "attention", shape, capture=True)
+
+
+def require_features(opened: loaded_model.LoadedModel) -> None:
+    """Raises CannotAnswer for a model without tokens of patches."""
+    cfg = opened.config
+    require(cfg.model, "features")
+    tokens = math.prod(variants.grid(cfg.model, cfg.data.image_size))
+    tokens += variants.prefix_tokens(cfg.model)
+    opened.model.check_intermediate(opened.params, "tokens", (1, tokens, None))
+
+
 # Filters and position embeddings
 
 
@@ -49,10 +72,14 @@ def filter_kernel(opened: loaded_model.LoadedModel) -> np.ndarray:
     """
     model = opened.config.model
     require(model, "filters")
-    params = opened.params
-    for name in models.find_architecture(model).filters(model):
-        params = params[name]
-    return np.asarray(params)
+    path = "/".join(map(str, models.find_architecture(model).filters(model)))
+    kernel = tree_utils.flatten(opened.params).get(path)
+    if kernel is None or np.ndim(kernel) != 4:
+        raise config.ConfigError(
+            f"model.architecture={model.architecture}: its filters are {path}; must be the path of "
+            "an array (h, w, C, D)"
+        )
+    return np.asarray(kernel)
 
 
 def filter_components(filters: np.ndarray, count: int = FILTERS) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +110,7 @@ def position_tables(opened: loaded_model.LoadedModel) -> np.ndarray:
     model = opened.config.model
     require(model, "posemb")
     grid = models.grid(model, opened.config.data.image_size)
-    tables = np.asarray(build.create_model(opened.config).bind(opened.params).position_tables())
+    tables = np.asarray(build.create_model(opened.config).position_tables(opened.params))
     return tables.reshape(tables.shape[0], *grid, tables.shape[2])
 
 
@@ -179,7 +206,7 @@ def attention_stats(
     Raises CannotAnswer for a model without attention weights between all its tokens.
     """
     cfg = opened.config
-    require(cfg.model, "attention")
+    require_attention(opened)
     prefix, far = variants.prefix_tokens(cfg.model), _token_distances(cfg)
     reach, rolled, kept = [], [], []
     for weights in attention_weights(opened, pictures.views):
@@ -265,7 +292,7 @@ def patch_features(opened: loaded_model.LoadedModel, views: np.ndarray) -> np.nd
     Raises CannotAnswer for a model without tokens of patches.
     """
     cfg = opened.config
-    require(cfg.model, "features")
+    require_features(opened)
     height, width = variants.grid(cfg.model, cfg.data.image_size)
     found = opened.features(views, "tokens")[:, variants.prefix_tokens(cfg.model) :]
     loaded_model.check_finite(found)

@@ -71,7 +71,7 @@ class Subject:
     @functools.cached_property
     def attention(self) -> measures.AttentionStats:
         """Attention statistics of the images; raises CannotAnswer without attention."""
-        measures.require(self.opened.config.model, "attention")  # before images are read
+        measures.require_attention(self.opened)  # before images are read
         maps = self.counts.get("attention", 0)
         return measures.attention_stats(self.opened, self.pictures, maps=maps)
 

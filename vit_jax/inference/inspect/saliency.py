@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import cv2
 import jax
@@ -26,6 +27,7 @@ from vit_jax.inference.inspect import measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.models.variants import required
+from vit_jax.models.vit import ViT
 from vit_jax.training import losses, normalization
 from vit_jax.weights import WeightsError
 
@@ -146,6 +148,8 @@ def require(opened: loaded_model.LoadedModel) -> None:
     if opened.config.loss.meaning == "mse":
         raise CannotAnswer("the model predicts numbers, and has no classes")
     measures.require(opened.config.model, "saliency")
+    if attends(opened.config.model):
+        measures.require_attention(opened)
 
 
 def attends(model: config.Model) -> bool:
@@ -201,7 +205,8 @@ def class_maps(
 ) -> list[dict[str, np.ndarray]]:
     """Grad-CAM and, with attention, gradient rollout of a view (H, W, C) for each class.
 
-    The maps are (rows, columns) float64.
+    The maps are (rows, columns) float64. Attention of a plug-in that does not read `gate`, so that
+    nothing is known of its gradients, has no gradient rollout.
     """
     cfg = opened.config
     grid, prefix = variants.grid(cfg.model, cfg.data.image_size), variants.prefix_tokens(cfg.model)
@@ -214,7 +219,7 @@ def class_maps(
             for part in np.asarray(last, np.float64)
         )
         maps = {GRAD_CAM: grad_cam(activations, gradients)[0].reshape(grid)}
-        if gated is not None:
+        if gated is not None and (gated.any() or not variants.is_plugged_in(cfg.model)):
             relevance = gradient_rollout(np.asarray(gated, np.float64))
             if pooled is None:
                 own = measures.output_attention(relevance, cfg)[0]
@@ -280,9 +285,9 @@ class _Tapped(nnx.Module):
     def __init__(self, inner: Callable[[jax.Array], jax.Array], slot: jax.Array) -> None:
         self.inner, self.slot = inner, nnx.Param(slot)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, *given: Any, **named: Any) -> jax.Array:
         """The output of the module."""
-        return _tap(self.inner(x), self.slot[...])
+        return _tap(self.inner(*given, **named), self.slot[...])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -302,17 +307,18 @@ def _gradients(
     """
     images = normalization.normalize_pixels(jnp.asarray(views), data)
     options, (batch, *_) = model.config, images.shape
-    *parents, last = models.find_architecture(options).last_map(options)
-    stacked = parents[:1] == ["encoder"]
+    *parents, last = path = _last_map(model, params)
+    # A plug-in may have another network, of which nothing else is known.
+    layered = isinstance(model.bind(params), ViT)
+    stacked = layered and parents[:1] == ["encoder"]
     tokens = model.patches + variants.prefix_tokens(options)
     # The layers of an encoder are one module in a loop: the slot has a row for each of them.
     if stacked:
         shape = (required(options.depth), 2, batch, tokens, required(options.width))
     else:
-        _, out = jax.eval_shape(model.apply, params, images)
-        shape = (2, *out["features"].shape)
+        shape = (2, *_map_shape(model, params, images, path))
     slots = {"last": jnp.zeros(shape, jnp.float32)}
-    if attends(options):
+    if layered and attends(options):
         layers, heads = required(options.depth), required(options.heads)
         # A gate multiplies the attention weights, so its gradient at 1 is attention times gradient.
         slots["gates"] = jnp.ones((layers, batch, heads, tokens, tokens), jnp.float32)
@@ -334,6 +340,56 @@ def _gradients(
     found = jax.grad(logit)(slots)
     last_map = found["last"][-1] if stacked else found["last"]
     return last_map, found.get("gates"), found.get("pooling")
+
+
+def _last_map(model: models.Classifier, params: models.Params) -> list[str]:
+    """The path of the module whose output Grad-CAM reads; raises ConfigError if there is none."""
+    path = [str(name) for name in models.find_architecture(model.config).last_map(model.config)]
+    try:
+        found = functools.reduce(getattr, path, model.bind(params))
+    except AttributeError:
+        found = None
+    if not path or not callable(found):
+        raise config.ConfigError(
+            f"model.architecture={model.config.architecture}: its last_map is {'/'.join(path)}; "
+            "must be the path of a module of its network"
+        )
+    return path
+
+
+class _Noted(nnx.Module):
+    """A module that notes the shape of its output."""
+
+    def __init__(self, inner: Callable[..., jax.Array], note: Callable[[Any], None]) -> None:
+        self.inner, self.note = inner, note
+
+    def __call__(self, *given: Any, **named: Any) -> jax.Array:
+        """The output of the module."""
+        found = self.inner(*given, **named)
+        self.note(getattr(found, "shape", ()))
+        return found
+
+
+def _map_shape(
+    model: models.Classifier, params: models.Params, images: jax.Array, path: list[str]
+) -> tuple[int, ...]:
+    """The shape of the output of a module; raises ConfigError if it is no map of the grid."""
+    shapes: list[tuple[int, ...]] = []
+
+    def call(params: models.Params, images: jax.Array) -> jax.Array:
+        network = model.bind(params)
+        parent = functools.reduce(getattr, path[:-1], network)
+        setattr(parent, path[-1], _Noted(getattr(parent, path[-1]), shapes.append))
+        return network(images)[0]
+
+    jax.eval_shape(call, params, images)
+    shape = shapes[-1] if shapes else ()
+    if len(shape) not in (3, 4) or math.prod(shape[1:-1]) < model.patches:
+        raise config.ConfigError(
+            f"model.architecture={model.config.architecture}: its last_map, {'/'.join(path)}, is "
+            f"{shape}; must be (B, h, w, F) or (B, N, D), with {model.patches} patches"
+        )
+    return shape
 
 
 def integrated_gradients(

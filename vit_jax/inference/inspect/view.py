@@ -54,7 +54,8 @@ class Viewer:
     palette: tuple[measures.PrincipalAxes, np.ndarray, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        measures.require(self.opened.config.model, "attention")
+        measures.require_attention(self.opened)
+        measures.require_features(self.opened)
 
     def show(self, picture: Picture) -> Fields:
         """Data of an image for the page; raises BadImage."""
@@ -97,8 +98,9 @@ class Viewer:
             "attention": pack_attention(weights[:, 0], rolled),
             "features": pack_vectors(measures.unit_rows(features)),
         }
-        if labels := self._best(probabilities[0]):
-            each = saliency.class_maps(self.opened, view, labels)
+        labels = self._best(probabilities[0]) if self._mapped else []
+        each = saliency.class_maps(self.opened, view, labels)
+        if each and saliency.GRADIENT_ROLLOUT in each[0]:
             fields["maps"] = pack_colors(np.stack([_shares(one) for one in each]))
         return fields | ({} if truth is None else {"truth": messages.printable(truth)}), features
 
@@ -133,6 +135,12 @@ class Viewer:
     def _side(self) -> tuple[int, int]:
         """The height and width covered by patches."""
         return variants.covered(self.opened.config.model, self.opened.config.data.image_size)
+
+    @functools.cached_property
+    def _mapped(self) -> bool:
+        """Whether there are maps of classes."""
+        model = self.opened.config.model
+        return models.find_architecture(model).lacks(model, "saliency") is None
 
     @functools.cached_property
     def _model(self) -> models.Classifier:
