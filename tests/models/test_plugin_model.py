@@ -12,7 +12,7 @@ import runs
 from commands import error_line
 from vit_jax import cli, config, models, preflight, train_loop
 from vit_jax.config import components
-from vit_jax.inference import loaded_model
+from vit_jax.inference import export, loaded_model
 from vit_jax.inference.inspect import inputs, measures, saliency, view
 from vit_jax.training import build
 
@@ -220,11 +220,17 @@ def test_export_writes_it(workdir, tmp_path):
     path = tmp_path / "probe.stablehlo"
     arguments = ["--platforms=cpu", "--to=stablehlo", f"--output={path}"]
     assert cli.main(["export", f"--checkpoint={workdir}", *arguments]) == 0
-    from jax import export
+    from jax import export as jax_export
 
-    program = export.deserialize(bytearray(path.read_bytes()))
+    program = jax_export.deserialize(bytearray(path.read_bytes()))
     given = program.call(np.zeros((2, 8, 8, 1), np.uint8))
     assert given["logits"].shape == (2, 10)
+
+
+def test_an_export_rounds_only_what_the_network_reads_rounded():
+    """Whatever its parameters are called."""
+    for model, stored in ((configure().model, "float32"), (config.Model(), "bfloat16")):
+        assert export._type("encoder/mlp/fc1/kernel", "bfloat16", model) == stored
 
 
 def test_preflight_measures_it():

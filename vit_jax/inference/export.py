@@ -83,7 +83,7 @@ def create_program(
     """The function that a program computes; `unroll` writes out each layer, without a loop."""
     cfg, model = loaded.config, _portable(loaded, options, unroll=unroll)
     _check_size(loaded, options)
-    params = _constants(loaded.params, options.dtype)
+    params = _constants(loaded.params, options.dtype, cfg.model)
     loss = cfg.loss
 
     # jax names the program after this function.
@@ -109,16 +109,16 @@ def create_program(
 
 def _check_size(loaded: loaded_model.LoadedModel, options: ExportOptions) -> None:
     """Raises ConfigError unless the parameters fit into a program file."""
+    cfg = loaded.config
 
     def stored(dtype: str) -> int:
         return sum(
-            leaf.size * jnp.dtype(_type(name, dtype)).itemsize
+            leaf.size * jnp.dtype(_type(name, dtype, cfg.model)).itemsize
             for name, leaf in tree_utils.flatten(loaded.params).items()
         )
 
     if stored(options.dtype) <= MAX_BYTES:
         return
-    cfg = loaded.config
     smaller = "; set --dtype=bfloat16, which takes half" if stored("bfloat16") <= MAX_BYTES else ""
     raise config.ConfigError(
         f"{cfg.model.variant or cfg.name}: has {stored(options.dtype) / 1e9:.2f} GB of parameters, "
@@ -141,17 +141,18 @@ def _portable(
     )
 
 
-def _constants(params: models.Params, dtype: str) -> dict[str, np.ndarray]:
+def _constants(params: models.Params, dtype: str, model: config.Model) -> dict[str, np.ndarray]:
     """The parameters by name as a program of this compute dtype stores them."""
     return {
-        name: np.asarray(leaf).astype(_type(name, dtype), copy=False)
+        name: np.asarray(leaf).astype(_type(name, dtype, model), copy=False)
         for name, leaf in tree_utils.flatten(params).items()
     }
 
 
-def _type(name: str, dtype: str) -> str:
+def _type(name: str, dtype: str, model: config.Model) -> str:
     """Stored dtype of a parameter: the compute dtype if that gives the same results."""
-    return dtype if CAST_BEFORE_USE.fullmatch(name) else "float32"
+    reads = models.find_architecture(model).reads_in_compute_type  # a plug-in may have such names
+    return dtype if CAST_BEFORE_USE.fullmatch(name) and reads(name) else "float32"
 
 
 def write_program(
