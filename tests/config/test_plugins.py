@@ -5,13 +5,15 @@ import subprocess
 import sys
 
 import cv2
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import plugins
 import runs
 import vit_jax
-from vit_jax import cli
+from vit_jax import cli, config, models
 from vit_jax.config import components
 from vit_jax.inference.inspect import saliency
 
@@ -60,6 +62,16 @@ def test_a_stopped_run_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     resumed = ["train", f"--workdir={tmp_path / 'run'}", "--plugins=my_project"]
     assert cli.main(resumed) == 0
     runs.assert_equal_runs(tmp_path / "run", workdir)
+
+
+def test_its_model_has_no_head_where_there_are_no_classes():
+    """As for its objective, which needs no labels."""
+    options = config.Model(architecture="convnet")
+    model = models.create(options, image_size=(8, 8), channels=1, headless=True)
+    images = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
+    logits, out = jax.eval_shape(model.apply, model.shapes(), images)
+    assert (logits.shape, out["pre_logits"].shape) == ((2, 0), (2, 32))
+    assert set(model.shapes()) == {"conv"}
 
 
 def test_an_edited_plug_in_is_refused(workdir, monkeypatch, capsys):

@@ -144,6 +144,7 @@ class Architecture:
 
         It is called as `network(images, key=None, capture=False)` with images (B, H, W, C) and
         returns logits (B, model.num_classes) float32 and a dict with `pre_logits` (B, D) float32,
-        what the head sees.
+        what the head sees. An objective without labels sets num_classes to None: then there is no
+        head, and logits are (B, 0).
         """
         raise NotImplementedError

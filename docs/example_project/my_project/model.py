@@ -9,16 +9,17 @@ from vit_jax import models
 
 
 class Network(nnx.Module):
-    """A strided convolution, the mean over positions, a linear head."""
+    """A strided convolution, the mean over positions, a linear head if there are classes."""
 
     def __init__(self, channels, filters, classes, dtype, *, rngs):
         self.conv = nnx.Conv(channels, filters, (4, 4), strides=2, dtype=dtype, rngs=rngs)
-        self.head = nnx.Linear(filters, classes, rngs=rngs)
+        self.head = nnx.Linear(filters, classes, rngs=rngs) if classes else None
 
     def __call__(self, images, *, key=None, capture=False):
         """Logits, and what the head sees."""
         features = jnp.mean(jax.nn.gelu(self.conv(images)), axis=(1, 2), dtype=jnp.float32)
-        return self.head(features), {"pre_logits": features}
+        logits = self.head(features) if self.head else jnp.zeros((images.shape[0], 0))
+        return logits, {"pre_logits": features}
 
 
 @vit_jax.register("model", "convnet")
