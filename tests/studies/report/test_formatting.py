@@ -10,6 +10,7 @@ from vit_jax import config
 from vit_jax.data import split_roles
 from vit_jax.pages.document import Gallery, Paragraph, Sample
 from vit_jax.studies.report import formatting, run_data, run_section, transfer_section
+from vit_jax.studies.transfer import tables
 from vit_jax.training import run_config
 
 SAMPLE = Sample(name="a.png", png=b"", truth="cat", top=[("dog", 0.9)], right=False)
@@ -36,9 +37,13 @@ def test_only_shares_are_percent(key, value, shown):
 
 def test_means_of_numbers_are_no_percent():
     found = {"top1": {"mean": 0.5, "values": [0.5]}, "kappa": {"mean": 0.25, "values": [0.25]},
-             "loss/low": {"mean": 0.5, "values": [0.5]}}  # fmt: skip
+             "loss/low": {"mean": 0.5, "values": [0.5]},
+             "mine/area": {"mean": 37.5, "values": [37.5]}}  # fmt: skip
     rows = transfer_section.beside("mine", found).rows
-    assert rows == [("top-1", "50.00", "1"), ("kappa, no %", "0.2500", "1")]
+    own = ("mine area, no %", "37.5000", "1")  # of a plug-in, in its own units
+    assert rows == [("top-1", "50.00", "1"), ("kappa, no %", "0.2500", "1"), own]
+    _, shown = tables.spreads("", found)
+    assert shown[-1] == ("mine/area", "37.5000", "", "1")
 
 
 @pytest.mark.parametrize(("printed", "percent"), [(0.8125, 81.25), (1, 100), (1.5, 1.5), (85, 85)])

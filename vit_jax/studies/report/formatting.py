@@ -58,14 +58,17 @@ def mean_of(result: Mapping[str, Any]) -> str:
 def measured(key: str, value: float) -> str:
     """The value of a result such as `real/top1` or `loss`."""
     last = key.rpartition("/")[2]
-    if is_fraction(key) and not abs(value) > 1:  # not a fraction: a plug-in's, in its own units
+    if is_fraction(key, value):
         return percent(value)
     return f"{value:,.0f}" if last in ("count", "step") else f"{value:.4f}"
 
 
-def is_fraction(key: str) -> bool:
-    """Whether a result, or an end of its interval, is a share of 1, by its name."""
-    return not set(key.split("/")) & set(NUMBERS)
+def is_fraction(key: str, value: float) -> bool:
+    """Whether a result, or an end of its interval, is a share of 1, by its name.
+
+    A value beyond 1 is none: a plug-in's, in its own units.
+    """
+    return not set(key.split("/")) & set(NUMBERS) and not abs(value) > 1
 
 
 def title(key: str) -> str:

@@ -61,7 +61,7 @@ def beside(name: str, results: Mapping[str, Any]) -> Table:
             continue
         mean, half = 100 * ours["mean"], formatting.half_interval(ours)
         runs = len(ours.get("values", ()))
-        if not formatting.is_fraction(measure):
+        if not formatting.is_fraction(measure, ours["mean"]):
             here = f"{ours['mean']:.4f}" + ("" if half is None else f" ± {half:.4f}")
             rows.append((f"{formatting.title(measure)}, no %", here, f"{runs}", "", "", ""))
             continue

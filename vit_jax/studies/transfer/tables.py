@@ -66,7 +66,8 @@ def _top1(entry: Mapping[str, Any]) -> str:
 
 
 def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str, str]:
-    form = formatting.percent if formatting.is_fraction(key) else "{:.4f}".format
+    share = formatting.is_fraction(key, one["mean"])
+    form = formatting.percent if share else "{:.4f}".format
     half = formatting.half_interval(one)
     return form(one["mean"]), "" if half is None else f"± {form(half)}", f"{len(one['values'])}"
 
