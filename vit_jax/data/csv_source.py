@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import logging
 import pathlib
 import re
 import types
@@ -26,6 +25,7 @@ from vit_jax.data.folders import (
 )
 from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.data.splits import Split
+from vit_jax.runtime.logs import log
 from vit_jax.utils import limits, messages, storage
 from vit_jax.utils.digests import digest
 
@@ -37,8 +37,6 @@ INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
 BITS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 LARGEST = 1e30  # of a number: its square is within float64, it within float32
-
-log = logging.getLogger("vit_jax")
 
 
 class CsvRow(NamedTuple):

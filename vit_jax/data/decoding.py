@@ -210,8 +210,12 @@ def thumbnail(image: bytes | np.ndarray, side: int, data: config.Data) -> bytes:
     if shrink < 1:
         height, width = (max(1, round(length * shrink)) for length in pixels.shape[:2])
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    pixels = pixels.reshape(*pixels.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
-    return cv2.imencode(".png", pixels)[1].tobytes()
+    return encode(pixels.reshape(*pixels.shape[:2], -1))
+
+
+def encode(pixels: np.ndarray, suffix: str = ".png", *options: int) -> bytes:
+    """Gray or RGB pixels `H W C` as a file of a format; `options` are OpenCV's."""
+    return cv2.imencode(suffix, pixels[:, :, ::-1], options)[1].tobytes()  # it writes BGR
 
 
 def without_border(image: np.ndarray, border: int) -> np.ndarray:

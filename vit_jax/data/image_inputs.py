@@ -27,7 +27,9 @@ ImageInput = str | os.PathLike[str] | bytes | Image.Image | numpy.typing.ArrayLi
 ImageInputs = ImageInput | Iterable[ImageInput]
 
 
-def read_images(images: ImageInputs, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
+def read_images(
+    images: ImageInputs, data: config.Data, name: str = "images"
+) -> Iterator[tuple[str, bytes | np.ndarray]]:
     """Yields the name and the encoded, uint8 or uint16 `H W C` pixels of each image.
 
     Pillow images are read as their files are: EXIF orientation applied, alpha dropped for models of
@@ -39,15 +41,10 @@ def read_images(images: ImageInputs, data: config.Data) -> Iterator[tuple[str, b
         (B, H, W, C) of numbers or truth values, or a list of these; C is that of the model, or 1
         or 3 of 3 or 1.
       data: options of the pixels.
+      name: of those that are no files.
 
     Raises BadImage for a file that cannot be read, and for any other type, shape or range.
     """
-    return _read_images(images, "images", data)
-
-
-def _read_images(
-    images: ImageInputs, name: str, data: config.Data
-) -> Iterator[tuple[str, bytes | np.ndarray]]:
     if isinstance(images, str | os.PathLike):
         yield os.fspath(images), _file(images)
     elif isinstance(images, bytes | bytearray | memoryview):
@@ -65,7 +62,7 @@ def _read_images(
             yield name, pixels
     elif isinstance(images, Iterable):
         for index, image in enumerate(images):
-            yield from _read_images(image, f"{name}[{index}]", data)
+            yield from read_images(image, data, f"{name}[{index}]")
     else:
         raise decoding.BadImage(
             f"{name}: has type {type(images).__name__}; expected a path, a Pillow image, or an "

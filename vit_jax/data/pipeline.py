@@ -13,7 +13,6 @@ other processes are joined here. So the number of workers affects only the speed
 
 import dataclasses
 import itertools
-import logging
 import math
 import multiprocessing
 import os
@@ -35,8 +34,7 @@ from vit_jax.data.prefetch import Batch
 from vit_jax.data.source import DataError, Source, read_labels
 from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling, train_transforms
 from vit_jax.runtime import signals
-
-log = logging.getLogger("vit_jax")
+from vit_jax.runtime.logs import log
 
 Notes = list[tuple[int, str]]  # unreadable examples, each with the reason
 

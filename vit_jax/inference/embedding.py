@@ -372,23 +372,20 @@ class _Parquet:
         flat = pa.array(np.ascontiguousarray(features, np.float32).reshape(-1))
         columns = [
             pa.array(names, pa.string()),
-            pa.array([self._listed(one) for one in labels], self._label),
+            pa.array([_known(one, numbers=self._numbers) for one in labels], self._label),
             pa.FixedSizeListArray.from_arrays(flat, self._size),
         ]
         self._file.write_table(pa.table(columns, schema=self._schema))
-
-    def _listed(self, label: np.ndarray) -> int | list[int] | list[float] | None:
-        if self._numbers:
-            return None if np.isnan(label).any() else label.tolist()
-        return _label(label)
 
     def close(self) -> None:
         """Writes the directory of the file."""
         self._file.close()
 
 
-def _label(label: np.ndarray) -> int | list[int] | None:
-    """The class of a label, the classes of a (K,) one, or None if it is not known."""
+def _known(label: np.ndarray, *, numbers: bool) -> int | list[int] | list[float] | None:
+    """The class of a label, the classes or `numbers` of a (K,) one, or None if it is not known."""
+    if numbers:
+        return None if np.isnan(label).any() else label.tolist()
     if (label < 0).any():
         return None
     return np.flatnonzero(label).tolist() if label.ndim else label.item()

@@ -6,7 +6,6 @@ parameters; and a digest of the folder, over these fields and the arrays in `mod
 
 import hashlib
 import json
-import logging
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from vit_jax.runtime.logs import log
 from vit_jax.weights import readers, writers
 from vit_jax.weights.arrays import WeightsError
-
-log = logging.getLogger("vit_jax")
 
 FACTS = "adapter.json"
 SEAL = "sha256"  # the field with the folder's own digest; folders of older versions lack it

@@ -174,16 +174,6 @@ def _each(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     return tuple(values[channel % len(values)] for channel in range(channels))
 
 
-def resized(
-    spec: mapping.ModelSpec, params: models.Params, size: tuple[int, int]
-) -> tuple[models.Params, mapping.MappingReport]:
-    """The parameters of the same model for images of another height and width."""
-    target = mapping.create_classifier(
-        dataclasses.replace(spec, data=dataclasses.replace(spec.data, image_size=size))
-    )
-    return fit_params(params, spec, target, keep_head=True)
-
-
 def resize_grid(
     table: np.ndarray, old: tuple[int, int], new: tuple[int, int], method: str = "aligned"
 ) -> np.ndarray:

@@ -111,7 +111,8 @@ def load(
         report = dataclasses.replace(report, dropped=dropped, prefix=found.prefix)
         final = _override(inferred, overrides)
         if final.data.image_size != spec.data.image_size:
-            params, change = adapting.resized(spec, params, final.data.image_size)
+            target = mapping.create_classifier(final)
+            params, change = adapting.fit_params(params, spec, target, keep_head=True)
             report = dataclasses.replace(report, resized=change.resized)
         projection = None
         if wanted is not None and wanted.dino is not None and wanted.init_head == "keep":

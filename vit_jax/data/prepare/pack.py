@@ -376,8 +376,7 @@ class ImageEncoder:
             encoded = _shrink(pixels, self._max_side)
             outcome.resized += 1
         elif not encoded.startswith(KEPT):  # TFDS cannot read BMP, and reads all frames of a GIF
-            bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-            encoded = cv2.imencode(".png", bgr)[1].tobytes()
+            encoded = decoding.encode(pixels)
         # TFDS writes the features that a dataset has, and without classes it has no label.
         return name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
 
@@ -387,8 +386,7 @@ def _shrink(pixels: np.ndarray, side: int) -> bytes:
     factor = side / max(pixels.shape[:2])
     height, width = (max(1, round(length * factor)) for length in pixels.shape[:2])
     small = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    bgr = cv2.cvtColor(small, cv2.COLOR_RGB2BGR)
-    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+    return decoding.encode(small, ".jpg", cv2.IMWRITE_JPEG_QUALITY, QUALITY)
 
 
 def features(classes: Sequence[str]) -> Any:

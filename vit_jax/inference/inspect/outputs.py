@@ -76,11 +76,6 @@ class Subject:
         return measures.attention_stats(self.opened, self.pictures, maps=maps)
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """The rows and columns of patches."""
-        return variants.grid(self.opened.config.model, self.opened.config.data.image_size)
-
-    @property
     def reader(self) -> str:
         """The token that the output reads, in words."""
         model = self.opened.config.model
@@ -281,7 +276,9 @@ def _matches(subject: Subject) -> Answer:
     pairs, cosines = measures.mutual_matches(first, second)
     names = [pathlib.PurePath(name).name for name in shown.names]
     caption = f"Patches of {names[0]} and {names[1]} that are each other's most similar."
-    figure = figures.matches(subject.under_patches(shown), subject.grid, pairs)
+    cfg = subject.opened.config
+    grid = variants.grid(cfg.model, cfg.data.image_size)
+    figure = figures.matches(subject.under_patches(shown), grid, pairs)
     rows = [(*pair, f"{cosine:.4f}") for pair, cosine in zip(pairs.tolist(), cosines, strict=True)]
     return Answer(
         figures={"matches": (figure, caption)},

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -327,6 +326,5 @@ def _file(name: str) -> str:
 
 
 def _png(view: np.ndarray) -> str:
-    # OpenCV writes BGR.
-    encoded = cv2.imencode(".png", decoding.for_display(view)[:, :, ::-1])[1].tobytes()
+    encoded = decoding.encode(decoding.for_display(view))
     return f"data:image/png;base64,{base64.b64encode(encoded).decode()}"

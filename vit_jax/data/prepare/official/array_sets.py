@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.config import UserError
-from vit_jax.data import datasets
+from vit_jax.data import datasets, decoding
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.prepare.official import mat, pickles
@@ -24,7 +24,6 @@ from vit_jax.data.prepare.official.recipe import (
     Features,
     Recipe,
     Rows,
-    as_png,
     encode_pixels,
     spill_pixels,
 )
@@ -206,7 +205,7 @@ def find_smallnorb(files: SourceFiles) -> Contents:
 def encode_smallnorb(data: Sequence[bytes], features: Features) -> Features:
     """Both images of a pair."""
     left, right = np.frombuffer(data[0], np.uint8).reshape(2, 96, 96, 1)
-    return {"image": as_png(left), "image2": as_png(right)}
+    return {"image": decoding.encode(left), "image2": decoding.encode(right)}
 
 
 def _norb_array(

@@ -30,7 +30,6 @@ from vit_jax.data.prepare.official.recipe import (
     Features,
     Recipe,
     as_jpeg,
-    as_png,
     check_pixels,
     checked,
     class_numbers,
@@ -430,7 +429,7 @@ def encode_tiff(data: Sequence[bytes], features: Features) -> Features:
     pixels = cv2.imdecode(np.frombuffer(data[0], np.uint8), cv2.IMREAD_COLOR_RGB)
     if pixels is None:
         raise BadImage("is not a valid TIFF")
-    return {"image": as_png(pixels)}
+    return {"image": decoding.encode(pixels)}
 
 
 def encode_sun397(data: Sequence[bytes], features: Features) -> Features:

@@ -78,7 +78,7 @@ def encode_pixels(
 ) -> Features:
     """A PNG of pixels stored in `shape`, whose `axes` are height, width and channels."""
     pixels = np.frombuffer(data[0], np.uint8).reshape(shape)
-    return {"image": as_png(pixels.transpose(axes))}
+    return {"image": decoding.encode(pixels.transpose(axes))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,16 +149,7 @@ def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
     if _components(checked(encoded)) in (1, 3) and not again:
         return encoded
     pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS)
-    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
-
-
-def as_png(pixels: np.ndarray) -> bytes:
-    """The PNG of uint8 pixels `H W C`, C = 1 or 3, RGB."""
-    pixels = np.ascontiguousarray(pixels)
-    if pixels.shape[-1] == 3:
-        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    return cv2.imencode(".png", pixels)[1].tobytes()
+    return decoding.encode(pixels, ".jpg", cv2.IMWRITE_JPEG_QUALITY, quality)
 
 
 def _components(encoded: bytes) -> int | None:
