@@ -1,5 +1,6 @@
 """Means of checkpoints: of every number, and of like models alone."""
 
+import dataclasses
 import pathlib
 
 import jax
@@ -119,6 +120,16 @@ def test_runs_that_trained_otherwise_are_a_soup(soup):
     whole, _ = soup({"a": one, "b": opened(3.0, model=other | {"layer_scale": 1e-5})})
     assert whole.params["a0"] == 2
     assert whole.config.model.layer_scale == 0.1
+
+
+def test_what_loading_says_and_what_is_left_behind_is_said_once(soup, monkeypatch):
+    def behind(run):
+        return ("its own head stays",) if run.params["a0"] == 1 else ()
+
+    monkeypatch.setattr(averaging.conversion, "left_behind", behind)
+    noted = [dataclasses.replace(opened(float(n)), notes=("heads: assumed",)) for n in range(3)]
+    soup(dict(zip("abc", noted, strict=True)))
+    assert soup.said[3:5] == ["heads: assumed", "its own head stays"]
 
 
 def flat(reference):

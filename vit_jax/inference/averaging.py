@@ -57,11 +57,13 @@ def average(
     totals: dict[str, np.ndarray] = {}
     first: loaded_model.LoadedModel | None = None
     names: list[str] = []
+    notes: dict[str, None] = {}  # each once, in order
     calibrated: list[str] = []
     seen: set[tuple[str, int | None]] = set()
     for reference, step in members:
         opened = loading.load(reference, overrides, step)
         names.append(f"{reference} {opened.selection}".strip())
+        notes |= dict.fromkeys((*opened.notes, *conversion.left_behind(opened)))
         calibrated += [names[-1]] if opened.temperature is not None else []
         # A run has many paths: relative, through a link, of its `checkpoints`.
         path = os.path.realpath(opened.checkpoint or reference)
@@ -86,7 +88,7 @@ def average(
     # The temperature was fitted to other logits.
     whole = dataclasses.replace(first, params=tree_utils.nest(mean), temperature=None)
     conversion.save_checkpoint(whole, whole.params, output, f"mean of {', '.join(names)}")
-    said = [f"averaged: {name}" for name in names]
+    said = [*(f"averaged: {name}" for name in names), *notes]
     if calibrated:
         said.append("temperature: left out, as each was fitted to other logits than the mean's")
     return [*said, f"written: {output} (orbax)"]

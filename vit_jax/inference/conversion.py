@@ -76,7 +76,7 @@ def convert(
     params = jax.device_get(opened.params)
     alone = kind == "timm" and output.suffix.lower() == ".safetensors"
     projection = loading.projection(opened) if alone else None
-    unsaid = () if projection else _left_behind(opened)
+    unsaid = () if projection else left_behind(opened)
     origin = ": ".join(filter(None, (model_card.title(opened), opened.selection)))
     if kind == "orbax":
         save_checkpoint(opened, params, output, origin)
@@ -122,7 +122,7 @@ def _is_as_measured(opened: loaded_model.LoadedModel, reference: str | os.PathLi
     return exporting.preprocessing(own.data) == exporting.preprocessing(asked.data)
 
 
-def _left_behind(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
+def left_behind(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
     """A line on parameters of a run's objective that no format has a place for."""
     if opened.checkpoint is None or opened.step is None or OBJECTIVE in opened.params:
         return ()
@@ -131,7 +131,7 @@ def _left_behind(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
         return ()
     return (
         f"objective.name={opened.config.objective.name}: its own head stays in the run, where "
-        "training continues from it; of DINO, --to=timm --output=FILE.safetensors holds it",
+        "training continues from it; of DINO, convert --to=timm --output=FILE.safetensors holds it",
     )
 
 
@@ -192,7 +192,7 @@ def _write_peft(
             f"--to=peft: {other[0]} is trained too, and PEFT holds only LoRA and the head; "
             "write --to=adapter, or --to=hf"
         )
-    said = list(_left_behind(opened))
+    said = list(left_behind(opened))
     if isinstance(cfg.loss, config.Regression):
         # PEFT has no place for a scale: the head itself predicts in the units of the data.
         opened = opened.rescaled((0.0,), (1.0,))
