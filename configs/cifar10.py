@@ -7,8 +7,8 @@
 learning rate is constant until the cooldown, so that a longer run begins as this one does.
 `ViT-6_4-progressive` begins with small images, and takes four times as long. `ViT-6_4-light`
 begins with its weights and crops less; the mean of the two is `cifar10/ViT-6_4-averaged`, the best
-of the weights in the package. `ViT-6_4-3h` is planned for three hours of two cores that multiply
-in bfloat16. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same distilled from
+of the weights in the package. `ViT-6_4-3h` takes three hours of two cores that multiply in
+bfloat16. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same distilled from
 `ViT-6_4`.
 """
 

@@ -164,11 +164,12 @@ def bundled(name):
 
 def cifar10():
     found = {one["name"]: one for one in lines("cifar10") if "test" in one}
-    first, second, third, mean = (
-        found[f"cifar10/ViT-6_4{suffix}"] for suffix in ("", "-progressive", "-light", "-averaged")
+    first, second, third, mean, short = (
+        found[f"cifar10/ViT-6_4{suffix}"]
+        for suffix in ("", "-progressive", "-light", "-averaged", "-3h")
     )
     costs = []
-    for one, more in ((first, ""), (second, ""), (third, " more")):
+    for one, more in ((first, ""), (second, ""), (third, " more"), (short, "")):
         cfg = vit_jax.get_config(one["name"], {"init_from": "none"})
         flops, seconds, begun = 0.0, 0.0, 0
         for phase in (*cfg.data.phases, None):
@@ -184,19 +185,24 @@ def cifar10():
         yield f"| {one['steps']:,}{more} ("
         top1 = one["test"][f"{one['steps']}"]["top1"]
         yield f" | {pflops:.2f}{more} | {minutes}{more} | {100 * top1:.1f} % |"
-    pflops, minutes = map(sum, zip(*costs[1:], strict=True))
+    assert abs(costs[3][1] / costs[1][1] - 0.55) < 0.005
+    yield "in 0.55 times its minutes"
+    yield "takes {:.1f} CPU seconds, one of the second run {:.1f}".format(
+        *(one["cpu_seconds_per_step"]["32"] for one in (short, second))
+    )
+    pflops, minutes = map(sum, zip(*costs[1:3], strict=True))
     yield f"{pflops:.2f} in all | {minutes} in all | {100 * mean['test']['top1']:.1f} % |"
     yield f"{first['images_per_second']:.0f} images/s"
-    speeds = (undisturbed(second, size) for size in (16, 24, 32))
-    yield "{:.0f}, {:.0f} and {:.0f} images/s, and {:.0f} images/s of the third".format(
-        *speeds, undisturbed(third, 32)
-    )
+    for one, name in ((second, "the second"), (short, "`-3h`")):
+        speeds = (undisturbed(one, size) for size in (16, 24, 32))
+        yield "{:.0f}, {:.0f} and {:.0f} images/s of {}".format(*speeds, name)
+    yield f"{undisturbed(third, 32):.0f} images/s of the third"
     changed = [
         one["bundled"]["top1"] - one["test"].get(str(one.get("steps")), one["test"])["top1"]
         for one in (first, second, mean)
     ]
     yield f"by at most {100 * max(map(abs, changed)):.2f} points"
-    for one in (second, third):
+    for one in (second, third, short):
         seen = statistics.fmean(line["top1"] for line in one["log"][-12:])
         yield f"{100 * seen:.1f} %"
     yield from distilled()
