@@ -84,13 +84,10 @@ def test_what_is_not_finite_or_off_the_axis_is_left_out():
     assert empty.text == "nothing measured yet"
 
 
-def test_an_error_stays_with_its_point_and_labels_go_with_the_first_lost_one():
-    points, labels = [(0, 1.0), (1, 0.0), (2, 3.0)], ["a", "b", "c"]
-    series = Series(name="", points=points, errors=[0.1, 0.2, 0.3], labels=labels)
+def test_an_error_stays_with_its_point():
+    series = Series(name="", points=[(0, 1.0), (1, 0.0), (2, 3.0)], errors=[0.1, 0.2, 0.3])
     (both,) = Chart(title="t", series=[series], log_x=True, log_y=True).drawn
-    assert (both.points, both.errors, both.labels) == ([(2, 3.0)], [0.3], ())
-    (whole,) = Chart(title="t", series=[series]).drawn
-    assert (whole.errors, whole.labels) == ([0.1, 0.2, 0.3], labels)
+    assert (both.points, both.errors) == ([(2, 3.0)], [0.3])
 
 
 def test_colors_begin_again_dashed():
@@ -130,18 +127,16 @@ def test_long_lines_are_thinned_and_keep_their_end():
     assert line[-1][0] == ends[-1][0]
 
 
-def test_marks_say_their_number_and_labels_stand_beside():
-    series = Series(
-        name="ours", points=[(1, 0.5), (3, 0.75)], line="none", marks=True, labels=["B/16", "L<16"]
-    )
+def test_marks_say_their_number():
+    series = Series(name="o<s", points=[(1, 0.5), (3, 0.75)], line="none", marks=True)
     chart = Chart(title="t", series=[series], percent=True, ticks=[(1, "small"), (3, "large")])
     page = drawn(chart)
     assert page.count("circle") == 2
     assert not lines(page)
-    for words in ("B/16: 50 % (small)", "L<16: 75 % (large)", "small", "large", "B/16", "L<16"):
+    for words in ("o<s: 50 % (small)", "o<s: 75 % (large)", "small", "large"):
         assert words in page.words
     (svg,) = (attrs for tag, attrs in page.elements if tag == "svg")
-    assert svg["aria-label"] == "t by step: ours 50 % to 75 %"
+    assert svg["aria-label"] == "t by step: o<s 50 % to 75 %"
 
 
 def test_error_bars():

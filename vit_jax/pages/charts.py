@@ -25,7 +25,6 @@ class Series:
       line: `solid`, `dashed`, `faint`, or `none`.
       marks: whether every point is marked.
       hollow: whether the marks are not filled.
-      labels: text beside each mark.
       errors: half the length of each point's error bar; None: no bar.
     """
 
@@ -35,7 +34,6 @@ class Series:
     line: str = "solid"
     marks: bool = False
     hollow: bool = False
-    labels: Sequence[str] = ()
     errors: Sequence[float | None] = ()
 
     @property
@@ -76,9 +74,8 @@ class Chart:
             shown = [i for i, point in enumerate(one.points) if self._shown(point)]
             if shown:
                 points = [one.points[i] for i in shown]
-                labels = one.labels if len(points) == len(one.points) else ()
                 errors = [one.errors[i] for i in shown] if one.errors else ()
-                kept.append(dataclasses.replace(one, points=points, labels=labels, errors=errors))
+                kept.append(dataclasses.replace(one, points=points, errors=errors))
         return kept
 
     def _shown(self, point: Point) -> bool:
@@ -235,8 +232,7 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
     if not one.marks and len(one.points) > 1:
         return
     for index, point in enumerate(one.points):
-        label = one.labels[index] if one.labels else ""
-        said = f"{label or one.name or chart.title}: {number(point[1], percent=chart.percent)}"
+        said = f"{one.name or chart.title}: {number(point[1], percent=chart.percent)}"
         if one.errors and one.errors[index]:
             said += f" ± {number(one.errors[index] or 0.0, percent=chart.percent)}"
         where = dict(chart.ticks).get(point[0], f"{chart.x} {number(point[0])}")
@@ -245,14 +241,6 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
             "circle", element("title", f"{said} ({where})"), cx=cx, cy=cy, r=2.8,
             class_=f"mark {'hollow ' if one.hollow else ''}{color}",
         )  # fmt: skip
-        if label:
-            far = x.place(point[0]) > 0.8
-            yield _text(
-                label,
-                float(cx) + (-6 if far else 6),
-                float(cy) + 4,
-                "label end" if far else "label",
-            )
 
 
 def _error_bar(point: Point, error: float, x: Axis, y: Axis, color: str) -> Iterable[Markup]:
