@@ -363,6 +363,12 @@ def test_a_batch_has_the_numbers(tmp_path):
     np.testing.assert_array_equal(batch["label"], [(-20, 31.5), (70, 0), (0.5, 8), (0, 0)])
 
 
+def test_images_of_numbers_are_counted_without_classes(tmp_path):
+    given = data(tmp_path, multilabel=False, targets=("weight", "age"))
+    line = folder_check.check_files(given, numbered(tmp_path), None, None)
+    assert line.startswith(f"data.root={tmp_path}: train 3 images; ")
+
+
 @pytest.mark.parametrize(
     ("cell", "why"),
     [

@@ -201,6 +201,12 @@ def test_a_rectangle_by_hand():
     assert erase(image, Fixed(0.5)) is image
 
 
+def test_noise_has_every_value():
+    image = np.zeros((128, 128, 1), np.uint8)
+    result = tf.RandomErasing(1.0, area=(0.25, 0.25))(image, np.random.default_rng(0))
+    assert len(np.unique(result)) == 256
+
+
 def test_an_image_where_nothing_fits_stays():
     image = np.zeros((1, 1000, 3), np.uint8)
     assert tf.RandomErasing(1.0)(image, np.random.default_rng(0)) is image

@@ -451,6 +451,19 @@ def test_a_full_disk_is_worth_a_retry(tmp_path, monkeypatch):
         pass
 
 
+def test_a_directory_that_another_holder_deletes_meanwhile_is_made_again(tmp_path, monkeypatch):
+    opened, folder = os.open, tmp_path / "a"
+
+    def late(path, *rest, **named):
+        monkeypatch.setattr(locking.os, "open", opened)  # once
+        folder.rmdir()
+        return opened(path, *rest, **named)
+
+    monkeypatch.setattr(locking.os, "open", late)
+    with locking.exclusive(folder):
+        assert (folder / locking.NAME).exists()
+
+
 def test_a_run_that_does_not_begin_leaves_no_directory(tmp_path):
     with locking.exclusive(tmp_path / "a/b"):
         assert (tmp_path / "a/b" / locking.NAME).exists()

@@ -179,8 +179,9 @@ def test_what_is_not_the_same_network_is_refused_in_one_line():
         "; set model.patch_size=4,4 model.mlp_dim=24"
     )
     resnet = config.Model(architecture="resnet", resnet_units=(1, 2))
+    sincos = dataclasses.replace(MODEL, position="sincos_2d")
     for source, target, differing in (
-        (resnet, MODEL, "architecture=resnet model.resnet_units=1,2"),
+        (resnet, sincos, "architecture=resnet model.resnet_units=1,2"),
         (MODEL, dataclasses.replace(MODEL, resnet_units=(1, 2)), "resnet_units=none"),
         (dataclasses.replace(MODEL, pooling="map"), MODEL, "pooling=map"),
     ):

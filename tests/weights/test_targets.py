@@ -410,6 +410,11 @@ AIMV2 = {"norm": "rms", "norm_epsilon": 1e-5, "patch_norm": True, "mlp": "swiglu
          "model.qk_norm=true: this layout has no place for encoder/attention/key_norm/bias"),
         ({"stem_norm": True, "biasless": ("patches", "head"), "registers": 2}, "hf", "w",
          "model.registers=2: this layout has no place for registers"),
+        pytest.param(  # two thirds of 64 are 48, of 48 are 32
+            {"layer_scale": 1.0, "pooling": "token_gap", "mlp": "swiglu", "width": 16, "heads": 2,
+             "mlp_dim": 40}, "hf", "w",
+            "model.mlp_dim=40: Hugging Face's DINOv2 computes it from a whole ratio to "
+            "model.width 16", id="swiglu-dinov2"),
     ],
 )  # fmt: skip
 def test_what_a_form_has_no_place_for(tmp_path, changes, kind, name, message):

@@ -274,6 +274,8 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
         (BIT | {"global_pool": "max"}, "global_pool=max: of timm's ResNets, only avg is supported"),
         ({"model_args": {"num_heads": 3, "act_layer": [1]}}, "act_layer=[1]: must be text"),
         ({"pretrained_cfg": {"interpolation": {}}}, "interpolation={}: must be text"),
+        ({"num_classes": 7},
+         "config.json: num_classes=7: the arrays have 3, so it describes another model"),
     ],
 )  # fmt: skip
 def test_what_config_says_is_refused_in_one_line(tmp_path, changes, message):

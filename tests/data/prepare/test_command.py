@@ -23,7 +23,7 @@ from vit_jax import cli, config
 from vit_jax.data import availability, datasets, example_lists
 from vit_jax.data.prepare import command, download, tfrecords
 from vit_jax.data.prepare.official import build
-from vit_jax.data.prepare.request import Request
+from vit_jax.data.prepare.request import Request, file_sizes
 from vit_jax.data.prepare.shards import read_info
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
@@ -603,6 +603,11 @@ def test_large_archives_that_need_unpacking_are_named(dry_run, monkeypatch, tmp_
         "cifar10: test: 10,000 images expected",
     ]
     assert lines[4].startswith(f"cifar10: would write {tmp_path}/data/cifar10/3.0.2: at least ")
+
+
+def test_nothing_is_listed_of_a_source_that_is_missing(tmp_path):
+    with pytest.raises(DataError, match="^--from=.*/none: no such file or folder$"):
+        file_sizes(tmp_path / "none")
 
 
 def test_downloads_are_listed_without_a_network(dry_run, monkeypatch, tmp_path):
