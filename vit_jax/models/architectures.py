@@ -229,7 +229,7 @@ class AxialViTArchitecture(ViTArchitecture):
 
     def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
         """Multiply-accumulates of two encoder blocks, one per axis."""
-        n = grid[0] * grid[1] + has_class_token(model)
+        n = grid[0] * grid[1]
         return 2 * _dense_macs(model, n) + 2 * n * sum(grid) * required(model.width)
 
     def lacks(self, model: config.Model, figure: str) -> str | None:
