@@ -2,7 +2,9 @@
 
 import json
 import pathlib
+import struct
 import types
+import zlib
 
 import cv2
 import numpy as np
@@ -113,6 +115,37 @@ def test_scores_are_interpolated_and_compared():
         union = (a | b).sum()
         expected = (a & b).sum() / union if union else np.nan
         np.testing.assert_equal(ious[number], expected)
+
+
+@pytest.mark.parametrize("classes", [1, 128, 129, 150])
+def test_as_many_classes_as_a_mask_may_have_are_interpolated(classes):
+    """OpenCV 5 resizes at most 128 channels; ADE20K has 150 classes."""
+    scores = np.random.default_rng(2).normal(size=(2, 3, classes)).astype(np.float32)
+    each = [cv2.resize(scores[:, :, k], (9, 4)) for k in range(classes)]
+    predicted = segmentation.pixel_classes(scores, (4, 9))
+    np.testing.assert_array_equal(predicted, np.stack(each, axis=-1).argmax(axis=2))
+
+
+FEW_BITS = [(1, [0, 1]), (2, [0, 1, 2, 3]), (4, [0, 1, 14, 15]), (8, [0, 1, 254, 255])]
+
+
+@pytest.mark.parametrize(("bits", "classes"), FEW_BITS)
+def test_gray_levels_of_few_bits_are_the_numbers_of_classes(bits, classes, tmp_path):
+    """Pillow stretches those of 2 and 4 bits to 255."""
+    packed = "".join(format(one, f"0{bits}b") for one in classes)
+    size = -(-len(packed) // 8)
+    row = b"\0" + int(packed.ljust(8 * size, "0"), 2).to_bytes(size)
+
+    def chunk(kind, content):
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    header = struct.pack(">IIBBBBB", len(classes), 1, bits, 0, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(row)), (b"IEND", b"")]
+    file = tmp_path / "mask.png"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts))
+    mask = masks.read_mask(masks.LabeledImage(file, file, 0), max_pixels=100)
+    assert mask.tolist() == [classes]
 
 
 def test_a_whole_measurement(tmp_path, capsys):

@@ -29,6 +29,7 @@ from vit_jax.training import sharding
 MOST = 2**19  # patches to learn from; of more, the same share of every image is drawn
 BATCH = 32  # images at a time
 SHOWN = 8  # test images in the figure
+CHANNELS = 128  # that OpenCV 5 resizes at once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,6 +203,7 @@ def patch_classes(mask: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
         for length, parts in zip(mask.shape, grid, strict=True)
     )
     place = rows[:, None] * grid[1] + columns[None]
+    # The last column counts pixels without a class.
     counts = np.zeros((grid[0] * grid[1], NO_CLASS + 1), np.int64)
     np.add.at(counts, (place.ravel(), mask.ravel()), 1)
     labeled = counts[:, :NO_CLASS]
@@ -217,8 +219,14 @@ def pixel_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     Scores are interpolated bilinearly.
     """
     height, width = size
-    large = cv2.resize(scores.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
-    return large.reshape(height, width, -1).argmax(axis=2)
+    resized = []
+    # In parts: ADE20K has 150 classes.
+    for first in range(0, scores.shape[2], CHANNELS):
+        part = scores[:, :, first : first + CHANNELS].astype(np.float32)
+        large = cv2.resize(part, (width, height), interpolation=cv2.INTER_LINEAR)
+        # OpenCV drops the last axis of a single channel.
+        resized.append(large.reshape(height, width, -1))
+    return np.concatenate(resized, axis=2).argmax(axis=2)
 
 
 def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:

@@ -23,6 +23,8 @@ from vit_jax.utils import limits, storage
 
 NO_CLASS = 255
 IMAGES = {".jpg", ".jpeg", ".png", ".webp"}
+# Pillow multiplies gray levels of 2 and 4 bits by these, so that the largest becomes 255.
+STRETCHED = {2: 85, 4: 17}
 
 
 class LabeledImage(NamedTuple):
@@ -86,7 +88,9 @@ def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, which are refused below
-            opened = Image.open(io.BytesIO(decoding.read_file(one.mask)), formats=("PNG",))
+            encoded = decoding.read_file(one.mask)
+            opened = Image.open(io.BytesIO(encoded), formats=("PNG",))
+        # P: the index itself is the class, whatever its color.
         if opened.mode not in ("P", "L", "1"):
             raise ConfigError(
                 f"{one.mask}: is a PNG of mode {opened.mode}; a mask has one 8-bit class per pixel"
@@ -97,6 +101,9 @@ def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
                 f"data.max_pixels={max_pixels}"
             )
         values = np.asarray(opened)
+        if opened.mode == "L":
+            # Byte 24 of a PNG is its bit depth.
+            values = values // STRETCHED.get(encoded[24], 1)
     except (
         decoding.BadImage, OSError, SyntaxError, ValueError, Image.DecompressionBombError,
     ) as error:  # fmt: skip
