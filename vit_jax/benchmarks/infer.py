@@ -17,6 +17,7 @@ from vit_jax.benchmarks import Table
 from vit_jax.benchmarks.forward import Forward
 from vit_jax.benchmarks.infer_files import Panel
 from vit_jax.benchmarks.step_timing import jax_out_of_memory
+from vit_jax.preflight.program import peak_bytes
 from vit_jax.runtime import logs
 
 ROUNDS = 5
@@ -78,7 +79,7 @@ def _double(forward: Forward, device: Any, rounds: int, timed: list[TimedBatch])
             program = forward.compile(batch, device)
             # By the compiler's report: Linux lets a batch that does not fit run, and kills this
             # process.
-            if host and peak_memory(program) > SHARE * _free_memory():
+            if host and peak_memory(program, device.platform) > SHARE * _free_memory():
                 return f"memory: batch {batch} takes over half of the free memory"
             seconds = time_passes(program, params, pixels(batch, forward.side), rounds)
             timed.append(TimedBatch(batch=batch, seconds=seconds))
@@ -107,14 +108,15 @@ def time_passes(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def pixels(batch: int, side: int) -> jax.Array:
     """Random uint8 images (B, H, W, 3)."""
+    # Drawn on the device: no transfer from the host.
     return jax.random.bits(jax.random.key(1), (batch, side, side, 3), jnp.uint8)
 
 
-def peak_memory(program: jax.stages.Compiled) -> float:
-    """Peak memory of a compiled program in bytes."""
+def peak_memory(program: jax.stages.Compiled, platform: str) -> float:
+    """Peak memory of a compiled program on a platform in bytes."""
     analysis = program.memory_analysis()
     assert analysis is not None
-    return float(analysis.peak_memory_in_bytes)
+    return float(peak_bytes(analysis, platform))
 
 
 def _free_memory() -> float:
@@ -144,6 +146,7 @@ def title(rounds: int) -> list[str]:
 def table(results: Sequence[Measured]) -> Table:
     """Rows for people; ratios are to the first model at the same input size."""
     peak = logs.peak_flops(jax.devices()[0].device_kind)
+    # Reversed, because the last one with a key stays.
     first = {one.forward.size: one for one in reversed(results)}
     rows = []
     for one in results:

@@ -111,6 +111,7 @@ def _on_line(tried: dict[int, MemoryUse], low: int, high: int | None) -> int | N
         return None
     each = (tried[other].peak - tried[low].peak) / (other - low)
     memory = min(found.memory for found in tried.values())
+    # Slightly below the line, which is an estimate; a slope below a byte an image is noise.
     guess = int(low + 0.995 * (memory - tried[low].peak) / max(each, 1.0))
     return guess if high is None or guess < high else None
 
@@ -124,7 +125,7 @@ def compile_use(forward: Forward, batch: int, where: Slice) -> MemoryUse:
         if not jax_out_of_memory(error):
             raise
         return parse_refusal(str(error), where.memory)
-    peak = peak_memory(compiled)
+    peak = peak_memory(compiled, where.platform)
     return MemoryUse(peak, peak <= where.memory, where.memory)
 
 

@@ -34,6 +34,7 @@ def expected_mfu(width: int | None) -> tuple[float, str]:
     """The share of peak FLOP/s of a model with tokens of `width` (None: no ViT), and its source."""
     if not width:
         return NO_VIT
+    # By ratio: 576 is nearer to 768 than to 384.
     return MFU[min(MFU, key=lambda known: abs(math.log(known / width)))]
 
 
@@ -56,6 +57,7 @@ class Settings:
         return dataclasses.replace(
             cfg,
             model=dataclasses.replace(cfg.model, remat=self.remat, unroll=self.unroll),
+            # `microbatch` would override the accumulation.
             train=dataclasses.replace(cfg.train, accumulation=self.accumulation, microbatch=None),
             mesh=dataclasses.replace(cfg.mesh, fsdp=self.fsdp),
         )
@@ -174,6 +176,7 @@ def same_program(cfg: config.Config) -> str:
             values[key] = True
     unroll = build.unroll(cfg.model, "tpu")
     values = {**values, "model.unroll": unroll} if unroll > 1 else values
+    # CONSTANTS drops all of data.* and schedule.*, but these change shapes or the program.
     values["view"] = [cfg.data.image_size, cfg.data.channels, cfg.schedule.name]
     if cfg.data.aspect == "native":
         values["view"].append(cfg.data.lengths)
@@ -182,12 +185,13 @@ def same_program(cfg: config.Config) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def _peak(analysis: Any, platform: str) -> int:
+def peak_bytes(analysis: Any, platform: str) -> int:
     """Peak memory of a device in bytes, including arguments and results."""
     if platform != "cpu":
         return analysis.peak_memory_in_bytes
     # On CPU, XLA omits temporaries from the peak, and allocates all of them at once.
     results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    # Results that reuse donated arguments are already counted as arguments.
     return analysis.argument_size_in_bytes + results + analysis.temp_size_in_bytes
 
 
@@ -216,6 +220,7 @@ def measure(
         # A program that does not fit is an answer of preflight, not an error.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
+        # Without the status code in front, and the table of buffers that follows.
         exceeds = str(error).splitlines()[0].partition(": ")[2]
     seconds = time.monotonic() - began
 
@@ -224,7 +229,8 @@ def measure(
         analysis, text = compiled.memory_analysis(), compiled.as_text()
         assert analysis is not None
         assert text is not None
-        peak, arguments = _peak(analysis, where.platform), analysis.argument_size_in_bytes
+        peak, arguments = peak_bytes(analysis, where.platform), analysis.argument_size_in_bytes
+        # None where a backend has no cost analysis.
         costs = compiled.cost_analysis() or {}
         transfers = read_transfers(text)
     # XLA counts the body of a loop once, so bytes and seconds are kept only without loops.
@@ -275,6 +281,7 @@ def step_flops(trainer: Trainer) -> float:
     cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, microbatch=None))
     devices, teacher = list(trainer.mesh.devices.flat), trainer.teacher
     whole = build.build(cfg, trainer.examples, devices=devices, teacher=teacher)
+    # Shapes only: neither the state nor the teacher is allocated.
     shapes = jax.eval_shape(whole.create_state)
     teacher_params = teacher and jax.eval_shape(teacher.model.cast, teacher.model.shapes())
     total = 0.0
