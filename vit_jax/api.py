@@ -28,6 +28,7 @@ def list_configs(pattern: str | None = None) -> list[str]:
     """
     if not isinstance(pattern, str | None):
         raise config.ConfigError(f"pattern={pattern}: must be text, such as 'vtab/*'")
+    # Plain `fnmatch` ignores case on Windows.
     return [name for name in catalog.names() if fnmatch.fnmatchcase(name, pattern or "*")]
 
 
@@ -50,6 +51,7 @@ def get_config(name: str | os.PathLike[str], overrides: Overrides = None) -> con
     cfg = run_config.resolve(storage.path_text("name", name), given)
     if cfg.init_from is None:
         return cfg
+    # The checkpoint that `init_from` names is read with jax, which a config alone never imports.
     from vit_jax.runs import directory
 
     return directory.as_in_weights(cfg, given)
@@ -118,6 +120,7 @@ def preview(
 def _accepted(accept: Collection[str] | str) -> tuple[str, ...]:
     if not isinstance(accept, Collection):
         raise config.ConfigError(f"accept={accept}: must be names, such as ['config', 'data']")
+    # A text is a Collection of its letters.
     return (accept,) if isinstance(accept, str) else tuple(accept)
 
 
@@ -149,5 +152,7 @@ def _start(
     if not isinstance(name_or_config, config.Config):
         line = "name_or_config: must be a name, a file or what vit_jax.get_config returns, not "
         raise config.ConfigError(line + type(name_or_config).__name__)
+    # Validated again: `dataclasses.replace` makes a Config that no check has seen.
     cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
+    # Every option of a Config counts as set by the user: `init_from` replaces none of them.
     return cfg, {key: config.get(cfg, key) for key, _, _ in config.fields(cfg)}, directory

@@ -29,6 +29,7 @@ def choose_platform(*, opens: bool = True) -> None:
     if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None or _has_tpu():
         return
     if not has_plugin():
+        # Through the environment, which child processes inherit.
         os.environ["JAX_PLATFORMS"] = "cpu"
         if "jax" in sys.modules:  # which reads the environment once
             sys.modules["jax"].config.update("jax_platforms", "cpu")
@@ -45,7 +46,9 @@ def ask(code: str) -> list[str]:
     command = [sys.executable, "-P", "-c", code]
     found = subprocess.run(command, capture_output=True, text=True)
     if found.returncode:
+        # The last line of a traceback is the exception.
         why = found.stderr.strip().rpartition("\n")[2].removeprefix("RuntimeError: ")
+        # jax's own remedy, in parentheses, would stand beside the one of `_missing`.
         why = why.partition(" (set JAX_PLATFORMS")[0]
         raise errors.ConfigError(
             _missing(why) if "JAX_PLATFORMS" in os.environ else f"jax finds no device: {why}"
@@ -62,9 +65,11 @@ def problem(error: BaseException) -> str | None:
     """The message for jax's error that JAX_PLATFORMS names no device; None for another."""
     if not os.environ.get("JAX_PLATFORMS"):
         return None
+    # jax raises RuntimeError, as for much else, so the module that raised it has to identify it.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if not frame.f_code.co_filename.endswith("xla_bridge.py"):
         return None
+    # Empty for the bare `assert` that fails where JAX_PLATFORMS=cuda and there is no NVIDIA GPU.
     return _missing(str(error).partition(" (set JAX_PLATFORMS")[0] or "jax has no such device")
 
 
@@ -76,6 +81,7 @@ def out_of_memory(error: BaseException) -> str | None:
     # By name: jax need not be imported.
     if type(error).__name__ != "JaxRuntimeError" or not exhausted:
         return None
+    # XLA appends a table of the largest buffers.
     return f"out of device memory: {text.splitlines()[0]}"
 
 
@@ -107,5 +113,6 @@ def has_plugin() -> bool:
 def _has_tpu() -> bool:
     if any(pathlib.Path("/dev").glob("accel[0-9]*")):
         return True
+    # As jax finds them; newer TPUs are VFIO devices, without /dev/accel files.
     vendors = pathlib.Path("/sys/bus/pci/devices").glob("*/vendor")
     return any(path.read_text().strip() == GOOGLE for path in vendors)

@@ -27,6 +27,7 @@ def broadcast_from_main(function: Callable[[], T]) -> T:
                 caught,
                 {"error": str(caught), "damaged": isinstance(caught, DamagedCheckpoint)},
             )
+    # Collectives carry arrays only.
     text = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
     # The length first: all processes must pass arrays of one shape.
     size = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))
@@ -51,8 +52,10 @@ def gather_texts(text: str, most: int) -> list[str]:
     """The text of every process, in every process, cut to `most` bytes of UTF-8."""
     if jax.process_count() == 1:
         return [text]
+    # One shape in all processes, without a collective to agree on a length first.
     padded = np.zeros(most, np.uint8)
     mine = np.frombuffer(text.encode()[:most], np.uint8)
     padded[: mine.size] = mine
     everyone = np.asarray(multihost_utils.process_allgather(padded))
+    # The cut at `most` bytes may have split a character.
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in everyone]

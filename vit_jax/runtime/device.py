@@ -52,10 +52,12 @@ def cache_programs() -> None:
         folder = pathlib.Path("~/.cache/vit_jax/compiled", owner).expanduser()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
+        # The mode of mkdir does not apply to a folder that already existed.
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
             logs.log.warning("%s: others may write there; compiled programs are not kept", folder)
             return
         _forget(folder)
+    # `expanduser` raises RuntimeError for a user without a home.
     except (OSError, RuntimeError) as error:
         logs.log.info("compiled programs are not kept: %s", error)
         return
@@ -126,6 +128,7 @@ def memory_errors(remedies: str) -> Iterator[None]:
     try:
         with jax.enable_x64(False):
             yield
+    # AssertionError: jax's own, for a JAX_PLATFORMS=cuda without a GPU.
     except (RuntimeError, AssertionError) as error:
         if line := backend.problem(error):
             raise config.ConfigError(line) from error

@@ -61,6 +61,7 @@ def from_environment() -> ProcessInfo | None:
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     if address:
         why = "as JAX_COORDINATOR_ADDRESS is set"
+        # By the last colon: an IPv6 address has more.
         if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdecimal():
             raise config.ConfigError(f"JAX_COORDINATOR_ADDRESS={address}: must be HOST:PORT")
         count = _number("JAX_NUM_PROCESSES", why)
@@ -108,6 +109,7 @@ def initialize(workdir: pathlib.Path | None = None, limits: config.Watchdog | No
             _write_host(workdir / FOLDER, me)
     # Before joining: jax also aborts this process if another one never comes.
     _end_with_code(me, workdir, limits.join)
+    # jax numbers hosts over all slices, and TPU_WORKER_ID within one.
     found = me.address is None  # by jax itself, on a TPU slice
     jax.distributed.initialize(
         coordinator_address=me.address,
@@ -145,6 +147,7 @@ def _end_with_code(me: ProcessInfo, workdir: pathlib.Path | None, wait: int) -> 
         unnamed.start()
         text = lost_process(me, workdir) if _joined else missing_processes(me, workdir, began, wait)
         os.write(2, f"{messages.PREFIX}{messages.one_line(text)}\n".encode())
+        # If this returned, abort() would restore the default action and raise the signal again.
         os._exit(LOST)
 
     _handlers.append(end)
@@ -249,6 +252,7 @@ def code_digest() -> str:
     """16 hex digits of this package's source."""
     root = pathlib.Path(__file__).parents[1]
     total = hashlib.sha256()
+    # Sorted: rglob's order is that of the file system, which differs between hosts.
     for file in sorted(root.rglob("*.py")):
         total.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
     return total.hexdigest()[:16]
@@ -274,5 +278,6 @@ def _read_token(folder: pathlib.Path, token: str) -> str:
 def _gather(facts: Mapping[str, str]) -> list[dict[str, str]]:
     """The facts of every process."""
     text = json.dumps(facts)  # ASCII
+    # JSON that is cut could not be parsed.
     assert len(text) <= MOST_BYTES, facts
     return [json.loads(one) for one in collectives.gather_texts(text, MOST_BYTES)]

@@ -102,7 +102,9 @@ def read_sessions(file: pathlib.Path) -> list[dict[str, Any]]:
     """The sessions of a run, oldest first; none where the file is missing or damaged."""
     try:
         sessions = limits.read_json(file, limits.TABLE)
+        # The file may hold anything; what is not a list of sessions fails in this arithmetic.
         summarize(sessions)
+    # OverflowError: JSON's integers have no limit, and these become floats.
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return []
     return sessions
@@ -110,6 +112,7 @@ def read_sessions(file: pathlib.Path) -> list[dict[str, Any]]:
 
 def earlier_seconds(run: pathlib.Path) -> float:
     """Seconds of all processes of a run but the newest."""
+    # The newest process counts its own time.
     return sum(sum(session["seconds"].values()) for session in read_sessions(run / FILE)[:-1])
 
 
@@ -124,6 +127,7 @@ def summarize(sessions: Sequence[Mapping[str, Any]]) -> Summary:
         # A later process that started before this one's last step has done the rest again.
         later = [one["first_step"] for one in sessions[number + 1 :]]
         lost = max(session["last_step"] - min([*later, session["last_step"]]), 0)
+        # The later process may have gone back to before this one's first step.
         lost = min(lost, steps)
         if lost:
             share = session["seconds"].get(STEP, 0.0) * lost / steps

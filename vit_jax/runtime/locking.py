@@ -84,6 +84,7 @@ class Holder:
         """Parses the output of `dump`; None for other or incomplete text."""
         fields = dataclasses.fields(cls)
         try:
+            # A file may be read while its holder writes it, or come from another program.
             values = limits.load_json(content)
             found = cls(**{one.name: values[one.name] for one in fields})
         except (ValueError, TypeError, KeyError):
@@ -137,6 +138,7 @@ class Lease:
         Call it before anything is committed: a process that was suspended cannot tell how long.
         Raises OSError if the storage does not answer.
         """
+        # The inode alone does not decide: a file server may give a new file the old one's number.
         renewed, (_, holder) = self._lock.renew(), self._lock.read()
         if not renewed or (holder is not None and holder.token != self._lock.me.token):
             raise errors.LeaseLost(
@@ -152,6 +154,7 @@ class Lease:
                 continue  # the bucket or server is temporarily unreachable
             except errors.LeaseLost as lost:
                 logs.log.error("%s", lost)
+                # By `os._exit`: an exception would end this thread only.
                 self._end(lost.exit_code)
                 return
 
@@ -171,6 +174,7 @@ def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[Lease]:
     try:
         with storage.readable_errors(flag) if remote else storage.writing("--workdir", workdir):
             _wait(lock, workdir)
+        # Joins the renewing thread before the release below: a late renewal would undo it.
         with Lease(lock, workdir) as lease:
             yield lease
     finally:
@@ -202,6 +206,7 @@ def clear(workdir: pathlib.Path) -> None:
     if not workdir.is_dir():
         return
     with exclusive(workdir):
+        # The lock file stays until the lock is released.
         for path in workdir.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -226,11 +231,14 @@ def _wait(lock: "DiskLock | BucketLock", workdir: pathlib.Path) -> None:
                 raise _refusal(workdir, holder)
             continue
         if seen is None:
+            # Its age is measured by this machine's clock: those of two hosts may differ.
             seen, since = version, now
+        # It was renewed, so its holder is alive.
         elif version != seen and not ended:
             raise _refusal(workdir, holder)
         # The holder died on this machine: on a disk the kernel frees its lock at once.
         if now - since > LEASE or (ended and storage.is_remote(workdir)):
+            # Another waiting process may have been faster.
             if not lock.take_over(version):
                 raise _refusal(workdir, lock.read()[1])
             if not ended:
@@ -291,6 +299,7 @@ class DiskLock:
             return False
         self._descriptor = descriptor
         with contextlib.suppress(OSError):  # a full disk: the lock holds, without a name
+            # Emptied only now: until the lock is taken, the name in it is the holder's.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, self.me.dump(), 0)
         return True
@@ -308,6 +317,7 @@ class DiskLock:
         """Takes a lock that has not been renewed since `version`, e.g. from a vanished machine."""
         if self.read()[0] == version:
             with contextlib.suppress(OSError):
+                # The server may still hold the vanished machine's lock on the old file.
                 self._path.unlink()
         if not self.acquire():
             return False
@@ -335,6 +345,7 @@ class DiskLock:
             self._descriptor = None
         for folder in self._made:
             with contextlib.suppress(OSError):
+                # The innermost first; one that is not empty stays.
                 folder.rmdir()
 
     def _open(self) -> int:
@@ -348,6 +359,7 @@ class DiskLock:
                 self._made = self._made or new
                 # O_CLOEXEC: a child that outlives this process must not keep the lock.
                 return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            # mkdir raises FileExistsError if the folder vanishes before it checks `is_dir`.
             except (FileExistsError, FileNotFoundError):
                 if not left:
                     raise
@@ -411,6 +423,7 @@ class BucketLock:
                     self._bucket,
                     uploadType="media",
                     name=self._name,
+                    # 0, `ABSENT`: GCS writes the object only if none exists.
                     ifGenerationMatch=str(expected),
                     data=self.me.dump(),
                     json_out=True,
@@ -441,6 +454,7 @@ def machine_id() -> str:
     A host name is not unique: containers often share one.
     """
     try:
+        # Containers on one machine share the boot, and number their processes each from 1.
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {(PROC / 'self/ns/pid').stat().st_ino}"
     except OSError:
@@ -452,6 +466,7 @@ def _started(pid: int) -> int | None:
     try:
         # The name, in parentheses, may contain any character; the state and numbers follow it.
         fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        # `starttime` is field 22 in proc(5), and these begin with field 3.
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None

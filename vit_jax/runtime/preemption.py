@@ -41,6 +41,7 @@ class Stop(signals.StopSignal):
             return False  # between steps the processes cannot agree without a barrier
         from jax.experimental import multihost_utils
 
+        # jax agrees on a later step, which every process still has before it.
         return multihost_utils.reached_preemption_sync_point(step)
 
 
@@ -53,6 +54,7 @@ def watch_maintenance() -> Iterator[None]:
     if jax.default_backend() != "tpu":
         yield
         return
+    # The variable that Google's own libraries read.
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     done = start_watching(host, lambda: os.kill(os.getpid(), signal.SIGTERM))
     try:
@@ -81,6 +83,7 @@ def _ask(server: str, notify: Callable[[], object], done: threading.Event) -> No
         except (OSError, http.client.HTTPException):
             done.wait(PAUSE)
             continue
+        # A host that is only migrated, MIGRATE_ON_HOST_MAINTENANCE, goes on.
         if text.startswith("TERMINATE") and not done.is_set():
             logs.log.warning("this host is announced to be stopped for maintenance")
             notify()

@@ -46,6 +46,7 @@ def fit_line(fields: Sequence[Field], width: int) -> str:
     def line() -> str:
         return "  ".join(field.text for field in kept)
 
+    # In cells, not characters: those of East Asian scripts take two.
     while cell_len(line()) > width and any(field.rank for field in kept):
         kept.remove(max(kept, key=lambda field: field.rank))
     text = Text(line())
@@ -79,6 +80,7 @@ class Progress:
         console = Console(stderr=True)
         if console.is_interactive:  # not a dumb terminal
             self._spinner = Spinner("dots" if console.encoding.startswith("utf") else "line")
+            # Redirected prints go to this console, on standard error: a pipe would miss them.
             self._live = Live(
                 self, console=console, refresh_per_second=4, redirect_stdout=sys.stdout.isatty()
             )
@@ -97,6 +99,7 @@ class Progress:
             logs.log.info("%s ...", what)
         else:
             self._late = threading.Timer(slow, logs.log.info, ("%s ...", what))
+            # A pending log line must not delay the exit of the process.
             self._late.daemon = True
             self._late.start()
 
@@ -207,6 +210,7 @@ class Bar:
         console = Console(stderr=True)
         if console.is_terminal:
             self._shown = Columns(
+                # Names of files may hold brackets, which are markup to rich.
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 DownloadColumn(binary_units=True) if self._bytes else MofNCompleteColumn(),

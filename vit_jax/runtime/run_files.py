@@ -54,6 +54,7 @@ class RunFiles:
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
+        # Before the upload below: a restart reads sessions.json from the bucket.
         if self._goodput is not None and isinstance(error, Exception) and _from_state(error):
             self._goodput.failed()
         if self.folder is not None:

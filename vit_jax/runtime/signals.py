@@ -175,6 +175,7 @@ class _Listener(threading.Thread):
         """The exit code of a command that was stopped before it could answer."""
         if self.resumable and not self.insisted():
             return SAVED
+        # As a shell reports a process that a signal has ended.
         return 128 + (self.heard[0] if self.heard else self._number or signal.SIGINT)
 
     def insisted(self) -> bool:
@@ -209,6 +210,7 @@ class _Listener(threading.Thread):
                 self._announce("stopping")
             if waited > UNWIND:
                 self._end()
+            # The exception was freed and the command still runs: something swallowed it.
             elif self.raised() is None and now - self._again > TICK / 2:
                 self._raise_in_main(now)
 
@@ -226,6 +228,7 @@ class _Listener(threading.Thread):
         """Ends the process as a kill would, from which every command recovers."""
         if sys.stderr is not None and sys.stderr.isatty():
             os.write(2, b"\x1b[?25h\n")  # the live line hides the cursor
+        # Past sys.stderr, whose lock the main thread may hold.
         os.write(2, f"vit_jax: {last_line()}\n".encode())
         os._exit(self.code())
 
@@ -263,6 +266,7 @@ def _forget() -> None:
     signal.set_wakeup_fd(-1)
     for number in NUMBERS:
         signal.signal(number, signal.SIG_DFL)
+    # Python's own default: it raises KeyboardInterrupt, where SIG_DFL kills.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -305,6 +309,7 @@ def finish(code: int) -> int:
     """
     if _listener is None:
         return code
+    # A command that has failed keeps its own code.
     if not code and (_listener.heard or _listener.raised):
         code = _listener.code()
     _listener.final = code
@@ -319,6 +324,7 @@ def _handle(number: int, frame: types.FrameType | None) -> None:
     if not (_stops and _stops[-1].note(number)):
         if _listener is None or not _is_busy(frame):
             _interrupt(number)
+        # The listener raises it once the import or start is over.
         _listener.deferred = True
     if _listener is not None:
         _listener.handled(number, None)

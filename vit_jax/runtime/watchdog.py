@@ -80,6 +80,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
+            # Otherwise the timer would fire after the watchdog has stopped.
             stack.callback(faulthandler.cancel_dump_traceback_later)
             while not self._done.wait(self._poll):
                 phase, idle = self._phases.now

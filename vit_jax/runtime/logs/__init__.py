@@ -50,6 +50,7 @@ def setup() -> None:
     handler = _Stderr()
     handler.setFormatter(_Line("%(message)s"))
     log.handlers = [handler]
+    # absl puts a handler on the root logger, which would print every line again.
     log.propagate = False
     log.setLevel(logging.INFO)
     logging.getLogger("absl").setLevel(logging.ERROR)
@@ -212,6 +213,7 @@ class Metrics:
 
     def close(self) -> None:
         """Flushes and closes every logger."""
+        # An ExitStack closes the remaining loggers even if one of them raises.
         with contextlib.ExitStack() as closing:
             closing.callback(self._lines.close)
             for name, logger in self._others:
@@ -262,6 +264,7 @@ class Timer:
 
 def duration(seconds: float) -> str:
     """A duration as text: `42s`, `3m07s`, `5h02m` or `3d04h`."""
+    # First, or 59.7 would be "60s".
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s"

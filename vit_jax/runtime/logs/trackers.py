@@ -50,6 +50,7 @@ class WandB:
           mode: `online`, `offline` or `disabled`; None: as `WANDB_MODE` says.
         """
         wandb = _installed("wandb")
+        # Eight characters, as W&B's own.
         run = _run_id(directory, "wandb", lambda: secrets.token_hex(4))
         self._run = wandb.init(
             project=project,
@@ -59,6 +60,7 @@ class WandB:
             resume="allow",
             dir=str(directory),
             config=_config_of(directory),
+            # By default W&B takes over standard error, where the live line is.
             settings=wandb.Settings(silent=True, console="off"),
         )
         self._run.define_metric("*", step_metric="step")  # a resumed run repeats steps
@@ -92,6 +94,7 @@ class MLflow:
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or (directory / "mlruns").as_uri()
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
         self._id = _run_id(directory, "mlflow", lambda: self._create(directory, experiment))
+        # The previous process marked it as finished.
         self._client.update_run(self._id, status="RUNNING")
         self._again = 0.0  # when to try again after a failure
 
@@ -150,6 +153,7 @@ def _run_id(directory: pathlib.Path, name: str, make: Callable[[], str]) -> str:
     if isinstance(known, dict) and isinstance(known.get(name), str):
         return known[name]
     made = make()
+    # The file holds one id per service.
     known = known if isinstance(known, dict) else {}
     storage.write_atomically(file, json.dumps({**known, name: made}) + "\n")
     return made
