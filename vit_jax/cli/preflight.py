@@ -85,6 +85,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     ):
         reports.append(report)
         if args.json:
+            # Flushed, as the next report may take minutes.
             print(json.dumps(preflight.as_dict(report, args.mfu, args.price)), flush=True)
     if not args.json and args.scaling:
         print("\n".join(preflight.scaling_table(reports, args.mfu)))
@@ -137,4 +138,5 @@ def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[co
             name,
             f"{images:,}",
         )
+    # Any number will do: without one, nothing here is counted in epochs.
     return cfg, examples or images or 1

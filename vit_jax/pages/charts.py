@@ -39,6 +39,7 @@ class Series:
     @property
     def reach(self) -> list[float]:
         """All y values to show: points and the ends of their error bars."""
+        # Not strict: most series have no errors at all.
         bars = zip(self.points, self.errors, strict=False)
         ends = [y + sign * error for (_, y), error in bars if error for sign in (-1, 1)]
         return [y for _, y in self.points] + ends
@@ -92,6 +93,7 @@ class Axis:
         low, high = min(known), max(known)  # the caller has at least one value
         if zero:
             low = min(low, 0.0)
+        # A constant needs an axis of some length.
         if low == high:
             low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
         elif log:
@@ -99,6 +101,7 @@ class Axis:
             low, high = low / room, high * room
         else:
             room = 0.04 * (high - low)
+            # Nothing is drawn below an axis that starts at 0.
             low, high = low - (0.0 if zero and low == 0 else room), high + room
         self.log, self.low, self.high = log, low, high
 
@@ -116,6 +119,7 @@ class Axis:
                 found = [f * 10.0**d for d in decades for f in factors]
                 found = [v for v in found if self.low <= v <= self.high]
                 if len(found) >= 3:  # the sparsest set of factors that gives a readable axis
+                    # The stride is rounded up, so that at most `most` remain.
                     return found[:: -(-len(found) // most)]
         # Also a logarithmic axis that spans too little for three of the above.
         raw = (self.high - self.low) / most
@@ -125,6 +129,7 @@ class Axis:
         if whole:
             step = max(step, 1.0)
         first = math.ceil(self.low / step - 1e-9)  # 0.3 / 0.1 is below 3
+        # Multiples, not repeated sums, whose rounding errors would show in the labels.
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
@@ -235,6 +240,7 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
         said = f"{one.name or chart.title}: {number(point[1], percent=chart.percent)}"
         if one.errors and one.errors[index]:
             said += f" ± {number(one.errors[index] or 0.0, percent=chart.percent)}"
+        # Browsers show an SVG title as a tooltip.
         where = dict(chart.ticks).get(point[0], f"{chart.x} {number(point[0])}")
         cx, cy = place(point)
         yield element(

@@ -48,6 +48,7 @@ def draw_curves(
         _draw_chart(axes, chart)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best", frameon=False)
+    # Encoded in memory, so that a reader never sees half a file.
     encoded = io.BytesIO()
     figure.savefig(encoded, dpi=120, format="png")
     with storage.errors_as(NotWritten, f"{output}: cannot be written"):
@@ -80,22 +81,27 @@ def _draw_chart(axes: Axes, chart: charts.Chart) -> None:
         )  # fmt: skip
     axes.set(title=chart.title, xlabel=chart.x)
     if chart.x == "step":
+        # By default at least two ticks are enforced, by fractions of a step if need be.
         axes.xaxis.set_major_locator(
             MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True, min_n_ticks=1)
         )
     if chart.log_x:
+        # First: setting the scale replaces all locators and formatters.
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(ScalarFormatter())
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        # Matplotlib also labels minor ticks where an axis spans less than a decade or so.
         axes.xaxis.set_minor_formatter(NullFormatter())
     if chart.log_y:
         _logarithmic(axes, [y for one in chart.drawn for _, y in one.points])
     if chart.zero:
+        # Above 1, so that a mark at 100 % is not cut in half.
         axes.set_ylim(0, 1.02 if chart.percent else None)
     elif chart.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
     if chart.ticks:
+        # Matplotlib warns of labels that are set without fixed ticks.
         axes.xaxis.set_major_locator(FixedLocator([x for x, _ in chart.ticks]))
         axes.set_xticklabels([name for _, name in chart.ticks])
         axes.margins(x=0.12)

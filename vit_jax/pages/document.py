@@ -36,6 +36,7 @@ class Confusion:
     def commonest(self, most: int = 10) -> Table:
         """The most frequent confusions, most frequent first."""
         pairs = [pair for pair in self.counts if pair[0] != pair[1]]
+        # Then by name, so that ties do not depend on the order of counting.
         pairs.sort(key=lambda pair: (-self.counts[pair], pair))
         rows = [(truth, taken, f"{self.counts[truth, taken]}") for truth, taken in pairs[:most]]
         return Table(header=("true class", "taken for", "images"), rows=rows)

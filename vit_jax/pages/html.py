@@ -111,7 +111,9 @@ def _numbers(block: Numbers) -> Markup:
 
 def _table(table: Table) -> Markup:
     columns = range(len(table.header))
+    # The first column names the rows, even if all names are digits.
     right = [all(NUMBER.fullmatch(row[i]) for row in table.rows) and i > 0 for i in columns]
+    # `more` is hidden on narrow screens.
     kind = [
         "n" if number else "more" if name == "meaning" else None
         for name, number in zip(table.header, right, strict=True)

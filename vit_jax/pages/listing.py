@@ -44,6 +44,7 @@ class ConfigEntry:
         train = self.cfg.train
         if train.duration.unit == "epochs" and self.about.images is None:
             return None
+        # Steps and examples do not depend on the number of images.
         return train.duration.steps(train.batch_size, self.about.images or 1)
 
     @property
@@ -167,6 +168,7 @@ def groups(entries: Sequence[ConfigEntry]) -> Iterator[TitledTable]:
     for file in dict.fromkeys(entry.file for entry in entries):
         members = [entry for entry in entries if entry.file == file]
         cells = [_cells(entry) for entry in members]
+        # Rows differ in their columns of results.
         header = list(dict.fromkeys(column for row in cells for column in row))
         if all(entry.model.replace("/", "_") in entry.name for entry in members):
             header.remove("model")

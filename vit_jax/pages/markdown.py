@@ -43,6 +43,7 @@ def table(block: Table) -> list[str]:
 
 def escape(text: str) -> str:
     """Text escaped for Markdown, including the separators of tables."""
+    # A newline would end a table's row or a heading.
     return SIGNS.sub(r"\\\g<0>", text).replace("\n", " ")
 
 

@@ -57,6 +57,7 @@ def measure_all(
                 steps = Durations.from_config(cfg, examples).steps
                 yield dataclasses.replace(known[key], name=cfg.name, steps=steps)
                 continue
+            # Before compiling, which takes minutes for a large model.
             say(f"{cfg.name} on {where.name}")
             compile_ = functools.partial(measure, teacher=teacher)
             if fit:
@@ -113,6 +114,7 @@ def read_reports(
         raise config.ConfigError(f"--output={output}: {storage.reason(error)}") from error
     for number, line in lines:
         try:
+            # A report that names no versions is trusted.
             values, compiler = line["report"], {**(versions or {}), **line.get("versions", {})}
             if any(compiler[name] != own for name, own in (versions or {}).items()):
                 continue

@@ -77,6 +77,7 @@ class _Schedule:
         """Walks through a computation that runs `count` times in a step."""
         started: dict[str, list[_Seen]] = {}
         for line in self.bodies.get(name, ()):
+            # Non-greedy up to the operation: the shape before it may be a tuple, in parentheses.
             match = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = .*? ([a-z\-]+)\(%?([\w.\-]*)", line)
             if match is None:
                 continue
@@ -127,8 +128,10 @@ class _Schedule:
         shapes, operation = match.groups()
         kind = operation.removesuffix("-start")
         if kind in COLLECTIVES:
+            # Unlike the others, all-reduce-start lists results only.
             if operation.endswith("-start") and kind != "all-reduce":
                 shapes = shapes[len(shapes) // 2 :]  # (operands, results, ...)
+            # Its result is the share of one device.
             size = _bytes(shapes) * (_group(line) if kind == "reduce-scatter" else 1)
             # On TPU, a scattered sum is a fusion of a whole one and a slice, by this name.
             kind = "reduce-scatter" if inside.startswith("all-reduce-scatter") else kind
@@ -154,6 +157,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     bodies: dict[str, list[str]] = {}
     entry, current = "", None
     for line in text.splitlines():
+        # Computations start at the margin, with a brace at the end of the line; they never nest.
         if match := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
             current = match[2]
             bodies[current] = []
@@ -182,6 +186,7 @@ def _named(attribute: str, line: str) -> str:
 
 
 def _bytes(shapes: str) -> int:
+    # A scalar, f32[], has no sides; the product of none is 1.
     found = re.findall(r"\b(" + "|".join(BYTES) + r")\[([\d,]*)\]", shapes)
     return sum(
         BYTES[kind] * math.prod(int(side) for side in sides.split(",") if side)

@@ -85,6 +85,7 @@ def _input(report: Report, images_per_second: float) -> list[tuple[str, str]]:
     if report.topology in ("cpu", "gpu"):
         return []
     rate = images_per_second / count_chips(report.topology, report.devices)
+    # A core is two vCPUs.
     needs, has = 2 * rate / LOADED, CHIPS[parse_topology(report.topology)[0]].cpus
     text = f"{rate:,.0f} images/s a chip, about {needs:.1f} of its {has} vCPUs for JPEGs at 224 px"
     bound = "; the input would bind: expect a longer run" if needs > has else ""

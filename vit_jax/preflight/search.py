@@ -33,6 +33,7 @@ def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Set
     found: list[tuple[float, Settings]] = []
     for remat, cost in RECOMPUTED.items():
         unrolled = remat in ("none", "attention")
+        # A ResNet has a depth of None, and no attention to recompute.
         if (unrolled and loops) or (remat == "attention" and cfg.model.depth is None):
             continue
         unroll = deepest(cfg) if unrolled else 1
@@ -42,6 +43,7 @@ def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Set
                 small = max(1.0, SMALL * parts / batch)
                 time = cost * MICROBATCH**power * small * (GATHERED if fsdp > 1 else 1.0)
                 found.append((time, Settings(parts, remat, unroll, fsdp)))
+    # At equal cost, the smaller groups: their gathers cross fewer links.
     found.sort(key=lambda pair: (pair[0], pair[1].fsdp))
     yield from (settings for _, settings in found)
 
@@ -60,6 +62,7 @@ def fit_batch(
     Skips candidates that cannot fit, judging by larger ones that did not. Raises ConfigError for a
     batch that does not divide over the devices.
     """
+    # Without accumulation or fsdp: only the batch itself can fail here.
     checks.check_devices(Settings(1, "none", 1, 1).apply(cfg), len(where.devices))
     tried: list[Report] = []
     for settings in candidates(cfg, len(where.devices), loops=loops):
@@ -79,6 +82,7 @@ def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
     if settings.remat != other.remat or where.memory is None:
         return False
     used = failed.peak or used_memory(failed.exceeds or "")
+    # Wider sharding shrinks the state, by how much the failed report does not tell.
     if used is None or settings.fsdp > other.fsdp:
         return settings == other
     # The state is constant, activations shrink with the microbatch; allow for another 10 %.
@@ -89,6 +93,7 @@ def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
 
 def used_memory(message: str) -> float | None:
     """The bytes that a program needs, by the compiler's message."""
+    # "Used 29.50G of 15.48G hbm", or "temporaries (98.02G) exceeds available HBM".
     match = re.search(r"(?:\(|Used )([\d.]+)([KMGT])", message)
     if match is None:
         return None

@@ -95,6 +95,7 @@ def parse_topology(name: str) -> tuple[str, tuple[int, ...]]:
     count = int(match[3])
     chips, left = divmod(count, chip.cores)
     least = 0 if generation in SINGLE else 2
+    # Google's sizes: powers of two from 4 chips, or a single one of some generations.
     if left or chips < 2**least or chips == 2 or chips & (chips - 1):
         powers = [n for n in range(least, 9) if n != 1]
         sizes = ", ".join(f"{generation}-{chip.cores * 2**n}" for n in powers)
@@ -142,6 +143,7 @@ def open_slice(name: str) -> Slice:
         "TPU_MIN_LOG_LEVEL": "3",
         "LIBTPU_INIT_ARGS": " ".join(f"--{flag}={STACK}" for flag in STACK_FLAGS),
     }.items():
+        # What the user has set stays, such as LIBTPU_INIT_ARGS with other flags.
         os.environ.setdefault(key, value)
     import jax
     from jax.experimental import topologies
@@ -185,6 +187,7 @@ def _local(platform: str) -> Slice:
             f"--topology={platform}: JAX finds no such device on this machine"
         ) from error
     memory = device.memory(devices[0])
+    # All CPU devices of a process share the memory of the machine.
     if platform == "cpu" and memory is not None:
         memory /= len(devices)
     return Slice(name=platform, devices=devices, cores=len(devices), memory=memory)
