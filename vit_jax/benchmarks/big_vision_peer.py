@@ -18,6 +18,7 @@ def prepare(work):
     import optax
     from big_vision.models import vit  # pyright: ignore[reportMissingImports]
 
+    # Without the suffix: dtype_mm applies to matrix products only, as our bfloat16_matmul does.
     model = vit.Model(
         num_classes=work["classes"],
         patch_size=(work["patch"], work["patch"]),

@@ -76,6 +76,7 @@ class Orbax:
     def end(self) -> None:
         """Waits for it, and flushes its files."""
         self._checkpointer.wait_until_finished()
+        # Folders too: the fsync of a file does not flush its name.
         for path in (*_files(self._last), self._last, self._folder):
             storage.sync(path)
 
@@ -134,6 +135,7 @@ def random_state(name: str) -> tuple[State, State]:
     model = models.complete(config.Model(variant=name, num_classes=CLASSES))
     models.check_model(model, SIZE)
     cfg = config.Config(model=model, data=config.Data(source="synthetic", image_size=SIZE))
+    # ImageNet's; the number does not change the state.
     target = build(cfg, examples=1_281_167, devices=jax.devices()[:1]).state_shapes
     drawn = np.random.default_rng(0)
 

@@ -21,6 +21,7 @@ def attention() -> turns.Compared:
         model = models.complete(cfg)
         network = models.create(model, image_size=(size, size), channels=3, dtype=dtype)
         params = jax.jit(network.init)(jax.random.key(0))
+        # A loss on the encoder's output: every layer has a gradient, without a head.
         grad = jax.jit(jax.grad(lambda p: jnp.mean(network.apply(p, images)[1]["tokens"] ** 2)))
         return lambda: jax.block_until_ready(grad(params))
 

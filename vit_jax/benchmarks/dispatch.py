@@ -39,6 +39,7 @@ class HeldBatches:
     """Batches in memory, again and again."""
 
     def __init__(self, batches: Sequence[prefetch.Batch], first: int) -> None:
+        # `first` counts the steps of the run, which go round the epoch.
         self._batches = itertools.islice(itertools.cycle(batches), first % len(batches), None)
 
     def __iter__(self) -> Iterator[prefetch.Batch]:
@@ -67,6 +68,7 @@ def programs(steps: int) -> Iterator[dict[str, Take]]:
 
     The loop of a run, the same with the images of the first epoch in memory, and the step alone.
     """
+    # As in a run; afterwards, jax has started its threads.
     device.step_by_step()
     with contextlib.ExitStack() as opened:
         session = Session(

@@ -31,6 +31,7 @@ def arrange(data: pathlib.Path | None, folder: pathlib.Path) -> pathlib.Path:
     (folder / "files").mkdir()
     for number, file in enumerate(sample_images.gather(data, folder / "files")):
         name = f"{number:05}{file.suffix}"
+        # Links: a dataset may be larger than the temporary folder.
         (top / SPLIT / FOLDERS[number % len(FOLDERS)] / name).symlink_to(file.resolve())
     return top
 
@@ -74,6 +75,7 @@ class Programs:
             kind="run",
         )
         split = self._evaluation.runner(source)
+        # The batches as evaluation makes them, padding included, stay on the device.
         held = split.outputs(lambda batch: batch["image"], stop=lambda: False)
         assert held is not None
         self._held = held

@@ -31,8 +31,10 @@ def write_chart(
 ) -> list[pathlib.Path]:
     """Writes infer.csv and infer.png, titled with what was measured, and returns their paths."""
     text = io.StringIO()
+    # By default csv ends lines with \r\n.
     csv.writer(text, lineterminator="\n").writerows([rows[0], *rows[1]])
     figure = Figure(figsize=(1.8 + 4.6 * len(panels), 4.6), layout="constrained")
+    # squeeze=False: otherwise one panel is no array.
     drawn = list(figure.subplots(1, len(panels), squeeze=False)[0])
     for axes, panel in zip(drawn, panels, strict=True):
         _draw_panel(axes, panel)
@@ -60,6 +62,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for side in sorted({side for _, side, _ in panel.points}):
         if not labeled or side > 1.15 * labeled[-1]:  # else the labels would overlap
             labeled.append(side)
+    # After the scale, which resets ticks.
     axes.set_xticks(labeled, [str(side) for side in labeled])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -75,6 +75,7 @@ class Input:
             )
         if self.peer_path is not None and not (self.peer_path / REFERENCE).is_file():
             raise config.ConfigError(f"--peer-path={self.peer_path}: no checkout of big_vision")
+        # Only to validate randaugment; a config needs some model.
         some = {"model": {"variant": "ViT-B/16"}}
         run_config.config_from_values(some, {"data.randaugment": self.randaugment or "none"})
 
@@ -95,9 +96,11 @@ def measure(options: Input) -> Iterator[Compared]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         files = sample_images.gather(options.data, folder)
+        # Evenly spaced: sorted files are often grouped by class.
         files = files[:: math.ceil(len(files) / MOST)]
         packed = _prepare(files, folder)
         names = folder / "names"
+        # As bytes: a name on Linux need not be valid text.
         names.write_bytes(b"".join(os.fsencode(file) + b"\n" for file in files))
         for cores in [every] if len(every) == 1 else [every[:1], every]:
             yield _compare(options, cores, names, packed)
@@ -133,6 +136,7 @@ def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Pat
     )
     workers = len(os.sched_getaffinity(0))
     request = Request(data_dir=str(data_dir), sources=(str(photos),), holdout=0, workers=workers)
+    # Runs the generator to its end, without its lines.
     collections.deque(pack.prepare(input_worker.PACKED, None, request), maxlen=0)
     return data_dir
 
@@ -166,6 +170,7 @@ def _compare(
         }
         for one in workers.values():
             one.take(1)  # imports, file cache, tf.data's tuning
+        # Per core, so that a turn takes about as long on one core as on all.
         count = BATCHES * len(cores)
         programs = {name: lambda one=one: one.take(count) for name, one in workers.items()}
         results = turns.take(programs, rounds=options.rounds)

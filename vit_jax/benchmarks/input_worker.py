@@ -49,6 +49,7 @@ class Files:
 
 def load(source: Source, data: config.Data, count: int) -> dict[str, float]:
     """Images, seconds and CPU seconds of `count` batches, after one that is not counted."""
+    # stop_step is more than any turn asks for.
     with pipeline.batches(
         source,
         transforms.train_transforms(data),
@@ -79,6 +80,7 @@ def settings(threads: int, decoder: str, augment: str) -> config.Data:
 
 def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> None:
     """Answers until standard input ends."""
+    # First: a thread inherits the cores of the one that starts it.
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     data = settings(int(threads), decoder, augment)
     if (path := pathlib.Path(names)).is_dir():
@@ -87,9 +89,11 @@ def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> No
         options = {"source": path.suffix[1:], "root": names, "cache": str(path.parent)}
         source = open_source(config.build({"data": options}).data, "train")
     else:
+        # The text after the last newline is empty.
         source = Files(os.fsdecode(path.read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
         answer = load(source, data, int(line))
+        # Linux counts it in KiB.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps(answer | {"peak": peak}), flush=True)
 

@@ -22,6 +22,7 @@ def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path
     if not data.is_dir():
         try:
             with tarfile.open(data) as archive:
+                # The filter refuses members that would be written outside the folder.
                 archive.extractall(folder, filter="data")
         except (tarfile.TarError, ValueError, RecursionError, EOFError) as error:
             raise config.ConfigError(f"--data={data}: no folder and no tar: {error}") from None
@@ -41,9 +42,11 @@ def make(folder: pathlib.Path, count: int) -> list[pathlib.Path]:
     sizes = [(375, 500), (500, 375), (333, 500), (375, 500), (500, 375), (480, 640)]
     files = []
     for number in range(count):
+        # By file, so that the first ones do not depend on how many are made.
         rng = np.random.default_rng(number)
         height, width = sizes[number % len(sizes)]
         picture = np.full((height, width, 3), 128, np.float32)
+        # From coarse to fine: grids of 5 to 513 points, ever fainter.
         for octave in range(2, 10):
             cells = rng.standard_normal((2**octave + 1, 2**octave + 1, 3), np.float32)
             cells = 0.7 * cells[:, :, :1] + 0.3 * cells  # colors vary less than brightness

@@ -60,6 +60,7 @@ def commands(folder: pathlib.Path, peer: str | None) -> dict[str, dict[str, Comm
     (photo,) = sample_images.make(folder, 1)
     digits = (*ours, "train", "digits")
     step = ("--config.train.duration=1 steps", "--config.schedule.warmup=0 steps")
+    # Made only once: it is what `evaluate digits` reads.
     turns.run((*digits, *step, f"--workdir={folder / 'made'}"))
     files = (str(weights_file), str(photo))
     timm = (lambda code, *given: {"timm": (peer, "-c", code, *given)}) if peer else lambda *_: {}

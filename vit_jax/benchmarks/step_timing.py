@@ -49,6 +49,7 @@ def serve(
         take, facts = prepare()
         first = answer(take, 1, peak)
     except failures as error:
+        # chr(10): before Python 3.12 an f-string takes no backslash.
         line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         _print({"memory" if out_of_memory(error) else "error": line})
         return

@@ -32,6 +32,7 @@ def dataset(names: str, dct: str, augment):
 
     def view(path):
         encoded = tf.io.read_file(path)
+        # Without boxes, crops come from the whole image.
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             tf.io.extract_jpeg_shape(encoded),
             tf.zeros([0, 0, 4]),
@@ -56,6 +57,7 @@ def dataset(names: str, dct: str, augment):
 def main(cores: str, names: str, dct: str, augment: str, checkout: str) -> None:
     """Answers until standard input ends."""
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    # Before TensorFlow is imported; it would take the memory of a GPU that it does not need.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     function = lambda image: image  # noqa: E731
     if augment:
@@ -68,6 +70,7 @@ def main(cores: str, names: str, dct: str, augment: str, checkout: str) -> None:
         began, busy = time.perf_counter(), time.process_time()
         images = sum(len(next(iterator)) for _ in range(int(line)))
         seconds, cpu = time.perf_counter() - began, time.process_time() - busy
+        # Otherwise its threads go on filling buffers while another program has its turn.
         del iterator
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         answer = {"images": images, "seconds": seconds, "cpu": cpu, "peak": peak}

@@ -136,6 +136,7 @@ def dino(work, place, pixels, _):
     # 96 of 224 pixels in DINO's code; here the nearest whole number of patches.
     small = max(1, round(work["size"] * 3 / 7 / patch)) * patch
     views = [pixels(work["size"]) for _ in range(2)] + [pixels(small) for _ in range(8)]
+    # The teacher's temperature is 0.04 from the start: no warm-up, of 100 epochs.
     loss_of = main_dino.DINOLoss(prototypes, len(views), 0.04, 0.04, 0, 100).to(place)
 
     def loss():

@@ -227,6 +227,7 @@ def _compare(work: StepWork, peer: Peer, rounds: int) -> Compared:
                 )
         # Two steps that do not count: allocators and caches settle.
         warm = {name: worker.take(2).seconds for name, worker in workers.items()}
+        # All programs take as many steps as ours, so that their turns are equal work.
         steps = max(1, round(TURN / warm[OURS]))
         programs = {name: lambda one=one: one.take(steps) for name, one in workers.items()}
         results = [

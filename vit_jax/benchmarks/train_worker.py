@@ -72,6 +72,7 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], jax.Array], dict[str, obje
 
 
 if __name__ == "__main__":
+    # Before jax starts its threads, as in a run.
     device.step_by_step()
     step_timing.serve(
         lambda: prepare(config_from_work(json.loads(sys.argv[1]))),

@@ -113,6 +113,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Killed outright: a worker holds nothing that needs saving.
         self._process.kill()
         with contextlib.suppress(BrokenPipeError):
             self._process.__exit__(None, None, None)  # closes the pipes and waits
@@ -142,6 +143,7 @@ class Worker:
     def take(self, count: int) -> Turn:
         """Takes steps, or loads batches; the turn is that of one step, or of one image."""
         assert self._process.stdin is not None
+        # The worker has ended; `answer` reports its last line.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{count}\n")
             self._process.stdin.flush()
@@ -153,6 +155,7 @@ class Worker:
 def run(command: Sequence[str]) -> Turn:
     """Runs a program to its end, without its output; raises ConfigError if it fails."""
     with tempfile.TemporaryFile() as errors:
+        # Isolated and without site-packages: its memory would count as the program's.
         measured = [sys.executable, "-I", "-S", str(HERE / "process_cost.py"), *command]
         environment = _environment(command)
         environment.pop("GLIBC_TUNABLES", None)  # our commands set it, each for itself

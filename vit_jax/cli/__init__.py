@@ -118,6 +118,7 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
         if plugins and (command or (arguments and arguments[0] in COMMANDS)):
             components.load_plugins(plugins)
         args = create_parser(command).parse_all(arguments) if command else parse_command(arguments)
+        # After parsing, which reports a misspelled command or flag first.
         if overrides and not args.command.TAKES_CONFIG:
             raise config.ConfigError(
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
@@ -135,6 +136,7 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
         with logs.assumptions_logged():
             return args.command.run(args, overrides)
     except config.UserError as error:
+        # The error is the answer, also where a signal came meanwhile.
         signals.answered()
         messages.print_error(str(error))
         return error.exit_code
@@ -217,6 +219,7 @@ def parse_command(arguments: Sequence[str]) -> argparse.Namespace:
         epilog=EXITS,
     )
     top.add_argument("--version", action="version", version=f"vit_jax {__version__}")
+    # Prints and exits for --help and --version.
     _, rest = top.parse_known_args(arguments)
     if not rest:
         top.error(f"name a command: {', '.join(COMMANDS)}")

@@ -35,6 +35,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self, *, prog: str, description: str, epilog: str, usage: str | None = None
     ) -> None:
+        # No abbreviations: one in a user's script would break once a second flag begins with it.
         super().__init__(
             prog=prog,
             usage=usage,
@@ -71,6 +72,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parses every argument; an unknown flag ends with the nearest one."""
+        # Intermixed: positional arguments may also follow flags, as in NAME --smoke NAME.
         args, rest = self.parse_known_intermixed_args(arguments)
         if rest:
             self.error(f"{rest[0]}: no such argument{self._nearest(rest[0])}")
@@ -89,6 +91,7 @@ class Parser(argparse.ArgumentParser):
             folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
             return f"; did you mean --config.data.root={argument}?" if folder else ""
         leaf = flag.removeprefix("--").replace("-", "_")
+        # Names of other trainers, too unlike ours for the search below.
         if leaf in WORKDIRS and "--workdir" in known:
             return f"; did you mean --workdir{equals}{value}?"
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
@@ -145,6 +148,7 @@ def matching_names(patterns: Sequence[str]) -> list[str]:
     """Config names, with patterns such as `vtab/*` replaced by the names they match."""
     names = []
     for pattern in patterns:
+        # A plain name is kept even if unknown: its own error suggests the nearest.
         if not set("*?[") & set(pattern):
             names.append(pattern)
             continue
@@ -191,6 +195,7 @@ def step(text: str) -> int | str:
 
 def words(text: str) -> tuple[str, ...]:
     """Words, each once."""
+    # A dict, which keeps the order of the user; a set does not.
     return tuple(dict.fromkeys(word for word in text.split(",") if word))
 
 

@@ -141,6 +141,7 @@ def add_arguments(parser: arguments.Parser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints measurements of this machine."""
     for name, (kinds, _, _) in FLAGS.items():
+        # Flags have no argparse defaults: a value means that the user set it.
         value = getattr(args, name.replace("-", "_"))
         if value is not None and args.what not in kinds.split():
             shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -294,6 +295,7 @@ def _checkpoint(args: argparse.Namespace) -> None:
     from vit_jax.benchmarks import checkpoint
     from vit_jax.runtime import device
 
+    # Before jax starts its threads.
     device.step_by_step()
     names, rounds = args.models or ("ViT-S/16",), args.rounds or checkpoint.ROUNDS
     every = []
@@ -320,6 +322,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         rounds=args.rounds or evaluate.ROUNDS,
         say=_print_progress,
     ):
+        # Recorded at once: a later model may fail.
         _record(args, compared, {"batch": batch})
         every += compared
     _show(evaluate.title(batch), every)

@@ -74,6 +74,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
             for _, finding in rows:
                 print(json.dumps(finding._asdict()))
         return 0
+    # The layout and the checkpoint; the page has the rest.
     for line in (*page.assumptions(found)[:2], *page.summarize(found)):
         print(line)
     if rows := page.describe(found):

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.runtime import distributed
 
     results = vit_jax.evaluate(args.checkpoint, overrides, args.step, output=args.output)
+    # All processes measure, and one prints.
     if not distributed.is_first():
         return 0
     if args.json:

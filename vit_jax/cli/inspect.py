@@ -69,6 +69,7 @@ def add_arguments(parser: arguments.Parser) -> None:
         type=arguments.output_path,
     )
     parser.add("--format", "of figures", choices=("png", "svg", "both"), default="png")
+    # const=0: without a port, the system chooses a free one.
     parser.add(
         "--serve PORT",
         "view: serve the page on 127.0.0.1 instead, where it also takes your images "
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError(f"--serve={args.serve}: only for `inspect view`")
     from vit_jax.inference.inspect import outputs
 
+    # The default of `steps` is that of `outputs.inspect`, which the help cannot import without jax.
     for path in outputs.inspect(
         args.what,
         args.checkpoint,

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     known = ("truth",) if args.examples else ()
     for one in predictions:
+        # Also in --json, where standard output has the error as well.
         if one.error:
             unreadable += 1
             messages.print_error(f"{one.image}: {one.error}")
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
                 headed = True
             truth = (one.truth,) if args.examples else ()
             if one.numbers:
+                # repr keeps every digit, so that reading the file gives the same number.
                 writer.writerow((one.image, *(repr(value) for _, value in one.numbers), *truth))
             writer.writerows(
                 (one.image, rank, name, f"{value:.6f}", *truth)

@@ -117,6 +117,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for name in command.names(args.tasks, request):
         try:
             for line in command.prepare(name, request):
+                # Flushed: a dataset may take hours.
                 print(line, flush=True)
         except config.UserError as error:  # the other tasks can still be prepared
             messages.print_error(str(error))

@@ -50,6 +50,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         table = reproduce.tiny(table)
     if not args.dry_run:
         code = reproduce.perform(table, workdir, overrides, smoke=args.smoke)
+    # After the runs, whose states and results it reads.
     plan = reproduce.TablePlan(table, workdir, overrides, smoke=args.smoke)
     if args.output is not None:
         reproduce.write_document(plan, args.output)

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.runtime import device, distributed
     from vit_jax.training import selftest
 
+    # Before jax starts its threads.
     device.step_by_step()
     distributed.initialize()
     first = distributed.is_first()

@@ -98,6 +98,7 @@ def _lines(values: dict[str, Any], indent: str) -> Iterator[str]:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from (f'{indent}"{key}": {{', *_lines(value, f"{indent}    "), f"{indent}}},")
+        # A string stays on one line, even if ruff allows none so long.
         elif len(line := f'{indent}"{key}": {_literal(value)},') <= 100 or isinstance(value, str):
             yield line
         else:
@@ -109,9 +110,11 @@ def _literal(value: object) -> str:
     """A value as ruff would write it."""
     value = options.to_dict(value)
     if isinstance(value, str):
+        # Double quotes, as ruff formats Python; JSON's escapes are Python's too.
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_literal(k)}: {_literal(v)}' for k, v in value.items())}}}"
     if isinstance(value, list):
+        # Options are tuples, which to_dict has made lists for JSON.
         return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
     return repr(value)

@@ -24,6 +24,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.cells import cell_len
 
     lines, terminal = (header, *rows), sys.stdout.isatty()
+    # In terminal cells: a character may take two.
     widths = [max(map(cell_len, column)) + 1 for column in zip(*lines, strict=True)]
     whole = sum(widths) + len(widths) - 1
     # Off a terminal, lines are as long as they need to be: a cut path helps nobody.

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         profile=args.profile,
         accept=args.accept,
     )
+    # Only where a split goes by another name in its dataset.
     rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
     rows += [(key, tables.metric(key, value)) for key, value in outcome.results.items()]
     rows += [("checkpoint", outcome.checkpoint)]
