@@ -82,6 +82,7 @@ def average(
                 "one model"
             )
         for name, leaf in tree_utils.flatten(jax.device_get(opened.params)).items():
+            # One checkpoint in memory at a time, besides the sum.
             totals[name] = totals.get(name, 0.0) + np.asarray(leaf, np.float64)
     assert first is not None
     mean = {name: (total / len(members)).astype(np.float32) for name, total in totals.items()}
@@ -112,6 +113,7 @@ def _newest(
 
 def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) -> str | None:
     """The first difference between two models, in words; None if there is none."""
+    # The defaults on both sides, so that these options never differ.
     unread = {key: getattr(config.Model(), key) for key in UNREAD}
     described = [
         config.Config(

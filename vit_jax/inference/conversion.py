@@ -74,6 +74,7 @@ def convert(
         return _save_adapter(reference, kind, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
     params = jax.device_get(opened.params)
+    # No other format has a place for the projection head of self-distillation.
     alone = kind == "timm" and output.suffix.lower() == ".safetensors"
     projection = loading.projection(opened) if alone else None
     unsaid = () if projection else left_behind(opened)
@@ -86,11 +87,13 @@ def convert(
         measured = {}
         if opened.checkpoint is not None and opened.step is not None:
             measured = model_card.results(opened.checkpoint, opened.step)
+        # The run's own results hold for its own options only.
         differs = bool(measured) and not _is_as_measured(opened, reference)
         if isinstance(opened.config.loss, config.Regression):
             # No other project keeps a scale: the head itself predicts in the units of the data.
             opened = opened.rescaled((0.0,), (1.0,))
             params = jax.device_get(opened.params)
+        # `save` calls it: the card reads the config files that are written beside it.
         card = functools.partial(
             model_card.text,
             opened,
@@ -231,6 +234,7 @@ def _write_peft(
 
 def check_free(output: pathlib.Path) -> None:
     """Raises ConfigError if there is something at a path to write, or nothing can be there."""
+    # lexists: a broken link counts as well.
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
     storage.check_folder(output)
@@ -260,6 +264,7 @@ def save_checkpoint(
             if opened.temperature is not None:
                 record["temperature"] = opened.temperature
             whole = {"params": jax.device_put(params)}
+            # Weights of other projects have no step.
             saver.save(opened.step or 0, whole, record=record, metrics={})
             saver.wait()
         except manager.SaveFailed as error:  # which names the hidden folder, and the step

@@ -128,6 +128,7 @@ def write_features(
     facts |= {"views": digest_views(cfg.data), "model": digest_model(cfg.model)}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
     facts |= {"numbers": True} if cfg.data.targets else {}
+    # The other processes of a run compute their share and write nothing.
     file: contextlib.AbstractContextManager[WriteRows] = contextlib.nullcontext(lambda *_: None)
     if jax.process_index() == 0:
         file = create_file(pathlib.Path(output), len(source), shape, facts)
@@ -135,6 +136,7 @@ def write_features(
         pending = PendingRows(write_rows, source, plan)
         inputs = functools.partial(row_inputs, numbers=bool(cfg.data.targets))
         split.outputs(lambda batch: pending(function(batch)), stop=lambda: False, inputs=inputs)
+        # No further batch pushes out the last one.
         pending.write()
     return len(source)
 
@@ -186,6 +188,7 @@ class PendingRows:
         loaded_model.check_finite(batch["values"][batch["mask"].astype(bool)])
         values = np.where(_wide(batch["mask"], batch["values"]), batch["values"], np.nan)
         if self._order is None:
+            # The last batch is padded.
             size = min(len(values), len(self._source) - self._done)
             self._append(values[:size], batch["label"][:size])
         else:
@@ -252,6 +255,7 @@ def _features(
     _, out = normalization.apply_to_pixels(model, data, params, batch)
     values = out[kind].astype(jnp.float32)
     found = {"values": values, "label": batch["label"], "mask": batch["mask"]}
+    # Replicated: every process can read all rows.
     return jax.lax.with_sharding_constraint(found, P())
 
 
@@ -319,6 +323,7 @@ class _Npz:
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
         """Appends rows."""
+        # A view of the memory: `tobytes` would copy it.
         self._member.write(np.ascontiguousarray(features, "<f4").data)
         self._names += names
         self._labels += labels.tolist()

@@ -123,6 +123,7 @@ def write_tables(
     several, classes, loss = labels.ndim == 2, opened.classes, opened.config.loss
     if isinstance(loss, config.Regression):
         found = losses.scaled(logits.astype(np.float64), loss)
+        # Interleaved as in the header: truth and prediction of one column, then of the next.
         both = np.stack([read_targets(source)[index], found], axis=-1).reshape(len(index), -1)
         names = (messages.printable(source.name(int(at))) for at in index)
         rows = ((name, *map(repr, row)) for name, row in zip(names, both.tolist(), strict=True))
@@ -137,6 +138,7 @@ def write_tables(
 
     def named(value: Any) -> str:
         marked = np.flatnonzero(value) if several else [value]
+        # -1 is the prediction of an output with a NaN.
         return "; ".join(classes[number] for number in marked if number >= 0)
 
     def chance(row: int, value: Any) -> str:
@@ -151,8 +153,10 @@ def write_tables(
         )
         for row, at in enumerate(index)
     )
+    # `count` weighs images for bootstrap replicates; here every image counts once.
     ones = np.ones((1, len(logits)))
     counts = metrics.count(truth, best, len(classes), ones)
+    # The denominators of precision, recall and F1: without any, these are undefined.
     occurs = (counts.predicted, counts.support, counts.predicted + counts.support)
     values = (counts.precision, counts.recall, counts.f1)
     columns = [np.where(n > 0, x, np.nan) for x, n in zip(values, occurs, strict=True)]
@@ -189,6 +193,7 @@ def write_tables(
 def _write_table(
     file: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> None:
+    # csv ends lines itself; newline="" keeps them as they are.
     with file.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened:
         writer = csv.writer(opened, lineterminator="\n")
         writer.writerow(header)

@@ -71,6 +71,7 @@ def trace(loaded: loaded_model.LoadedModel, options: ExportOptions) -> jax_expor
     cfg = loaded.config
     batch = "b" if options.batch is None else str(options.batch)
     height, width = ("h", "w") if options.any_size else cfg.data.image_size
+    # Letters become symbolic sizes, so one program takes any batch.
     shape = jax_export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
     pixels = jax.ShapeDtypeStruct(shape, jnp.dtype(cfg.data.pixel_type))
     program = create_program(loaded, options)
@@ -179,6 +180,7 @@ def write_program(
         storage.replacing(description(path)) as words,
     ):
         program.write_bytes(content)
+        # A file name that is not UTF-8 has surrogates, which become escapes that JSON knows.
         words.write_bytes(text.encode(errors="backslashreplace"))
     return about
 

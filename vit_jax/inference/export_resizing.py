@@ -41,9 +41,11 @@ def view(images: jax.Array, data: config.Data) -> jax.Array:
       data: the options of the pixels.
     """
     resampling, steps = transforms.eval_resampling(data), transforms.eval_transforms(data)
+    # As arrays: comparisons of symbolic sizes cannot be decided while tracing.
     vertical, horizontal = _axes(jnp.array(images.shape[1]), jnp.array(images.shape[2]), data)
     pixels = images.astype(jnp.float32)
     weights = _weights(horizontal, images.shape[2], resampling)
+    # By default a TPU rounds both factors to bfloat16.
     pixels = jnp.einsum("xw,bhwc->bhxc", weights, pixels, precision="highest")
     most = float(jnp.iinfo(images.dtype).max)
     if resampling not in TENSORFLOW and data.depth == 8:
@@ -91,6 +93,7 @@ def _resized(
         longest = transforms.ResizeShortSide.LONGEST * jnp.minimum(height, width)
         sides = [jnp.minimum(side, longest) for side in sides]
     if isinstance(resize, transforms.ResizeShortSide):
+        # Pillow's side is rounded down, as in `ResizeShortSide`.
         ratio = rounded_ratio if resize.resampling in TENSORFLOW else jnp.floor_divide
         return sides, [ratio(side * resize.size, jnp.minimum(*sides)) for side in sides]
     assert isinstance(resize, transforms.ResizeKeepRatio)

@@ -186,6 +186,7 @@ class LoadedModel:
             >>> vit_jax.load("runs/digits").embed(images).shape
             (2, 16)
         """
+        # Raises before images are read.
         feature_shape(self.model, features)
         found = self.features(self._views(images), features)
         check_finite(found)
@@ -219,6 +220,7 @@ class LoadedModel:
                 views[place] = self.view(image)
             except decoding.BadImage as error:
                 errors[place] = str(error)
+        # top_k refuses more than there are.
         cfg, count = self.config, min(top, len(self.classes))
         temperature = self.temperature or 1.0  # by which a division changes no bit
         function = functools.partial(
@@ -310,6 +312,7 @@ class LoadedModel:
 
         Raises WeightsError for a model whose head is not `head/`, and so cannot be taken apart.
         """
+        # The same object tells callers that nothing has changed.
         if list(outputs) == list(range(len(self.classes))):
             return self
         flat, places = tree_utils.flatten(self.params), np.array(outputs)
@@ -470,6 +473,7 @@ def _rows(
     return [rows[place] for place in range(len(views))]
 
 
+# Frozen and hashable: model and options select a compiled program.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _features(
     model: models.Classifier,

@@ -126,6 +126,7 @@ def named(option: str, reference: str) -> Iterator[None]:
         if f"{option}=" in text:
             raise
         what = f"{option}={text}" if text.startswith(reference) else f"{option}={reference}: {text}"
+        # The same class, which decides the exit code.
         raise type(error)(what) from error
 
 
@@ -211,6 +212,7 @@ def find_checkpoint(
     Raises CheckpointError.
     """
     path = checkpoint = storage.as_path(checkpoint)
+    # A run directory may be called by a number too; a step has a commit record.
     if path.name.isdigit() and records.is_committed(epath.Path(path)):
         own, path = int(path.name), path.parent
         if at not in (None, own):
@@ -508,6 +510,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
 
 def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) -> config.Config:
     """A config for weights that come without one."""
+    # A batch has to divide over the devices.
     rows = max(EVALUATION_BATCH // jax.device_count(), 1) * jax.device_count()
     # Such a file names no images. The default, the digits, are gray or RGB.
     source = spec.data.source if spec.data.channels in (1, 3) else "synthetic"
@@ -543,4 +546,5 @@ def fitted_temperature(record: Mapping[str, Any]) -> float | None:
     """The temperature that the evaluation of a checkpoint has fitted."""
     named = split_roles.evaluation(config.build(record["config"]).data).name
     found = (record.get("metrics") or {}).get(f"{named}/temperature", record.get("temperature"))
+    # A record is JSON that anybody may have edited.
     return found if isinstance(found, int | float) and 0 < found < math.inf else None

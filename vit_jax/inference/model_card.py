@@ -56,6 +56,7 @@ def results(checkpoints: pathlib.Path, step: int) -> dict[str, dict[str, float]]
     found: dict[str, dict[str, float]] = {}
     for line in logs.read_metrics(file) if file.is_file() else ():
         for role in (key.removesuffix("/split") for key in line if key.endswith("/split")):
+            # A final evaluation names the step of the checkpoint that it measured.
             if line.get(f"{role}/step", line["step"]) != step:
                 continue
             numbers = {
@@ -90,6 +91,7 @@ def text(
     }
     if measured:
         fields["model-index"] = [{"name": name, "results": list(_index(opened, measured))}]
+    # The Hub reads YAML, of which JSON is a part.
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in fields.items()), "---", ""]
     lines += [f"# {markdown.escape(name)}", "", *_about(opened), ""]
     lines += ["## Use", "", *_code(_foreign(kind, documents))]

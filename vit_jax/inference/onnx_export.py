@@ -91,11 +91,13 @@ def write_onnx(
     about = {**export.describe_inputs(loaded, options), "versions": _versions()}
     entry = model.metadata_props.add()
     entry.key, entry.value = META, json.dumps(about, ensure_ascii=False)
+    # After the metadata, so that all of the file is checked.
     onnx.checker.check_model(model)
     content = model.SerializeToString()
     loss = loaded.config.loss
     units = loss.std or 1.0 if isinstance(loss, config.Regression) else 1.0
     difference = _compare_outputs(runtime, content, program, pixels, options.batch, (second, units))
+    # Only now: a program whose outputs differ is never on the disk.
     with storage.writing("--output", path), storage.replacing(path) as draft:
         draft.write_bytes(content)
     kinds = {node.op_type for node in model.graph.node}
@@ -153,6 +155,7 @@ def _compare_outputs(
     """
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors alone
+    # The one provider that every build has.
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     rng, largest = np.random.default_rng(0), 0.0
     for number in (batch,) if batch else BATCHES:

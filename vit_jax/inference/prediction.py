@@ -57,6 +57,7 @@ def predict(
     if examples:
         config.check_count("--examples", examples)
         config.check_seed("--seed", seed)
+    # Before the checkpoint: a wrong path shows at once.
     found = list_files(images)
     if examples:
         loading.require_images(reference, overrides or {})

@@ -77,6 +77,7 @@ def _unit(features: np.ndarray) -> np.ndarray:
     squares = np.einsum("nd,nd->n", features, features, dtype=np.float64)
     unit = np.empty_like(features)
     with np.errstate(invalid="ignore"):
+        # The quotient is float64, and `out` float32.
         np.divide(features, np.sqrt(squares)[:, None], out=unit, casting="same_kind")
     return unit
 

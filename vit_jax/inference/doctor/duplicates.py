@@ -33,6 +33,7 @@ def group_duplicates(
     records of `dedup.RECORD`, `features` (N, D) float32 rows of length 1, `cosine` is the least of
     a near duplicate.
     """
+    # As bytes, which np.unique can sort.
     digests = np.ascontiguousarray(prints["exact"]).view("S16")
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
     # Near duplicates are sought among one image of each set of equal pixels.
@@ -41,6 +42,7 @@ def group_duplicates(
     roots = np.arange(len(rows))
     for pair in itertools.combinations(range(BANDS), 2):
         mask = np.uint64(sum(1 << bit for band in pair for bit in range(band, 64, BANDS)))
+        # lexsort sorts by its last key first: equal parts are neighbors, in the order of hashes.
         order = np.lexsort((bits, bits & mask))
         keys = bits[order] & mask
         places = np.arange(len(rows))
@@ -72,6 +74,7 @@ def _confirm(
         a, b = one[start : start + CHUNK], other[start : start + CHUNK]
         grays = [prints["gray"][rows].astype(np.float32) for rows in (a, b)]
         alike = np.einsum("pi,pi->p", *grays) >= CORRELATION
+        # Only pairs whose pixels agree need their features.
         alike[alike] = np.einsum("pi,pi->p", features[a[alike]], features[b[alike]]) >= cosine
         same[start : start + CHUNK] = alike
     return same
@@ -80,6 +83,7 @@ def _confirm(
 def _join(roots: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The first member of each group once pairs are in one."""
     count = len(roots)
+    # Edges to the roots keep together what was joined before.
     edges = (np.concatenate([np.arange(count), one]), np.concatenate([roots, other]))
     graph = coo_matrix((np.ones(len(edges[0]), bool), edges), (count, count))
     _, labels = csgraph.connected_components(graph, directed=False)

@@ -149,6 +149,7 @@ class _Findings:
         """Broken files, and files of unusual size, shape or mode."""
         for number, error in sorted(self._images.errors.items()):
             self.add(number, "broken", error)
+        # Empty texts are modes that are not known.
         usual = collections.Counter(filter(None, self._images.modes)).most_common(1)
         sizes = self._images.sizes
         for number in np.flatnonzero(self._images.readable).tolist():
@@ -185,6 +186,7 @@ class _Findings:
     def _add_conflicts(self, group: list[int]) -> None:
         """Adds all images of a group with different classes: nothing says which class is right."""
         label = self._listing.label
+        # Reversed, so that of each class the first image, the best, stays.
         classes = {int(label[number]): number for number in reversed(group)}
         classes.pop(UNKNOWN, None)
         if len(classes) < 2:
@@ -235,6 +237,7 @@ class _Findings:
                 f"{probe.PARTS} different pictures"
             )
         single = single[np.isin(label[single], judged)]
+        # Numbered anew without gaps, as the probe expects; `judged` is sorted.
         labels = np.searchsorted(judged, label[single])
         with Bar("checking labels", probe.PARTS) as progress:
             probabilities = probe.cross_validate(
@@ -282,6 +285,7 @@ def find_label_errors(
     own = probabilities[rows, labels]
     counts = np.bincount(labels, minlength=probabilities.shape[1])
     thresholds = np.bincount(labels, own, minlength=len(counts)) / counts
+    # -1 is below every probability.
     confident = np.where(probabilities >= thresholds, probabilities, -1.0)
     found = np.where(confident.max(axis=1) < 0, labels, confident.argmax(axis=1))
     return found, (found != labels) & (probabilities.argmax(axis=1) != labels)
@@ -301,11 +305,13 @@ def neighbor_distances(features: np.ndarray) -> np.ndarray:
     column = np.full(count, -1)
     column[drawn] = np.arange(len(drawn))
     references, found = features[drawn], np.empty(count, np.float32)
+    # In parts, which bounds the matrix of cosines to 82 MB.
     for start in range(0, count, ROWS):
         rows = np.arange(start, min(start + ROWS, count))
         cosines = features[rows] @ references.T
         own = column[rows] >= 0
         cosines[np.flatnonzero(own), column[rows[own]]] = -np.inf
+        # Their order does not matter, so a partition will do.
         nearest = np.partition(cosines, -NEIGHBORS, axis=1)[:, -NEIGHBORS:]
         found[rows] = 1 - nearest.mean(axis=1)
     return found

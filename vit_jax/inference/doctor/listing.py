@@ -80,10 +80,12 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
     classes = [one[0] if labels and len(one) > 1 else None for one in parts]
     held = np.zeros(len(paths), bool)
     if holdout:
+        # Files outside of class folders have None, and are held out in the same share.
         numbers = {name: at for at, name in enumerate(dict.fromkeys(classes))}
         hashes = list(map(folders.hash64, paths))
         held = folders.held_out([numbers[name] for name in classes], hashes, holdout)
     layout = "one folder per class" if any(classes) else "images without classes"
+    # False is index 0, train.
     sides = [HELD_OUT[apart] for apart in held.tolist()]
     named = list(zip(paths, sides, classes, strict=True))
     return _listing(root, layout, named, False, unused)

@@ -164,6 +164,7 @@ def _classes(found: e.Examination) -> Table:
     listing = found.listing
     counts = np.zeros((len(listing.classes), len(listing.splits)), np.int64)
     known = listing.label >= 0
+    # `counts[...] += 1` would count a repeated pair once.
     np.add.at(counts, (listing.label[known], listing.split[known]), 1)
     order = np.argsort(counts.sum(axis=1), kind="stable")[:CLASSES]
     rows = [(listing.classes[at], *(f"{n:,}" for n in counts[at])) for at in order]
@@ -181,6 +182,7 @@ class _Pictures:
         """A gallery for each of the largest groups, those in several classes or splits first."""
         found, listing = self._found, self._found.listing
         worst = {number for kind in ("conflict", "leak") for number, _ in found.findings[kind]}
+        # False sorts first; the sort is stable, so the largest come first among equals.
         groups = sorted(found.groups, key=lambda group: worst.isdisjoint(group))
         blocks: list[Block] = []
         for group in groups[:GROUPS]:

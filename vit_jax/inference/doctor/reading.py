@@ -87,6 +87,7 @@ def read_images(listing: Listing, model: loaded_model.LoadedModel) -> Images:
             rows = model.features(views, "pre_logits")
             loaded_model.check_finite(rows)
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            # A row of zeros stays one.
             found.features[places] = rows / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     with Bar("reading images", count) as progress, futures.ThreadPoolExecutor(THREADS) as pool:
@@ -111,6 +112,7 @@ def _read_image(path: pathlib.Path, model: loaded_model.LoadedModel) -> _Image |
         pixels = decoding.load_view(encoded, data)
         view = model.view(pixels)
     except (OSError, decoding.BadImage) as error:
+        # Without the path that an OSError repeats.
         return str(getattr(error, "strerror", None) or error)
     # Of 16 bits the high byte: every image on the same scale.
     plain = decoding.for_display((pixels >> 8).astype(np.uint8) if data.depth == 16 else pixels)

@@ -33,6 +33,7 @@ def read_index(folder: pathlib.Path) -> list[Figure]:
     except TypeError as error:
         raise ValueError(f"{FOLDER}/{INDEX}: is not a list of figures") from error
     for one in figures:
+        # A name with a slash could read any file into a report.
         if not (isinstance(one.file, str) and NAME.fullmatch(one.file)):
             raise ValueError(f"{FOLDER}/{INDEX}: {one.file!r} is not the name of a figure")
     return figures
@@ -67,6 +68,7 @@ def add_figures(folder: pathlib.Path, new: Sequence[Figure]) -> None:
     try:
         kept = [one for one in read_index(folder) if one.what not in kinds]
     except ValueError:
+        # A damaged index is replaced.
         kept = []
     values = [dataclasses.asdict(one) for one in [*kept, *new]]
     storage.write_atomically(folder / INDEX, json.dumps(values, indent=2) + "\n")

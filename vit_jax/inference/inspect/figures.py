@@ -34,6 +34,7 @@ def filters(components: np.ndarray, shares: np.ndarray, layer: str) -> Figure:
     _bare(axes)
     framed = np.pad(_finer(grid), [(0, 0)] * 2 + [(1, 1)] * 2 + [(0, 0)])
     sheet = _sheet(framed, fill=1.0)
+    # Gray filters have one channel; imshow would color that.
     axes.imshow(np.broadcast_to(sheet, (*sheet.shape[:2], 3)), interpolation="antialiased")
     axes.set_title(f"{layer}\n(first {len(colors)} principal components)")
     axes.set_xlabel(f"together {100 * shares.sum():.0f} % of the variance")
@@ -46,6 +47,7 @@ def posemb(similarities: np.ndarray) -> Figure:
     Colors span the cosines of different patches; a patch itself, always 1, is gray.
     """
     low, high = cosine_range(similarities)
+    # A cosine of 1 is above `high`, and so takes the color of `over`.
     colors = colormaps[MAP].with_extremes(over=ITSELF)
     count, (rows, columns) = len(similarities), similarities.shape[1:3]
     across = min(4, count)
@@ -57,6 +59,7 @@ def posemb(similarities: np.ndarray) -> Figure:
         axes.set_axis_off()
     for index in range(count):
         axes, tiles = places.flat[index], _finer(similarities[index])
+        # imshow leaves NaN blank, which makes the gaps.
         axes.imshow(_sheet(tiles, fill=np.nan), cmap=colors, vmin=low, vmax=high)
         _number(axes, tiles)
         axes.set(xlabel="Input patch column", ylabel="Input patch row")
@@ -91,6 +94,7 @@ def attention_distance(distances: np.ndarray, uniform: float, images: int) -> Fi
     layers = np.arange(1, depth + 1)
     axes.axhline(uniform, color="0.5", linestyle="--", linewidth=1, label="uniform attention")
     axes.plot(layers, distances.mean(axis=1), color="0.6", linewidth=1.2, label="mean of heads")
+    # A color of its own for each head, with its number in the middle of the color bar's step.
     dots = axes.scatter(
         np.repeat(layers, heads),
         distances.ravel(),
@@ -154,6 +158,7 @@ def matches(views: np.ndarray, grid: tuple[int, int], pairs: np.ndarray) -> Figu
         (y0, x0), (y1, x1) = (pair[:2] + 0.5) * patch, (pair[2:] + 0.5) * patch
         color = colormaps["turbo"](index / max(len(shown) - 1, 1))
         axes.plot([x0, x1 + width + gap], [y0, y1], "o-", color=color, linewidth=1, markersize=4)
+    # The lines have widened the limits of the image, where y points down.
     axes.set(xlim=(-0.5, 2 * width + gap - 0.5), ylim=(height - 0.5, -0.5))
     axes.set_title(f"{len(shown)} of {len(pairs)} mutual matches between patches")
     return figure
@@ -181,6 +186,7 @@ def _tinted(view: np.ndarray, classes: np.ndarray, no_class: int) -> np.ndarray:
     height, width = image.shape[:2]
     shape = width, height
     classes = cv2.resize(classes.astype(np.uint8), shape, interpolation=cv2.INTER_NEAREST)
+    # tab20 has 20 colors; further classes repeat them.
     colors = 255 * colormaps["tab20"](classes % 20)[:, :, :3]
     mixed = np.rint(0.4 * image + 0.6 * colors).astype(np.uint8)
     return np.where((classes == no_class)[:, :, None], image, mixed)
@@ -365,6 +371,7 @@ def _number(axes: Axes, tiles: np.ndarray) -> None:
     gap = _gap(*tiles.shape[2:4])
     sizes = zip((axes.yaxis, axes.xaxis), tiles.shape[:2], tiles.shape[2:4], strict=True)
     for axis, count, pixels in sizes:
+        # imshow puts the center of the first pixel at 0.
         places = [(i - 1) * (pixels + gap) + (pixels - 1) / 2 for i in _few(count)]
         axis.set_ticks(places, [str(i) for i in _few(count)])
     axes.tick_params(length=0)

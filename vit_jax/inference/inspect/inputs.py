@@ -47,6 +47,7 @@ def preprocess(
         views.append(view)
         photos.append(photo)
     most = max(len(one) for one in photos)
+    # Sides differ by powers of two, so that pixels are repeated whole.
     alike = [one.repeat(most // len(one), 0).repeat(most // len(one), 1) for one in photos]
     return Pictures(names=names, views=np.stack(views), photos=np.stack(alike))
 

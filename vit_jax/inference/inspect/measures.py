@@ -94,6 +94,7 @@ def filter_components(filters: np.ndarray, count: int = FILTERS) -> tuple[np.nda
     axes, lengths, _ = np.linalg.svd(points, full_matrices=False)
     count = min(count, axes.shape[1])
     axes = axes[:, :count]
+    # An SVD leaves the sign open.
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])
     variance = lengths**2
     shares = variance / max(variance.sum(), np.finfo(np.float64).tiny)
@@ -121,6 +122,7 @@ def position_similarity(table: np.ndarray) -> np.ndarray:
     """
     lengths = np.linalg.norm(table, axis=-1, keepdims=True)
     unit = table / np.maximum(lengths, np.finfo(table.dtype).tiny)
+    # Rounding takes cosines of equal rows beyond 1.
     return np.clip(np.einsum("rcd,ijd->rcij", unit, unit, optimize=True), -1.0, 1.0)
 
 
@@ -338,9 +340,11 @@ def principal_axes(features: np.ndarray) -> PrincipalAxes:
     values, directions = values[::-1][:COLORS], directions[:, ::-1][:, :COLORS]
     projected = patches @ directions
     farthest = projected[np.abs(projected).argmax(axis=0), np.arange(projected.shape[1])]
+    # An eigenvector's sign is arbitrary; fixed, colors do not flip from one run to the next.
     directions = directions * np.where(farthest < 0, -1.0, 1.0)
     missing = COLORS - directions.shape[1]
     total = np.square(patches).sum()
+    # Rounding can make an eigenvalue of zero negative.
     shares = np.pad(np.maximum(values, 0.0), (0, missing)) / (total if total > 0 else 1.0)
     return PrincipalAxes(mean, np.pad(directions, [(0, 0), (0, missing)]), shares)
 
@@ -363,6 +367,7 @@ def stretched(projected: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.nd
     """Components (..., 3) as colors from 0 at `low` to 1 at `high`."""
     wide = high - low > 0
     scaled = (projected - low) / np.where(wide, high - low, 1.0)
+    # A constant component says nothing: the middle.
     return np.where(wide, np.clip(scaled, 0.0, 1.0), 0.5)
 
 

@@ -72,6 +72,7 @@ class Subject:
     def attention(self) -> measures.AttentionStats:
         """Attention statistics of the images; raises CannotAnswer without attention."""
         measures.require_attention(self.opened)  # before images are read
+        # Maps are kept for the figures of attention only: L x H of them for each image.
         maps = self.counts.get("attention", 0)
         return measures.attention_stats(self.opened, self.pictures, maps=maps)
 

@@ -211,6 +211,7 @@ def class_maps(
     cfg = opened.config
     grid, prefix = variants.grid(cfg.model, cfg.data.image_size), variants.prefix_tokens(cfg.model)
     found = []
+    # The label is traced, so all classes share one compiled program.
     for label in labels:
         last, gated, pooled = _gradients(_model(opened), cfg.data, opened.params, view[None], label)
         # Patches come last, behind the class token and registers.
@@ -418,6 +419,7 @@ def _slope(
     model: models.Classifier, params: models.Params, label: jax.typing.ArrayLike, images: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The logit of a class, summed over images, and its gradient (B, H, W, C)."""
+    # Images do not affect each other, so the gradient of the sum is that of each logit.
     return jax.value_and_grad(lambda x: model.apply(params, x)[0][:, label].sum())(images)
 
 
@@ -456,6 +458,7 @@ def _curve(
     y = np.minimum(np.arange(pixels.shape[0]) * rows // height, rows - 1)
     x = np.minimum(np.arange(pixels.shape[1]) * columns // width, columns - 1)
     ranks = rank.reshape(rows, columns)[y[:, None], x[None], None]
+    # A grid of few cells repeats counts.
     counts = np.unique(np.rint(np.linspace(0, cells, POINTS)).astype(np.int64))
     taken = ranks[None] < counts[:, None, None, None]
     deleted, inserted = np.where(taken, np.float32(0), pixels), np.where(taken, pixels, blurred)
@@ -469,6 +472,7 @@ def _blur(view: np.ndarray) -> np.ndarray:
     """A view blurred by the authors' Gaussian, scaled from 224 pixels to its side."""
     kernel, deviation = (share * min(view.shape[:2]) for share in BLUR)
     size = 2 * max(round((kernel - 1) / 2), 1) + 1
+    # OpenCV drops the axis of a single channel.
     return cv2.GaussianBlur(view, (size, size), deviation).reshape(view.shape)
 
 

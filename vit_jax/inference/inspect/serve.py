@@ -42,6 +42,7 @@ class RejectedError(Exception):
 class Server(http.server.ThreadingHTTPServer):
     """Answers `GET /` with a page and `POST /look` with the viewer's result for an image."""
 
+    # Ctrl-C ends the server without waiting for open connections.
     daemon_threads = True
     request_queue_size = CONNECTIONS  # Linux resets what it cannot queue until it is accepted
 
@@ -121,6 +122,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         super().setup()
         self._arriving = _Arriving(self.connection)
         self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
+        # http.server reads request lines and headers from it.
         self.rfile = io.BufferedReader(self._arriving)
 
     def do_GET(self) -> None:

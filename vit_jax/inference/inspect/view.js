@@ -28,6 +28,7 @@
 
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    // "deflate" is zlib's format, with its header, as Python's zlib.compress writes it.
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Response(stream).arrayBuffer();
   }
@@ -37,6 +38,7 @@
     const { maxima, bytes } = weights, all = new Float32Array(tokens);
     const add = (one, share) => {
       const at = (layer * (heads + 1) + one) * tokens + query;
+      // 65025 is 255 squared: the bytes hold square roots.
       const scale = share * maxima[at] / 65025;
       for (let k = 0; k < tokens; k++) all[k] += scale * bytes[at * tokens + k] ** 2;
     };
@@ -133,6 +135,7 @@
 
   function drawPicture(canvas, photo, fill, patch) {
     const [height, width] = model.side;
+    // 864 is twice the 27rem of the column in view.css, for sharp screens.
     const scale = Math.max(1, Math.ceil(864 / Math.max(height, width)));
     canvas.width = width * scale;
     canvas.height = height * scale;
@@ -141,6 +144,7 @@
     context.drawImage(photo, 0, 0, canvas.width, canvas.height);
     for (let k = 0; fill && k < patches; k++) {
       context.fillStyle = fill(k);
+      // Rounded edges are shared by neighbors: patches neither overlap nor leave gaps.
       const x = Math.round((k % columns) * w), y = Math.round(Math.floor(k / columns) * h);
       context.fillRect(x, y, Math.round((k % columns + 1) * w) - x, Math.round((Math.floor(k / columns) + 1) * h) - y);
     }
@@ -466,7 +470,9 @@
 
   if (model.live) {
     $("live").hidden = false;
+    // Emptied, or the same file would not be a change the next time.
     $("file").addEventListener("change", () => { [...$("file").files].forEach(send); $("file").value = ""; });
+    // By default a browser refuses drops, or opens the file in place of the page.
     document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
     document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
     document.addEventListener("drop", (event) => {
