@@ -142,6 +142,8 @@ def test_resolve(fetched, tmp_path, monkeypatch):
     ]
     with pytest.raises(WeightsError, match="and no published checkpoint"):
         zoo.resolve("runs/mine")
+    with pytest.raises(WeightsError, match="and no published checkpoint"):
+        zoo.resolve("~nobody-of-this-name/x.npz")
 
 
 def test_resolve_the_page_of_a_model(fetched):

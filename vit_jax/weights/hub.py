@@ -78,7 +78,12 @@ def fetch(source: Download | str, *, wait: Callable[[float], object] = time.slee
     if isinstance(source, str):
         source = Download(name=source, urls=(parse_address(source),))
     folder = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
-    root = pathlib.Path(folder).expanduser().absolute()
+    try:
+        root = pathlib.Path(folder).expanduser().absolute()
+    except RuntimeError as error:  # an unknown ~user, or an account without a home
+        raise WeightsError(
+            f"{folder}: has no home directory; name another folder with VIT_JAX_CACHE"
+        ) from error
     wanted = [_CachedFile(url, root, root / cache_path(url)) for url in source.urls]
     wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
@@ -151,12 +156,15 @@ def _bring(one: _CachedFile, source: Download, wait: Callable[[float], object]) 
             f"{source.name}: not in the cache, and no network is to be used; "
             f"unset VIT_JAX_OFFLINE, or copy {one.shown} to {one.path}"
         )
+    # One process downloads; others that want the same file wait here.
     with Bar(one.path.name, bytes_=True) as bar, _exclusive(one.root, str(one.path)):
         if one.path.is_file():  # another process was faster
             return
         one.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             _complete_file(one, bar, wait)
+            # First, as the likeliest cause is a proxy's page, and its remedy is another than a
+            # wrong digest's.
             if not _is_whole(one):
                 one.part.unlink()
                 raise WeightsError(
@@ -222,6 +230,7 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
                 here += len(chunk)
                 bar.update(here, total)
                 if here > (readers.MAX_BYTES if total is None else total):
+                    # Or the next command would go on from these bytes.
                     file.truncate(0)
                     raise WeightsError(
                         f"{one.shown}: the server sent more bytes than it announced; {BY_HAND}"
@@ -240,6 +249,7 @@ def _receive(one: _CachedFile, bar: Bar) -> None:
 
 def _read_body(response: http.client.HTTPResponse) -> bytes:
     try:
+        # What has arrived, without waiting for a whole CHUNK: the bar moves on a slow link too.
         return response.read1(CHUNK)
     except (OSError, http.client.HTTPException) as error:
         raise _BrokenOff(f"broke off: {error or type(error).__name__}") from error
@@ -259,10 +269,12 @@ def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> http.cl
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked
     on_hub = url.startswith(f"{HUB}/")
     if on_hub and (token := _token()):
+        # The Hub redirects to its storage hosts, which the token is not for.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         return opener.open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
+        # An HTTPError holds the open connection.
         error.close()
         said = f"the server says {error.code} {storage.reason(ValueError(error.reason))}"
         # Range not satisfiable: the part is longer than the file.
@@ -312,6 +324,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         try:
             check_address(newurl)
             inside = urllib.parse.urlsplit(newurl).hostname in LOCAL
+            # A server elsewhere must not make this machine ask its own services.
             if inside and urllib.parse.urlsplit(req.full_url).hostname not in LOCAL:
                 raise WeightsError("points to this machine")
         except WeightsError as error:
@@ -323,6 +336,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 def _length(response: http.client.HTTPResponse) -> int | None:
     text = response.headers.get("Content-Length", "")
+    # Python's int would also take signs, spaces, underscores and the digits of other scripts.
     if not (text.isascii() and text.isdecimal()):
         return None
     return int(text) if len(text) <= 18 else 10**18  # int() refuses thousands of digits
@@ -446,6 +460,7 @@ def _verify_file(root: pathlib.Path, path: pathlib.Path, sha256: str | None = No
     if wrong:
         raise WeightsError(f"{path}: {wrong}")
     with _exclusive(root, LOCK):
+        # Read again under the lock: another process may have added a file meanwhile.
         lock = read_lock(root) | {name: {"sha256": found, **state}}
         storage.write_atomically(root / LOCK, json.dumps(lock, indent=1, sort_keys=True))
 

@@ -16,6 +16,7 @@ import csv
 import dataclasses
 import fnmatch
 import math
+import os
 import pathlib
 import re
 from collections.abc import Iterator
@@ -124,7 +125,7 @@ def resolve(reference: str) -> pathlib.Path:
 
     Downloads missing files; raises WeightsError on failure.
     """
-    path = pathlib.Path(reference).expanduser()
+    path = pathlib.Path(os.path.expanduser(reference))  # noqa: PTH111 (an unknown ~user stays)
     if path.exists():
         return path
     if "://" not in reference:
