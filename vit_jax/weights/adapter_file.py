@@ -64,6 +64,7 @@ def read_arrays(
     arrays = readers.open_arrays(path / writers.FOLDED)
     wanted = {name: tuple(leaf.shape) for name, leaf in shapes.items()}
     found = {name: spec.shape for name, spec in arrays.specs.items()}
+    # A name that is missing, one that is too many and one of another shape all differ as a pair.
     if wrong := sorted(wanted.items() ^ found.items()):
         name = wrong[0][0]
         raise WeightsError(
@@ -84,13 +85,14 @@ def _seal(arrays: Mapping[str, np.ndarray], fields: Mapping[str, object]) -> str
     # Sorted, as JSON promises no order of fields: a file that an editor reordered is the same
     # adapter.
     text = json.dumps([kept, digest_params(arrays)], sort_keys=True)
-    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_params(arrays: Mapping[str, np.ndarray]) -> str:
     """A digest of float32 arrays by name."""
     found = hashlib.sha256()
     for name in sorted(arrays):
+        # The hash reads memory as it lies: one order of axes and bytes on every machine.
         array = np.ascontiguousarray(arrays[name], "<f4")
         found.update(f"{name} {array.shape} ".encode())
         found.update(array.data)

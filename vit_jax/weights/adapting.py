@@ -70,6 +70,7 @@ def fit_params(
         elif array is None:
             remedy = f", not {leaf.shape}; a new head would fit" if head else ""
             wrong.append(f"{name} is missing{remedy}")
+        # Before shapes are compared: 2 x 8 and 4 x 4 patches have tables of one shape.
         elif name.endswith("relative_bias/table") or "position/" in name:
             if "position/" in name:
                 kept[name], how = positions(name, array, spec, target)
@@ -182,6 +183,7 @@ def resize_grid(
     `method` is `model.position_resize`, or `bilinear` or `geometric` of biases.
     """
     *before, _, features = table.shape
+    # Every method here is separable: one axis after the other gives what both at once would.
     grid = table.reshape(*before, *old, features).astype(np.float64)
     for axis, (length, wanted) in enumerate(zip(old, new, strict=True), start=len(before)):
         if method == "geometric":
@@ -204,6 +206,7 @@ def _geometric(old: int, new: int) -> np.ndarray:
     factor = low
     while high - low > 1e-6:
         factor = (low + high) / 2
+        # The sum of the geometric series: how far the old offsets reach.
         wide = (1 - factor ** (old // 2)) / (1 - factor) > new // 2
         low, high = (low, factor) if wide else (factor, high)
     sums = np.cumsum(factor ** np.arange(old // 2))
@@ -237,6 +240,7 @@ def _biases(
     spans = [(2 * rows - 1, 2 * columns - 1) for rows, columns in (old, new)]
     count = spans[0][0] * spans[0][1]
     method = target.config.position_resize
+    # In transformers BEiT's biases are resized bilinearly, in timm as in BEiT's own code.
     method = {"bicubic": "bilinear", "antialiased_bicubic": "geometric"}.get(method, method)
     offsets = resize_grid(table[..., :count, :], spans[0], spans[1], method)
     resized = np.concatenate([offsets, table[..., count:, :]], axis=-2)
@@ -318,6 +322,7 @@ class AnySize(models.Classifier):
         def one(name: str, leaf: jax.Array) -> jax.Array:
             if name not in matrices:
                 return leaf
+            # At the default precision TPUs would round positions to bfloat16.
             return jnp.einsum("mn,...nd->...md", matrices[name], leaf, precision="highest")
 
         resized = tree_utils.map_named(one, params) if matrices else params
@@ -334,6 +339,7 @@ def any_size(model: models.Classifier) -> AnySize:
     return AnySize(**values)
 
 
+# Cached, so that the network of a size is traced for its structure once.
 @functools.cache
 def _at(model: AnySize, size: tuple[int, int]) -> models.Classifier:
     """The classifier of the same network for images of one size."""

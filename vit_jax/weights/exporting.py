@@ -110,6 +110,7 @@ def save(
         raise WeightsError(f"{path}: must end in .npz")
     if folder and suffix in (".npz", ".safetensors", ".msgpack"):
         raise WeightsError(f"{path}: {kind} writes a folder; leave out {path.suffix}")
+    # Not exists: a link that leads nowhere would be replaced by the file.
     if os.path.lexists(path):
         raise WeightsError(f"{path}: exists already; choose another, or remove it")
     if models.find_architecture(spec.model).weights is None:
@@ -129,6 +130,8 @@ def save(
     differences = _read_back({**arrays, **inside}, files, said, spec, kind, folder=folder)
     joins = kind == "timm" and not spec.headless and variants.joins_features(spec.model)
     if projection is not None or joins:
+        # No name begins with (none). Beside a projection head all of the encoder is the backbone,
+        # as in DINO's files.
         of_head = "head." if joins else "(none)"
         arrays = {
             f"linear_{name}" if name.startswith(of_head) else f"backbone.{name}": array
@@ -169,6 +172,7 @@ def prepare(
 def find_family(spec: mapping.ModelSpec, kind: str) -> Family:
     """The family that exports to a project write a model as."""
     project = PROJECTS[kind].families
+    # Never without one: the last family of each project expresses every model.
     return next(one for one in FAMILIES if one.project == project and one.expresses(spec))
 
 
@@ -297,6 +301,7 @@ def _position_table(
     rows, columns = models.grid(model, spec.data.image_size)
     width, token = model.width or 0, models.has_class_token(model) + model.distillation
     if model.position in ("learned_1d", "learned_2d"):
+        # By the network itself, which joins rows and columns of learned_2d.
         module = mapping.create_classifier(spec).bind(params)
         every = np.asarray(module.position(), np.float32)
         # Registers follow the class and distillation tokens.
@@ -349,6 +354,7 @@ def _read_back(
     views = preprocessing(spec.data), preprocessing(back.data)
     for key, value in views[0].items():
         other = views[1].get(key)
+        # The size has its line already where the reader must give it.
         if value != other and not (lines and key == "image_size"):
             lines += (f"data.{key}={config.show(value)}: reads back as {config.show(other)}",)
     key = "position_resize"

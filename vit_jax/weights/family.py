@@ -153,6 +153,7 @@ def refuse_other_model(
     """
     for key, found in model.items():
         said = fields.get(key)
+        # One number may stand for height and width, as in patch_size.
         pair = tuple(said) if isinstance(said, list) else (said, said)
         if said is not None and said != found and pair != found:
             raise WeightsError(
@@ -171,7 +172,9 @@ def share_of_crop(crop: str, share: float, fill: float | None = None) -> dict[st
     """
     if crop == "squash" and share == 1:
         return {"eval_crop": "resize"}
+    # Python's `round`, by which torchvision's center_crop places its box, rounds halves to even.
     view: dict[str, Any] = {"eval_crop": crop, "crop_pct": share, "crop_rounding": "even"}
     if crop != "border":
+        # The resized image is then smaller than its crop, which torchvision fills with black.
         fill = 0.0 if share > 1 else None
     return view | ({} if fill is None else {"fill": (fill,)})

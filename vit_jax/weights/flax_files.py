@@ -81,7 +81,9 @@ class _Walker:
         if kind == "map":
             keys = set()
             for number in range(value):
+                # A map may declare 2^32 entries, but each is read here: a short file ends before.
                 key = self._text()
+                # Flax writes this key first.
                 if key == CHUNKED and number == 0:
                     yield path, self._chunked(value)
                     return
@@ -98,7 +100,7 @@ class _Walker:
             # Flax's codes: 1 an array, 2 a complex number, 3 a scalar of NumPy.
             if code in (1, 3):
                 yield path, self._array(end)
-            elif code != 2:  # a complex number
+            elif code != 2:
                 raise WeightsError(f"has the extension {code}; arrays alone are read")
             self._file.seek(end)
         elif kind in ("bytes", "text"):
@@ -106,6 +108,7 @@ class _Walker:
 
     def _array(self, end: int) -> MsgpackArray:
         """The array of an extension that ends at `end`."""
+        # The payload is MessagePack too: flax packs (shape, name of the type, bytes).
         if self._next() != ("array", 3):
             raise ValueError("an array that is not shape, type and values")
         kind, axes = self._next()
@@ -182,6 +185,7 @@ class _Walker:
             number = int.from_bytes(self._bytes(width), "big", signed=kind == "signed")
             if kind in ("signed", "unsigned"):
                 return "value", number
+            # Its bytes are read by now; no part of an array is a lone float.
             if kind == "float":
                 return "value", None
             if kind == "extension":
@@ -192,6 +196,7 @@ class _Walker:
         raise ValueError(f"the byte {first:#x}")
 
     def _skip(self, size: int) -> None:
+        # A seek beyond the end succeeds; only a read would notice it.
         if self._file.seek(size, io.SEEK_CUR) > self.size:
             raise EOFError("the file ends too early")
 

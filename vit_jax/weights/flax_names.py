@@ -28,6 +28,8 @@ def as_torch(arrays: Arrays) -> Arrays:
     for name, spec in arrays.specs.items():
         *path, end = name.split("/")
         axes = TO_TORCH.get(len(spec.shape)) if end == "kernel" else None
+        # Flax's dense layers and convolutions have a kernel, its norms a scale, nn.Embed an
+        # embedding.
         end = "weight" if end in ("kernel", "scale", "embedding") else end
         shape = spec.shape if axes is None else tuple(spec.shape[axis] for axis in axes)
         short = ".".join([*path, end])
@@ -47,6 +49,7 @@ def from_torch(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, values in arrays.items():
         *path, end = name.split(".")
         if end == "weight":
+            # CLIP's positions are an nn.Embed, whose table has PyTorch's axes.
             if path[-1] == "position_embedding":
                 end = "embedding"
             else:

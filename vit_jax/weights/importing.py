@@ -417,6 +417,7 @@ def find_family(arrays: Arrays, files: Files) -> Found:
     """Finds the model in a file; raises WeightsError where there is none that is known."""
     arrays = flax_names.as_torch(arrays)
     arrays = _renamed(arrays, _unwrapped(arrays.specs))
+    # A model at the top level needs no search for its prefix.
     if family := _family(arrays, files):
         _check_forms(arrays.specs)
         return Found(arrays, family, arrays)
@@ -509,6 +510,8 @@ def _prefixes(names: Iterable[str]) -> Iterator[str]:
 
 def _rank(prefix: str) -> tuple[bool, int, int, str]:
     better = BETTER & set(re.split(r"[./_]", prefix))  # two in ema_params, beside params
+    # Moments last, averages first, then the outermost; the prefix itself makes the order of equals
+    # fixed.
     return bool(WORSE.search(prefix)), -len(better), len(prefix), prefix
 
 
@@ -518,6 +521,7 @@ def _below(arrays: Arrays, prefix: str) -> tuple[Arrays, list[str]]:
     known = set(names.values())
     head = next((f.head for f in FAMILIES if not known.isdisjoint(f.anchors)), Family.head)
     ends = [0, *(found.end() for found in re.finditer(r"[./]", prefix[:-1]))]
+    # From the inside out, so that the nearest head wins.
     for end in ends[::-1][:OUTER]:
         outer = [name for name in arrays.specs if name not in names]
         for name in (name for name in outer if name.startswith(prefix[:end])):

@@ -41,6 +41,7 @@ def text(values: Fields, key: str, default: str) -> str:
 def whole(values: Fields, key: str, default: int | None = None) -> int:
     """A positive whole number."""
     value = default if values.get(key) is None else values[key]
+    # Not isinstance: JSON's true is an int in Python.
     if type(value) is not int or not 0 < value < LARGEST:
         raise WeightsError(f"{key}={shown(value)}: must be a positive whole number")
     return value

@@ -235,6 +235,7 @@ class Shapes:
         Raises WeightsError without it.
         """
         rule = self._rules[target]
+        # A source without a count is one array of all layers, stacked on a leading axis.
         stacked = bool(STACKED.match(target)) and "{" not in rule.source
         count = len(rule.layout.shape((1,) * axes)) + stacked
         sides = list(array_shape(self.arrays, self.expected(target), count))[stacked:]
@@ -262,6 +263,7 @@ class Shapes:
         shared = "shared" if "relative_bias/table" in self.has else "none"
         return {
             "patch_size": tuple(patch),
+            # As a convolution without padding, which their patch embeddings are.
             "patch_remainder": "drop",
             "width": width,
             "depth": layers,
@@ -384,6 +386,7 @@ def decoder_positions(spec: ModelSpec) -> np.ndarray:
     assert spec.mae is not None
     rows, columns = models.grid(spec.model, spec.data.image_size)
     table = positions.sincos_2d(rows, columns, spec.mae.decoder_width, whole=False)
+    # MAE's code has zeros for the class token.
     return np.pad(np.asarray(table), ((1, 0), (0, 0)))[None]
 
 
@@ -586,6 +589,7 @@ def _put(
 ) -> None:
     """Stores an array of a file in parameters, without a copy if it is a whole parameter."""
     for target, index, shape, _, rule in locations:
+        # Views alone, so that the parts of an array cost no copy of it.
         part = np.split(array, rule.parts, rule.axis)[rule.part] if rule.parts > 1 else array
         part = rule.layout.read(part, shape)
         if index is None and rule.parts == 1:

@@ -28,6 +28,7 @@ class OrbaxArray:
         self._store = store
         self.shape: tuple[int, ...] = tuple(store.shape)
         self.dtype = np.dtype(store.dtype.numpy_dtype)
+        # TensorStore gives text and JSON as arrays of Python objects.
         if self.dtype.hasobject or len(self.shape) > limits.AXES:
             raise WeightsError(f"has an array of {store.dtype.name} with {len(self.shape)} axes")
         chunk = tuple(store.chunk_layout.read_chunk.shape or self.shape)
@@ -71,6 +72,7 @@ def _items(path: pathlib.Path) -> dict[str, pathlib.Path]:
     """The folders of arrays by item name; the checkpoint's own folder has the empty name."""
     if _holds_arrays(path):
         return {"": path}
+    # A folder that is no checkpoint may hold millions of files.
     children = itertools.islice(path.iterdir(), MAX_ENTRIES)
     return {one.name: one for one in sorted(children) if one.is_dir() and _holds_arrays(one)}
 
@@ -98,10 +100,12 @@ def _specs(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if len(keys) > MAX_ENTRIES:
         raise WeightsError(f"has {len(keys)} keys; the limit is {MAX_ENTRIES}")
     for key in sorted(keys):
+        # An array has one key NAME/.zarray beside a key for each of its chunks.
         name, _, file = key.decode().rpartition("/")
         if file in DRIVERS:
             yield name, {"driver": DRIVERS[file], "kvstore": {**store, "path": f"{name}/"}}
 
 
 def _files(folder: pathlib.Path) -> dict[str, str]:
+    # TensorStore joins keys to the path as text, so it ends in a slash.
     return {"driver": "file", "path": f"{folder.resolve()}/"}

@@ -51,14 +51,18 @@ def write_peft(
             if spec.headless:
                 continue
             arrays[f"{peft_files.PREFIX}{source}"] = whole[source]
+            # Once for each layer, which has a bias too.
             heads += [module] if source.endswith(".weight") else []
         elif f"{target}/a" in adapters:
+            # PEFT has one pair of A and B for a module, so a part of one has no place. Dense layers
+            # are (1, 0).
             if rule.parts > 1 or rule.layout.axes != (1, 0):
                 raise WeightsError(f"lora.where: {target} is not a separate layer in transformers")
             for side in "ab":
                 values = adapters[f"{target}/{side}"]
                 values = values if index is None else values[index]
                 name = f"{peft_files.PREFIX}{module}.lora_{side.upper()}.weight"
+                # PyTorch's layers have (out, in).
                 arrays[name] = np.ascontiguousarray(values.T)
             modules.append(module)
     alpha = lora.alpha
@@ -66,8 +70,10 @@ def write_peft(
         "peft_type": "LORA",
         "task_type": None,
         "base_model_name_or_path": base_name,
+        # As PEFT's save_pretrained writes it, whatever the adapter is for.
         "inference_mode": True,
         "r": lora.rank,
+        # PEFT declares lora_alpha as an int.
         "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
         "lora_dropout": 0.0,
         "bias": "none",

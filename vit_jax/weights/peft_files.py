@@ -104,6 +104,7 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
         elif OTHER.search(one):
             raise WeightsError(f"{file.name}: {one[:80]}: is not supported; {MERGE}")
         else:
+            # A new head that the base lacks keeps the adapter's name.
             if replaced.setdefault(located(one) or one, name) != name:
                 raise WeightsError(f"{file.name}: {one[:80]}: is there twice")
     scales = {}
@@ -114,6 +115,7 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
             raise WeightsError(f"{file.name}: {target}: is adapted and replaced; {MERGE}")
         shapes = [adapter.specs[sides[side]].shape for side in "BA"]
         _check_shapes(target, arrays.specs[target].shape, *shapes)
+        # The rank is that of A itself: rank_pattern may give layers others than r.
         scales[target] = _scale(settings, layers[sides["A"]]["layer"], shapes[1][0])
     specs = dict(arrays.specs) | {name: adapter.specs[one] for name, one in replaced.items()}
 
@@ -123,6 +125,7 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
         values = arrays.read(name)
         if name in pairs:
             a, b = (adapter.read(pairs[name][side]).astype(np.float32) for side in "AB")
+            # Of a convolution B is 1 x 1, so the product of flat kernels is its kernel too.
             product = b.reshape(len(b), -1) @ a.reshape(len(a), -1)
             # In float32 for a base in half precision too: rounded to 11 bits, W + s B A would lose
             # small updates.

@@ -37,6 +37,7 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
     files = _files(path)
     importing.load(path)  # damaged weights are not worth an upload
     hub = _import_hub()
+    # An empty variable counts as none.
     api, said, left = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None), [], ""
     others: list[str] = []
     try:
@@ -50,6 +51,7 @@ def push(folder: str | os.PathLike[str], repository: str, *, public: bool = Fals
         api.upload_folder(
             repo_id=repository,
             folder_path=path,
+            # By name: a file that appears in the folder meanwhile is not sent.
             allow_patterns=[file.name for file in files],
             commit_message="Weights written by vit_jax",
         )

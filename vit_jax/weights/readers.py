@@ -29,7 +29,7 @@ from vit_jax.utils.messages import memory_text
 from vit_jax.weights import flax_files, orbax_files, torch_files
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 
-# The largest released ViT takes 2.5 GB; a file that unpacks to more than this is an attack.
+# DINOv3's 7B takes 27 GB in float32; a file that unpacks to more than this is an attack.
 MAX_BYTES = 32 * 2**30
 # So is a higher compression ratio: some files contain a head of zeros, none only zeros.
 MAX_RATIO = 32
@@ -173,6 +173,7 @@ def _explained(damage: str) -> Iterator[None]:
 
 def _fill(source: IO[bytes], spec: ArraySpec) -> np.ndarray:
     """Reads the values of an array from a file; raises EOFError if the file ends too early."""
+    # As bytes: numpy exports no buffer of bfloat16.
     data = np.empty(spec.nbytes, np.uint8)
     storage.fill(source, data.data)
     return data.view(spec.dtype).reshape(spec.shape)
@@ -279,6 +280,7 @@ DIGESTS = "vit_jax.sha256"  # the metadata of our files with the digest of every
 
 def _safetensors(file: File) -> Arrays:
     length = int.from_bytes(file.read(8), "little")
+    # Whatever length is declared, File reads at most MAX_TABLE bytes.
     header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_once)
     metadata = header.pop("__metadata__", None) or {}
     if not all(isinstance(text, str) for text in metadata.values()):
@@ -322,11 +324,13 @@ def _safetensors(file: File) -> Arrays:
 
 def digest_array(array: np.ndarray) -> str:
     """A digest of the values of a contiguous array, as a header of ours keeps it."""
+    # As bytes, like `_fill`: numpy exports no buffer of bfloat16.
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()[:32]
 
 
 def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """The dict of a JSON object; raises WeightsError for a repeated name."""
+    # Of equal keys Python's json keeps the last; other readers may keep the first.
     twice = _repeated(name for name, _ in items)
     if twice is not None:
         raise WeightsError(f"contains {twice[:80]!r} twice; download it again")

@@ -207,6 +207,7 @@ def _archive(file: File) -> tuple[dict[str, Tensor], Callable[[str], np.ndarray]
     root = roots[0].removesuffix("data.pkl")
     if f"{root}constants.pkl" in members:
         raise Refused("a TorchScript program")
+    # Tensors are read in place, which compression would not allow; torch.save stores.
     if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
         raise ValueError("a compressed member")
     order = f"{root}byteorder"

@@ -56,6 +56,8 @@ def write_weights(
                 # numpy.savez leaves its archive open where a write fails; it complains when freed.
                 with zipfile.ZipFile(draft, "x") as archive:
                     for name, array in arrays.items():
+                        # The size is not known yet, and without this zipfile refuses members above
+                        # 2 GiB.
                         with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                             np.lib.format.write_array(member, array, allow_pickle=False)
                     if metadata:
@@ -70,12 +72,15 @@ def write_weights(
                 for name, content in documents.items():
                     if not isinstance(content, str):
                         content = json.dumps(content, indent=2, ensure_ascii=False)
+                    # A class named after a folder may hold bytes that are no UTF-8, as lone
+                    # surrogates.
                     (draft / name).write_bytes(content.encode(errors="backslashreplace"))
                 if folded == FLAX:
                     nested = tree_utils.nest(dict(arrays))
                     (draft / FLAX).write_bytes(flax.serialization.msgpack_serialize(nested))
                 else:
                     _safetensors(draft / folded, arrays, metadata or {})
+        # POSIX: a rename is on the disk once its folder is.
         storage.sync(path.parent)
 
 

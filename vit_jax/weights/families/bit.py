@@ -74,6 +74,8 @@ class GoogleBit(Family):
                 **shapes.resnet(),
                 architecture="resnet",
                 resnet_version="v1" if root == POST else "v2",
+                # The first pool of big_transfer pads with zeros, that of big_vision's bit_paper
+                # with nothing.
                 resnet_pool="nothing" if root == PRE else "zeros",
                 num_classes=shapes.outputs,
             ),

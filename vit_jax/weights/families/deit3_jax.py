@@ -85,6 +85,8 @@ class DeiT3Jax(Family):
             | {
                 "pooling": "token" if token else "gap",
                 "position": "learned_1d" if learned else "sincos_2d",
+                # The grid has no row for the token; without a token the option does nothing and
+                # keeps its default.
                 "class_position": not token,
                 "position_resize": "antialiased_bicubic",
                 "layer_scale": 1e-4 if scaled else None,
@@ -94,6 +96,7 @@ class DeiT3Jax(Family):
         )
         mean, std = IMAGENET
         recipe = RECIPE.format("DeiT III" if scaled else "DeiT")
+        # DeiT III trains on binary cross-entropies.
         loss = "sigmoid" if scaled else "softmax"
         assumed = {"data.crop_pct": recipe}
         if not shapes.headless:

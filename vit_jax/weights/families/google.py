@@ -36,6 +36,7 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 DROPPED = (
     (r"opt/(?!target/).*|(?:.*/)?(?:step|rng)", "of the optimizer, not of the model"),
     (r"chrono/.*", "of big_vision's clock, not of the model"),
+    # The temperature and the bias of SigLIP's loss are named t and b.
     (r"(?:params/)?(?:txt/.*|t|b)", "of the text tower and the loss"),
 )
 SOFTMAX = "loss.name=softmax"  # as an assumption

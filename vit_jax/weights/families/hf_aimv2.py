@@ -64,6 +64,7 @@ class HuggingFaceAimv2(huggingface.HuggingFace):
         return dataclasses.replace(made, assumed={**made.assumed, **assumed})
 
     def size(self, fields: Fields, hints: Hints) -> Size | None:
+        # Positions of a native model are computed for each image, so the user may choose its size.
         native = fields.get("is_native") and hints.image_size is not None
         return hints.image_size if native else super().size(fields, hints)
 
@@ -109,4 +110,5 @@ class HuggingFaceAimv2(huggingface.HuggingFace):
         return "Aimv2VisionModel", "aimv2_vision_model", made
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
+        # Of the two fields, qkv_bias is for all four layers of attention, mlp_bias for the MLP.
         return frozenset((*QKV, "out")), frozenset(("mlp",))

@@ -60,6 +60,7 @@ class HuggingFaceBeit(huggingface.HuggingFace):
         mean = "pooler.layernorm.weight" in has.get("encoder_norm/scale", "")
         initial = json_fields.real(fields, "layer_scale_init_value", 0.1) or 0.1
         return options | {
+            # BEiT's keys have no bias in transformers.
             "biasless": ("key",),
             "layer_scale": initial if "encoder/scale1/scale" in has else None,
             "pooling": "gap" if mean else "token",

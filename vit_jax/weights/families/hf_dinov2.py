@@ -52,6 +52,7 @@ class HuggingFaceDinoV2(huggingface.HuggingFace):
         made = super().options(fields, shapes)
         if made["mlp"] == "swiglu":  # whose activation no field changes
             made |= {"activation": "gelu", "gelu": "tanh"}
+        # Of both models in transformers, only that with registers antialiases resized positions.
         smooth = fields["model_type"] == KINDS[1] or "registers" in shapes.has
         return made | {
             "layer_scale": json_fields.real(fields, "layerscale_value", 1.0) or 1.0,
@@ -91,6 +92,7 @@ class HuggingFaceDinoV2(huggingface.HuggingFace):
         if model.registers:
             made["num_register_tokens"] = model.registers
             return f"Dinov2WithRegisters{task}", KINDS[1], made
+        # By default transformers creates a mask token, which the file has not.
         return f"Dinov2{task}", KINDS[0], made | {"use_mask_token": False}
 
 

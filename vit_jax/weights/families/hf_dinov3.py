@@ -53,6 +53,7 @@ class HuggingFaceDinoV3(huggingface.HuggingFace):
                 f"hidden_act={json_fields.shown(given.get('hidden_act'))}: of gated MLPs, only "
                 "SwiGLU (silu) is supported"
             )
+        # The name of the default, so that an option that nothing reads keeps it.
         return {**fields, "hidden_act": "gelu_new"}  # of a gated MLP the activation is no option
 
     def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
@@ -91,4 +92,5 @@ class HuggingFaceDinoV3(huggingface.HuggingFace):
         return "DINOv3ViTModel", "dinov3_vit", made
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
+        # Each has its own field: query_bias, key_bias, value_bias, proj_bias and mlp_bias.
         return tuple(frozenset((part,)) for part in (*QKV, "out", "mlp"))

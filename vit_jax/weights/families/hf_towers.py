@@ -86,6 +86,7 @@ class HuggingFaceTower(huggingface.HuggingFace):
         return made | {"pooling": "token", "stem_norm": True, "biasless": lacking}
 
     def unwritten(self, spec: ModelSpec) -> tuple[str, ...]:
+        # Both names are the head's, and the first is written: CLIP's projection.
         return () if spec.model.stem_norm else ("visual_projection",)
 
     def written_prefix(self, spec: ModelSpec) -> str:
@@ -109,6 +110,7 @@ class HuggingFaceTower(huggingface.HuggingFace):
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         model = spec.model
         kept = huggingface.without_dropout(huggingface.encoder_fields(spec))
+        # `files` sets it at the top of config.json, which a nested vision_config does not see.
         kept["num_channels"] = spec.data.channels
         if model.stem_norm and spec.headless:
             return "CLIPVisionModel", "clip_vision_model", kept
@@ -123,5 +125,6 @@ class HuggingFaceTower(huggingface.HuggingFace):
 
     def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
         if spec.model.stem_norm:
+            # CLIP has no bias of its patch embedding and of its projection.
             return frozenset(("patches",)), frozenset(("head",))
         return super().bias_groups(spec)

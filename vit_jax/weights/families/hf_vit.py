@@ -37,6 +37,7 @@ AROUND = (
 )
 POSITIONS = "decoder.decoder_pos_embed"
 MASKED = (
+    # Before the pattern of the whole decoder: the first that fits gives the reason.
     (re.escape(POSITIONS), "fixed positions, which are computed"),
     (r"(\w+\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),
 )
@@ -156,6 +157,7 @@ class HuggingFaceViT(huggingface.HuggingFace):
             }
             return "ViTMAEForPreTraining", "vit_mae", huggingface.encoder_fields(spec) | decoder
         kind = "DeiT" if spec.model.distillation else "ViT"
+        # DeiTForImageClassification has one head, on the class token alone.
         task = "ForImageClassification" + "WithTeacher" * (spec.model.pooling == "distilled")
         named = f"{kind}{'Model' if spec.headless else task}"
         return named, kind.lower(), huggingface.encoder_fields(spec)

@@ -327,6 +327,7 @@ def _processor(hints: Hints) -> tuple[Fields, dict[str, str]]:
     named = next((given[key] for key in keys if isinstance(given.get(key), str)), usual)
     known = next((prefix for prefix in DEFAULTS if named.startswith(prefix)), None)
     made = {**DEFAULTS[known or "ViT"], **json_fields.present(given)}
+    # Processors of CLIP's kind read a lone number as the short side, others as a square.
     square = made.get("default_to_square", DEFAULTS.get(known or "ViT") is not CLIP)
     if type(made.get("size")) is int and not square:  # as older versions wrote the short side
         made["size"] = {"shortest_edge": made["size"]}
@@ -443,7 +444,7 @@ def _normalization(given: Fields, channels: int) -> tuple[tuple[float, ...], tup
     # Normalization applies to pixels from 0 to 255 times this factor.
     scaled = given.get("do_rescale", True)
     factor = json_fields.real(given, "rescale_factor", 1 / 255) if scaled else 1.0
-    white = 255 * factor if factor != 1 / 255 else 1.0
+    white = 255 * factor
     if not white or not min(std) or len(mean) not in (1, channels) or len(std) not in (1, channels):
         raise WeightsError(
             f"image_mean={list(mean)}, image_std={list(std)}, rescale_factor={factor:g}: "
@@ -463,6 +464,8 @@ def _shortest(values: Iterable[float]) -> tuple[float, ...]:
 def _written_processor(data: config.Data) -> dict[str, Any]:
     """The fields of preprocessor_config.json; a border, which transformers lacks, is left out."""
     sides, box = ({"height": h, "width": w} for h, w in (data.image_size, data.before_crop))
+    # Named for what they do, not for the model: Bit's resizes the short side and crops, DeiT's
+    # resizes both sides and crops, ViT's resizes only.
     kinds: dict[str, tuple[str, dict[str, Any]]] = {
         "central": ("Bit", {"size": {"shortest_edge": max(data.before_crop)}}),
         "squash": ("DeiT", {"size": box}),

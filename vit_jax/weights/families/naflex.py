@@ -61,6 +61,8 @@ def _patches(arrays: Arrays, name: str, patch: Size, channels: int) -> Arrays:
 
     def read(one: str) -> np.ndarray:
         value = arrays.read(one)
+        # Flat patches are in the order rows, columns, channels; torch's kernels have channels
+        # first.
         return value.reshape(-1, *patch, channels).transpose(0, 3, 1, 2) if one == name else value
 
     return Arrays({**arrays.specs, name: spec}, read, arrays.metadata)
@@ -71,6 +73,7 @@ def _view(data: config.Data, size: Size, length: int) -> config.Data:
     if length > LONGEST:
         raise WeightsError(f"{length} patches: at most {LONGEST} are supported")
     plain = config.Data()
+    # At its own aspect ratio an image is never cropped, so these get their defaults.
     crop = {key: getattr(plain, key) for key in ("crop_pct", "crop_rounding", "resize_to", "fill")}
     return dataclasses.replace(
         data, image_size=size, aspect="native", lengths=(length,), eval_crop="resize", **crop
@@ -106,6 +109,7 @@ class TimmNaFlex(TimmViT):
             )
         channels = json_fields.whole(arguments, "in_chans", 3)
         inputs = math.prod(arrays.specs["embeds.proj.weight"].shape[1:])
+        # Without an argument for it the patch is taken for a square.
         side = max(math.isqrt(inputs // channels), 1)
         patch = json_fields.pair(arguments, "patch_size", side)
         arrays = _patches(arrays, "embeds.proj.weight", patch, channels)
@@ -152,6 +156,7 @@ class TimmNaFlex(TimmViT):
         )
 
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        # Read arrays have the plain ViT's names and shapes already, by `prepared`.
         if arrays is not None:
             yield from super().rules(arrays, spec)
             return

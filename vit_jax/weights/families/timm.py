@@ -221,6 +221,7 @@ def data(
         assumed["data.resampling"] = f"{NOT_OFFERED}interpolation={filter_}"
     if mode not in CROPS:
         assumed["data.eval_crop"] = f"{NOT_OFFERED}crop_mode={mode}"
+    # At 0.1 an image is resized to ten times its crop; below, one could take all memory.
     if not 0.1 < share <= 10:
         assumed["data.crop_pct"] = f"{NOT_OFFERED}crop_pct={share:g}"
         share = 1.0
@@ -291,7 +292,7 @@ def config_json(
     if spec.classes:
         made["label_names"] = list(spec.classes)
     if (problem := json_fields.PROBLEMS.get(spec.loss or "")) and not spec.headless:
-        # transformers' word; timm has none, and lets it pass
+        # The word is transformers'; timm has none, and passes over the field.
         made["problem_type"] = problem
     return made
 

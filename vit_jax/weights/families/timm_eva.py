@@ -49,7 +49,9 @@ from vit_jax.weights.mapping import (
     linear,
 )
 
+# DINOv3's 7B has heads 128 wide, EVA's giant 88.
 HEADS = {4096: 32, 1408: 16}
+# EVA-02 was pretrained at 224 pixels with patches of 14.
 REFERENCE = (16, 16)
 POOLING_HEADS = 8  # of Perception Encoder
 
@@ -119,6 +121,7 @@ class TimmEva(TimmViT):
         separate, fused = [], []
         for part, name in enumerate(QKV):
             value = name == "value"
+            # Only queries and keys turn, so values keep their order.
             layouts = (linear(), FLAT) if value else (kernel, bias)
             leaves = tuple(zip(("weight", "bias"), ("kernel", "bias"), layouts, strict=True))
             separate += [
@@ -132,6 +135,7 @@ class TimmEva(TimmViT):
             for source, leaf in (("weight", "scale"), ("bias", "bias")):
                 yield Rule(f"{attn}.{name[0]}_norm.{source}", f"{target}/{name}_norm/{leaf}", scale)
         apart = spec is not None and _apart(spec.model)
+        # An export takes the first rule of a parameter, an import that of an array in the file.
         yield from (*separate, *fused) if apart else (*fused, *separate)
         yield from torch_rules.rules(
             (
@@ -146,6 +150,8 @@ class TimmEva(TimmViT):
     ) -> Iterable[tuple[str, str]]:
         names = super().mlp_names(arrays, spec)
         if arrays is None and spec is not None and spec.model.mlp == "swiglu":
+            # In timm the gate and fc1 are one array, unless a norm or an alignment keeps them
+            # apart.
             packed = spec.model.rotary_grid is not None and "mlp" not in spec.model.sub_norm
             return names if packed else SWIGLU.items()
         return names
@@ -221,6 +227,8 @@ class DinoV3(TimmEva):
         return super().wrong(model) | more
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
+        # With an alignment timm builds the SwiGLU of two separate layers, DINOv3's; 1 rounds no
+        # width up.
         align = {"swiglu_align_to": 1} if model.mlp == "swiglu" else {}
         return super().arguments(model) | align
 
@@ -237,6 +245,7 @@ class Eva02(TimmEva):
 
     def arguments(self, model: config.Model) -> dict[str, Any]:
         return super().arguments(model) | {
+            # In full, as the architecture of the export has its own default for each.
             "swiglu_mlp": model.mlp == "swiglu",
             "qkv_fused": not _apart(model),
             "ref_feat_shape": list(model.rotary_grid or REFERENCE),
@@ -271,6 +280,7 @@ class ColumnsFirst(TimmEva):
 
     def grid(self, given: Fields) -> Size:
         """The grid of reference that an architecture's name implies."""
+        # The last numbers of a name such as vit_pe_spatial_base_patch16_512.
         size, patch = (int(n) for n in re.findall(r"\d+", timm.architecture(given))[::-1][:2])
         return size // patch, size // patch
 
@@ -418,6 +428,7 @@ ROPE = {
     "rope_rotate_half": False,
     "rope_type": "cat",
     "rope_grid_offset": 0,
+    # Of the pairs of features, those of rows come first; with xy those of columns.
     "rope_grid_indexing": "ij",
     "attn_type": "eva",
 }
@@ -482,6 +493,7 @@ FAMILIES = (
     dataclasses.replace(
         CORE,
         names=r"vit_pe_core_gigantic_patch\d+_\d+",
+        # The largest counts rows and columns from 0, the others from 1.
         offset=0.0,
         written="vit_pe_core_gigantic_patch14_448",
         expressed=lambda model: model.rotary_grid is not None and model.pooling == "map",

@@ -235,6 +235,7 @@ class TimmViT(timm.Timm):
                 **({} if scaled or not arguments.get("init_values") else {"init_values": None}),
             },
         )
+        # Learned frequencies are (axes, layers, heads, d/2).
         told = array_shape(arrays, FREQUENCIES, 4)[2] if FREQUENCIES in arrays else hints.heads
         heads, assumed = read_heads(given, width, told, self.usual_heads(gated=gated))
         more, unsaid = self.options(arrays, given)
@@ -502,6 +503,8 @@ def _check_arrays(arrays: ArraySpecs, odd: Collection[str] = ()) -> None:
 
 def _packs(arrays: ArraySpecs) -> bool:
     """Whether the first layer of the MLP holds SwiGLU and its gate."""
+    # Of a plain MLP, fc1 has as many outputs as fc2 has inputs; packed with its gate, twice as
+    # many.
     layers = [arrays.get(f"blocks.0.mlp.fc{n}.weight") for n in (1, 2)]
     shapes = [layer.shape for layer in layers if layer is not None and len(layer.shape) == 2]
     return len(shapes) == 2 and shapes[0][0] == 2 * shapes[1][1]
@@ -811,6 +814,7 @@ FAMILIES = (
     ),
     TimmViT(
         title="iBOT",
+        # No architecture of timm: files of iBOT's own code.
         names=NEVER,
         looks_like=lambda arrays: "masked_embed" in arrays,
     ),

@@ -59,6 +59,7 @@ class Tips(Family):
                 resampling="antialiased_bilinear",
                 eval_crop="resize",
             ),
+            # SwiGLU has no GELU, the first of these, to assume.
             assumed=dict.fromkeys(UNSAID[model.mlp == "swiglu" :], CODE),
             fresh=NO_HEAD,
         )
@@ -82,7 +83,7 @@ class Tips(Family):
         )  # fmt: skip
 
     def expresses(self, spec: ModelSpec) -> bool:
-        # the tokens of TIPS, which Google's ViT has not
+        # These tokens are those of TIPS alone: Google's ViT has no registers.
         model = spec.model
         return (
             model.registers == 1

@@ -47,6 +47,7 @@ def rules(names: Names, prefix: str = "", without: Collection[str] = ()) -> Iter
 def _kernel(layer: str) -> ArrayLayout:
     if layer == "embedding" or layer.startswith("conv"):
         return CONVOLUTION
+    # The kernel of attention's projection is (H, d, D) here: two axes of inputs.
     return linear(2 if layer == "out" else 1)
 
 

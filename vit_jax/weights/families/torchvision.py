@@ -70,6 +70,7 @@ class Torchvision(Family):
             "position_resize": "bicubic",
         }
         model = shapes.model(**options)
+        # The class token has a position too.
         patches = array_shape(arrays, "encoder.pos_embedding", 3)[1] - 1
         size, guessed = size_of_positions(model, patches, hints.image_size)
         small = size == (224, 224)  # which its ImageNet-1k recipe trained at, SWAG at more
