@@ -113,6 +113,8 @@ class ViTArchitecture(Architecture):
         if model.pooling == "map":  # keys and values of what is pooled, one query
             n = p + prefix_tokens(model) - variants.first_pooled(model)
             hidden = required(model.pooling_mlp_dim or model.mlp_dim)
+            # In this order: keys and values, query and projection, attention's two products, the
+            # MLP.
             macs += 2 * n * d * d + 2 * d * d + 2 * n * d + 2 * d * hidden
         if masked is None:
             return 2 * (macs + _head_macs(model, variants.pooled_features(model)))
@@ -230,6 +232,7 @@ class AxialViTArchitecture(ViTArchitecture):
     def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
         """Multiply-accumulates of two encoder blocks, one per axis."""
         n = grid[0] * grid[1]
+        # A token attends to as many as a row has in one block, and as a column has in the other.
         return 2 * _dense_macs(model, n) + 2 * n * sum(grid) * required(model.width)
 
     def lacks(self, model: config.Model, figure: str) -> str | None:

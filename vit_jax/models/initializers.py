@@ -87,13 +87,15 @@ def _initializer(name: str, style: Style, flat: dict[str, jax.Array]) -> Draw | 
     if HEADS.fullmatch(name):
         return _normal(style.head)
     if name == "pooling/probe":
-        # as in timm's AttentionPoolLatent
+        # The deviation of timm's AttentionPoolLatent.
         return _normal(flat[name].shape[-1] ** -0.5)
     if name.startswith("embedding/"):
         shape = flat["embedding/kernel"].shape
         inputs = math.prod(shape[:-1])
+        # MAE draws this kernel as that of a dense layer, and leaves PyTorch's bias.
         xavier = style.xavier and name.endswith("kernel")
         return _uniform(math.sqrt(6 / (inputs + shape[-1])) if xavier else inputs**-0.5)
+    # In Google's code those of the MLP begin as normal(1e-6).
     if re.fullmatch("encoder/.*(mlp|attention)/.*bias", name) and "norm" not in name:
         return lambda key, shape: jnp.zeros(shape, jnp.float32)
     if not DENSE.fullmatch(name):

@@ -537,6 +537,7 @@ class AttentionPooling(nnx.Module):
             mlp_dim=model.pooling_mlp_dim or model.mlp_dim,
         )
         width, self.first = required(model.width), variants.first_pooled(model)
+        # Drawn as in big_vision's MAPHead.
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)
         # Without a grid it has no prefix, but lengths of sequences count the tokens before the

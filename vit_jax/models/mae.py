@@ -46,7 +46,7 @@ class DecoderNetwork(Stack):
             )
 
         self.embed = linear(features, width)
-        # as in MAE's code
+        # The deviation of MAE's code.
         normal = nnx.initializers.normal(0.02, dtype=jnp.float32)
         self.mask_token = nnx.Param(normal(rngs.params(), (1, 1, width)))
         self.add_layers(model, grid, dtype, rngs=rngs)

@@ -146,6 +146,7 @@ class RelativeBias(nnx.Module):
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
         self.grid, self.prefix = grid, prefix_tokens(model)
+        # Without tokens before the patches the table lacks their three rows.
         rows = int(relative_offsets(self.grid, self.prefix).max()) + 1
         self.table = nnx.Param(jnp.zeros((rows, required(model.heads)), jnp.float32))
 
@@ -312,6 +313,7 @@ def _sincos_at(rows: jax.Array, columns: jax.Array, features: int, whole: bool) 
     """`sincos_2d` at rows and columns (B, P) float32, (B, P, features) float32."""
     quarter = features // 4
     steps = quarter - 1 if whole else quarter
+    # Of four features there is one frequency, 1; without the limit it would be 0 / 0.
     exponents = jnp.arange(quarter, dtype=jnp.float32) / max(steps, 1)
     frequencies = jnp.exp(-math.log(TEMPERATURE) * exponents)
     y, x = (axis[..., None] * frequencies[None, None] for axis in (rows, columns))
@@ -367,6 +369,7 @@ def interpolation(
     else:
         scale = old / length
         center = (index + 0.5) * scale - 0.5
+    # Beyond the outermost centers torch takes the edge itself.
     if method == "bilinear":
         center = center.clip(0, old - 1)
     far = xp.abs(xp.asarray(known, dtype).reshape((1,) * (index.ndim - 1) + (-1,)) - center)
@@ -377,6 +380,7 @@ def interpolation(
         weights = cubic(far, -0.5 if antialiased else -0.75, xp)
     else:
         weights = xp.maximum(1 - far, 0)
+    # Pillow and torch leave out what is beyond the edge, and scale up the rest.
     if antialiased:
         weights = weights / weights.sum(axis=-1, keepdims=True)
     if repeated:
