@@ -87,6 +87,7 @@ def read_json(path: str | os.PathLike[str], most: int) -> Any:
 
 def _check_depth(values: object) -> None:
     level, depth = [values], 1
+    # Level by level: a function that calls itself would end at Python's own limit.
     while level := [
         inner
         for value in level

@@ -34,6 +34,7 @@ def read_header(name: str, source: IO[bytes]) -> NpyHeader:
     length = int.from_bytes(size, "little")
     if length > MAX_HEADER:
         raise limits.LimitError(f"{name} has a header of {length} bytes; the limit is {MAX_HEADER}")
+    # Latin-1 decodes any bytes, of which the pattern then takes ASCII alone.
     match = FIELDS.fullmatch(source.read(length).decode("latin1"))
     if match is None:
         raise ValueError("the header is not as numpy writes it")

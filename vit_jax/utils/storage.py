@@ -209,7 +209,8 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     The final name never holds partial content: everything is on the disk before the rename, and
     nothing is left after an error. Raises OSError.
     """
-    # In the same folder: a rename is atomic within one file system only.
+    # In the same folder: a rename is atomic within one file system only. By process, as another one
+    # may be writing the same file.
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield part
@@ -230,6 +231,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     """Writes a file atomically: the final name never holds partial content; raises OSError."""
+    # A name of a file that is no UTF-8 holds lone surrogates, which cannot be encoded.
     content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     if is_remote(path):  # object writes are atomic
         with os_errors():
@@ -260,6 +262,7 @@ def open_lines(path: pathlib.Path) -> IO[bytes]:
     after it, and `read_lines` passes over it.
     """
     file = path.open("a+b")
+    # A file opened to append is at its end: 0 means empty.
     if file.tell():
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
@@ -313,6 +316,7 @@ def fill(source: Any, buffer: memoryview) -> None:
     """Reads until a buffer of bytes is full, 1 MiB at a time; raises EOFError if the file ends."""
     start = 0
     while start < len(buffer):
+        # In pieces, as the readinto of a zip archive's member allocates all that it reads.
         count = source.readinto(buffer[start : start + 2**20])
         if not count:
             raise EOFError(f"{start} bytes of {len(buffer)}")
@@ -321,6 +325,7 @@ def fill(source: Any, buffer: memoryview) -> None:
 
 def sync(path: str | os.PathLike[str]) -> None:
     """Flushes a file or folder to the disk."""
+    # A folder opens for reading only, and fsync needs no more.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with naming(pathlib.Path(path)):
