@@ -112,6 +112,7 @@ def write_commit(path: epath.Path, commit: Commit) -> None:
                 file = os.path.join(root, name)  # noqa: PTH118
                 files[os.path.relpath(file, path)] = size_and_crc(file)
                 storage.sync(file)
+            # Bottom up, so that a folder is synced after all that it names.
             storage.sync(root)
     # Through JSON, so that it equals what is read back: tuples become lists.
     body = json.loads(json.dumps({**commit, "files": files}, allow_nan=False))
