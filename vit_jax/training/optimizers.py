@@ -98,7 +98,7 @@ def _clip_each(limit: float) -> optax.GradientTransformation:
             squares[whole] = squares[whole] + square if whole in squares else square
 
         def clipped(name: str, leaf: jax.Array) -> jax.Array:
-            # 1e-6 as in DINO's clip_gradients
+            # The 1e-6 is that of DINO's clip_gradients.
             factor = jnp.minimum(1.0, limit / (jnp.sqrt(squares[together[name]]) + 1e-6))
             return leaf * factor.reshape(*factor.shape, *(1,) * (leaf.ndim - factor.ndim))
 

@@ -158,6 +158,7 @@ def differences(first: Digests, second: Digests) -> list[Difference]:
         values, held, name = second.values[:, array], second.copies[:, array], second.names[array]
         for part in np.unique(held):
             devices = np.flatnonzero(held == part)
+            # The majority counts as right: the first copy may be the odd one.
             each, counts = np.unique(values[devices], axis=0, return_counts=True)
             usual = each[counts.argmax()]
             odd = devices[(values[devices] != usual).any(axis=-1)]

@@ -157,6 +157,7 @@ def shrink(cfg: config.Config) -> config.Config:
         eval_split="test" if cfg.data.test_split is None else "validation",
         test_split=cfg.data.test_split and "test",
         image_size=image_size,
+        # As many as the run has, each with a program of its own; the tiny image has 4 patches.
         lengths=tuple(4 * number for number in range(1, 1 + len(cfg.data.lengths))),
         phases=tuple(
             dataclasses.replace(

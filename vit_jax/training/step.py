@@ -275,9 +275,8 @@ def compile_step(
     }
     teacher_params = None if teacher is None else teacher.shapes(mesh, cfg.mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
-    # Metrics are whole on every device, so that every process can read them.
-    # Otherwise the compiler may return the state in a sharding that the next call of the compiled
-    # program does not accept.
+    # The state keeps its shardings: left to the compiler, it may come back in some that the next
+    # call does not accept. Metrics are whole on every device, so that every process can read them.
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     # Constraints within the step name axes only; they need a mesh to be of.
     with jax.set_mesh(mesh):

@@ -40,6 +40,7 @@ def guard(made: Objective, name: str) -> None:
     for method in METHODS:
         if callable(own := getattr(made, method)):  # not an argument of that name, such as decay
             setattr(made, method, guarded(own))
+    # Guarded by now: what follows checks what they return.
     init, loss, summarize, warning = made.init, made.loss, made.summarize, made.warning
     init_state = made.init_state
 

@@ -93,6 +93,7 @@ def corrupt(keys: jax.Array, patches: int, masked: config.MaskedPatches) -> dict
     """
     count = variants.masked_patches(masked, patches)
     token = round(masked.split[0] * count)
+    # The sum is rounded, not the parts, which might then add up to more than all.
     other = round((masked.split[0] + masked.split[1]) * count) - token
 
     def one(key: jax.Array) -> dict[str, jax.Array]:
@@ -180,6 +181,7 @@ def measure(
     classes = colors(truth, variants.COLOR_SIDES[target])
     logits = jax.nn.log_softmax(_logits(outputs, target))
     own = jnp.take_along_axis(logits, classes[..., None], axis=-1)[..., 0]
+    # The largest, for argmax, is a NaN.
     right = (jnp.argmax(logits, axis=-1) == classes) & ~jnp.isnan(own)
     return found | {"loss": -jnp.mean(own, axis=(1, 2)), "accuracy": right}
 

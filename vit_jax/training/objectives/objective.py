@@ -211,6 +211,7 @@ class Objective:
         if not first.phases:
             return [(self.durations.steps, self.flops(passes))]
         ends = [*(end for end, _ in first.phases), self.durations.steps]
+        # Steps are numbered from 0: the last one of a phase is end - 1.
         views = (first.at(self.cfg.seed, end - 1) for end in ends)
         return [
             (end, self._flops((view, *others), passes))
