@@ -12,6 +12,7 @@ from vit_jax.data import datasets, real_labels, sources
 from vit_jax.data.real_labels import Reassessed
 from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluators, features, fewshot, knn, measures, probe
+from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.training import build, normalization, sharding
 
 NEVER = {"stop": lambda: False}
@@ -103,6 +104,19 @@ def measure(parameters, batch_size, devices):
 def expected(parameters):
     """Two batches, the second one partly padding, on one device."""
     return measure(parameters, 64, 1)
+
+
+def test_several_right_outputs_of_padded_views():
+    """Sequences need their grids; with one right output for each label it is plain accuracy."""
+    data = {"aspect": "native", "lengths": (9, 16), "image_size": 8, "eval_split": "test[:20]"}
+    run = open_evaluation(runs.configure(data=data, model={"position": "sincos_2d"}))
+    split, params = run.runner(run.source), run.model.init(jax.random.key(0))
+    kernel = params["head"]["kernel"]
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), kernel.shape)
+    one = evaluators.classification(run.model, run.cfg, split)(params, **NEVER)
+    right = np.arange(10, dtype=np.int32)[:, None]
+    several = evaluators.several_right(run.model, run.cfg, split, right)(params, **NEVER)
+    assert several == {key: one[key] for key in ("top1", "top5", "count")}
 
 
 def test_classification_of_the_whole_split_in_numpy(parameters, expected):

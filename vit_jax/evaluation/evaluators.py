@@ -145,7 +145,8 @@ def several_right(
 
     def inputs(batch: Batch) -> Inputs:
         found = np.where(batch["mask"][:, None], right[batch["label"]], NONE)
-        return {"image": batch["image"], "right": found.astype(np.int32)}
+        # With all that a model may need: padded views come with their grids.
+        return needed(batch) | {"right": found.astype(np.int32)}
 
     return Means(_several_right, {"": ("top1", "top5")}, model, cfg, split, inputs)
 

@@ -309,6 +309,12 @@ def test_a_damaged_header_of_a_page_is_an_error(header, problem):
     assert page[4:] == (parquet_headers.DATA, {1: 1, 2: 1})
 
 
+def test_a_size_under_a_number_in_full_counts():
+    """Numbers of fields are zigzag, and Arrow takes the last size: it must be the one checked."""
+    header = b"\x15\x00\x15\x08\x15\x06" + b"\x05\x04\xa0\x9c\x01" + b"\x00"
+    assert parquet_headers.parse_page(header, 0).size == 10_000
+
+
 def test_rows_without_an_image_are_counted_as_none(tmp_path):
     images = pa.array([{"bytes": None, "path": "x.jpg"}, None, {"bytes": b"", "path": None}], IMAGE)
     path = written(tmp_path, table({"image": images, "y": [0, 1, 2]}))

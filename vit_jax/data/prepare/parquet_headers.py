@@ -25,12 +25,17 @@ DATA, DICTIONARY, DATA_2 = 0, 2, 3  # kinds of pages
 OWN = {DATA: 5, DICTIONARY: 7, DATA_2: 8}  # the field of a page's header that has its own one
 # Fields that are read, by number: numbers, structures, and lists of structures. Source:
 # PageHeader and FileMetaData of parquet.thrift.
+# PageHeader: the kind, the sizes unpacked and packed, then the header of the kind: values,
+# encoding, and encoding of levels; of version 2: values, encoding, bytes of definition and of
+# repetition levels, and whether it is compressed.
 OF_PAGE = dict.fromkeys((1, 2, 3)) | {
     5: dict.fromkeys((1, 2, 3)),
     7: dict.fromkeys((1, 2)),
     8: dict.fromkeys((1, 4, 5, 6, 7)),
 }
+# ColumnMetaData: codec, packed size, places of data and dictionary, and rows without a value.
 OF_COLUMN = {4: None, 7: None, 9: None, 11: None, 12: {3: None}}
+# FileMetaData: the row groups, each with its column chunks and its number of rows.
 OF_FILE = {4: [{1: [{3: OF_COLUMN}], 3: None}]}
 
 
@@ -111,6 +116,7 @@ def leaves(table: pyarrow.parquet.ParquetFile) -> list[str]:
 
 def row_groups(table: pyarrow.parquet.ParquetFile, file: pa.NativeFile) -> Iterator[RowGroup]:
     """Yields the row groups of a file that Arrow has opened; raises ValueError."""
+    # A file ends in its metadata, their size (uint32), and the four bytes PAR1.
     file.seek(file.size() - 8)
     (size,) = struct.unpack("<I", file.read(4))
     file.seek(file.size() - 8 - size)
@@ -164,7 +170,7 @@ class _Compact:
         while start := self._data[self.at]:
             self.at += 1
             kind, step = start & 15, start >> 4
-            field = field + step if step else self._number()
+            field = field + step if step else self._signed()
             if field in wanted:
                 found[field] = self._value(kind, wanted[field], depth)
             else:
@@ -173,6 +179,8 @@ class _Compact:
         return found
 
     def _value(self, kind: int, wanted: Any, depth: int, *, skip: bool = False) -> Any:
+        # A field has its kind and the step from the last number in one byte; a step of 0 means that
+        # its number follows.
         expected = {dict: (12,), list: (9,)}.get(type(wanted), (1, 2, 4, 5, 6))
         if not skip and kind not in expected:
             raise ValueError(f"a header has a field of another kind, {kind}")
@@ -180,9 +188,7 @@ class _Compact:
             case 1 | 2:
                 return 2 - kind  # true and false
             case 4 | 5 | 6:
-                # Zigzag: 0, 1, 2, 3 stand for 0, -1, 1, -2.
-                value = self._number()
-                return value >> 1 ^ -(value & 1)
+                return self._signed()
             case 12:
                 return self._structure(wanted, depth + 1)
             case 9:
@@ -210,8 +216,14 @@ class _Compact:
                 found.append(value)
         return found
 
+    def _signed(self) -> int:
+        # Zigzag: 0, 1, 2, 3 stand for 0, -1, 1, -2.
+        value = self._number()
+        return value >> 1 ^ -(value & 1)
+
     def _number(self) -> int:
         value = 0
+        # Kind and count in one byte; 15 means that the count follows.
         for shift in range(0, 64, 7):
             byte = self._data[self.at]
             self.at += 1
