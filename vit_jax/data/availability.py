@@ -67,6 +67,7 @@ def find_prepared(dataset: Dataset, data_dir: Folder | None = None) -> PreparedD
             suitable = fnmatch.fnmatchcase(path.name, dataset.version or "*.*.*")
             if suitable and all(n.isdecimal() for n in numbers) and (one := read_info(path)):
                 found.append((one.readable, [int(n) for n in numbers], one))
+        # Numbers, not texts: 10.0.0 is newer than 9.0.0.
         return max(found)[2] if found else None
 
 
@@ -100,6 +101,7 @@ def labeled_splits(name: str, data_dir: Folder | None = None) -> tuple[str, ...]
     found = find_prepared(Dataset(tfds=bare, classes=0, version=version), data_dir)
     if found is None:
         return ()
+    # TFDS gives the images of an official test split without labels the label -1.
     packed = (found.path / "vit_jax.json").exists()
     return tuple(name for name in found.images if packed or not name.startswith("test"))
 
@@ -129,6 +131,7 @@ def read_info(path: epath.Path) -> PreparedDataset | None:
     try:
         file = path / INFO
         info = limits.read_json(file, limits.TABLE)
+        # Protobuf's JSON writes 64-bit integers as strings.
         images = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
         return PreparedDataset(path, path.name, info.get("fileFormat", "tfrecord"), images)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

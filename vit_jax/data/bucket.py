@@ -176,6 +176,8 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
                 _READ[copied] = source, lock
                 return copied
             try:
+                # A conversion drops the shared lock first (flock(2)), so a failed one waits for it
+                # again above.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # two that started together, or one that reads what has changed since
                 # By process, so that two do not meet again.
@@ -205,6 +207,7 @@ def _is_whole(found: Mapping[str, Object], folder: Path) -> bool:
 
 
 def _folder(source: str, cache: Path) -> Path:
+    # By a hash: an address has slashes, and may be longer than the name of a folder can be.
     digest = hashlib.sha256(source.rstrip("/").encode(errors="surrogateescape")).hexdigest()[:16]
     return cache / digest
 
@@ -234,6 +237,7 @@ def _list_objects(source: str, options: Options) -> tuple[Any, dict[str, Object]
         )
     found = {}
     for name, about in listed.items():
+        # Consoles store an empty object with a slash at its end to show a folder.
         if about.get("type") == "directory" or name.endswith("/"):
             continue
         path = name.removeprefix(root.rstrip("/")).removeprefix("/") or name.rpartition("/")[2]
@@ -242,11 +246,13 @@ def _list_objects(source: str, options: Options) -> tuple[Any, dict[str, Object]
         size = about.get("size")
         if not isinstance(size, int) or not 0 <= size < 2**63:
             raise DataError(f"{given}: {name}: its size is not known")
+        # File systems of fsspec name the version of an object differently: S3 by its ETag, for one.
         known = [f"{key}={about[key]}" for key in IDENTITY if about.get(key) is not None]
         found[path] = Object(name, size, " ".join(known))
     if not found:
         raise DataError(f"{given}: holds no objects")
     for path in found:
+        # Buckets have no folders: `a` and `a/b` can both be objects, which no file system can hold.
         above = path.rpartition("/")[0]
         while above and above not in found:
             above = above.rpartition("/")[0]

@@ -342,6 +342,7 @@ def _folded(name: str) -> Hashable:
     number = _number(name)
     if number is not None:
         return number
+    # NFKC also folds forms that look alike, such as wide letters and ligatures.
     return re.sub(r"[\s_/-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 

@@ -124,6 +124,8 @@ class CsvImages:
         self.named = np.array([place for label in found for place in label], "<i4")
         # Known without reading an image, if each has one.
         self.labels = self.named if known and not self._multilabel else None
+        # An image has any number of classes: those of image k lie between ends k and k + 1 of
+        # `named`.
         self._label_ends = np.cumsum([0, *map(len, found)], dtype="<i8")
 
     def _label(self, path: pathlib.Path, row: CsvRow, places: dict[str, int]) -> tuple[int, ...]:
@@ -231,6 +233,7 @@ def read_table(
             numbers = tuple(_number(where, name, named[name]) for name in columns)
             rows.append(CsvRow(line, image, (), numbers))
             continue
+        # A million lines have few kinds of cells: each is checked once.
         kind = tuple(cells[1:]) if labels else ()
         if kind not in kinds:
             kinds[kind] = _names(where, kind, header) if labels else ()
@@ -277,6 +280,7 @@ def _read_lines(
         try:
             data = limits.read_file(path, limits.EXAMPLES)
             wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # Excel's
+            # Both drop the byte order mark, which utf-16 also obeys.
             text = data.decode("utf-16" if wide else "utf-8-sig")
         except limits.LimitError as error:
             raise DataError(f"{path}: {error}") from None
@@ -287,6 +291,7 @@ def _read_lines(
         raise DataError(f"{path}: is text of another encoding; save it as UTF-8")
     first = text.partition("\n")[0]
     tabs = "\t" in first and "," not in first  # a spreadsheet's "Unicode text"
+    # strict: otherwise a quote that is not closed makes one cell of the rest of the file.
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter="\t" if tabs else ",",
@@ -300,6 +305,7 @@ def _read_lines(
         header = [strip(name) for name in next(filter(None, reader), [])]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+    # Excel's own line about the separator.
     if header and header[0].lower().startswith("sep="):
         raise DataError(f"{path}: begins with {shown(header[0])}; remove that line")
     skipped = int(len(header) > least and header[0] in INDEX)
@@ -335,6 +341,7 @@ def _read_lines(
                 where = f"{path}, line {reader.line_num}"
                 if len(cells) != width:
                     raise DataError(f"{where}: {len(cells)} columns; the header has {width}")
+                # Only where the header ends in a separator, too.
                 if kept.stop and cells[-1].strip():
                     raise DataError(f"{where}: {shown(cells[-1])}: its column has no name")
                 yield reader.line_num, [strip(cell) for cell in cells[kept]]
@@ -359,6 +366,7 @@ def _image(where: str, image: str) -> str:
     parts = _spelled(image).split("/")
     if parts[0] in ("", ".") or ".." in parts or "\0" in image:
         raise DataError(f"{where}: {shown(image) or 'no image'}: must be a path below data.root")
+    # Windows separates folders by it; on POSIX it is a character of a name.
     if "\\" in image:
         raise DataError(f"{where}: {shown(image)}: write / between folders")
     return image
@@ -391,6 +399,7 @@ def _number(where: str, name: str, cell: str) -> float:
     """A finite number in the column `name`."""
     if not cell:
         raise DataError(f"{where}: {shown(name)} is empty; fill it in, or remove the line")
+    # float alone accepts nan, inf, 1_000 and digits of other scripts.
     if not NUMBER.fullmatch(cell) or not abs(found := float(cell)) < LARGEST:
         raise DataError(
             f"{where}: {shown(name)} is {shown(cell)}; must be a number such as 3.5, below "

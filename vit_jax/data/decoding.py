@@ -152,6 +152,7 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
     if found is None or min(found) < 1:
         raise BadImage(f"is a truncated or damaged {kind or 'file'}")
     height, width = found
+    # Orientations 5 to 8 turn by 90 degrees.
     return (width, height) if image_headers.orientation(image) > 4 else (height, width)
 
 
@@ -179,6 +180,7 @@ def with_channels(image: np.ndarray, channels: int, depth: int = 8) -> np.ndarra
     if depth == 8 and image.dtype == np.uint16:
         image = (image >> 8).astype(np.uint8)
     elif depth == 16 and image.dtype == np.uint8:
+        # 257 = 65535 / 255, so white stays white.
         image = image.astype(np.uint16) * np.uint16(257)
     found = image.shape[2]
     if found == channels:

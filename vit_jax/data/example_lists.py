@@ -122,6 +122,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
             raise ConfigError(f"{key}: lists {listed}, but {option} is {configured or 'none'}")
     try:
         source = open_(split)
+        # This reads every image once; a split that only has the right length may hold others.
         if tuple(_identities(source)) == listing.examples:
             return Listed(source, listing, range(len(source)))
     except ConfigError:  # a slice beyond the end of this version of the dataset
@@ -161,6 +162,7 @@ def _identities(source: Source) -> Iterator[str]:
         try:
             yield identity(source[index])
         except (decoding.BadImage, DataError, OSError):
+            # No digest is empty, so nothing matches this.
             yield ""
 
 

@@ -218,6 +218,7 @@ def foreign_format(start: bytes) -> str | None:
     """The format of an unsupported file, by its first 32 bytes; None for an image."""
     if start.startswith(tiff.MAGIC) or image_headers.read_header(start)[0] is not None:
         return None
+    # A container of the ISO base media format, whose brand follows.
     if start[4:8] == b"ftyp":
         return BRANDS.get(start[8:12], "a video or HEIF file")
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()

@@ -118,6 +118,7 @@ class FileNames:
     STATED = 1000  # files whose size is part of a fingerprint
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
+        # Names of files need not be UTF-8; Python holds their other bytes as surrogates.
         encoded = [name.encode(errors="surrogateescape") for name in names]
         self._root, self.block = root, b"".join(encoded)
         self.ends = np.cumsum([0, *map(len, encoded)], dtype="<i8")
@@ -212,6 +213,7 @@ class Folder:
             files = _side(files, data, requested.name, split, key)
         if requested.low or requested.high:
             part = requested.select(len(files), key)
+            # By hash for the cut, then back in the order of (class, path).
             files = sorted(sorted(files, key=_hash)[part.start : part.stop])
         # `exclude` has paths below root, `files` those below the folder of the split.
         below = "" if self.top == root else f"{requested.name}/"
@@ -234,6 +236,7 @@ class Folder:
     def fingerprint(self) -> str:
         """Covers classes, relative paths, labels, and the sizes of 1,000 files spread evenly."""
         return digest(
+            # No name of a folder has a slash, so different classes never join to the same text.
             os.fsencode("/".join(self.classes)),
             self._files.block,
             self._files.ends.tobytes(),
@@ -319,6 +322,7 @@ def _scan(
         os.scandir(folder) as entries,
     ):
         found = list(entries)
+    # scandir has no order of its own, and a run must not depend on that of a disk.
     kept = sorted((e for e in found if e.name[0] != "."), key=lambda e: e.name)
     if skipped is not None:
         skipped.hidden += len(found) - len(kept)
@@ -509,6 +513,7 @@ def held_out(
     A class of two images or more has some on both sides.
     """
     classes, held = np.asarray(labels), np.zeros(len(labels), bool)
+    # lexsort sorts by its last key first: by class, then by hash.
     ranked = np.lexsort((np.asarray(hashes, np.uint64), classes))
     for members in np.split(ranked, np.flatnonzero(np.diff(classes[ranked])) + 1):
         # As Python integers: a float of 2**64 would round.
@@ -580,4 +585,5 @@ class Loose:
 
     def fingerprint(self) -> str:
         """Covers the classes and the paths."""
+        # Paths have slashes, but no NUL.
         return digest(os.fsencode("\0".join((*self.classes, *self._paths))))

@@ -19,6 +19,7 @@ def read_header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
         (b"GIF8", "GIF", _gif_size),
         (b"BM", "BMP", _bmp_size),
     ):
+        # RIFF also holds sound and video.
         if data.startswith(magic) and (kind != "WebP" or data[8:12] == b"WEBP"):
             try:
                 return kind, size(data)
@@ -57,6 +58,7 @@ def _exif(data: bytes) -> int | None:
         kind, size = (data[at + 4 : at + 8], data[at : at + 4])
         kind, size = (kind, size) if png else (size, kind)
         if kind == name:
+            # Some writers keep JPEG's prefix of EXIF data in the chunks of other formats.
             return at + 8 + 6 * (data[at + 8 : at + 14] == b"Exif\0\0")
         (length,) = struct.unpack(f"{order}I", size)
         # A PNG chunk ends in a checksum; RIFF pads chunks to an even length.
@@ -65,6 +67,7 @@ def _exif(data: bytes) -> int | None:
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:
+    # 8 bytes of signature, then the length and the name of the first chunk, which must be IHDR.
     width, height = struct.unpack_from(">II", data, 16)
     return (height, width) if data[12:16] == b"IHDR" else None
 
@@ -82,6 +85,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             at += 2
         # All are frame headers but tables of codes (C4, CC) and a reserved marker (C8).
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            # Behind the marker: two bytes of length, one of precision.
             height, width = struct.unpack_from(">HH", data, at + 5)
             return height, width
         elif marker in (0xD9, 0xDA):  # pixels, or the end, before a frame header
@@ -107,13 +111,16 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     """Reads the first chunk (RFC 9649): lossy, lossless, or extended with its canvas."""
     chunk = data[12:16]
     if chunk == b"VP8 ":
+        # Behind the head of the chunk (at 12), 3 bytes of frame tag and 3 of start code.
         width, height = struct.unpack_from("<HH", data, 26)
         # 14 bits each; the upper two ask for scaling (RFC 6386, section 9.1).
         return height & 0x3FFF, width & 0x3FFF
     if chunk == b"VP8L":
+        # Behind a signature byte: two fields of 14 bits, each less 1.
         (bits,) = struct.unpack_from("<I", data, 21)
         return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
     if chunk == b"VP8X":
+        # Behind four bytes of flags: 24 bits each, less 1.
         width, height = int.from_bytes(data[24:27], "little"), int.from_bytes(data[27:30], "little")
         return height + 1, width + 1
     return None

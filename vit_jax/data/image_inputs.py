@@ -90,6 +90,7 @@ def _pillow(image: Image.Image, name: str, data: config.Data) -> np.ndarray:
             f"{name}: has {width} x {height} pixels, more than data.max_pixels={data.max_pixels}"
         )
     try:
+        # Pillow decodes on first use: here damage is an error of this image.
         image.load()
         image = ImageOps.exif_transpose(image)
     except DAMAGED as error:

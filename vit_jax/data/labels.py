@@ -75,6 +75,7 @@ def dsprites_orientation(record: Mapping[str, Any]) -> int:
 
 def _bins(what: str, values: int, bins: int) -> tuple[str, ...]:
     """Names of equal bins over `values` integers."""
+    # Rounded up, as value v is in bin v * bins // values.
     starts = [-(-values * k // bins) for k in range(bins + 1)]
     return tuple(f"{what} {low}-{high - 1}" for low, high in itertools.pairwise(starts))
 

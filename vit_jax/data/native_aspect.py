@@ -93,6 +93,7 @@ def largest_grid(height: int, width: int, patch: tuple[int, int], most: int) -> 
     def longest(own: int, other: int) -> int:
         """The most whole patches along one side that leave room for the other."""
         sides = range(1, most + 1)
+        # The number of patches grows with the side, so the largest that fits is found by bisection.
         return bisect.bisect_right(sides, most, key=lambda n: n * -(-other * n // own))
 
     # One side is whole patches, and at the larger scale.
@@ -136,6 +137,7 @@ class FitPatches:
         """The `(top, left, height, width)` drawn for an image of `height x width`."""
         if self.crop is None:
             return 0, 0, height, width
+        # `InceptionCrop` takes an absolute aspect ratio.
         low, high = (factor * width / height for factor in self.crop.aspect)
         return dataclasses.replace(self.crop, aspect=(low, high)).rectangle(height, width, rng)
 

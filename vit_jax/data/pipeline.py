@@ -74,6 +74,7 @@ def loader_processes(data: config.Data) -> int:
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and pathlib.Path(script).stem not in ("vit_jax", "__main__"):
         return 0
+    # Those that this process may use: taskset or a cpuset may leave it fewer than there are.
     cores = len(os.sched_getaffinity(0))
     return min(cores // 4, 16) if cores >= 8 and data.source in DECODED else 0
 
@@ -440,6 +441,7 @@ class Loader:
                 raise DataError(f"{notes[-1][1]}; no example of the source can be read")
             return  # the notes are more than the budget: `Batches` raises
         if isinstance(label, tuple) and not self.data.targets:
+            # An empty tuple would become float64, which is no index.
             batch["label"][slot, np.asarray(label, np.intp)] = 1
         else:
             batch["label"][slot] = label

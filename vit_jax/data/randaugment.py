@@ -87,6 +87,7 @@ def equalize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.nd
     """
 
     def table(counts: np.ndarray) -> np.ndarray:
+        # Pillow leaves the brightest value out, so that it maps to 255.
         step = (counts.sum() - counts[counts > 0][-1]) // 255
         if step == 0:
             return LEVELS

@@ -69,6 +69,7 @@ def load_real(path: os.PathLike[str], *, images: int = IMAGES) -> Real:
 
 
 def _is_class(label: object) -> bool:
+    # In Python, True is an int.
     return type(label) is int and 0 <= label < CLASSES
 
 

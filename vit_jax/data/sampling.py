@@ -81,10 +81,12 @@ class ByClass:
         random = np.random.default_rng((self._seed, epoch))
         # One number for all borders, so that the counts still add up to N.
         ends = np.floor(self._ends + random.random())
+        # N plus a number just below 1 may round to N + 1.
         ends[-1] = self._total
         drawn = []
         counts = np.diff(ends, prepend=0).astype(int)
         for images, count in zip(self._images, counts, strict=True):
             rounds = [random.permutation(images) for _ in range(-(-count // len(images)))]
+            # `images[:0]` for a class that draws none: concatenate needs an array.
             drawn.append(np.concatenate([images[:0], *rounds])[:count])
         return random.permutation(np.concatenate(drawn))

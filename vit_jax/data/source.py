@@ -74,6 +74,7 @@ def read_targets(source: Source) -> np.ndarray:
     known = getattr(source, "targets", None)
     if known is None:
         known = [source[index].label for index in range(len(source))]
+    # A source without examples would have no second axis.
     return np.asarray(known, np.float64).reshape(len(source), len(source.classes))
 
 

@@ -245,6 +245,7 @@ def check_plugged_in(source: Source, data: config.Data, *, labels: bool) -> None
         )
     if not labels and not source.classes:
         return
+    # All labels are known: the extremes tell whether any is out of range.
     if (known := getattr(source, "labels", None)) is not None and not data.multilabel:
         for extreme in (np.min(known), np.max(known)):
             _check_label(extreme.item(), source, data, "one of its labels is")
@@ -369,6 +370,7 @@ class Synthetic:
         requested = Split.parse(split, key)
         self._range = requested.select(data.num_examples, key)
         self._name = requested.name
+        # A digest has 16 hex digits: the 64 bits of half a Philox key.
         self._stream = int(digest(requested.name.encode()), 16)
         self._shape = (*data.image_size, data.channels)
         self._multilabel, self._patterns = data.multilabel, 10 if data.targets else num_classes
@@ -386,6 +388,7 @@ class Synthetic:
         blocks = np.mean(patterns or [np.full((4, 4, channels), 128)], axis=0).astype(np.uint8)
         noise = _random(self._stream, number).integers(0, 128, self._shape, np.uint8)
         rows, columns = np.arange(height) * 4 // height, np.arange(width) * 4 // width
+        # In uint8 without overflow: 64 to 191, less 64, plus 0 to 127.
         pixels = blocks[rows][:, columns] - np.uint8(64) + noise
         if self._numbers:
             return Record(pixels, tuple(float(label[0] + k) for k in range(len(self._numbers))))
@@ -411,6 +414,7 @@ class Synthetic:
 
 
 def _random(stream: int, number: int) -> np.random.Generator:
+    # A stream of its own for each example, so the order in which examples are read does not matter.
     return np.random.Generator(np.random.Philox(key=np.array([stream, number], np.uint64)))
 
 

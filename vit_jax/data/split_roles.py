@@ -187,6 +187,7 @@ def resolved(data: config.Data, *, labels: bool = True, measured: bool = True) -
         apart = not data.holdout and data.source in (*config.FILES, "tfds")
         tests = (there[name] for name in splits.TEST if apart and name in there)
         free = (name for name in tests if not splits.overlap(name, eval_split))
+        # Without a test split: its presence alone would make the evaluated one a validation split.
         choosing = dataclasses.replace(data, eval_split=eval_split, test_split=None)
         test = next(free, None) if evaluation(choosing).role == VALIDATION else None
     return dataclasses.replace(data, eval_split=eval_split, test_split=test)
@@ -233,6 +234,7 @@ def _name_and_role(data: config.Data, split: str) -> tuple[str, str]:
         name = role
     else:
         name = "-".join(names)
+    # Metrics are called `NAME/top1`: a slash would start another group.
     name = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)
     return (f"{name}_split" if name in RESERVED or not name else name), role
 

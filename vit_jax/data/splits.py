@@ -54,6 +54,7 @@ def parts(expression: str) -> list[Split]:
 
 def position(bound: str, length: int) -> int:
     """A bound as a position in `length` examples; a percentage rounds to the nearest one."""
+    # TFDS rounds percentages alike.
     number = round(int(bound[:-1]) * length / 100) if bound.endswith("%") else int(bound)
     return number + length if bound.startswith("-") else number
 
@@ -72,6 +73,7 @@ def overlap(one: str, other: str) -> bool:
 
 def _is_before(low: str, high: str) -> bool:
     """Whether a lower bound is certainly before an upper one."""
+    # Every part begins before the end, and ends after the beginning.
     if low in ("", "0", "0%") or high in ("", "100%"):
         return True
     if low.endswith("%") != high.endswith("%") or low.startswith("-") != high.startswith("-"):

@@ -198,6 +198,7 @@ def _arranged_once(
     facts = [f"{FORMAT} {kind} {label}"]
     with storage.errors_as(DataError, named):
         for path in files:
+            # Size and time of change stand for the contents, which take long to read.
             status = path.stat()
             facts.append(f"{path.relative_to(root)} {status.st_size} {status.st_mtime_ns}")
     # The arrangement is made anew: it takes little beside reading tars, and depends on options.
@@ -215,6 +216,7 @@ def _arranged_once(
             listing.save(kept, version)
             log.info("%s: listed %s images; kept in %s", named, f"{len(listing):,}", kept)
         except OSError as error:
+            # A cache that cannot be written costs time, not the run.
             log.warning("%s: is listed in every run: %s: %s", named, kept, error.strerror)
     labeled = label != parquet.UNLABELED
     return listing, assignment.arrange(listing, "train", named, holdout, labeled=labeled)

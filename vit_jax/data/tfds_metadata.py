@@ -89,6 +89,7 @@ def _members(values: Any, path: epath.Path) -> Iterator[tuple[str, Any]]:
 
 def _is_count(value: object) -> bool:
     """Whether a value is a valid number of classes; protobuf stores large ones as text."""
+    # An int64 has at most 19 digits, and int() refuses more than 4,300.
     if isinstance(value, str) and len(value) < 20:
         value = int(value) if value.isdecimal() else value
     return isinstance(value, int) and value <= MOST_CLASSES
@@ -113,6 +114,7 @@ def _folders(root: epath.Path) -> Iterator[epath.Path]:
             yield from (each for each in folder.iterdir() if each.is_dir())
 
 
+# The function itself, to be called with the class that it is called on.
 _load = vars(_Connector)["from_config"].__func__
 
 

@@ -79,6 +79,7 @@ class Tfds:
         except Exception as error:  # array_record has no error type for bad records
             raise BadImage(f"cannot be read: {_first_line(error)}") from None
         label = int(rule.label(example))
+        # TFDS has the label -1 for images without one.
         if rule.classes and not 0 <= label < len(self.classes):
             raise DataError(
                 f"{self.name(index)}: label {label} is not a class; choose a labeled split"
@@ -212,6 +213,7 @@ def _no_label(record: object) -> int:
 
 def _pictures(info: Any) -> list[str]:
     found = features(info, tfds.features.Image)
+    # Depth maps are Image features, too, of another type.
     return [name for name, feature in found.items() if feature.np_dtype == np.uint8]
 
 

@@ -48,6 +48,7 @@ def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
     (count,) = struct.unpack_from(f"{order}H", data, start + first)
     found: dict[int, np.ndarray] = {}
     for number in range(count):
+        # An entry has 12 bytes: tag, type and count, then the values or their offset.
         at = start + first + 2 + 12 * number
         tag, kind, values = struct.unpack_from(f"{order}HHI", data, at)
         if kind not in TYPES:
@@ -57,6 +58,7 @@ def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
         # Values of up to 4 bytes stand in the entry itself; it is the offset of longer ones.
         if values * form.itemsize > 4:
             place = start + struct.unpack_from(f"{order}I", data, at + 8)[0]
+        # In Python's unbounded integers: a damaged count cannot overflow to pass.
         if not values or place + values * form.itemsize > len(data):
             raise IndexError(f"field {tag} ends behind the file")
         found[tag] = np.frombuffer(data, form, values, place)
@@ -161,6 +163,7 @@ def _check_header(made: TiffHeader, fill_order: int) -> None:
     ):
         raise BadImage("is a truncated or damaged TIFF")
     down, across = _blocks(made)
+    # Planar files have blocks of their own for each channel.
     count = down * across * (made.samples if made.planar else 1)
     # Tiles may reach beyond the image, but not take memory that it would not.
     padded = down * made.block[0] * across * made.block[1]
@@ -188,6 +191,7 @@ def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
         samples = np.frombuffer(plain, f"{made.order}u{made.bits // 8}").reshape(shape)
         rows, columns, channels = shape
         part = image[top : top + rows, left : left + columns, first : first + channels]
+        # Sums wrap around in the type of the samples, as the differences did.
         if made.predictor == 2:  # each sample less its left neighbor
             samples = np.cumsum(samples, axis=1, dtype=kind)
         part[:] = samples[: part.shape[0], : part.shape[1]]
@@ -195,6 +199,7 @@ def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
         image = np.iinfo(kind).max - image
     elif made.photometric == PALETTE:
         assert made.colors is not None
+        # A color map has all reds, then all greens, then all blues, of 16 bits each.
         image = made.colors.reshape(3, -1).T.astype(np.uint16)[image[:, :, 0]]
     return upright(image, made.orientation)
 

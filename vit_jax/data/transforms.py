@@ -194,6 +194,7 @@ class InceptionCrop:
             elif h * round(h * aspect) > greatest:
                 h -= 1
             w = round(h * aspect)
+            # Rounding one side may leave the range of areas, or the image.
             if 0 < h <= height and 0 < w <= width and least <= h * w <= greatest:
                 return int(down * (height - h + 1)), int(right * (width - w + 1)), h, w
         return 0, 0, height, width
@@ -307,6 +308,7 @@ class ThreeAugment:
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The changed image, of the same shape."""
         changed = _pillow(image)
+        # Drawn whether it is used or not, so the jitter's numbers do not depend on the choice.
         which, sigma = rng.integers(3), rng.uniform(*SIGMAS)
         if which == 0:
             changed = ImageOps.grayscale(changed).convert(changed.mode)
@@ -457,6 +459,7 @@ def eval_transforms(data: config.Data) -> tuple[Transform, ...]:
         first = ResizeKeepRatio(*box, inside=False, resampling=resampling)
     else:
         first = ResizeShortSide(max(box), resampling)
+    # timm fills the border with the mean, so that it is 0 once normalized.
     fill = data.mean if data.fill is None and data.eval_crop == "border" else data.fill
     if fill is not None:
         most = np.iinfo(data.pixel_type).max

@@ -67,6 +67,7 @@ def _load_extension() -> types.ModuleType | None:
     whole = cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB)
     # Its edges are those of no block of 8 or 16 pixels.
     rectangle = (21, 51, 50, 40)
+    # `decode` reads it; it is set again to None if the test image differs.
     global _JPEG
     _JPEG = _jpeg
     part = decode(encoded.tobytes(), rectangle, np.empty(buffer_size(rectangle), np.uint8))

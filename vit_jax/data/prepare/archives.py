@@ -91,6 +91,7 @@ def is_zip(path: Path) -> bool:
     except DAMAGED:  # an end record that declares several disks
         return True
     with path.open("rb") as file:
+        # zipfile finds an end record in the last 64 KiB, which a tar that ends in a zip has, too.
         first = file.read(BLOCK)
     try:
         tarfile.TarInfo.frombuf(first, "utf-8", "surrogateescape")
@@ -151,6 +152,8 @@ def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator
     for member in _members(part, named):
         if member.isdir() or Path(member.name).name.startswith("."):
             continue
+        # Sparse files of the PAX format have the type of regular ones, and their bytes are in
+        # pieces.
         kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
         kind = kind or (None if member.isreg() else "no file")
         path, offset = _safe_path(member.name, named, kind), part.start + member.offset_data
@@ -168,6 +171,8 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
     source: Any = part
     end = 0
     try:
+        # `r:` accepts no compression: offsets would count unpacked bytes. Opening reads the first
+        # header, so the allowance starts over.
         tar = tarfile.open(fileobj=source, mode="r:")  # noqa: SIM115 (closing it closes nothing)
         part.allow()
         while (member := tar.next()) is not None:
@@ -177,6 +182,8 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
                 raise DataError(f"{named}: is damaged: {member.name} has {member.size} bytes")
             if not member.isdir() and member.offset_data + member.size > part.length:
                 raise DataError(f"{named}: is truncated: it ends within {member.name}")
+            # tarfile copies the global values for every member, so many of both would take
+            # quadratic time.
             if len(tar.pax_headers) > MOST_SHARED:
                 raise DataError(f"{named}: has more than {MOST_SHARED:,} values for all members")
             end = member.offset_data
@@ -211,6 +218,7 @@ def _zip(path: Path, prefix: str) -> Iterator[FileEntry]:
     """Yields the files of a zip."""
     try:
         with Zip(path) as file:
+            # By position, not by name: a zip may hold a name twice. Skipped entries count, too.
             for number, info in enumerate(file.infolist()):
                 parts = [part for part in info.filename.split("/") if part not in ("", ".")]
                 if not parts or info.is_dir() or parts[-1].startswith("."):
@@ -253,6 +261,7 @@ class _Bounded(io.BufferedReader):
 class Zip(zipfile.ZipFile):
     """A zip for reading, with a bounded directory; raises OSError or one of DAMAGED."""
 
+    # `__del__` of zipfile also closes a zip whose file could not be opened.
     _opened: _Bounded | None = None
 
     def __init__(self, path: Path | str) -> None:
@@ -262,6 +271,7 @@ class Zip(zipfile.ZipFile):
     def close(self) -> None:
         """Closes the file, too."""
         super().close()
+        # zipfile does not close a file that it was given.
         if self._opened is not None:
             self._opened.close()
 
@@ -279,6 +289,7 @@ class _Part:
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; raises ValueError for a size that is not allowed."""
+        # Counts what is requested, not what is there: a header may declare more than memory holds.
         self._allowed -= size
         if size < 0 or self._allowed < 0:
             raise ValueError(f"headers of one member have more than {MOST_HEADERS:,} bytes")
@@ -321,6 +332,8 @@ class Reader:
             elif found.offset < PLAIN:
                 data = _read_member(*self._member(found))
             else:
+                # pread takes the offset and moves no shared position, so the order of reads does
+                # not matter.
                 data = os.pread(self._descriptor(found.container), found.size, found.offset)
         except PermissionError as error:
             # A fault of this file; other errors of the disk concern the whole source.
@@ -368,6 +381,8 @@ class Reader:
     def _descriptor(self, path: str) -> int:
         if path not in self._files:
             if len(self._files) == self._most_open:
+                # The one opened first: in a shuffled order, no tar is likelier than another to be
+                # read next.
                 os.close(self._files.pop(next(iter(self._files))))
             self._files[path] = os.open(path, os.O_RDONLY)
         return self._files[path]
@@ -396,6 +411,7 @@ def _read_member(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     data = bytearray()
     try:
         with file.open(info) as stream:
+            # To the end, where zipfile compares the checksum.
             while chunk := stream.read(STEP):
                 data += chunk
     except DAMAGED as error:

@@ -72,6 +72,8 @@ def _class_names(
 def _batches(whole: pa.Buffer, path: Path) -> Iterator[pa.RecordBatch]:
     """Raises DataError before anything is unpacked: a small file may hold terabytes of zeros."""
     if whole[: len(FILE)].to_pybytes() == FILE:
+        # Read as a stream up to its end mark, so the list behind it, which may point anywhere, is
+        # unused.
         whole = whole[len(FILE) :]
     with contextlib.suppress(StopIteration):
         messages = pa.ipc.MessageReader.open_stream(whole)
@@ -90,6 +92,8 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
 
     def field(table: int, number: int) -> int | None:
         """Where a field of a FlatBuffers table is, if it is there."""
+        # A table starts with the distance back to its vtable, which is two sizes and a place per
+        # field. A vtable ends with the last field that any writer set; 0 stands for a missing one.
         fields = table - struct.unpack_from("<i", data, table)[0]
         if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
             return None
@@ -103,6 +107,7 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
 
     header = follow(field(follow(0), HEADER))
     if message.type == "dictionary":
+        # A dictionary batch wraps a record batch, which alone says how its buffers are compressed.
         header = follow(field(header, DATA))
     return field(header, COMPRESSION) is not None
 
@@ -115,6 +120,7 @@ def _places(column: pa.Array, whole: pa.Buffer) -> tuple[list[int], list[int]]:
         there &= column.is_valid().to_numpy(zero_copy_only=False)
         if not pa.types.is_struct(column.type):
             break
+        # `field` ignores the rows in which the struct itself is missing.
         column = column.field("bytes")
     if not there.any():
         return [0] * len(column), [0] * len(column)

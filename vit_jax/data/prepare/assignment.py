@@ -93,6 +93,7 @@ def arrange(
     order, repeated = {}, 0
     for split in sorted(positions):
         found = np.array(positions[split], np.int64)
+        # Stable: images of one path keep the order of the listing.
         found = found[np.argsort(hashes[found], kind="stable")]
         # Of images with the same path, the last one wins, as a tar that is unpacked has it.
         raw = listing.raw_path
@@ -145,6 +146,7 @@ def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int
         while parts[:common] != first[:common]:
             common -= 1
     kept = 2 if labeled else 1  # a class and an image, or an image
+    # A split is no common parent, even where all images lie in one.
     level = next(
         (k for k in range(common) if fewest <= k + kept or splits.is_split(first[k])), common
     )
@@ -175,6 +177,7 @@ def _class_names(members: Mapping[str, Collection[str]], named: str) -> tuple[st
             f"{parquet.without_labels(named)}"
         )
     train = next((split for split in members if split.lower() in splits.TRAIN), None)
+    # A test split may lack a class, but one that only it has cannot be learned.
     classes = set(members[train]) if train else set().union(*members.values())
     if len(classes) < 2:
         raise DataError(
@@ -189,6 +192,7 @@ def _class_names(members: Mapping[str, Collection[str]], named: str) -> tuple[st
                 f"{class_matching.other_form(unknown, tuple(classes))}"
             )
     for name in classes:
+        # TFDS stores the names one per line, and strips them as it reads them.
         if not name.isprintable() or name != name.strip():
             raise DataError(f"{named}: class folder {name!r}: not a class name; rename it")
     return tuple(sorted(classes))

@@ -32,6 +32,7 @@ CORRELATION = 0.95  # at least: among millions of images, some hashes agree by c
 CONTRAST = 4.0  # gray levels, standard deviation of the 32 x 32 pixels
 
 # The 64 lowest frequencies (row, column), diagonal by diagonal; the first is the mean.
+# 66 frequencies have indices that add up to at most 10, so 12 a side hold the 65 lowest.
 _DIAGONALS = sorted(((v, u) for v in range(12) for u in range(12)), key=lambda f: (sum(f), f))[1:65]
 _ROWS, _COLUMNS = (np.array(axis) for axis in zip(*_DIAGONALS, strict=True))
 _BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
@@ -116,6 +117,7 @@ class FingerprintIndex:
         at = self._by_pixels.get(mine.exact)
         if at is not None:
             return Duplicate(self._name(at), -1)
+        # Without contrast there are no bits to compare, only pixels.
         if mine.bits is None:
             return None
         # The mirror image, too: its hash has the bits of odd horizontal frequencies flipped.
@@ -161,6 +163,7 @@ def collect_prints(tasks: Sequence[Task], data_dir: str | None, workers: int) ->
             Bar(f"reading {title}", len(source)) as progress,
             futures.ThreadPoolExecutor(workers) as pool,
         ):
+            # Chunk by chunk, because `map` submits all of its numbers at once.
             for start in range(0, len(source), CHUNK * workers):
                 numbers = range(start, min(start + CHUNK * workers, len(source)))
                 found = pool.map(_take_print, itertools.repeat(source), numbers)

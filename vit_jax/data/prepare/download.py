@@ -91,6 +91,7 @@ def _download(one: Any, name: str, manual: str | None) -> None:
         check_network(one, name)
     config = tfds.download.DownloadConfig(manual_dir=manual)
     with _one_line(name), contextlib.redirect_stdout(sys.stderr):
+        # TFDS prints its progress to stdout, which is for the lines of the command.
         one.download_and_prepare(download_config=config)
 
 
@@ -102,6 +103,7 @@ def _check_requirements(
     Raises DataError if `files` or `packages` are missing.
     """
     if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
+        # TFDS's own default for files that a user has to get.
         manual = manual or str(pathlib.Path(one._data_dir_root) / "downloads/manual")
         _check_manual(name, files or " ".join(one.MANUAL_DOWNLOAD_INSTRUCTIONS.split()), manual)
     modules = {"scikit-image": "skimage"}
@@ -126,6 +128,8 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
             download_dir=folder, dataset_name=one.name, url_infos=infos
         )
         found: Any = manager.download({info.filename: url for url, info in infos.items()})
+        # TFDS names a download after its address and digest; recipes know a file by its official
+        # name.
         links = folder / "official" / one.name
         links.mkdir(parents=True, exist_ok=True)
         for official, path in found.items():

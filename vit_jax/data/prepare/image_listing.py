@@ -121,6 +121,7 @@ class Listing:
     def load(cls, path: Path, version: str) -> "Listing | None":
         """A listing as it was saved; None if there is none of this version, or it is damaged."""
         try:
+            # Any damage means no listing: the sources are then listed again.
             with path.open("rb") as opened, np.load(opened) as file:
                 if str(file["version"]) != version:
                     return None

@@ -98,6 +98,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
         sources=(),  # looked for where they are needed: those in a bucket have to be copied
         name=known,
         data_dir=request.directory(),
+        # ObjectNet, for one, only has a test split.
         unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
         label=request.label if request.labels else UNLABELED,
         holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
@@ -314,6 +315,7 @@ def _fingerprint(packing: Packing, listing: Listing, assigned: Assignment) -> st
         total.update(listing.sizes()[order].astype("<i8").tobytes())
         total.update(assigned.labels[order].astype("<i4").tobytes())
     if packing.prints is not None:
+        # The distance fits a byte: hashes have 64 bits.
         total.update(packing.prints["exact"].tobytes() + bytes([packing.distance]))
     return total.hexdigest()
 
@@ -360,6 +362,7 @@ class ImageEncoder:
         """The example of an image; raises DataError if its source has changed."""
         found, label, is_test = entry
         raw = os.fsencode(found.path)[self._below :]
+        # The names of a split's examples are stored one per line.
         name = raw.decode(errors="backslashreplace").replace("\n", "\\n")
         try:
             encoded = self._read(found)
@@ -367,6 +370,7 @@ class ImageEncoder:
         except BadImage as error:
             outcome.bad.append((name, str(error)))
             return None
+        # Before resizing: the fingerprints of test images come from unresized pixels, too.
         if self._index is not None and not is_test:
             match = self._index.find(pixels)
             if match is not None:
@@ -469,6 +473,7 @@ def write_info(
         filename_template=template,
         supervised_keys=("image", "label") if classes else None,
         description="Packed by vit_jax prepare; vit_jax.json says from what.",
+        # TFDS's check reads an example by `as_dataset`, which requires TensorFlow.
         check_data=False,
     )
 

@@ -171,6 +171,7 @@ def _described(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
+    # Hugging Face stores an image as a struct of its bytes and its path.
     if pa.types.is_struct(kind):
         names = [kind.field(place).name for place in range(kind.num_fields)]
         return "bytes" in names and _holds_bytes(kind.field(names.index("bytes")).type)

@@ -144,6 +144,7 @@ def _chunks(
         raise DataError(f"{path}: says that it has {sum(rows):,} rows, of at most {most:,}")
     names = (image, f"{image}.bytes")
     leaf = next((n for n, p in enumerate(parquet_headers.leaves(table)) if p in names), None)
+    # A repetition level is that of a list: a row of several images.
     if leaf is None or table.schema.column(leaf).max_repetition_level:
         raise DataError(f"{path}: column {image}: must be bytes, or a struct of bytes and a path")
     levels, chunks = table.schema.column(leaf).max_definition_level, []
@@ -190,6 +191,7 @@ class Reader:
         self._size = 0
 
     def __reduce__(self) -> tuple[type["Reader"], tuple[str | None]]:
+        # Neither descriptors nor locks can be pickled; a copy opens the files itself.
         return Reader, (self._label,)
 
     def __del__(self) -> None:
@@ -219,6 +221,8 @@ class Reader:
                 self._kept.move_to_end(key)
                 return self._kept[key]
             descriptor, chunks = self._file(path)
+        # Not under the lock, so that threads unpack at the same time; pread moves no shared
+        # position.
         at = bisect.bisect_right(chunks, place, key=lambda chunk: chunk.start) - 1
         chunk = chunks[at] if chunks else None
         try:
@@ -262,6 +266,7 @@ class Reader:
         """Raises one of DAMAGED."""
         own, kind = page.own, page.kind
         if kind == DICTIONARY:
+            # In a dictionary's own page, 2 (PLAIN_DICTIONARY, deprecated) means plain values.
             if own.get(2) not in (PLAIN, 2):
                 raise ValueError("its dictionary is encoded")
             data = _unpack(packed, page.size, chunk.codec)
@@ -280,8 +285,10 @@ class Reader:
                 levels = data[4:at]
         else:
             before, encoding = own.get(5, 0), own.get(4)
+            # Repetition levels would be those of lists, which are refused.
             if own.get(6) or not 0 <= before <= min(page.size, len(packed)):
                 raise ValueError("it has other levels")
+            # A header of version 2 without this flag is of a compressed page.
             codec = chunk.codec if own.get(7, 1) else ""
             # Pages of version 2 keep the levels, uncompressed, in front of the values.
             levels, data = packed[:before], _unpack(packed[before:], page.size - before, codec)
@@ -299,6 +306,7 @@ class Reader:
                 # The dictionary comes first; a page that took itself for it would never end.
                 if page.place == chunk.start:
                     raise ValueError("it has no dictionary")
+                # The first byte is the width of the places in bits.
                 places = hybrid(data[at + 1 :], data[at], number)
                 data, spans = self.values(path, chunk.start)
                 found = spans[places]

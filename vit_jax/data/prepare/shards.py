@@ -77,6 +77,7 @@ def divide(
     shard has about `shard_bytes`.
     """
     number = round(int(sizes[positions].sum()) / shard_bytes)
+    # No shard is empty, and sizes differ by one example at most.
     number = min(max(1, number), MOST_SHARDS, len(positions))
     bounds = [len(positions) * k // number for k in range(number + 1)]
     for k, (low, high) in enumerate(itertools.pairwise(bounds)):

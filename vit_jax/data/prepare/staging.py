@@ -100,6 +100,8 @@ def alone(part: Path) -> Iterator[None]:
         file = (part / "lock").open("w")
     with file:
         try:
+            # The kernel drops it with a killed process, whereas a file that says "locked" would
+            # stay.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise DataError(f"{part}: another command is packing this; wait for it") from None
@@ -115,6 +117,7 @@ def _nothing_left(part: Path) -> Iterator[None]:
         if not (part / PLAN).exists():  # nothing is packed yet
             shutil.rmtree(part, ignore_errors=True)
             with contextlib.suppress(OSError):
+                # This fails for a folder that holds anything else.
                 part.parent.rmdir()
         raise
 
@@ -171,6 +174,7 @@ class Count:
     def __call__(self) -> None:
         """Counts one more; raises CancelledError to stop."""
         with self.images:
+            # `+=` reads and then writes; another process could count in between.
             self.images.value += 1
         if self.stop.is_set():
             raise futures.CancelledError
@@ -254,6 +258,7 @@ _write: Callable[[Path, Sequence[object]], ShardResult]  # of a worker process
 def _start(encoder: Callable[[], Encoder], count: Count) -> None:
     """Initializes a worker process."""
     signals.follow_parent(*FOR_PARENT)
+    # One encoder per process, not per shard: it may index millions of fingerprints.
     global _write
     _write = functools.partial(shards.write_shard, encode=encoder(), count=count)
 

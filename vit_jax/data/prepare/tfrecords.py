@@ -153,6 +153,7 @@ def read_records(
             length, check = struct.unpack("<QI", head)
             if check != masked(head[:8]):
                 raise DataError(f"{name}: record {number}: its length is damaged; copy it again")
+            # After the checksum: a damaged length is more likely than a huge record.
             if length > most:
                 raise DataError(
                     f"{name}: record {number}: has {length:,} bytes, more than {most:,}"

@@ -98,6 +98,7 @@ def _wrong_digests(folder: pathlib.Path, facts: dict[str, Any]) -> Iterator[str]
     digests = dict(facts["shards"])
     digests |= {f"{split}.txt": about["names_sha256"] for split, about in facts["splits"].items()}
     for name, expected in digests.items():
+        # The facts are a file like any other, and must not have this read files elsewhere.
         if "/" in name:
             raise DataError(f"{folder / FACTS}: names a file outside of {folder}")
         path = folder / name
