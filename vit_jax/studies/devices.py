@@ -18,6 +18,7 @@ def shares(parallel: int) -> list[Environment]:
 
     All processes share the CPU. Raises ConfigError if there are too few devices.
     """
+    # A TPU host of a larger slice lists all hosts of the slice in TPU_WORKER_HOSTNAMES.
     if "JAX_COORDINATOR_ADDRESS" in os.environ or "," in os.environ.get("TPU_WORKER_HOSTNAMES", ""):
         raise ConfigError(
             "transfer: its cells run on one host, and several are named here; use one of them, or "

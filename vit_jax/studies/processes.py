@@ -53,7 +53,10 @@ class CellProcess(subprocess.Popen[str]):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                # Later mappings win: the user's own choice of filtering stays.
                 env=whole | os.environ | environment | path,
+                # Ctrl-C reaches all processes of a terminal's group: the parent alone decides who
+                # stops.
                 start_new_session=True,
             )
         job = {
@@ -77,6 +80,7 @@ class CellProcess(subprocess.Popen[str]):
     def news(self) -> str:
         """The newest line of its log."""
         with self._log.open("rb") as log:
+            # A seek before the beginning of a file is an error.
             log.seek(-min(2000, self._log.stat().st_size), os.SEEK_END)
             lines = log.read().decode(errors="replace").split("\n")
         # The last part is empty, or a line that is still being written.
@@ -84,6 +88,7 @@ class CellProcess(subprocess.Popen[str]):
 
     def answer(self) -> dict[str, Any]:
         """The result of `worker.train_cell`, or `stopped` with the reason."""
+        # This also closes the standard input of the process.
         output, _ = self.communicate()
         code = self.returncode
         if code == 0 and output:  # none if a plug-in has called `sys.exit`
@@ -130,6 +135,7 @@ def run(
                     process = CellProcess(waiting.popleft(), workdir, share)
                     running.append((process, share))
                     started(process.cell)
+                # A copy, as `running` changes meanwhile.
                 for process, share in [pair for pair in running if pair[0].poll() is not None]:
                     running.remove((process, share))
                     free.append(share)

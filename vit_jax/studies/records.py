@@ -64,6 +64,7 @@ class Records:
         before, self._size = self._size, self.path.stat().st_size
         if self._size != before:  # else what is damaged would be reported twice
             for record in self._read(self.path):
+                # The first record of a cell counts, as in `add`.
                 self._known.setdefault(record["digest"], record)
 
     def __iter__(self) -> Iterator[Record]:
@@ -105,6 +106,7 @@ class Records:
             return
         with storage.writing(self._flag, self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Opening for appending creates the file, but leaves what is in it.
             self.path.open("a").close()
 
     def add(self, cell: Cell, seconds: float, answer: Mapping[str, Any]) -> Record:
@@ -164,6 +166,7 @@ class Records:
             raise ValueError("not an object")
         for key, kind in self._keys.items():
             value = record.get(key)
+            # A float of JSON may be written without a fraction, and then is an int here.
             good = _is_number(value) if kind in (int, float) else isinstance(value, kind)
             if key not in record or not good or (kind is int and not isinstance(value, int)):
                 expected = getattr(kind, "__name__", "str")
@@ -177,6 +180,7 @@ class Records:
 
 def _is_number(value: object) -> bool:
     """Whether a JSON value is a finite number below `LARGEST`."""
+    # Infinity and NaN, which Python's JSON reads, fail the comparison; True is an int.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
@@ -196,4 +200,5 @@ def unsealed(values: Any) -> dict[str, Any]:
 
 
 def _digest(values: Mapping[str, Any]) -> str:
+    # Sorted: a file that lists the same keys in another order was not changed.
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

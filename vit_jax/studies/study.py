@@ -105,6 +105,7 @@ class LiveTable:
             from rich.console import Console  # slow to import
             from rich.live import Live
 
+            # A name in brackets is text here, not markup.
             self._live = Live(console=Console(stderr=True, markup=False), refresh_per_second=4)
             self._live.start()
         return self
@@ -133,6 +134,7 @@ class LiveTable:
         found = [
             f"{key} {value:.4f}"
             for key, value in record["measures"].items()
+            # Counts are no results, and the column has the first one.
             if not key.endswith(("count", "/step"))
         ] or [record.get("why", "")]
         state, seconds = record["state"], logs.duration(record["seconds"])

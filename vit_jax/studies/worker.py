@@ -62,6 +62,7 @@ def train_cell(
     prefix = f"{split_roles.evaluation(cfg.data).name}/"
     results = {key.removeprefix(prefix): value for key, value in outcome.last.items()}
     for key, value in results.items():
+        # JSON has no NaN, and a mean over seeds with one would be none.
         if not math.isfinite(value):
             return failed | {"why": f"{key} is {value} after step {outcome.steps}"}
     return {"state": DONE, "steps": outcome.steps, "results": results, "machine": machine}
@@ -69,6 +70,7 @@ def train_cell(
 
 def _beside(path: pathlib.Path) -> pathlib.Path | None:
     """The first run with a checkpoint in the same folder, or None."""
+    # Any will do: each was compared with another one when it began.
     others = sorted(other for other in path.parent.iterdir() if other != path)
     return next((other for other in others if records.steps(other / "checkpoints")), None)
 
@@ -113,6 +115,7 @@ def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
 
 def _end_with_parent() -> None:
     """Ends this process when its parent ends for any reason."""
+    # The parent writes no more: this returns at the end of the pipe alone.
     while os.read(0, 1):
         pass
     # sys.exit would end this thread alone.

@@ -107,6 +107,7 @@ def _linked(section: PageSection, directory: pathlib.Path, folder: pathlib.Path)
         return block
 
     def place(file: str) -> str:
+        # Relative, so that a page can be moved together with its runs.
         return os.path.relpath((directory / file).resolve(), folder.resolve())
 
     return dataclasses.replace(section, blocks=[linked(block) for block in section.blocks])
@@ -202,6 +203,7 @@ def _differing(runs: Sequence[tuple[str, StoredRun]]) -> Iterator[tuple[str, ...
     keys = dict.fromkeys(key for cfg in configs if cfg for key, _, _ in config.fields(cfg))
     for key in keys:
         values = ["?" if cfg is None else config.show(config.get(cfg, key)) for cfg in configs]
+        # The columns are called by their names already.
         if len(set(values)) > 1 and key != "name":
             yield key, *values
 

@@ -69,6 +69,7 @@ class StoredRun:
         duration, examples = self.cfg.train.duration, self.record.get("examples")
         if duration.unit == "epochs" and examples is None:
             return None
+        # Only lengths in epochs depend on the number of examples.
         return duration.steps(self.cfg.train.batch_size, examples or 1)
 
     @property
@@ -143,6 +144,7 @@ class StoredRun:
         """Names of what was measured beside `results` and is no finite number."""
         steps = (self.reported_at, self.results_at)
         lines = [line for line in self.lines if line["step"] in steps and _results(line)]
+        # Logs have null for what is not finite.
         keys = {key: 0.0 for line in lines for key, value in line.items() if value is None}
         return tuple(key for key in _without(self.reported, keys) if key not in self.results)
 
@@ -159,6 +161,7 @@ class StoredRun:
 
     def _best_at(self, metric: str) -> int | None:
         evaluated = {line["step"] for line in self.lines if metric in line}
+        # In the form of commit records, so that ties are broken as for checkpoints.
         commits = {step: {"metrics": self._merged(step)} for step in evaluated}
         return records.best(commits, metric)
 
@@ -188,6 +191,7 @@ class StoredRun:
         speeds, total, before = self.points("speed/images_per_second"), 0.0, 0.0
         for step, speed in speeds:
             if speed > 0:
+                # A line has the mean speed since the line before.
                 total += (step - before) * self.cfg.train.batch_size / speed
             before = step
         return total or None
@@ -323,6 +327,7 @@ def _checkpoints(folder: pathlib.Path, problems: list[str]) -> dict[str, Any]:
         return {"record": {}, "saved": None, "parameters": None, "date": ""}
     newest = max(sound)
     leaves = sound[newest].get("leaves", {}).items()
+    # The moments of the optimizer have the same shapes under other names.
     shapes = [leaf["shape"] for name, leaf in leaves if name.startswith("params/")]
     file = storage.as_path(records.folder(folder, newest)) / records.COMMIT
     date = datetime.datetime.fromtimestamp(storage.modified(file), datetime.UTC)

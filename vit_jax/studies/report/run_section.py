@@ -191,6 +191,7 @@ def _measured_on(run: StoredRun) -> Iterator[str]:
         yield f"These numbers are of step {run.reported_at:,}, the best by {metric}."
     if measured.name != measured.split:
         yield f"Metrics called {measured.name} are of the split {measured.split}."
+    # A run that was interrupted may have measured a step twice.
     times = len({line["step"] for line in run.lines if f"{measured.name}/count" in line})
     if test is not None:
         at = round(run.results.get("step", run.step))

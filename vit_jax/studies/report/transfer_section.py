@@ -77,6 +77,7 @@ def beside(name: str, results: Mapping[str, Any]) -> Table:
         if not printed:
             rows.append((*start, "", "", ""))
     header = ("in %", "here", "n", "paper", "difference", "printed in")
+    # Without numbers of the paper, the columns about them would be empty.
     shown = len(header) if papers else 3
     caption = formatting.PLUS_MINUS + (
         ", of the paper's numbers their standard deviation" if papers else ""
@@ -193,6 +194,7 @@ def _cells(transfer: StoredTransfer, stage: str) -> Table:
 
 def _setup(cell: Mapping[str, Any]) -> str:
     setup = str(cell.get("setup", ""))
+    # `vit` stands for the config's own options, which need no name.
     return "" if setup == "vit" else f"setup {setup}"
 
 

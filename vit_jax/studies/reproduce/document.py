@@ -133,6 +133,7 @@ def document(plan: TablePlan) -> Document:
 
 def blocks(plan: TablePlan) -> Iterator[tuple[str, Table]]:
     """Titles and tables for a terminal, the numbers last."""
+    # A terminal shows the end of what is printed.
     for section in reversed(document(plan).sections):
         for block in section.blocks:
             if isinstance(block, Table):

@@ -109,6 +109,7 @@ class Exhibit:
         used = [run for score in self.scores for run in score.runs]
         origins = [run.origin for run in used if run.origin is not None]
         needed = {run.directory: run for run in (*origins, *used)}
+        # The sort is stable: runs of a kind stay in the order of the table.
         return sorted(needed.values(), key=lambda run: run.kind == "transfer")
 
 

@@ -48,6 +48,7 @@ def figure2() -> Exhibit:
     return Exhibit(
         name="figure2",
         title="VTAB-1k top-1 by group of tasks",
+        # The loop goes by column; a table is listed by row, in the order of first appearance.
         scores=tuple(sorted(numbers, key=lambda score: [c.row for c in numbers].index(score.row))),
         x="tasks",
         ticks=tuple((float(x), column) for x, column in enumerate(groups)),

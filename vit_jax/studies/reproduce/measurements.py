@@ -67,9 +67,11 @@ def number(score: Score, found: Found, exaflops: float | None) -> Number | None:
     if score.measure == EXAFLOPS:
         return None if exaflops is None else Number(exaflops, None, 1)
     each = [_values(score, found.get(run.directory)) for run in score.runs]
+    # Means of pairs of seeds need equally many seeds of each run.
     if not all(each) or len({len(values) for values in each}) != 1:
         return None
     scale = 100 if score.share else 1
+    # Seed by seed: the interval is that of the mean over runs, not of single runs.
     seeds = [scale * statistics.fmean(one) for one in zip(*each, strict=True)]
     std = statistics.stdev(seeds) if len(seeds) > 1 else None
     return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))

@@ -159,6 +159,7 @@ class TablePlan:
             own = run_config.config_from_values(catalog.load_values(run.name), given)
         except (config.ConfigError, KeyError):  # as of another version
             return ""
+        # What the data decide, such as the number of classes, is no difference.
         changed = config.differences(stored, config.as_recorded(own, stored))
         if stored.init_from is not None:  # whose weights decide these
             spec = weights.ModelSpec(model=stored.model, data=stored.data)
@@ -177,6 +178,7 @@ class TablePlan:
         own += [str(self.workdir / run.origin.directory)] if run.origin else []
         own = [*filter(None, own)] or [None]
         began = _began_with(there)
+        # The same folder may be written as a relative and as an absolute path.
         if began in own or (began and _resolved(began) in map(_resolved, filter(None, own))):
             return []
         return [f"init_from={config.show(began)}"]
@@ -280,11 +282,13 @@ def _runs(about: catalog.About) -> int:
     protocol = about.transfer or catalog.TransferSettings()
     candidates = len(protocol.rates) + len(protocol.setups)
     choosing = candidates * max(len(protocol.choose_seeds), 1)
+    # A single candidate needs no choice.
     return SEEDS + (choosing if candidates > 1 else 0)
 
 
 def _slices() -> Iterator[tuple[str, list[str]]]:
     """Yields programs and the slices they fit on, from preflight results stored in a checkout."""
+    # An installed package has no docs: the column is then left out.
     file = catalog.directory().parent / "docs" / "records" / RECORDED
     fits: dict[str, list[str]] = {}
     for _, line in storage.read_lines(file, limits.RECORD) if file.is_file() else ():

@@ -55,6 +55,8 @@ def perform(
             logs.log.info("%s", one.command or table_run.directory)
             try:
                 _study(table_run, workdir, options, smoke=smoke).perform(run=run)
+            # Preempted is a UserError, too: it must end the loop, not count as a failure of one
+            # run.
             except Preempted:
                 raise
             except config.UserError as error:
@@ -87,6 +89,7 @@ def _study(
         run_config.start(table_run.name, options, directory)  # raises where data are missing
         return transfer.TransferStudy(transfer.create_plan(table_run.name, options), directory)
     protocol = catalog.about(table_run.name).transfer or catalog.TransferSettings()
+    # Two of each are the least that a choice and an interval need.
     rates, seeds = protocol.rates[:2], (0, 1)
     plan = transfer.create_plan(table_run.name, options, rates=rates, seeds=seeds, tiny=True)
     return transfer.TransferStudy(plan, directory)
@@ -111,6 +114,7 @@ def _left_out(one: Planned) -> str:
     if one.state in (planning.WAITS, planning.LACKS):
         return f"left out: {one.state} {one.why}"
     days = (one.exaflops or 0.0) * 1e18 / CPU_FLOPS / 86_400
+    # The platform last: asking for it starts a process.
     if days <= MOST_DAYS or find_platform() != "cpu":
         return ""
     return f"left out: no accelerator here, and a CPU would take some {days:,.0f} days"

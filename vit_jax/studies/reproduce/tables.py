@@ -139,6 +139,7 @@ def _table8() -> Exhibit:
         Score(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
              runs=(few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
                                            else f"{kinds[position]}-{place}")),),
+             # 100 times 0.61382 is not 61.382 in binary.
              printed=round(100 * value, 3))
         for (position, place), value in paper.TABLE_8.items()
     )  # fmt: skip

@@ -204,6 +204,7 @@ def create_plan(
         ]
         if draws is not None:
             drawn = sampling.draw_indices(len(tried), draws, base.seed)
+            # Sorted, as setups are numbered in this order.
             tried = [tried[number] for number in sorted(drawn)]
     else:
         tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
@@ -286,6 +287,7 @@ def _check_overrides(
 
 def _cut(split: str) -> tuple[str, str]:
     """The training and held-out parts of a split for the selection stage."""
+    # A percentage of a slice cannot be written in TFDS's syntax.
     if "[" in split or "+" in split:
         raise ConfigError(
             f"data.train_split={split}: transfer holds out a part of it, so it must be a whole "

@@ -159,12 +159,14 @@ class TransferStudy(Study):
     def recorded(self, cell: Cell) -> None:
         """Rewrites transfer.json."""
         self.write()
+        # After the last cell it does not matter whether the source goes on.
         if self.left(self._plan.choosing()) or self.left(self.final):
             self._check_sources()
 
     def finish(self) -> None:
         """Writes the page; raises Failed if no final cell has a result."""
         self.write()
+        # Before the error: the page says which runs failed, and why.
         report.write_report([self.workdir], self.workdir / PAGE, images=0)
         if self._summary() is None:
             why = next(record["why"] for record in map(self.records.find, self.final) if record)
@@ -273,6 +275,7 @@ class TransferStudy(Study):
         tried = {cell.cfg.init_from for cell in self._plan.choosing()}
         for name in sorted(filter(None, {self._plan.base.init_from, *tried})):
             step = _newest_step(name)
+            # A run of `init_from` that trains on would give later cells other weights.
             began = self._began_with.setdefault(name, step) if step is not None else None
             if step != began:
                 raise ConfigError(
