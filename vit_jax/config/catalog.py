@@ -142,6 +142,7 @@ def load_values(reference: str) -> dict[str, Any]:
     Raises ConfigError for a missing name or file, or for a file that is not a config file.
     """
     module, name = _locate(reference)
+    # The name becomes that of a folder.
     parts = pathlib.PurePath(name).parts
     if not parts or pathlib.PurePath(name).is_absolute() or ".." in parts:
         raise ConfigError(f"--config={reference}: {name!r} cannot name the folder of a run")
@@ -207,6 +208,7 @@ def _plain(values: Any) -> dict[str, Any]:
     from ml_collections import config_dict  # slow to import
 
     if isinstance(values, config_dict.ConfigDict):
+        # Plain access to a required placeholder without a value would raise RequiredValueError.
         values = dict(values.items(preserve_field_references=True))
     result = {}
     for key, value in values.items():
@@ -283,6 +285,7 @@ def _runs(module: types.ModuleType) -> tuple[str, ...]:
 
 
 def _names(path: pathlib.Path) -> tuple[str, ...]:
+    # The time of change is part of the cache's key, so that an edit is seen.
     return _checked_names(path, path.stat().st_mtime_ns)
 
 

@@ -618,6 +618,7 @@ def _check_masked(cfg: config.Config, masked: config.MaskedPatches) -> None:
             f"objective.target={masked.target}: patches of {config.show(patch)} pixels have no "
             "4 x 4 parts; set color"
         )
+    # 0.7 + 0.2 + 0.1 is not 1 in binary.
     if len(masked.split) != 3 or abs(sum(masked.split) - 1) > 1e-6:
         raise ConfigError(
             f"objective.split={config.show(masked.split)}: needs three shares that add up to 1, "
@@ -645,6 +646,7 @@ def _check_mae(cfg: config.Config, mae: config.Mae) -> None:
             f"objective.decoder_heads={mae.decoder_heads}: does not divide "
             f"objective.decoder_width {mae.decoder_width}"
         )
+    # Sines and cosines of rows and of columns take a quarter each.
     if mae.decoder_width % 4:
         raise ConfigError(
             f"objective.decoder_width={mae.decoder_width}: its positions need a multiple of 4; "

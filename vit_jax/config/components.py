@@ -166,6 +166,7 @@ def make(section: Any, key: str, /, *given: Any, **named: Any) -> Any:
     """
     kind = section.kind_of_component
     shared = {field.name for field in dataclasses.fields(kind.section)}
+    # The shared options are not arguments: whoever calls the component reads them.
     own = {name: value for name, value in vars(section).items() if name not in shared}
     with calling(key, section.component):
         return find(kind.name, section.component, key)(*given, **named, **own)
@@ -206,6 +207,8 @@ def guarded(key: str, name: str) -> Callable[[C], C]:
 def load_plugins(modules: Iterable[str]) -> None:
     """Imports the modules that the user names; raises ConfigError where one cannot be imported."""
     for module in modules:
+        # A component comes from the module that the user names, also if one that this imports
+        # registers it.
         _importing.append(module)
         try:
             importlib.import_module(module)
@@ -256,6 +259,7 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
         # The folder that Python imported it from: above its outermost package.
         depth = first.count(".") + (path.stem == "__init__")
         root, todo = path.absolute().parents[depth], [first]
+        # Of an installed plug-in only its own package counts: its neighbors there have versions.
         installed = root.name in ("site-packages", "dist-packages")
         while todo:
             name = todo.pop()

@@ -299,6 +299,7 @@ class Data(
             for name in ("image_size", "crop_area", "randaugment")
             if (value := getattr(phase, name)) is not None
         }
+        # A phase needs a value for off, as none stands for that of the run.
         if own.get("randaugment") == ():
             own["randaugment"] = None
         return dataclasses.replace(self, phases=(), **own)
@@ -318,9 +319,11 @@ class Data(
         """Height and width that an image is resized to before a crop of `image_size`."""
         height, width = self.image_size
         if self.crop_pct is not None:
+            # timm rounds down here.
             return math.floor(height / self.crop_pct), math.floor(width / self.crop_pct)
         if self.resize_to is not None:
             return self.resize_to, self.resize_to
+        # 256 pixels for 224, as is usual for ImageNet.
         return round(height * 8 / 7), round(width * 8 / 7)
 
 

@@ -46,6 +46,8 @@ class Checkpoint:
             "map",
             "loss",
             "knn",
+            # Without repetitions: the mean absolute error is a metric of numbers and of ordered
+            # classes.
             *dict.fromkeys((*NUMBERS, *sum(METRICS.values(), ()))),
         ),
         free=True,

@@ -191,6 +191,7 @@ def _is_plain(default: object) -> bool:
 
 @functools.cache
 def _from_signature(base: type[Section], name: str, component: Callable[..., Any]) -> type[Section]:
+    # Cached: two configs with the same component need the same class to be equal.
     made: list[Any] = []
     for argument, parameter in _parameters(base.kind_of_component, component).items():
         default = parameter.default
@@ -295,6 +296,7 @@ def override(
 
     Raises ConfigError for a member of a list that is there twice, or a section as a whole.
     """
+    # A copy: the caller's values stay as they are.
     result = _plain(values)
     choosers = {
         f"{name}.{hint.kind_of_component.chooser}": hint
@@ -321,6 +323,7 @@ def override(
             cls = hint if _is_section(hint) else None
         if base := choosers.get(key):
             before = node.get(leaf, fields(base)[leaf][0].default)
+            # By their texts, as one may be typed and the other a value.
             if show(before) != show(value):
                 for name in node.keys() - fields(base).keys():
                     del node[name]
@@ -497,6 +500,7 @@ def _parse(schema: type, key: str, value: Any, field: Field, hint: Any) -> Any:
         return tuple(_build(schema, listed, m, f"{key}.{m[label]}.", key) for m in members)
     try:
         result = _converted(value, hint)
+    # KeyError: a text that is neither true nor false. OverflowError: an integer beyond any float.
     except (ValueError, KeyError, OverflowError):
         inner, optional = _optional(hint)
         expected = EXPECTED.get(inner, EXPECTED[Any]) + ", or none" * optional
@@ -513,6 +517,7 @@ def native(value: Any) -> Any:
     """A path as its text, a scalar or array of numpy as a number or list; others as they are."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    # NumPy's float32 is no float, and its bool no bool.
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -547,6 +552,7 @@ def _converted(value: Any, hint: Any) -> Any:
                 raise ValueError
         return tuple(_converted(one, member) for one in value)
     if is_text:
+        # By words: bool("false") is True.
         words = {"true": True, "1": True, "false": False, "0": False}
         return words[value.lower()] if inner is bool else inner(value)
     # True is an int in Python; here neither stands for the other.
@@ -576,6 +582,7 @@ def _literal(value: object) -> object:
     words = {"none": None, "true": True, "false": False}
     if value.lower() in words:
         return words[value.lower()]
+    # Whole numbers first: float would read 3, too.
     for number in (int, float):
         try:
             return number(value)
@@ -595,6 +602,7 @@ def _check_bounds(key: str, value: object, field: Field) -> None:
     for number in amount if isinstance(amount, tuple) else (amount,):
         if not isinstance(number, int | float):
             continue
+        # A text may be nan or inf, which float reads.
         if isinstance(number, float) and not math.isfinite(number):
             raise ConfigError(f"{key}={show(value)}: must be finite")
         counts = isinstance(number, int) or isinstance(value, Duration)
@@ -675,6 +683,7 @@ def fingerprint(config: object) -> str:
     A new option at its default leaves the fingerprints of older runs.
     """
     fixed = {key: to_dict(value) for key, value in changed(config, free=False).items()}
+    # Sorted, so that an option may move within the schema.
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -46,6 +46,7 @@ class Pattern:
         """
         if not self.fits(name) or (self.layers and not STACKED.fullmatch(name)):
             return range(0)
+        # A range takes slices as a list does: negative ends count from the last layer.
         return range(layers)[self.layers or slice(None)]
 
 

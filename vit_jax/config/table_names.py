@@ -97,6 +97,7 @@ def _key(typed: str) -> str:
     """Normalizes a name's spelling: `Table D.2` becomes `d2`."""
     letters = re.sub(r"[^a-z0-9]", "", typed.lower())
     letters = re.sub(r"^(table|section|appendix)(?=[a-z]?[0-9])", "", letters)
+    # This word stays, as Figure 5 and Table 5 differ.
     return re.sub(r"^fig(ure)?(?=[0-9])", "figure", letters)
 
 

@@ -21,6 +21,7 @@ def check_class_weights(text: str, key: str) -> None:
     """Raises ConfigError for a text that is neither a rule nor CLASS:WEIGHT."""
     name, _, weight = text.rpartition(":")
     try:
+        # NaN fails the comparison.
         good = text in ("balanced", "effective") or (name and 0 <= float(weight) < 1e6)
     except ValueError:
         good = False
@@ -136,6 +137,7 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid", "emd")):
     @property
     def meaning(self) -> str:
         """The function of the logits: `softmax` for every loss of one class per image."""
+        # They change the loss of a softmax, not what its outputs mean.
         softmax = isinstance(self, Focal | LogitAdjusted) or self.name == "emd"
         return "softmax" if softmax else self.name
 
@@ -409,6 +411,7 @@ class Dino(Objective, components=("dino",)):
         if self.local_size is not None:
             return self.local_size, self.local_size
         height, width = (
+            # 3/7 of 224 is 96, the side of the small views in DINO's code.
             max(1, round(side * 3 / 7 / step)) * step
             for side, step in zip(data.image_size, patch, strict=True)
         )
