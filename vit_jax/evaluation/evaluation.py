@@ -118,6 +118,7 @@ class Evaluation:
     def _on_features(self) -> dict[str, Evaluator]:
         """The evaluators of frozen features, which read each split once together."""
         options, asked = self.cfg.evaluation, task_sets.open_pairs(self.cfg, self.runner)
+        # Counted, so that features of a split are dropped after the last evaluator that needs them.
         splits = [split for pairs in asked.values() for p in pairs for split in (p.train, p.test)]
         extract = features.Extractor(self.model, self.cfg.data, collections.Counter(splits))
         kinds: dict[str, features.Measure] = {
@@ -143,6 +144,7 @@ class Evaluation:
         if cfg.data.targets:
             return evaluators.numbers(model, cfg, self.runner(source), source, keep=keep)
         if cfg.data.multilabel:
+            # Only then some outputs may have no class in the data, and so no labels.
             matched = isinstance(source, class_matching.Relabeled)
             annotated = source.outputs if matched else None
             return evaluators.label_sets(model, cfg, self.runner(source), annotated, keep=keep)
@@ -196,6 +198,7 @@ def _checked(evaluator: Callable[..., object], name: str) -> Evaluator:
     def number(key: object, value: object) -> float:
         if isinstance(value, int | float):
             return value
+        # Means are often left as scalars of NumPy or JAX.
         if isinstance(value, np.ndarray | np.generic | jax.Array) and value.ndim == 0:
             return float(value)
         raise ConfigError(f"{KEY}={name}: {key} is a {type(value).__name__}; must be a number")

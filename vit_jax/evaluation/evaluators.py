@@ -91,6 +91,7 @@ def _sums(
     """Sums and counts of the unmasked values, by prefix and name."""
     found = {}
     for prefix, (values, counted) in measure(setting, params, batch).items():
+        # One shape, as all values of a prefix share one count.
         (shape,) = {value.shape for value in values.values()}
         # From (B,) to (B, 1, ...): the values of patches, (B, M, T), count where their image does.
         counted = jnp.broadcast_to(counted.reshape(-1, *(1,) * (len(shape) - 1)), shape)
@@ -168,6 +169,7 @@ def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRun
 def _numbered(batch: Batch) -> Inputs:
     """Images with their index in the split, which alone determines their masks."""
     found = {key: batch[key] for key in ("image", "mask")}
+    # JAX has no int64 without its x64 mode.
     return found | {"index": batch["index"].astype(np.int32)}
 
 
@@ -310,6 +312,7 @@ def numbers(
         further = metrics.measure_numbers(
             truth[found.index], predictions, source.classes, cfg.evaluation.metrics, seed=cfg.seed
         )
+        # In float64: a sum in float32 loses digits with the number of images.
         mean = float(np.mean(np.asarray(each), dtype=np.float64))
         return further | {"loss": mean, "count": len(found.logits)}
 

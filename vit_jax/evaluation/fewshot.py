@@ -115,6 +115,7 @@ def solutions(
         part = (x[rows] - mean) / scale
         return np.concatenate([part, np.full((len(part), 1), BIAS)], axis=1)
 
+    # One more for the constant, whose weight is the bias.
     columns = x.shape[1] + 1
     # The matrix to solve is N x N here, D x D otherwise: the smaller one.
     if len(x) < columns:
@@ -157,6 +158,7 @@ def _solved(
     square: np.ndarray, right: np.ndarray, strengths: Sequence[float]
 ) -> Iterator[np.ndarray]:
     """Yields (square + l2 I)^-1 right for each l2; overwrites `square`."""
+    # Each l2 is added to the saved diagonal: adding and subtracting them in turn would round.
     diagonal = square.diagonal().copy()
     for l2 in strengths:
         np.fill_diagonal(square, diagonal + l2)
@@ -170,12 +172,14 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     squares = np.zeros_like(mean)
     for rows in _chunks(len(x)):
         squares += ((x[rows] - mean) ** 2).sum(axis=0)
+    # 1e-5, as in big_vision, keeps a feature that never changes from dividing by 0.
     return mean, np.sqrt(squares / len(x)) + 1e-5
 
 
 def accuracy(linear: Linear, test: Features) -> float:
     """The fraction of examples whose largest score belongs to their class."""
     place = NamedSharding(test.mesh, P())
+    # In float32: TPUs have no float64, and scores need fewer digits than solving.
     replicated = [jax.device_put(part.astype(np.float32), place) for part in linear]
     with jax.set_mesh(test.mesh):
         sums: list[jax.Array] = []
@@ -206,6 +210,7 @@ def count_hits(
     # By default TPUs multiply in bfloat16, and nearly equal scores would change places.
     scores = jnp.dot(inputs, weights, precision=jax.lax.Precision.HIGHEST) + bias[None]
     example = labels != PADDING
+    # PADDING, -1, would be the last class: its rank is computed for class 0 and then left out.
     right = example & (losses.rank_of_label(scores, jnp.maximum(labels, 0)) == 0)
     sums = jnp.stack([jnp.sum(right), jnp.sum(example)])
     return jax.lax.with_sharding_constraint(sums, P())

@@ -110,5 +110,6 @@ def _hits(
 
 
 def _unit(x: jax.Array) -> jax.Array:
+    # `tiny` keeps a vector of zeros from 0 / 0.
     lengths = jnp.linalg.norm(x, axis=1, keepdims=True)
     return x / jnp.maximum(lengths, jnp.finfo(x.dtype).tiny)

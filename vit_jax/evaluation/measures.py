@@ -78,6 +78,7 @@ def several_right(logits: jax.Array, right: jax.Array) -> tuple[dict[str, jax.Ar
     known = right != NONE
     each = jax.vmap(losses.rank_of_label, in_axes=(None, 1), out_axes=1)
     ranks = each(logits, jnp.where(known, right, 0))
+    # `initial` is the rank of an image without a right class, which does not count.
     best = jnp.min(ranks, axis=-1, where=known, initial=jnp.iinfo(ranks.dtype).max)
     return {"top1": best < 1, "top5": best < 5}, known.any(axis=-1)
 
@@ -93,6 +94,7 @@ def class_subset(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     if not count:
         return {"count": 0}
     absent = ~np.isin(np.arange(logits.shape[1]), labels)
+    # Behind all others, so that they are never predicted.
     among = jnp.asarray(np.where(absent, np.float32(-np.inf), logits))
     rank = np.asarray(losses.rank_of_label(among, jnp.asarray(labels)))
     return {f"top{k}": int((rank < k).sum()) / count for k in (1, 5)} | {"count": count}
@@ -132,6 +134,7 @@ def mean_corruption_error(top1: Mapping[str, float]) -> float | None:
     if not {f"{kind}_{severity}" for kind in ALEXNET for severity in SEVERITIES} <= set(top1):
         return None
     each = [
+        # The mean over severities first, as in the paper: a ratio of means, not a mean of ratios.
         np.mean([1 - top1[f"{kind}_{severity}"] for severity in SEVERITIES]) / alexnet
         for kind, alexnet in ALEXNET.items()
     ]

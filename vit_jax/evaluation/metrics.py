@@ -190,6 +190,7 @@ def scores(logits: Array, *, several: bool) -> Array:
     if several:
         # 1 / (1 + exp(-v)) would overflow for large negative logits.
         return np.exp(-np.logaddexp(0, -values))
+    # exp overflows from 710 on; a softmax does not change with a constant.
     values -= values.max(axis=1, keepdims=True)
     powers = np.exp(values)
     return powers / powers.sum(axis=1, keepdims=True)
@@ -268,6 +269,7 @@ def ranking(values: Array, truth: Array, weights: Array) -> dict[str, Array]:
     areas = np.stack([curve_areas(*pair, weights) for pair in pairs], axis=-1)  # (2, R, K)
     support = np.stack([weights @ one for one in positive], axis=-1)
     known = ~np.isnan(areas)
+    # A NaN times a share of 0 would still be NaN.
     areas[~known] = 0
     found: dict[str, Array] = {}
     for suffix, share in (("", known), ("_weighted", known * support)):
@@ -355,6 +357,7 @@ def fit_temperature(logits: Array, truth: Array) -> float | None:
 
     # In logarithms of 1 / T, where `xtol` bounds the relative error of T.
     low, high = -np.log(HOTTEST), -np.log(COLDEST)
+    # The bracket of a root needs opposite signs at its ends.
     if slope(low) >= 0 or slope(high) <= 0:
         return None
     found = optimize.root_scalar(slope, bracket=(low, high), xtol=1e-12)
@@ -364,6 +367,7 @@ def fit_temperature(logits: Array, truth: Array) -> float | None:
 def confusion(truth: Array, predictions: Array, classes: int) -> Array:
     """Images of each class (rows) taken for each class (columns), (K, K) int64."""
     some = predictions >= 0
+    # A pair of classes as one number, so that a single count does all.
     pairs = truth[some] * classes + predictions[some]
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 

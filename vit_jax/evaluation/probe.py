@@ -141,6 +141,7 @@ def _zeros(width: int, classes: int, mesh: Mesh) -> Head:
 
 def _blocks(array: np.ndarray, mesh: Mesh, fill: int) -> list[jax.Array]:
     """An array in row blocks sharded over all devices, with the last one padded."""
+    # Every device has the same number of rows of a block.
     rows = -(-BLOCK // mesh.size) * mesh.size
     array = np.pad(
         array, ((0, -len(array) % rows), *((0, 0),) * (array.ndim - 1)), constant_values=fill

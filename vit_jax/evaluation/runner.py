@@ -80,6 +80,7 @@ class SplitRunner:
             with jax.set_mesh(self.mesh):
                 for batch in batches:
                     placed = sharding.put_batch(inputs(batch), self.mesh, self._rows, self._local)
+                    # Dispatched, not computed: the next batch is loaded meanwhile.
                     found.append(function(placed))
                     wait_for_last(found)
                     if stop():

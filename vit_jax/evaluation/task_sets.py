@@ -105,6 +105,7 @@ def reassess(cfg: config.Config, source: Source) -> Reassessed | None:
         return None
     root = _root(cfg)
     found = availability.find_prepared(tasks.TASKS[REAL].dataset, root)
+    # All processes leave it out if one lacks it: they have to run the same programs.
     if collectives.first_problem(None if found else "missing") is not None or found is None:
         _warn(KEY, REAL, [REAL], root)
         return None
@@ -179,6 +180,7 @@ def _own_splits(data: config.Data, key: str = DIGITS) -> tuple[Source, Source]:
             f"data.train_split={data.train_split}, which would be compared with themselves; set "
             "data.eval_split to another split"
         )
+    # The classes of training images are the head's; those of the other split are matched with them.
     train = sources.open_source(data, data.train_split, train=True)
     return train, sources.open_source(data, data.eval_split, head=train.classes)
 

@@ -162,6 +162,7 @@ def _newest(workdir: pathlib.Path) -> dict[str, Any] | None:
 def _has_begun(workdir: pathlib.Path) -> bool:
     """Whether a run has logged or saved anything."""
     metrics, saved = workdir / "metrics.jsonl", workdir / "checkpoints"
+    # A file without a line is that of a run that failed before its first step.
     if metrics.exists() and metrics.stat().st_size:
         return True
     return saved.is_dir() and any(saved.iterdir())

@@ -76,6 +76,7 @@ class RunEvaluation:
             return self.session.stop()
 
         with phases("evaluate"):
+            # With train.ema, these are the averaged parameters.
             params = self.trainer.eval_params(live)
             results = self.evaluation(params, stop=stop, begin=begin)
         progress.doing("")
@@ -163,6 +164,7 @@ class TestEvaluation:
         for line in logs.read_metrics(file) if file.exists() else ():
             if line["step"] == end and line.get(f"{prefix}split") == self.role.split:
                 found = {k: v for k, v in line.items() if k.startswith(prefix)}
+        # The line also names the split, which is no number.
         return {k: v for k, v in found.items() if isinstance(v, int | float)}
 
 

@@ -31,6 +31,7 @@ class Patience:
                 "end; set it to a duration"
             )
         self._best: tuple[float, ...] | None = None
+        # Before step 0, so that an evaluation of the initial state counts.
         self._waited, self._step = 0, -1
 
     def resume(self, recorded: Mapping[str, Any] | None) -> None:

@@ -149,6 +149,7 @@ def _steps(trainer: Trainer) -> list[tuple[str, str]]:
     cfg, durations = trainer.cfg, trainer.durations
     rows, devices = cfg.train.batch_size, jax.device_count()
     at_once = rows // devices // cfg.train.accumulation
+    # By shapes alone: a dry run allocates no state.
     leaves = jax.tree.leaves(trainer.state_shapes)
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
     cooldown = f", {durations.cooldown:,} cooldown" if durations.cooldown else ""

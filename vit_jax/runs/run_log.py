@@ -181,6 +181,7 @@ class RunLog:
 
     def check_step(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
         """Waits for a step; warns of one that is not finite, and raises Diverged at the limit."""
+        # This waits for the step.
         if bool(metrics["finite"]):
             return
         bad, allowed = int(metrics["bad_steps"]), self._cfg.train.max_bad_steps
@@ -225,6 +226,7 @@ class RunLog:
         named = [name for name in metrics if name not in UNLOGGED]
         values = {f"train/{name}": float(metrics[name]) for name in named}
         values |= {
+            # An integer, as it counts; a float would be written as 3.0.
             "train/bad_steps": int(metrics["bad_steps"]),
             # Equal numbers mean that the same images were seen in the same order.
             "data/batch_crc": zlib.crc32(ids.tobytes()),

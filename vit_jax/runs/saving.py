@@ -74,6 +74,8 @@ class Saver:
             facts = {**self._facts, **self._patience.facts}
             self._manager.save(step, live, record=facts, metrics=results)
         self._progress.doing("")
+        # From the end of the call: a save that had to wait for the last one does not make the next
+        # one due.
         self.step, self._saved_at = step, time.monotonic()
 
     def wait(self) -> None:

@@ -50,6 +50,7 @@ def load_teacher(cfg: config.Config, classes: Sequence[str]) -> LoadedTeacher | 
     if cfg.distillation.target == "logits":
         opened = _match_classes(opened, name, loaded_model.class_names(classes, cfg))
     teacher = Teacher(opened.model, opened.config.data)
+    # In host memory, as the mesh of the run may be another one.
     flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
     # All that its outputs depend on, beside the parameters; how it was trained is not compared.
     kept = {key: getattr(opened.config.data, key) for key in ("channels", "mean", "std")}
