@@ -268,12 +268,14 @@ def find_dsprites(files: SourceFiles) -> Contents:
                 _hdf5_array(file, name, shape, kinds, SPRITES_MOST)
                 for name, shape, kinds in SPRITES_ARRAYS.values()
             )
+            # Labels whole, the 3 GB of pixels only as they are spilled.
             images, classes, values = len(pixels), classes[()], values[()]
             pixels = spill_pixels(files, [hdf5], pixels, 64 * 64)
     else:
         return Contents({})
     if not len(classes) == len(values) == images:
         raise DataError(f"{files.named}: has other numbers of labels than of images")
+    # NaN fails this comparison, too.
     if not (np.abs(values) < SPRITES_LARGEST).all():
         raise DataError(f"{files.named}: has labels that are not dSprites'")
     columns = {}
@@ -362,11 +364,13 @@ def _hdf5_array(
 
     array = file
     for step in name.split("/"):
+        # An external link, a virtual array or external storage would read other files.
         if not isinstance(array.get(step, getlink=True), h5py.HardLink):
             raise DataError(f"{file.filename}: {name} is missing, or a link to elsewhere")
         array = array[step]
     if not isinstance(array, h5py.Dataset) or array.is_virtual or array.external:
         raise DataError(f"{name}: is not an array, or lies outside of the file")
+    # An array without a shape is HDF5's null dataspace.
     fits = array.shape is not None and array.shape[1:] == part and array.shape[0] <= most
     if not fits or array.dtype.str[1:] not in kinds:
         raise DataError(f"{name}: has the shape {array.shape} and the type {array.dtype}")

@@ -238,6 +238,7 @@ def _counts(there: Mapping[str, int], official: Mapping[str, int]) -> str:
 def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -> dict[str, Any]:
     """Writes the builder's TFDS metadata, with the actual splits, and returns the facts."""
     info = job.builder.info
+    # TFDS reads the names of CIFAR's classes from the archive, too; the builder alone lacks them.
     for feature, names in contents.names.items():
         info.features[feature].names = list(names)
     facts, splits = {}, []
@@ -247,6 +248,7 @@ def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -
         lengths = [outcome.examples for _, outcome in members]
         size = sum(outcome.bytes for _, outcome in members)
         splits.append(tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size))
+    # Of what was written: a partial dataset has fewer images than the builder states.
     info.set_splits(splits_lib.SplitDict(splits))
     info.write_to_directory(whole)
     return {

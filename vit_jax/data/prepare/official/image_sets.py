@@ -314,6 +314,7 @@ def find_pets(files: SourceFiles) -> Contents:
                 continue
             where = f"{found.path}: line {number}: {line[:60]!r}"
             name = words[0]
+            # Three digits at most: int() of a text of thousands raises ValueError.
             if len(words) != 4 or not all(each.isdecimal() and len(each) < 4 for each in words[1:]):
                 raise DataError(f"{where} is not NAME and 3 numbers")
             label, species = int(words[1]) - 1, int(words[2]) - 1
@@ -346,6 +347,7 @@ def _parse_box(data: bytes) -> tfds.features.BBox:
         raise BadImage(f"its annotation has {len(data):,} bytes")
     sides = []
     for tag in ("height", "width", "ymin", "xmin", "ymax", "xmax"):
+        # By a pattern: an XML parser would expand the entities of a crafted file.
         match = re.search(rf"<{tag}>\s*(\d{{1,6}}(?:\.\d{{1,6}})?)\s*</{tag}>".encode(), data)
         if match is None or (tag in ("height", "width") and not float(match[1])):
             raise BadImage(f"its annotation has no {tag}")
@@ -439,6 +441,7 @@ def encode_sun397(data: Sequence[bytes], features: Features) -> Features:
     if pixels > SUN_PIXELS:
         factor = float(np.sqrt(SUN_PIXELS / pixels))
         image = cv2.resize(image, None, fx=factor, fy=factor)
+    # At OpenCV's own quality, as in TFDS.
     return {"image": cv2.imencode(".jpg", image)[1].tobytes()}
 
 
@@ -479,6 +482,7 @@ def _middle(size: int, kept: int, reach: int) -> tuple[slice, int]:
 def _decode(data: bytes) -> np.ndarray:
     """BGR pixels; some files called .jpg are in formats that OpenCV may not have."""
     check_pixels(*decoding.size(checked(data)))
+    # The flags (3) of TFDS's builders.
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
     if image is not None:
         return image

@@ -108,8 +108,10 @@ def _elements(data: memoryview, align: int = 8) -> Iterator[Element]:
 
 def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) -> tuple[str, Any]:
     """Name and value of an array; the value is None unless `names` contains the name."""
+    # Recursion of a crafted file would end in a RecursionError.
     if depth > DEEP:
         _fail("arrays are within arrays too often")
+    # An empty array in a table may be an element of no bytes.
     if not data:
         return "", np.zeros((0, 0))
     parts = _elements(data)
@@ -118,8 +120,10 @@ def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) ->
     name = bytes(_next(parts)[1]).decode("latin-1")
     if not len(flags) or not 2 <= len(shape) <= DIMENSIONS or min(shape) < 0:
         _fail("an array has no shape")
+    # An array that nobody asked for may be of a class that is not read.
     if names is not None and name not in names:
         return name, None
+    # The class is the lowest byte of the flags.
     kind, count = int(flags[0]) & 0xFF, math.prod(shape)
     if kind == STRUCT:
         return name, _table(parts, count, depth)
@@ -140,6 +144,7 @@ def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) ->
 def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
     """The rows of a struct array, whose fields are stored row by row."""
     length = _integers(_next(parts))
+    # Names of columns, all of one length, filled up with NUL.
     names = bytes(_next(parts)[1])
     if len(length) != 1 or int(length[0]) < 1 or len(names) % int(length[0]):
         _fail("a table has no names of columns")

@@ -22,6 +22,7 @@ def load_dictionary(data: bytes, named: str) -> dict[str, Any]:
     def encode(text: Any, encoding: Any = "latin1") -> bytes:
         """Bytes as Python 3 writes them for Python 2; all of them are no more than the pickle."""
         nonlocal left
+        # Memo entries let one text of a pickle stand for thousands of large arrays.
         left -= len(expect(text, str))
         if left < 0 or encoding != "latin1":
             raise Refused("a text that stands for many")

@@ -146,6 +146,7 @@ def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
 
     With `again`, encodes a JPEG again, too. Raises BadImage for anything but an image.
     """
+    # One component is gray, three are color; four are CMYK.
     if _components(checked(encoded)) in (1, 3) and not again:
         return encoded
     pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS)
@@ -159,8 +160,11 @@ def _components(encoded: bytes) -> int | None:
     at = 2
     while at + 9 < len(encoded):
         marker = encoded[at + 1]
+        # A frame header: two bytes of length, one of precision, four of size, then the components.
+        # C4 and CC are tables of codes, C8 is reserved.
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             return encoded[at + 9]
+        # Any number of FF may fill up the space before a marker.
         at += 1 if marker == 0xFF else 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
     return None
 
@@ -181,6 +185,7 @@ def spill_pixels(
                 raise DataError(f"{origin[0].path}: cannot be read: {reason(error)}") from None
             yield rows.tobytes()
 
+    # With sizes, so that pixels of another download are not taken for those of this one.
     named = [f"{each.path}, {each.size} bytes, of {each.container}" for each in origin]
     path = files.spill(f"pixels of {'; '.join(named)}", chunks)
     return FileEntry(origin[0].path, str(path), 0, size)

@@ -73,6 +73,7 @@ def find_kitti(files: SourceFiles) -> Contents:
     for split, numbers in _kitti_splits(order, mapping).items():
         splits[split] = []
         for number in (f"{one:06d}" for one in numbers):
+            # With --partial, images may be missing.
             if number not in images:
                 continue
             label = files.require(labels, number, f"training/label_2/{number}.txt")
@@ -87,6 +88,7 @@ def encode_kitti(data: Sequence[bytes], features: Features) -> Features:
     image, labels = checked(data[0]), data[1]
     if image[12:16] != b"IHDR" or len(image) < PNG_HEAD:
         raise BadImage("is not a PNG")
+    # 8 bytes of signature, length and name of the first chunk, and its first two numbers.
     width, height = struct.unpack_from(">II", image, 16)
     objects = []
     try:
@@ -127,6 +129,7 @@ def _kitti_splits(order: str, mapping: str) -> dict[str, list[int]]:
     except (ValueError, IndexError):
         raise DataError(f"{KITTI_LISTS[0]}: is not the file from KITTI's devkit") from None
     each = max(1, KITTI_PERCENT * len(videos) // 100)
+    # In the order of TFDS's draws: the test videos of all, then those for validation of the rest.
     draw = np.random.RandomState(KITTI_SEED)
     test = set(draw.choice(sorted(videos), each, replace=False).tolist())
     validation = set(draw.choice(sorted(videos.keys() - test), each, replace=False).tolist())
@@ -167,6 +170,7 @@ def find_dmlab(files: SourceFiles) -> Contents:
     for split, members in zip(names, sorted_, strict=True):
         splits[split] = []
         for found in members.values():
+            # The names are in the records themselves, so listing reads all of them.
             for span, record in read_records(files, found):
                 name = str(_dmlab_features(record)["filename"], "utf-8", "replace")
                 splits[split].append(Example(name, (span,), {}))

@@ -81,6 +81,7 @@ class SourceFiles:
 
         A pattern fits the end of a path, from some folder on. A file goes to the first that fits.
         """
+        # People unpack archives with and without their top folder.
         compiled = [re.compile(f"(?:.*/)?{pattern}") for pattern in patterns]
         sorted_ = [dict[str, FileEntry]() for _ in patterns]
         for found in self:
@@ -119,6 +120,7 @@ class SourceFiles:
     def plain(self, found: FileEntry) -> FileEntry:
         """The same bytes, as bytes of a file that is not compressed."""
         if found.offset >= 0:
+            # A member of a tar is as it is in the tar.
             return found
         return found._replace(container=str(self.alone(found)), offset=0)
 
@@ -146,6 +148,7 @@ class SourceFiles:
         `named` identifies the contents. The path of the file ends in `inside`. Raises DataError for
         too many bytes.
         """
+        # Names of sources may be longer than a name of a file can be.
         path = self._scratch / hashlib.sha256(os.fsencode(named)).hexdigest()[:32] / inside
         if path.exists():
             return path
@@ -184,6 +187,7 @@ class SourceFiles:
         path = self.alone(found)
         stem = archives.stem(name)
         inside = f"{above}/{stem}" if above else stem
+        # By its first bytes: a name that ends in .gz may be of a file that is unpacked already.
         if _is_compressed(path):
             status = path.stat()
             # Another download under the same path is unpacked again.
