@@ -350,6 +350,15 @@ def test_the_experiment_on_half_of_the_digits():
     }  # fmt: skip
 
 
+def test_real_is_measured_on_imagenet_alone():
+    """Not where the network was pre-trained on ImageNet: CIFAR-10 has no ReaL labels."""
+    for table in ("table2", "table5"):
+        for run in tables.table(table).runs:
+            real = ("evaluation.tasks", "imagenet-real") in run.measured
+            target = catalog.about(run.name).transfer
+            assert real == (target is not None and target.task == "imagenet"), run.name
+
+
 def test_only_a_transfer_of_another_origin_has_a_name_of_its_own():
     name, usual = "finetune/R50x1-jft7ep-cifar10", "pretrain/R50x1-jft-7ep"
     assert catalog.about(name).origin == usual

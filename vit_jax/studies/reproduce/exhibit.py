@@ -1,6 +1,7 @@
 """The building blocks of tables and figures: runs, and numbers measured on them."""
 
 import dataclasses
+import re
 
 from vit_jax.config import catalog, paper
 from vit_jax.data.tasks import TASKS
@@ -123,7 +124,8 @@ def transfer(name: str, origin: str = "") -> TableRun:
     usual = catalog.about(name).origin
     origin = origin or usual
     stem, target = name.rsplit("-", 1)
-    measures_real = "-imagenet" in name.partition("-")[2]
+    # Of the target: networks pre-trained on ImageNet have it in their names, too.
+    measures_real = re.search(r"-imagenet(-\d+)?$", name) is not None
     return TableRun(
         # Of finetune/R50x1-jft7ep-cifar10 Table 7 has an arm with SGD.
         directory=f"{stem}{origin.removeprefix(usual)}-{target}",
