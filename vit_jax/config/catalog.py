@@ -239,6 +239,7 @@ def summary(path: pathlib.Path) -> str:
 def _locate(reference: str) -> tuple[types.ModuleType, str]:
     """Resolves a reference to a config file and the name within it."""
     file, _, name = (
+        # The last colon, as a path may have others.
         reference.rpartition(":") if ".py:" in reference.lower() else ("", "", reference)
     )
     if reference.lower().endswith(".py"):

@@ -287,6 +287,7 @@ def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
             f"train.microbatch={train.microbatch}: train.mixup and train.cutmix need pairs; "
             f"at least {rows // counts[-1]}"
         )
+    # The fewest microbatches, so the largest that is allowed.
     return dataclasses.replace(cfg, train=dataclasses.replace(train, accumulation=fits[0]))
 
 
@@ -459,6 +460,7 @@ def _require(cfg: config.Config, values: Mapping[str, object], why: str) -> None
 def _check_multilabel(cfg: config.Config) -> None:
     """Raises ConfigError for options that need one class per image."""
     key = "data.multilabel=true"
+    # A softmax makes the classes of an image compete.
     if cfg.loss.meaning == "softmax":
         raise ConfigError(f"loss.name={cfg.loss.name}: is for one class per image; set sigmoid")
     one = {"train.class_weights": (), "data.sampling": "uniform"}

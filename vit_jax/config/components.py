@@ -98,6 +98,7 @@ def register(kind: str, name: str) -> Callable[[C], C]:
     """
     if kind not in KINDS:
         raise ValueError(f"{kind}: no such kind of component{suggest(kind, [*KINDS])}")
+    # A comma or an equals sign could not be typed on a command line.
     if not re.fullmatch(r"\w+", name):
         raise ValueError(f"{name!r}: a component's name has only letters, digits and _")
 
@@ -214,6 +215,7 @@ def load_plugins(modules: Iterable[str]) -> None:
             importlib.import_module(module)
         # A script that is meant to be run may end by sys.exit while it is imported.
         except (Exception, SystemExit) as error:
+            # Not for a module that the plug-in itself lacks: its path is no remedy for that.
             missing = isinstance(error, ModuleNotFoundError) and error.name in _parents(module)
             hint = f"; {_where(module)}" if missing else ""
             raise ConfigError(f"--plugins={module}: {_described(error)}{hint}") from error
@@ -322,10 +324,12 @@ def _described(error: BaseException) -> str:
     """The type and text of an error of a plug-in, and the line of its code that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
+        # Names in angle brackets are of no file, such as those of frozen importlib.
         frame for frame in frames
         if not frame.filename.startswith((PACKAGE, "<"))
         and not {"importlib", "site-packages"} & {*pathlib.Path(frame.filename).parts}
     ]  # fmt: skip
     # The last frame of the plug-in's own code, not of a library that it called.
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    # chr(10), as an f-string before Python 3.12 cannot hold a backslash.
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{where}"

@@ -113,6 +113,7 @@ class Evaluation:
         free=True,
         when={"evaluation.fewshot": GIVEN},
     )
+    # 2^10, as in big_vision's fewshot_lsr.py.
     fewshot_l2: tuple[float, ...] = option(
         (1024.0,),
         "Few-shot: L2 regularization strengths; accuracy is reported for each.",

@@ -173,6 +173,7 @@ def _parameters(kind: Kind, component: Callable[..., Any]) -> dict[str, inspect.
     try:
         signature = inspect.signature(component, eval_str=True)
     except (NameError, TypeError):  # annotations that only a type checker can resolve
+        # The annotations then stay texts, and their options take any value.
         signature = inspect.signature(component)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {
@@ -231,6 +232,7 @@ def _argument_type(annotation: Any, default: object) -> tuple[Any, tuple[Any, ..
     inner, optional = _optional(annotation)
     origin, members = typing.get_origin(inner), typing.get_args(inner)
     choices: tuple[Any, ...] = ()
+    # Choices of several types have no one type to parse a text as.
     if origin is typing.Literal and len({type(one) for one in members}) == 1:
         inner, choices = type(members[0]), members
     elif origin in (list, Sequence) and members[0] in SCALARS:
@@ -435,6 +437,7 @@ def _refuse(
         classes = cls.kind_of_component.classes.items()
         takers = [other for other, section in classes if name in arguments(section)]
         hint, chooser = "", f"{prefix}{cls.kind_of_component.chooser}"
+        # A misspelled argument of its own, unless the name is right for another option.
         if near and not (takers if in_list else namesake(schema, f"{prefix}{name}", value)):
             hint = f"; did you mean {prefix}{near[0]}?"
         elif own and (takers or in_list):
@@ -547,6 +550,7 @@ def _converted(value: Any, hint: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ValueError
         if last is not ...:
+            # One whole number is both sides of a square; one fraction is no range.
             value = [*value, *value] if len(value) == 1 and member is int else value
             if len(value) != 2:
                 raise ValueError

@@ -258,6 +258,7 @@ def _list_objects(source: str, options: Options) -> tuple[Any, dict[str, Object]
             above = above.rpartition("/")[0]
         if above:
             raise DataError(f"{given}: {above!r} is an object and the folder of {path!r}")
+    # fsspec lists an address that is an object as that object alone.
     return system, found, list(listed) == [root.rstrip("/")]
 
 
@@ -308,6 +309,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def _size(path: Path) -> int | None:
     """The bytes of a regular file, None if there is none."""
     with contextlib.suppress(OSError):
+        # A link is no copy: what it leads to may change.
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):
             return status.st_size

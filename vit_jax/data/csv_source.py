@@ -308,6 +308,7 @@ def _read_lines(
     # Excel's own line about the separator.
     if header and header[0].lower().startswith("sep="):
         raise DataError(f"{path}: begins with {shown(header[0])}; remove that line")
+    # pandas writes its row numbers as a first column, unless told not to.
     skipped = int(len(header) > least and header[0] in INDEX)
     kept = slice(skipped, None)
     if len(header) > 2 and not header[-1]:  # every line ends in a separator
@@ -380,6 +381,7 @@ def _names(where: str, cells: tuple[str, ...], header: list[str]) -> tuple[str, 
             raise DataError(f"{where}: class {shown(cells[0])}: the first column is the image")
         for name in names:
             _check_name(where, name)
+            # Some lists separate classes by it; here it would be part of a name.
             if "|" in name:
                 raise DataError(f"{where}: class {shown(name)}: write ; between classes, not |")
         if len(set(names)) < len(names):

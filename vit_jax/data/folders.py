@@ -121,6 +121,7 @@ class FileNames:
         # Names of files need not be UTF-8; Python holds their other bytes as surrogates.
         encoded = [name.encode(errors="surrogateescape") for name in names]
         self._root, self.block = root, b"".join(encoded)
+        # Little-endian on any machine, as the bytes are part of fingerprints.
         self.ends = np.cumsum([0, *map(len, encoded)], dtype="<i8")
 
     def __len__(self) -> int:
@@ -136,6 +137,7 @@ class FileNames:
     def sizes(self) -> bytes:
         """The bytes of 1,000 files spread evenly; raises DataError if one is missing."""
         sizes = []
+        # All sizes would take a million round trips to network storage.
         for index in np.unique(np.linspace(0, len(self) - 1, self.STATED).astype(np.int64)):
             with storage.errors_as(DataError, self[index]):
                 sizes.append(Path(self[index]).stat().st_size)
@@ -192,6 +194,7 @@ class Folder:
             if not data.holdout:
                 class_top = _split_folder(root, train.name, "data.train_split", layout)
             self.classes = tuple(_folders(class_top))
+            # A holdout takes the folders of root for classes.
             if data.holdout and self.classes and all(map(splits.is_split, self.classes)):
                 raise DataError(
                     f"data.holdout={data.holdout:g}: data.root={root} has splits, "

@@ -252,6 +252,7 @@ class Views:
         self._crop = first if partial else None
         self._randomness = Randomness(seed)
         self._scratch = np.empty(0, np.uint8)
+        # For a crop that other transforms follow; made once, not for each image.
         self._small = np.empty((*data.image_size, data.channels), data.pixel_type)
 
     def __call__(
@@ -524,6 +525,7 @@ class Batches(Iterator[Batch]):
             raise DataError(part["error"])
         budget = self._loader.data.max_bad_examples
         for index, reason in part["notes"]:
+            # Each epoch meets the same unreadable images again.
             if index in self._bad:
                 continue
             self._bad[index] = reason

@@ -245,6 +245,7 @@ def _look_up(image: np.ndarray, table: np.ndarray) -> np.ndarray:
 def _by_histogram(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Maps every channel through a table (256) computed from its histogram (256)."""
     counts = (cv2.calcHist([image], [c], None, [256], [0, 256]) for c in range(image.shape[2]))
+    # calcHist counts in float32.
     tables = [table(each.ravel().astype(np.int64)) for each in counts]
     return _look_up(image, np.stack(tables, axis=-1))
 

@@ -398,6 +398,7 @@ class Synthetic:
         if not self._multilabel:
             return (number % self._patterns,)
         first, count = number // 3 % self._patterns, number % 3
+        # Another partner in each round, so that all pairs occur.
         second = (first + 1 + number // 3 // self._patterns) % self._patterns
         return tuple(sorted({first, second})) if count == 2 else (first,)[:count]
 

@@ -186,6 +186,7 @@ def _arranged_once(
         for one in parquet.KINDS
     }
     for other in parquet.KINDS:
+        # They would be left out unseen.
         if other != kind and tables[other]:
             option = (
                 "data.root to a folder of one kind" if tables.get(kind) else f"data.source={other}"

@@ -29,6 +29,7 @@ _KINDS = [
     for kind in vars(tfds.features).values()
     if isinstance(kind, type) and issubclass(kind, _Connector)
 ]
+# Metadata may name a class by its path, or by one that it had in an older TFDS.
 KNOWN = frozenset(
     name for kind in _KINDS for name in (f"{kind.__module__}.{kind.__name__}", *kind.ALIASES)
 )

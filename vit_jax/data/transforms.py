@@ -479,6 +479,7 @@ def resize(
     if image.shape[:2] == (height, width):
         return image
     if resampling == "bilinear":
+        # OpenCV writes into `out` where its shape and type fit.
         resized = cv2.resize(image, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     elif resampling == "area":
         resized = _area(image, height, width)

@@ -34,6 +34,7 @@ def shares(parallel: int) -> list[Environment]:
     if not each or (platform == "tpu" and each not in TPU_BOUNDS):
         most = count if platform != "tpu" or each in TPU_BOUNDS else f"{count} or {count // 2}"
         raise ConfigError(f"--parallel={parallel}: there are {count} {platform}s; at most {most}")
+    # Equal shares: devices that are left over stay idle.
     return [_share(platform, range(first * each, (first + 1) * each)) for first in range(parallel)]
 
 
@@ -46,6 +47,7 @@ def _share(platform: str, numbers: range) -> Environment:
     listed = ",".join(visible[number] if visible else str(number) for number in numbers)
     if platform != "tpu":
         return {name: listed}
+    # A process with some of a host's chips has to be told the shape that they make.
     bounds = TPU_BOUNDS[len(numbers)]
     return {name: listed, "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "TPU_PROCESS_BOUNDS": "1,1,1"}
 

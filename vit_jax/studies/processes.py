@@ -46,17 +46,17 @@ class CellProcess(subprocess.Popen[str]):
         path = {"PYTHONPATH": os.pathsep.join(one or str(pathlib.Path.cwd()) for one in sys.path)}
         # Filtering ends tracebacks with a note about itself, and `answer` quotes the last line.
         whole = {"JAX_TRACEBACK_FILTERING": "off"}
+        # Appended: a resumed cell goes on below what its earlier processes wrote.
         with self._log.open("ab") as log:
+            # Later mappings win: the user's own choice of filtering stays. In a session of its own,
+            # as Ctrl-C reaches all of a terminal's group: the parent alone decides who stops.
             super().__init__(
                 [sys.executable, "-P", "-m", cell.worker, str(workdir), cell.directory],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # Later mappings win: the user's own choice of filtering stays.
                 env=whole | os.environ | environment | path,
-                # Ctrl-C reaches all processes of a terminal's group: the parent alone decides who
-                # stops.
                 start_new_session=True,
             )
         job = {

@@ -116,6 +116,7 @@ class Records:
         """
         if cell.digest in self._known:
             return self._known[cell.digest]
+        # A failed cell has no last step.
         steps = {"steps": answer["steps"]} if "steps" in answer else {}
         why = {"why": answer["why"]} if "why" in answer else {}
         record = {

@@ -148,6 +148,7 @@ class LiveTable:
 
     def show(self, news: Mapping[str, str]) -> None:
         """Shows the newest line of every running cell, by directory."""
+        # Drawn only where something changed: cells are polled ten times a second.
         if self._live is not None and news != self._news:
             self._draw(news)
 

@@ -57,6 +57,7 @@ def train_cell(
         if alike and not records.steps(workdir / directory / "checkpoints"):
             _check_images_of_other_stages(workdir, workdir / directory)
         outcome = train_loop.train(cfg, workdir / directory, like=like)
+    # A result like any other: such a learning rate is too high. Other errors stop the study.
     except Diverged as error:
         return failed | {"why": str(error)}
     prefix = f"{split_roles.evaluation(cfg.data).name}/"

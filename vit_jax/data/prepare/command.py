@@ -36,6 +36,7 @@ def names(given: Sequence[str], request: Request) -> list[str]:
             found += [task.name for task in tasks.select(name)]
         except config.ConfigError:
             packed = request.sources or request.verify
+            # A name that is packed or verified may be of the user's own.
             if not packed and name.partition(":")[0].partition("/")[0] not in tfds.list_builders(
                 with_community_datasets=False
             ):
@@ -71,6 +72,7 @@ def prepare(name: str, request: Request) -> Iterator[str]:
         yield from build.prepare(name, task, request)
     else:
         yield from download.prepare(name, task, request)
+    # VTAB's splits are slices, which would be other images in another order or version.
     if task is not None and name.startswith("vtab/"):
         yield list_examples(task, request)
 
@@ -80,6 +82,7 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
     (first, *more) = request.sources
     if not more and (storage.is_remote(first) or not bucket.is_bucket(first)):  # TFDS reads gs://
         with storage.readable_errors(f"--from={first}", DataError):
+            # A folder that TFDS made is converted, whatever else the name could mean.
             copy = tfrecords.find_copy(epath.Path(first), tfds_name)
     if copy is not None:
         yield from tfrecords.prepare(name, tfds_name, copy, request)

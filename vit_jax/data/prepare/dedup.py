@@ -71,6 +71,7 @@ def fingerprint(image: np.ndarray) -> Print:
     # Area averaging aliases least; for images smaller than the result, OpenCV interpolates.
     square = cv2.resize(plain, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
     gray = square.reshape(SMALL, 2, SMALL, 2).mean((1, 3)).ravel()
+    # Of mean 0 and length 1, the product of two is their correlation.
     gray = gray - gray.mean()
     length = np.float32(np.linalg.norm(gray))
     if square.std() < CONTRAST or not length:

@@ -166,6 +166,7 @@ def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = Tru
         raise DataError(f"{name}: put into {folder}: {files}; or give their folder by --from=")
     wanted = re.findall(r"\b[\w.-]+\.(?:tar|zip|csv)\b", files.partition(", unpacked")[0])
     lacking = [each for each in wanted if not (path / each).exists()]
+    # Of what is to be unpacked, the archives themselves may be gone.
     if all_of_them and wanted and lacking and "unpacked" not in files:
         raise DataError(f"{name}: {folder} lacks {', '.join(lacking)}; it takes {files}")
 
@@ -175,6 +176,7 @@ def check_network(one: Any, name: str, otherwise: str = "") -> None:
     # A proxy looks names up, so that a failure to do so here would mean nothing.
     if urllib.request.getproxies():
         return
+    # One address is enough to tell whether names are looked up at all.
     for url in list(one.url_infos or ())[:1]:
         host = urllib.parse.urlsplit(url).hostname
         if host:

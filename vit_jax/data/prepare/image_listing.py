@@ -215,6 +215,7 @@ def _files(
     elif not source.is_file() or archives.is_zip(source):
         yield from archives.list_files(source)
     else:
+        # One tar alone is the dataset; of several, each may be a class.
         folder = f"{archives.stem(source.name)}/" if several else ""
         files = archives.list_files(source)
         yield from _labeled(files, source, "", kinds, folder, unlabeled=table.unlabeled)
@@ -281,6 +282,7 @@ def _labeled(
     labels, alone = False, list[FileEntry]()
     with contextlib.closing(read):
         for _, group in itertools.groupby(files, key):
+            # Names such as `img.0001.jpg` would make one group of millions.
             members = list(itertools.islice(group, MEMBERS))
             beside = [text for found in members if (text := _label(found, read)) is not None]
             label, labels = next(filter(None, beside), ""), labels or bool(beside)

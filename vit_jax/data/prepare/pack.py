@@ -84,6 +84,7 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
     known = task.dataset.tfds if task else name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", known):
         raise config.ConfigError(f"{name}: not a dataset name; use small letters, digits and _")
+    # TFDS would look for its own versions in the folder of this name.
     if task is None and known in tfds.list_builders(with_community_datasets=False):
         raise DataError(
             f"{name}: TFDS has a dataset of this name, with other versions; choose another"

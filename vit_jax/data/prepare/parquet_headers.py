@@ -17,6 +17,7 @@ from vit_jax.data.source import DataError
 Path = pathlib.Path
 
 LARGEST = 2**33  # bytes of a row group
+# 30 kB of zeros can unpack to all of LARGEST.
 FREE = 2**26  # bytes that a row group of any file may unpack to; more, up to RATIO times its file
 RATIO = 32
 HEADER = 2**24  # bytes of a page's header, as in Arrow

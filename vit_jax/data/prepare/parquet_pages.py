@@ -108,6 +108,8 @@ def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
             """Yields each row's page, number in it, and whether an image is there."""
             read = Reader(label)
             for at, chunk in enumerate(chunks):
+                # Labels come from Arrow and images from pages: a difference would pair them
+                # wrongly.
                 if sum(rows for _, rows in pages[at]) != chunk.rows:
                     raise ValueError(f"row group {at} has pages of other rows")
                 for place, rows in pages[at]:

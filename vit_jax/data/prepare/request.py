@@ -140,6 +140,7 @@ def writes(
 
     `finished` shards of an earlier attempt are kept, if it used the same images and settings.
     """
+    # The folder itself is made later: a dry run writes nothing.
     existing = storage.nearest_existing(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise DataError(f"{folder}: {existing} is not a writable folder; choose another --data-dir")

@@ -166,6 +166,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         if not isinstance(error, OSError) and type(error) is not RuntimeError:
             raise
         full = getattr(error, "errno", None) in NO_ROOM
+        # array_record reports errors of the disk as texts alone.
         full = full or any(text in str(error) for text in ("No space left", "too large"))
         why = getattr(error, "strerror", None) or str(error).partition(";")[0]
         remedy = "; free some space and run the same command again to resume" if full else ""

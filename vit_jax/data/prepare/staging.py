@@ -203,6 +203,7 @@ def _write_shards(name: str, part: Path, work: PackingWork, workers: int) -> Pac
                 count()
                 show()
 
+            # In this process: starting one takes seconds of imports.
             encode = work.encoder()
             for path, entries in waiting:
                 done[path] = shards.write_shard(path, entries, encode, counted)

@@ -109,6 +109,7 @@ def _copy_metadata(source: epath.Path, folder: pathlib.Path) -> None:
             with path.open("rb") as old, (folder / path.name).open("wb") as new:
                 shutil.copyfileobj(old, new)
     values = limits.read_json(source / INFO, limits.TABLE)
+    # TFDS chooses the reader by this.
     values["fileFormat"] = "array_record"
     storage.write_atomically(folder / INFO, json.dumps(values, indent=2))
 

@@ -147,6 +147,7 @@ def machine(record: Mapping[str, Any]) -> str:
 
 def devices(record: Mapping[str, Any]) -> int:
     """The number of devices, from a transfer's record or from the mesh in a run's."""
+    # The axes of the mesh are over all devices.
     return record.get("devices") or math.prod(record.get("mesh", {}).values())
 
 

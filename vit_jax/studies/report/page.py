@@ -176,6 +176,7 @@ def _charts(runs: Sequence[tuple[int, str, StoredRun]], measure: str) -> Iterato
         return [Series(name=label, points=run.points(key), color=i) for i, label, run in runs]
 
     splits = {run.evaluated.name for _, _, run in runs}
+    # Splits of different names share a chart, but then each series says its own.
     same = len(splits) == 1
 
     def evaluated(key: str) -> list[Series]:
@@ -262,6 +263,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
             yield key, record.image, label_text(record.label, source.classes)
 
     found = list(predictor.classify(examples(), 3))
+    # An image that cannot be read has no prediction.
     seen = [one for one in found if one.truth is not None and one.top]
     if not seen and (errors := [one.error for one in found if one.error]):
         raise config.ConfigError(errors[0])

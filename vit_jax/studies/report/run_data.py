@@ -96,6 +96,7 @@ class StoredRun:
         if self.cfg is not None:
             return split_roles.evaluation(self.cfg.data)
         named = (key.partition("/") for line in self.lines for key in line)
+        # Each evaluation logs the expression of its split as NAME/split.
         name = next((name for name, _, what in named if what == "split"), split_roles.TEST)
         return Role(name, name, name)
 

@@ -113,6 +113,7 @@ def setup(run: StoredRun) -> Iterator[Block]:
 
 def speed(run: StoredRun) -> float | None:
     """The median of the measured images per second."""
+    # The median: a pause, or the first steps after a resume, would pull a mean down.
     values = [value for _, value in run.points("speed/images_per_second")]
     return statistics.median(values) if values else None
 

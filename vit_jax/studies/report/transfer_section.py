@@ -168,6 +168,7 @@ def _rates(transfer: StoredTransfer) -> Chart:
         errors = [intervals.half_width(values) for _, values in each]
         series.append(Series(name=setup, points=points, color=index, marks=True, errors=errors))
     title = f"{formatting.title(transfer.measure)} on held-out images".capitalize()
+    # The rates that were tried: powers of ten would label few of them.
     ticks = sorted({(lr, f"{lr:g}") for _, lr in candidates})
     return Chart(
         title=title, series=series, x="learning rate", log_x=True, percent=True, ticks=ticks

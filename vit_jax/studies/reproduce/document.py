@@ -29,6 +29,7 @@ def grid(plan: TablePlan) -> Table:
         title = row
         if any(score and score.printed is not None for score in here):
             rows.append((title, "paper", *("" if c is None else _printed(c) for c in here)))
+            # The name of a row stands once, beside the paper's line.
             title = ""
         shown = ("" if c is None else _here(c, known.get(c), plan) for c in here)
         rows.append((title, "here", *shown))
@@ -84,6 +85,7 @@ def commands(plan: TablePlan) -> Table:
     needed: dict[str, str] = {}
     for one in plan.planned.values():
         if one.command:
+            # Several runs may wait for one dataset.
             needed.setdefault(one.command, one.why or one.state)
     rows = [(why, command) for command, why in needed.items()]
     return Table(header=("for", "command"), rows=rows)

@@ -91,6 +91,7 @@ def _values(score: Score, found: StoredRun | StoredTransfer | None) -> list[floa
     if found is None or not found.finished:
         return []
     if score.measure == CORE_DAYS:
+        # JAX counts each core of a TPU v2 or v3 as a device.
         cores = formatting.devices(found.record)
         return [] if found.seconds is None else [found.seconds * cores / 86_400]
     if score.epoch is not None:

@@ -206,6 +206,7 @@ def _check_overrides(table: Exhibit, overrides: Mapping[str, str]) -> None:
     """Raises ConfigError for an option that would change the table's own runs, or none."""
     lifted = {key for run in table.runs for key in catalog.about(run.name).lifted_by}
     for key, value in overrides.items():
+        # A dataset of the user's own may need other options of data, too.
         if key in lifted or ("data.root" in lifted and key.startswith("data.")):
             continue
         reads = ", ".join(sorted(lifted)) or "none"
@@ -255,6 +256,7 @@ def _datasets(
     if options.get("data.source", data.source) == "tfds" and name is not None:
         bare, _, version = name.partition(":")
         for task in tasks.TASKS.values():
+            # Any task of the dataset: its name is that of a command which prepares it.
             if task.dataset.tfds == bare:
                 yield task.name, dataclasses.replace(task.dataset, version=version)
                 break

@@ -55,8 +55,7 @@ def perform(
             logs.log.info("%s", one.command or table_run.directory)
             try:
                 _study(table_run, workdir, options, smoke=smoke).perform(run=run)
-            # Preempted is a UserError, too: it must end the loop, not count as a failure of one
-            # run.
+            # A UserError, too, but one that ends the loop: it is no failure of this run.
             except Preempted:
                 raise
             except config.UserError as error:

@@ -111,6 +111,7 @@ def _table6() -> Exhibit:
             numbers.append(
                 Score(row=row, column=column, runs=(run,), measure=measure, printed=value)
             )
+        # All targets of a row begin with the same pre-training run.
         origin = numbers[-1].runs[0].origin
         numbers.append(
             Score(row=row, column="exaFLOPs", runs=(origin,), measure=EXAFLOPS,

@@ -309,5 +309,6 @@ def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Can
     # Measure only the held-out images: the additional sets contain test images too.
     evaluation = config.Evaluation(batch_size=cfg.evaluation.batch_size, every=None)
     cfg = dataclasses.replace(_on_splits(cfg, train, held_out), evaluation=evaluation)
+    # Splits and evaluation differ from those that were checked before.
     checks.check_options(cfg)
     return Candidate(setup=setup, cfg=cfg)

@@ -100,6 +100,7 @@ def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]] |
     members[OVERALL] = list(VTAB)
     return {
         group: intervals.spread(
+            # Over tasks first, seed by seed: the spread is that of the mean, not of single tasks.
             [statistics.fmean(run) for run in zip(*(values[n] for n in names), strict=True)]
         )
         for group, names in members.items()
