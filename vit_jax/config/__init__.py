@@ -12,6 +12,8 @@ from typing import Any
 
 from vit_jax.config import components
 from vit_jax.config import options as _options
+
+# `import X as X` marks a name as re-exported, for type checkers and linters.
 from vit_jax.config.components import KINDS as KINDS
 from vit_jax.config.components import suggest as suggest
 from vit_jax.config.data import FILES as FILES
@@ -79,6 +81,7 @@ class Config:
     """A whole run."""
 
     name: str = option("unnamed", "Name of the run's config.", free=True)
+    # 32 bits: the key of an image's random stream holds the seed beside the epoch.
     seed: int = option(
         0, "Seed of initialization, data order, augmentation and dropout.", at_least=0, below=2**32
     )

@@ -372,6 +372,7 @@ def short_run(cfg: config.Config, steps: int, examples: int) -> list[str]:
 
 def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
     """A warning for a batch larger than the training split, which is rarely intended."""
+    # Views of one image count once.
     rows = cfg.train.batch_size // cfg.data.repeats
     if rows <= examples:
         return []
@@ -428,6 +429,7 @@ def _check_plain_colors(cfg: config.Config) -> None:
     """Raises ConfigError for options that need 8-bit gray or RGB, if the pixels are others."""
     data = cfg.data
     other = f"data.depth={data.depth}" if data.depth != 8 else f"data.channels={data.channels}"
+    # Those of plug-ins may take any pixels.
     made = [one.name for one in data.transforms if one.name in components.built_in("transform")]
     dino = cfg.dino
     for key, given, remedy in (

@@ -151,6 +151,7 @@ class Data(
         "Bits of a channel the model is fed: 8, or 16 without loss from 16-bit PNG and TIFF.",
         choices=(8, 16),
     )
+    # The defaults map pixels to [-1, 1], as in Google's code.
     mean: tuple[float, ...] = option(
         (0.5,), "Pixel value, of 0 to 1, the model sees as 0; one, or one for each channel."
     )
@@ -258,6 +259,7 @@ class Data(
     )
     scale: float = option(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
     shift: float = option(0.0, "Random shift up to this share of the side.", at_least=0, below=1)
+    # Free, as are threads and prefetch: batches do not depend on them.
     workers: int | None = option(
         None,
         "Loader processes; 0 loads in this one, none chooses by the cores of the machine.",
@@ -331,6 +333,7 @@ class Data(
 class Files(Data):
     """Arguments of image files and archives."""
 
+    # Free: a run may move together with its images, whose fingerprint resuming compares.
     root: str | None = option(
         None,
         "Folder of images, lists, tars or tables; of a bucket, s3://, gs:// or hf://, a copy.",

@@ -35,6 +35,7 @@ class Checkpoint:
     keep: int = option(
         2, "Newest checkpoints to keep, in addition to the best one.", at_least=1, free=True
     )
+    # Choices without repetitions: mae is a metric of numbers and of ordered classes.
     best: str | None = option(
         "auto",
         "Metric that chooses the best checkpoint, ties by loss; auto: top1, map, mae, loss or knn, "
@@ -46,12 +47,11 @@ class Checkpoint:
             "map",
             "loss",
             "knn",
-            # Without repetitions: the mean absolute error is a metric of numbers and of ordered
-            # classes.
             *dict.fromkeys((*NUMBERS, *sum(METRICS.values(), ()))),
         ),
         free=True,
     )
+    # Not free: it decides where a run ends.
     patience: int | None = option(
         None,
         "Evaluations in a row without a better checkpoint.best that end the run; none: it goes on.",

@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from vit_jax.utils.errors import ConfigError
 
+# Bounded, as int() refuses texts of thousands of digits with another error.
 _NUMBER = r"-?\d{1,6}"
 _PATTERN = re.compile(
+    # A slice may begin with its colon, but brackets are never empty.
     rf"([\w*?.][\w*?./]*)(?:\[({_NUMBER}|(?=:))(:?)((?:{_NUMBER})?)\])?((?:/[\w*?./]*)?)"
 )
 STACKED = re.compile(r"(.*/)?(encoder|rest)/.*")  # whose first axis counts layers

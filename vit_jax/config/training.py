@@ -146,6 +146,7 @@ class Loss(Section, kind="loss", components=("softmax", "sigmoid", "emd")):
 class Focal(Loss, components=("focal",)):
     """The argument of the focal loss (Lin et al. 2017) on softmax probabilities."""
 
+    # The value that works best in the paper.
     gamma: float = option(
         2.0,
         "Exponent of the weight (1 - p), which plays down confident images.",
@@ -238,6 +239,7 @@ class Mae(Objective, components=("mae",)):
 
     needs_labels: ClassVar[bool] = False
 
+    # The defaults are the paper's: 75 % masked, and a decoder of 8 layers of width 512.
     mask_ratio: float = option(
         0.75, "Share of an image's patches that the encoder does not see.", above=0, below=1
     )
@@ -491,6 +493,8 @@ class Adam(Optimizer, components=("adam",)):
         0.999, "Second-moment decay.", at_least=0, below=1, elsewhere="beta2 adam_beta2"
     )
     eps: float = option(1e-8, "Epsilon.", above=0)
+    # The second moment stays float32: its changes, a share of 1 - b2, are below bfloat16's
+    # precision.
     moment_dtype: str = option("float32", "Type of the first moment.", choices=MOMENT_TYPES)
 
 

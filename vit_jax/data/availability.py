@@ -63,6 +63,7 @@ def find_prepared(dataset: Dataset, data_dir: Folder | None = None) -> PreparedD
             return None
         found = []
         for path in (root / dataset.tfds).iterdir():
+            # A folder that is being prepared, such as `.1.0.0.part`, is no version.
             numbers = path.name.split(".")
             suitable = fnmatch.fnmatchcase(path.name, dataset.version or "*.*.*")
             if suitable and all(n.isdecimal() for n in numbers) and (one := read_info(path)):
@@ -158,6 +159,7 @@ def task_entries(data_dir: Folder | None = None) -> list[TaskEntry]:
     for task in TASKS.values():
         name = task.dataset.tfds
         if name not in found:
+            # Tasks share datasets, and looking may take a round trip to a bucket.
             found[name] = find_prepared(task.dataset, data_dir)
         here = found[name]
         if here is not None and not here.readable:

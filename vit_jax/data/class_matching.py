@@ -170,6 +170,7 @@ class Relabeled:
     def __getitem__(self, index: int) -> Record:
         image, label = self.source[index]
         if isinstance(label, tuple):
+            # A set, as two classes of the data may be one output.
             return Record(image, tuple(sorted({int(self._outputs[int(one)]) for one in label})))
         return Record(image, int(self._outputs[label]))
 

@@ -89,8 +89,10 @@ class Reassessed:
         """
         self.classes = source.classes
         self._source, self._real = source, real
+        # TFDS names examples by number, and has the name of the file as a feature.
         self._file_name = getattr(source, "file_name", source.name)
         try:
+            # One example tells at once whether these are ImageNet's names, not after hours.
             self._number(0)
         except DataError as error:
             raise ConfigError(f"{key}: {error}") from None

@@ -214,6 +214,7 @@ def read_excluded(data: config.Data, *, labels: bool = True) -> dict[str, tuple[
     if data.source in config.PACKED:
         missing = sorted(paths.keys() - set(list_paths(data, labels=labels)))
     else:
+        # lexists: what is left out may be a dangling link.
         missing = sorted(path for path in paths if not os.path.lexists(root / path))
     if missing and len(missing) == len(paths):
         raise DataError(

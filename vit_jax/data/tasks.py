@@ -50,6 +50,7 @@ class Task:
         for name, low, high in splits.parts(split):
             length = self.dataset.images.get(name)
             bounds = low or "0", high or "100%"
+            # Bounds in plain numbers need no size of the split.
             if length is None and not all(map(str.isdecimal, bounds)):
                 return None
             first, last = (splits.position(bound, length or 0) for bound in bounds)

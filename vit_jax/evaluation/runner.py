@@ -89,6 +89,7 @@ class SplitRunner:
             # `stop` turned true while a batch was loading, perhaps from a disk that hangs.
             return None
         finally:
+            # After an error, too: loader processes would stay.
             batches.close()
         return found
 

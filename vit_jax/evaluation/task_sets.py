@@ -152,6 +152,8 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
         elif name == DIGITS:
             yield name, _own_splits(config.Data(source="digits"))
         else:
+            # First the few-shot task of this name: of ImageNet it has 65,000 training images, not
+            # all.
             task_name = FEW_SHOT + name if FEW_SHOT + name in tasks.TASKS else name
             selected = tasks.select(task_name, f"{key}=")
             for task in selected:

@@ -92,6 +92,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
     signal comes while there is nothing to save.
     """
     run_config.check_trains(cfg)
+    # There is nothing to save yet, so a signal interrupts at once.
     stop = preemption.Stop(holding=False)
     try:
         with _open(cfg, workdir, stop) as session:

@@ -44,6 +44,7 @@ def names(given: Sequence[str], request: Request) -> list[str]:
             found.append(name)
     if request.sources and len(found) > 1:
         raise config.ConfigError("--from: is for one name at a time")
+    # A group and one of its tasks may both be given.
     return list(dict.fromkeys(found))
 
 
@@ -130,6 +131,7 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
     info = read_info(folder)
     if request.dry_run:
         files = shard_files(info)
+        # A dry run reports what is there: a missing shard is a fault that the real one finds.
         total = sum(path.stat().length for path, _ in files if path.exists())
         contents = f"{info.splits.total_num_examples:,} examples in {len(files):,} shards"
         yield lines.reads(name, [folder], contents, total)

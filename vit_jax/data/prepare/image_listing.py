@@ -59,6 +59,7 @@ class Listing:
             return
         paths = [os.fsencode(each.path) for each in self._pending]
         ends = np.cumsum([len(path) for path in paths], dtype=np.int64)
+        # Before the paths are added: ends count from the beginning of the block.
         self._ends.append(ends + len(self._paths))
         self._paths += b"".join(paths)
         rows = [(self._container(each.container), *each[2:]) for each in self._pending]

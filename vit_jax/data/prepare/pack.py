@@ -95,11 +95,11 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
         raise config.ConfigError(f"--label={request.label}: contradicts --no-labels; give one")
     flag = "--dedup-against="
     excluded = [task for pattern in request.against for task in tasks.select(pattern, flag)]
+    # Images outside of split folders may be test images: ObjectNet, for one, has no others.
     packing = Packing(
         sources=(),  # looked for where they are needed: those in a bucket have to be copied
         name=known,
         data_dir=request.directory(),
-        # ObjectNet, for one, only has a test split.
         unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
         label=request.label if request.labels else UNLABELED,
         holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
@@ -244,6 +244,7 @@ def _plan(packing: Packing, part: Path) -> staging.PackingWork:
             classes=assigned.classes,
             below=assigned.below,
             max_side=packing.max_side,
+            # By file: each process maps it, where pickles would copy it.
             prints=None if prints is None else saved,
             distance=packing.distance,
         ),

@@ -41,6 +41,7 @@ class Request:
         for source in self.sources:
             if not bucket.is_bucket(source):
                 storage.given_path("--from", source)
+        # An option that nothing reads would be a mistake that nobody hears of.
         for flag, value in (("cache", self.cache), ("cache-size", self.cache_size)):
             if value is not None and not self.buckets:
                 raise config.ConfigError(f"--{flag}={value}: is for --from=s3://..., and none is")

@@ -106,6 +106,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
 def _copy_metadata(source: epath.Path, folder: pathlib.Path) -> None:
     for path in source.iterdir():
         if not path.is_dir() and f".{SUFFIX}" not in path.name and path.name != INFO:
+            # By streams, as the copy may lie in a bucket.
             with path.open("rb") as old, (folder / path.name).open("wb") as new:
                 shutil.copyfileobj(old, new)
     values = limits.read_json(source / INFO, limits.TABLE)

@@ -47,6 +47,7 @@ def verify(folder: pathlib.Path, *, workers: int) -> Iterator[str]:
             try:
                 with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
                     there = len(source)
+                    # Those that both have: another number of records is a fault of its own, below.
                     for bad in _records(check, source, min(there, length), pool):
                         yield f"{path.name}: {bad}"
                 if there != length:

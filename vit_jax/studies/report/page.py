@@ -131,6 +131,7 @@ def _comparison(
     items: Sequence[StoredRun | StoredTransfer], labels: Sequence[str]
 ) -> Iterator[PageSection]:
     measured = {key for item in items if isinstance(item, StoredRun) for key in item.results}
+    # Runs on numbers have no top-1; where both kinds are compared, that stays.
     measure = "mae" if "mae" in measured and "top1" not in measured else "top1"
     rows = [_row(label, item, measure) for label, item in zip(labels, items, strict=True)]
     header = ("run", "model", "parameters", "steps", "split", formatting.title(measure), "loss",
@@ -218,6 +219,7 @@ def _predictions(
         done = [cell for cell in item.cells("final") if cell.get("state") == "done"]
         if not done:
             return run_section.Predictions(problem="no final run is finished.")
+        # Any final run will do, as they differ by their seeds alone.
         directory = directory / str(done[0]["directory"])
     if not (directory / "checkpoints").is_dir():
         return run_section.Predictions(problem="no checkpoint has been saved yet.")

@@ -190,6 +190,7 @@ def _measured_on(run: StoredRun) -> Iterator[str]:
     metric = run.metric
     if metric and test is None and metric.removeprefix(f"{measured.name}/") in run.results:
         yield f"These numbers are of step {run.reported_at:,}, the best by {metric}."
+    # The name of a slice, such as `validation` for `train[90%:]`, does not say which it is.
     if measured.name != measured.split:
         yield f"Metrics called {measured.name} are of the split {measured.split}."
     # A run that was interrupted may have measured a step twice.

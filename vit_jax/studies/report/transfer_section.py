@@ -148,6 +148,7 @@ def _candidates(transfer: StoredTransfer) -> Table:
     header = ("setup", "learning rate", f"held-out {formatting.title(transfer.measure)}",
               formatting.INTERVAL, "n")  # fmt: skip
     seeds = max(len(cells) for cells in _by_candidate(transfer).values())
+    # One seed has no standard error: then only equal means tie.
     equal = "those within one standard error of the best mean" if seeds > 1 else "equal ones"
     split = (transfer.cells("choose")[0].get("split") or {}).get("split")
     caption = f"Measured on {split}. " if split else ""

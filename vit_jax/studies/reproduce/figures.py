@@ -32,6 +32,7 @@ def figure2() -> Exhibit:
     for x, (column, group) in enumerate(groups.items()):
         h14, bit = paper.TABLE_2["ViT-H/14", "jft"], paper.TABLE_2_BIT
         scores = [paper.TABLE_9[task][0] for task in vtab_tasks(group)]
+        # Rounded as the paper prints numbers: to two digits.
         mean, std = h14.vtab if not group else (round(statistics.fmean(scores), 2), None)
         numbers.append(
             Score(row="ViT-H/14", column=column, runs=vtab("ViT-H/14", "jft", group),
@@ -138,6 +139,7 @@ def figure9() -> Exhibit:
     """5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
     numbers = tuple(
         Score(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
+             # The curves have a point for each epoch.
              runs=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
         for entry in listing.entries(table="figure9")
         for epoch in range(1, paper.FIGURE_9_EPOCHS + 1)

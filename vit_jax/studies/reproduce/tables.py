@@ -38,6 +38,7 @@ def _table2() -> Exhibit:
     numbers = []
     for (model, pretrained), printed in paper.TABLE_2.items():
         runs = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
+        # Table 2 fine-tunes on ImageNet at more pixels than Table 5.
         runs["imagenet"] = finetuning(model, pretrained, f"imagenet-{printed.imagenet_pixels}")
         row = row_label(model, pretrained)
         numbers += _column_of_table2(row, printed, runs, vtab(model, pretrained))
@@ -62,6 +63,7 @@ def _column_of_table2(
     tasks: tuple[TableRun, ...],
 ) -> Iterator[Score]:
     """Yields the column of a network in Table 2, which is a row here."""
+    # VTAB and the core-days, the fields behind these six, follow.
     for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
         yield Score(row=row, column=column, runs=(runs[target],), measure=measure,
                    printed=mean, std=std)  # fmt: skip
@@ -183,6 +185,7 @@ def _home() -> Exhibit:
         title="All ten digits after pre-training on 0 to 4, by images and network",
         scores=tuple(numbers),
         x="images of 0 to 4",
+        # Two scores a row; the first three rows are those of one network.
         ticks=tuple((score.x or 0.0, f"{score.x:.0f}") for score in numbers[:6:2]),
         apart=True,
     )

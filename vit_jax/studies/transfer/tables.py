@@ -20,6 +20,7 @@ def table(transfer: Mapping[str, Any]) -> Table:
     rows = []
     for cell in transfer["cells"]:
         selected = {"setup": cell["setup"], "lr": cell["lr"]} == transfer["selected"]
+        # The final cells have the chosen rate, too.
         note = "chosen" if selected and cell["stage"] == CHOOSE else ""
         rows.append((cell["directory"], f"{cell['lr']:g}", _top1(cell), note))
     _, means = spreads("", transfer["results"])
@@ -91,6 +92,7 @@ def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]] |
     values = {
         one["task"]: one["results"][SELECTED_BY]["values"] for one in transfers if one["results"]
     }
+    # A mean over tasks, seed by seed, needs equally many of each.
     lengths = {len(value) for value in values.values()}
     if len(transfers) != len(VTAB) or set(values) != set(VTAB) or len(lengths) != 1:
         return None

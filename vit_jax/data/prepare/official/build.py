@@ -69,6 +69,7 @@ def prepare(name: str, task: Task, request: Request) -> Iterator[str]:
         if not request.dry_run:  # what a command leaves that is killed at its very end
             shutil.rmtree(staging.hidden(folder), ignore_errors=True)
         facts = staging.read_facts(folder)
+        # A copy that TFDS prepared has no such file.
         counts = _examples(facts) if facts else {}
         official = facts and facts.get("official")
         if isinstance(official, dict) and counts != official and not request.partial:

@@ -124,6 +124,7 @@ def _kitti_splits(order: str, mapping: str) -> dict[str, list[int]]:
         videos: dict[str, list[int]] = {}
         for number, line in enumerate(order.split(",")):
             videos.setdefault(lines[int(line) - 1][1], []).append(number)
+        # Three splits need a video each.
         if len(videos) < 3:
             raise ValueError
     except (ValueError, IndexError):
