@@ -84,6 +84,7 @@ def check_options(cfg: config.Config) -> None:
         _require(cfg, {"train.augmentations": ()}, why)
     if data.targets:
         _check_targets(cfg)
+    # mae is a metric of ordered classes, too.
     elif cfg.checkpoint.best in config.NUMBERS and not (
         cfg.checkpoint.best in config.METRICS["ordinal"] and "ordinal" in cfg.evaluation.metrics
     ):
@@ -121,6 +122,7 @@ def check_options(cfg: config.Config) -> None:
         for group in cfg.optimizer.groups
         if group.decay is not None
     }
+    # A factor of 0 asks for no decay, and there is none.
     without_effect = [f"{key}={decay:g}" for key, decay in decays.items() if decay]
     if without_effect and not cfg.optimizer.weight_decay and not scheduled:
         raise ConfigError(

@@ -208,8 +208,7 @@ def guarded(key: str, name: str) -> Callable[[C], C]:
 def load_plugins(modules: Iterable[str]) -> None:
     """Imports the modules that the user names; raises ConfigError where one cannot be imported."""
     for module in modules:
-        # A component comes from the module that the user names, also if one that this imports
-        # registers it.
+        # What this module imports registers components in its name, too.
         _importing.append(module)
         try:
             importlib.import_module(module)

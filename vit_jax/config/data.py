@@ -207,6 +207,7 @@ class Data(
         at_most=1,
         when={"data.eval_crop": CROPS},
     )
+    # TensorFlow's defaults, which Google's code uses; those of crop_aspect, too.
     crop_area: tuple[float, float] = option(
         (0.05, 1.0),
         "Inception crop: smallest and largest share of the image.",

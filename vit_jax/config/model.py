@@ -247,6 +247,7 @@ class Model(
         "mimetic: Google's, but attention starts like that of trained ViTs.",
         choices=("google", "timm", "deit", "mae", "beit", "mimetic"),
     )
+    # Without it, a sigmoid begins with every class at one half, which is a large loss of thousands.
     head_bias: float = option(
         0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."
     )
@@ -267,6 +268,7 @@ class Model(
         "Normalization: LayerNorm, or RMSNorm, which does not subtract the mean and has no bias.",
         choices=("layer", "rms"),
     )
+    # Flax's default, with which Google's weights were trained; PyTorch's is 1e-5.
     norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm and RMSNorm.", above=0)
     norm_place: str = option(
         "tokens",

@@ -372,6 +372,7 @@ def _members(key: str, value: Any, listed: Any) -> list[dict[str, Any]]:
     """The members of a list: each a name, a section with a name, or in a mapping by names."""
     label = _label(listed)
     if isinstance(value, str):
+        # A text of a command line may list several names, one of a config file is one.
         value = _words(value) if isinstance(value, Text) else (value,)
     elif _has_items(value):
         for name, options in value.items():
@@ -694,6 +695,7 @@ def fingerprint(config: object) -> str:
 def unread(config: object, key: str, field: Field) -> str:
     """Why an option is not read with the values that others have; empty if it is."""
     values = {other: get(config, other) for other in field.metadata["when"]}
+    # One reader is enough.
     for other, wanted in field.metadata["when"].items():
         if values[other] not in (None, ()) if wanted is GIVEN else values[other] in wanted:
             return ""
@@ -715,4 +717,5 @@ def show(value: object) -> str:
         return " ".join([show(given[label]), *words])
     if isinstance(value, tuple | list):
         return ",".join(show(v) for v in value) or "()"
+    # Six digits, for people: `to_dict` keeps all.
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

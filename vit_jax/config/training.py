@@ -35,6 +35,7 @@ def check_class_weights(text: str, key: str) -> None:
 class Train:
     """Length of the run, batch size, and how a batch is processed."""
 
+    # The paper's for pre-training.
     batch_size: int = option(
         4096,
         "Global batch in images.",
@@ -42,6 +43,7 @@ class Train:
         at_most=10**7,
         elsewhere="batch bs train_batch_size",
     )
+    # Free, as the batch stays the same: a run may resume on devices with other memory.
     accumulation: int = option(
         1,
         "Microbatches that the global batch is split into; their gradients are added up.",
@@ -321,6 +323,7 @@ class Dino(Objective, components=("dino",)):
     )
     student_temperature: float = option(0.1, "Temperature of the student's logits.", above=0)
     teacher_temperature: float = option(0.04, "Temperature of the teacher's logits.", above=0)
+    # Equal to the one above: DINO's code has no warm-up by default.
     teacher_temperature_start: float = option(
         0.04, "Temperature of the teacher's logits at step 0.", above=0
     )
@@ -493,8 +496,7 @@ class Adam(Optimizer, components=("adam",)):
         0.999, "Second-moment decay.", at_least=0, below=1, elsewhere="beta2 adam_beta2"
     )
     eps: float = option(1e-8, "Epsilon.", above=0)
-    # The second moment stays float32: its changes, a share of 1 - b2, are below bfloat16's
-    # precision.
+    # The second moment stays float32: changes of a share 1 - b2 are lost in bfloat16.
     moment_dtype: str = option("float32", "Type of the first moment.", choices=MOMENT_TYPES)
 
 
@@ -530,6 +532,7 @@ class Lamb(Optimizer, components=("lamb",)):
 
     b1: float = option(0.9, "First-moment decay.", at_least=0, below=1)
     b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1)
+    # optax's default for LAMB; Adam's is 1e-8.
     eps: float = option(1e-6, "Epsilon.", above=0)
 
 

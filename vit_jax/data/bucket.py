@@ -176,8 +176,7 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
                 _READ[copied] = source, lock
                 return copied
             try:
-                # A conversion drops the shared lock first (flock(2)), so a failed one waits for it
-                # again above.
+                # A conversion drops the shared lock first (flock(2)); a failed one waits above.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # two that started together, or one that reads what has changed since
                 # By process, so that two do not meet again.

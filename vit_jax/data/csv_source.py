@@ -124,8 +124,7 @@ class CsvImages:
         self.named = np.array([place for label in found for place in label], "<i4")
         # Known without reading an image, if each has one.
         self.labels = self.named if known and not self._multilabel else None
-        # An image has any number of classes: those of image k lie between ends k and k + 1 of
-        # `named`.
+        # Any number of classes each: image k has those from end k to end k + 1 of `named`.
         self._label_ends = np.cumsum([0, *map(len, found)], dtype="<i8")
 
     def _label(self, path: pathlib.Path, row: CsvRow, places: dict[str, int]) -> tuple[int, ...]:

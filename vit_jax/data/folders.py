@@ -400,6 +400,7 @@ def _nothing(folder: Path, skipped: Skipped) -> str:
 
 def _refuse_packed(root: Path) -> None:
     """Raises DataError for a folder of tables or archives, in it or one below."""
+    # Tables often lie one folder below, such as in data/.
     for folder in (root, *(root / name for name in _folders(root))):
         for entry in _scan(folder):
             if entry.name.lower().endswith((".parquet", ".arrow", ".tar")):

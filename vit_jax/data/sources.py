@@ -54,6 +54,7 @@ def open_source(
     key = key or ("data.train_split" if train else "data.eval_split")
     labels = labels or data.classes is not None  # which chooses images by their classes
     if head is not None:
+        # Other data are matched with the head by name, whatever their number of classes.
         num_classes = None if data.source != "synthetic" else len(head)
 
     excluded = read_excluded(data, labels=labels)

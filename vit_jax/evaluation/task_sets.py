@@ -58,6 +58,7 @@ def create_evaluators(
             corrupted[name.removeprefix(IMAGENET_C)] = one
         else:
             found[name] = evaluators.classification(model, cfg, split)
+    # One evaluator for all of them, as the mean corruption error needs all.
     if corrupted:
         found[IMAGENET_C.rstrip("/")] = evaluators.corruptions(corrupted)
     return found

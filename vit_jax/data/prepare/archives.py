@@ -152,8 +152,7 @@ def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator
     for member in _members(part, named):
         if member.isdir() or Path(member.name).name.startswith("."):
             continue
-        # Sparse files of the PAX format have the type of regular ones, and their bytes are in
-        # pieces.
+        # Sparse files of PAX have the type of regular ones, and their bytes are in pieces.
         kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
         kind = kind or (None if member.isreg() else "no file")
         path, offset = _safe_path(member.name, named, kind), part.start + member.offset_data
@@ -182,8 +181,7 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
                 raise DataError(f"{named}: is damaged: {member.name} has {member.size} bytes")
             if not member.isdir() and member.offset_data + member.size > part.length:
                 raise DataError(f"{named}: is truncated: it ends within {member.name}")
-            # tarfile copies the global values for every member, so many of both would take
-            # quadratic time.
+            # tarfile copies the global values for every member: many of both take quadratic time.
             if len(tar.pax_headers) > MOST_SHARED:
                 raise DataError(f"{named}: has more than {MOST_SHARED:,} values for all members")
             end = member.offset_data
@@ -332,8 +330,7 @@ class Reader:
             elif found.offset < PLAIN:
                 data = _read_member(*self._member(found))
             else:
-                # pread takes the offset and moves no shared position, so the order of reads does
-                # not matter.
+                # pread moves no shared position, so the order of reads does not matter.
                 data = os.pread(self._descriptor(found.container), found.size, found.offset)
         except PermissionError as error:
             # A fault of this file; other errors of the disk concern the whole source.
@@ -381,8 +378,7 @@ class Reader:
     def _descriptor(self, path: str) -> int:
         if path not in self._files:
             if len(self._files) == self._most_open:
-                # The one opened first: in a shuffled order, no tar is likelier than another to be
-                # read next.
+                # The one opened first: in a shuffled order, none is likelier to be read next.
                 os.close(self._files.pop(next(iter(self._files))))
             self._files[path] = os.open(path, os.O_RDONLY)
         return self._files[path]

@@ -72,8 +72,7 @@ def _class_names(
 def _batches(whole: pa.Buffer, path: Path) -> Iterator[pa.RecordBatch]:
     """Raises DataError before anything is unpacked: a small file may hold terabytes of zeros."""
     if whole[: len(FILE)].to_pybytes() == FILE:
-        # Read as a stream up to its end mark, so the list behind it, which may point anywhere, is
-        # unused.
+        # Read as a stream up to its end mark: the list behind it may point anywhere.
         whole = whole[len(FILE) :]
     with contextlib.suppress(StopIteration):
         messages = pa.ipc.MessageReader.open_stream(whole)
@@ -93,7 +92,7 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
     def field(table: int, number: int) -> int | None:
         """Where a field of a FlatBuffers table is, if it is there."""
         # A table starts with the distance back to its vtable, which is two sizes and a place per
-        # field. A vtable ends with the last field that any writer set; 0 stands for a missing one.
+        # field. A vtable ends with the last field that is set; 0 stands for a missing one.
         fields = table - struct.unpack_from("<i", data, table)[0]
         if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
             return None

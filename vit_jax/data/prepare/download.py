@@ -31,6 +31,7 @@ def builder(name: str, data_dir: str | None) -> Any:
         return tfds_metadata.builder(name, data_dir=data_dir, file_format="array_record")
     except tfds.core.DatasetNotFoundError:
         raise DataError(f"{name}: TFDS has no such dataset") from None
+    # TFDS raises AssertionError for a version that it does not have.
     except (ValueError, AssertionError) as error:
         raise DataError(f"{name}: {reason(error)}") from None
     except ImportError as error:
@@ -128,8 +129,7 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
             download_dir=folder, dataset_name=one.name, url_infos=infos
         )
         found: Any = manager.download({info.filename: url for url, info in infos.items()})
-        # TFDS names a download after its address and digest; recipes know a file by its official
-        # name.
+        # TFDS names a download after its address and digest, recipes use the official name.
         links = folder / "official" / one.name
         links.mkdir(parents=True, exist_ok=True)
         for official, path in found.items():

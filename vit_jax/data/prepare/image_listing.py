@@ -248,6 +248,7 @@ class _Table:
                 continue
             if self._file is not None:
                 self._file.write(data)
+            # Without a copy, as in a dry run, sizes alone count.
             yield FileEntry(name, self._copy, self._end, len(data))
             self._end += len(data)
 

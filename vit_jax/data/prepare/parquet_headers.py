@@ -180,8 +180,7 @@ class _Compact:
         return found
 
     def _value(self, kind: int, wanted: Any, depth: int, *, skip: bool = False) -> Any:
-        # A field has its kind and the step from the last number in one byte; a step of 0 means that
-        # its number follows.
+        # One byte has the kind and the step from the last number; after 0 the number follows.
         expected = {dict: (12,), list: (9,)}.get(type(wanted), (1, 2, 4, 5, 6))
         if not skip and kind not in expected:
             raise ValueError(f"a header has a field of another kind, {kind}")

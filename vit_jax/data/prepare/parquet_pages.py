@@ -108,8 +108,7 @@ def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
             """Yields each row's page, number in it, and whether an image is there."""
             read = Reader(label)
             for at, chunk in enumerate(chunks):
-                # Labels come from Arrow and images from pages: a difference would pair them
-                # wrongly.
+                # Labels come from Arrow, images from pages: they would be paired wrongly.
                 if sum(rows for _, rows in pages[at]) != chunk.rows:
                     raise ValueError(f"row group {at} has pages of other rows")
                 for place, rows in pages[at]:
@@ -223,8 +222,7 @@ class Reader:
                 self._kept.move_to_end(key)
                 return self._kept[key]
             descriptor, chunks = self._file(path)
-        # Not under the lock, so that threads unpack at the same time; pread moves no shared
-        # position.
+        # Not under the lock: threads unpack at the same time, and pread moves no position.
         at = bisect.bisect_right(chunks, place, key=lambda chunk: chunk.start) - 1
         chunk = chunks[at] if chunks else None
         try:

@@ -100,8 +100,7 @@ def alone(part: Path) -> Iterator[None]:
         file = (part / "lock").open("w")
     with file:
         try:
-            # The kernel drops it with a killed process, whereas a file that says "locked" would
-            # stay.
+            # The kernel drops it with a killed process; a file as a lock would stay.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise DataError(f"{part}: another command is packing this; wait for it") from None

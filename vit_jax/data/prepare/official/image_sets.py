@@ -243,6 +243,7 @@ def find_dtd(files: SourceFiles) -> Contents:
 def find_sun397(files: SourceFiles) -> Contents:
     """Finds the images in TFDS's lists for the three splits."""
     labels = class_numbers(datasets.SUN397)
+    # Names in TFDS's lists, and its classes, begin with a slash.
     (images,) = files.sort(r"SUN397(/[a-z]/.+\.jpg)")
     folder = pathlib.Path(str(tfds.core.tfds_path("image_classification")))
     splits = {}
@@ -369,6 +370,7 @@ def find_cars(files: SourceFiles) -> Contents:
             if name in members[split]:
                 yield Example(name, (members[split][name],), features)
 
+    # The list of a split without images need not be there.
     wanted = {split: name for split, name in CARS_LISTS.items() if members[split]}
     return from_lists(files, wanted, lists, read)
 
