@@ -68,6 +68,7 @@ class RunEvaluation:
         progress, phases = self.session.progress, self.session.phases
 
         def begin(name: str) -> None:
+            # Each evaluator, and below each batch, is a sign of life for the watchdog.
             phases.beat()
             progress.doing(f"evaluating {name}", slow=Progress.MOST_SECONDS)
 

@@ -37,6 +37,7 @@ class Patience:
     def resume(self, recorded: Mapping[str, Any] | None) -> None:
         """Goes on from the `patience` of a commit record."""
         if recorded is not None:
+            # JSON has lists, and scores are compared as tuples.
             self._best = recorded["best"] and tuple(recorded["best"])
             self._waited, self._step = recorded["waited"], recorded["step"]
 

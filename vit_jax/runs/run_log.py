@@ -90,6 +90,7 @@ class RunLog:
     def paused(self) -> Iterator[None]:
         """Flushes, and excludes the time in the `with` statement from throughput."""
         self.flush()
+        # After the flush: waiting for the last step is training, not the pause.
         began = time.monotonic()
         yield
         self._timer.pause(time.monotonic() - began)
@@ -133,6 +134,7 @@ class RunLog:
         """Shows and writes the results of an evaluation, by `evaluator/measure`."""
         role = evaluation.role
         self._files.write(step, {**results, f"{role.name}/split": role.split})
+        # Of further sets, the main results alone fit into a line.
         beside = tuple(f"{name}/" for name in evaluation.brief)
         shown = "  ".join(
             f"{key} {value:.4f}"

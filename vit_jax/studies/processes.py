@@ -127,6 +127,7 @@ def run(
             while waiting or running:
                 if (stop.signal is not None or troubles) and not stopping:
                     stopping = True
+                    # What has not started has nothing to save: the next call starts it.
                     waiting.clear()
                     for process, _ in running:
                         process.terminate()  # it saves, and exits
