@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+import types
 
 import cv2
 import numpy as np
@@ -96,6 +97,14 @@ def test_only_pages_of_its_own_are_answered(server, headers, status):
     own = {name: value.format(port=server.server_port) for name, value in headers.items()}
     assert ask(server, "POST", "/look", png(), **KIND, **own)[0] == status
     assert ask(server, **own)[0] == status
+
+
+@pytest.mark.parametrize(("port", "bare"), [(80, True), (8080, False)])
+def test_the_port_of_http_may_be_left_out(port, bare):
+    """As browsers do, in Host and in Origin."""
+    hosts = serve.Server.hosts.fget(types.SimpleNamespace(server_port=port))
+    assert hosts[:2] == (f"127.0.0.1:{port}", f"localhost:{port}")
+    assert hosts[2:] == (("127.0.0.1", "localhost") if bare else ())
 
 
 def header_of_a_bomb():

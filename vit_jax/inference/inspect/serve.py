@@ -21,6 +21,7 @@ MOST_DIGITS = 20  # of a byte count; Python rejects numbers with thousands of di
 SECONDS = 30  # for a request to arrive, and again for its image; a wait for the others is free
 AT_ONCE = 2  # images in memory: one arrives while another is looked at
 CONNECTIONS = 64  # more are closed at once
+HTTP_PORT = 80
 KIND = "application/octet-stream"  # other origins cannot send this type without a preflight request
 HEADERS = {
     "Content-Security-Policy": f"{view.policy()}; frame-ancestors 'none'",
@@ -78,9 +79,12 @@ class Server(http.server.ThreadingHTTPServer):
             logs.log.error("a request failed: %s: %s", type(error).__name__, error)
 
     @property
-    def hosts(self) -> tuple[str, str]:
+    def hosts(self) -> tuple[str, ...]:
         """Allowed values of the Host header."""
-        return f"{ADDRESS}:{self.server_port}", f"localhost:{self.server_port}"
+        names = ADDRESS, "localhost"
+        full = tuple(f"{name}:{self.server_port}" for name in names)
+        # Browsers leave out the port of the scheme.
+        return (*full, *names) if self.server_port == HTTP_PORT else full
 
     @property
     def url(self) -> str:
@@ -122,7 +126,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         super().setup()
         self._arriving = _Arriving(self.connection)
         self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
-        # http.server reads request lines and headers from it.
+        # http.server reads request line and headers from it, so the deadline covers them.
         self.rfile = io.BufferedReader(self._arriving)
 
     def do_GET(self) -> None:
