@@ -8,6 +8,7 @@ from vit_jax.inference.doctor import CHECKPOINT, COSINE, KINDS, LEFT_OUT
 
 HELP = "find copies, leaks, wrong labels, outliers and broken files of a folder"
 TAKES_CONFIG = True
+# chr(10): before Python 3.12 an f-string takes no backslash.
 EPILOG = f"""\
   vit_jax doctor photos --fix-list=fix.csv
   vit_jax train image_folder --workdir=runs/mine --config.data.root=photos \\

@@ -168,6 +168,7 @@ def _save_adapter(
     split = trainable.from_config(build.create_model(cfg), cfg, check=False).split
     # What the run evaluates: the moving average, if it keeps one.
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
+    # What the base lacks and the run froze, such as a random head, is in `params` alone.
     arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in base.shapes}
     if kind == "peft":
         opened = loading.load(reference, overrides, step)

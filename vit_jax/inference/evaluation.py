@@ -64,6 +64,7 @@ def evaluate(
     device.step_by_step()
     distributed.initialize()
     with device.memory_errors("lower evaluation.batch_size"):
+        # If nothing at all names images, `require_images` below says what to set.
         split = loading.has_images(reference, overrides) or not DATASETS & set(overrides)
         if split:
             loading.require_images(reference, overrides)

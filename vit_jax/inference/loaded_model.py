@@ -207,6 +207,7 @@ class LoadedModel:
         several = self.config.data.aspect == "native" and self._sequence is None
         most = BATCH * (WAITING if several else 1)
         images = iter(images)
+        # In parts: a folder of images need not fit into memory.
         while part := list(itertools.islice(images, most)):
             yield from self._classify(part, top)
 

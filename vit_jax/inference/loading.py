@@ -545,6 +545,6 @@ def _fresh(record: Mapping[str, Any]) -> dict[str, str]:
 def fitted_temperature(record: Mapping[str, Any]) -> float | None:
     """The temperature that the evaluation of a checkpoint has fitted."""
     named = split_roles.evaluation(config.build(record["config"]).data).name
+    # A run has it among its metrics; `convert` and adapters keep it as a field of its own.
     found = (record.get("metrics") or {}).get(f"{named}/temperature", record.get("temperature"))
-    # A record is JSON that anybody may have edited.
     return found if isinstance(found, int | float) and 0 < found < math.inf else None

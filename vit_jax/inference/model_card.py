@@ -188,6 +188,7 @@ def _settings(opened: loaded_model.LoadedModel) -> Iterator[str]:
     changed = config.changed(opened.config, free=False)
     rows = [(key, config.show(value)) for key, value in changed.items() if key != "name"]
     # A path says where files lay on somebody's machine, and often who that was.
+    # Names of models, such as ViT-B/16, are no paths.
     shown = [(key, value) for key, value in rows if "/" not in value or key.startswith("model.")]
     caption = "Other options have their defaults, or name files of the machine that trained it."
     yield from markdown.table(Table(header=("option", "value"), rows=shown, caption=caption))

@@ -126,6 +126,7 @@ def read_examples(
     """
     cfg = loaded.config
     checks.check_numbers(cfg)
+    # Synthetic images have as many classes as the model.
     drawn_from = None if cfg.data.source != "synthetic" else cfg.model.num_classes
     source = sources.open_source(
         cfg.data, cfg.data.eval_split, num_classes=drawn_from, labels=cfg.needs_labels

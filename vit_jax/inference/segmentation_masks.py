@@ -104,6 +104,7 @@ def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
         if opened.mode == "L":
             # Byte 24 of a PNG is its bit depth.
             values = values // STRETCHED.get(encoded[24], 1)
+    # Pillow raises SyntaxError for a broken chunk.
     except (
         decoding.BadImage, OSError, SyntaxError, ValueError, Image.DecompressionBombError,
     ) as error:  # fmt: skip

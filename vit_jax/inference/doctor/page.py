@@ -50,7 +50,9 @@ def summarize(found: e.Examination) -> list[str]:
     trained = listing.label[(listing.split == 0) & (listing.label >= 0)]
     counts = np.bincount(trained, minlength=len(listing.classes))
     where = f" in {listing.splits[0]}" if len(listing.splits) > 1 else ""
+    # At least one image: a split without labels is not imbalanced.
     if len(counts) > 1 and counts.max() >= max(IMBALANCED * counts.min(), 1):
+        # Neither option helps a class without images.
         most, least = (listing.classes[at] for at in (counts.argmax(), counts.argmin()))
         lines.append(
             f"{most} has {counts.max():,} images{where}, {least} {counts.min():,}"

@@ -28,6 +28,7 @@ def filters(components: np.ndarray, shares: np.ndarray, layer: str) -> Figure:
     colors = 0.5 + components / np.maximum(2 * scale, np.finfo(np.float32).tiny)
     columns = min(7, len(colors))
     rows = -(-len(colors) // columns)
+    # White cells complete the last row.
     blank = np.ones((rows * columns - len(colors), *colors.shape[1:]), np.float32)
     grid = np.concatenate([colors, blank]).reshape(rows, columns, *colors.shape[1:])
     figure, axes = _single(0.75 * columns + 0.6, 0.75 * rows + 1.0)
@@ -65,6 +66,7 @@ def posemb(similarities: np.ndarray) -> Figure:
         axes.set(xlabel="Input patch column", ylabel="Input patch row")
         axes.set_title(f"Layer {index + 1}" if count > 1 else title)
     label = "Cosine similarity (gray: the patch itself, 1)"
+    # All layers share one scale, so one color bar will do.
     figure.colorbar(places.flat[0].images[0], ax=places, shrink=0.8, label=label)
     if count > 1:
         figure.suptitle(title)
@@ -231,6 +233,7 @@ def curves(shares: np.ndarray, drawn: Mapping[str, tuple[np.ndarray, np.ndarray]
     figure = _figure(8.0, 3.6)
     panels = figure.subplots(1, 2, sharey=True)
     for panel, (axes, title) in enumerate(zip(panels, ("Deletion", "Insertion"), strict=True)):
+        # Labeled in the first panel only: one legend serves both.
         for name, both in drawn.items():
             style = {"color": "0.5", "linestyle": "--"} if name == "random order" else {}
             axes.plot(shares, both[panel], label=name if panel == 0 else None, **style)
@@ -294,6 +297,7 @@ def reconstruction(found: dict[str, np.ndarray]) -> Figure:
         original, corrupted, predicted = (
             found[name][index] for name in ("original", "corrupted", "predicted")
         )
+        # The gray of masked pixels, half of white, must not set the scale of dark 16-bit images.
         known = np.where(masked[..., None], 0, corrupted)
         # As one image, as 16 bits are scaled by the largest value.
         whole = decoding.for_display(np.concatenate([original, known, predicted]))
@@ -353,6 +357,7 @@ def _sheet(tiles: np.ndarray, *, fill: float) -> np.ndarray:
     tiles = np.pad(tiles, margin, constant_values=fill).swapaxes(1, 2)
     height, width = height + gap, width + gap
     sheet = tiles.reshape(rows * height, columns * width, *tiles.shape[4:])
+    # Without the gap behind the last row and column.
     return sheet[: sheet.shape[0] - gap, : sheet.shape[1] - gap]
 
 

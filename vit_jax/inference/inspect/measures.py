@@ -214,6 +214,7 @@ def attention_stats(
     for weights in attention_weights(opened, pictures.views):
         reach.append(mean_distance(weights, far, prefix=prefix).swapaxes(0, 1))
         rolled.append(output_attention(rollout(weights), cfg))
+        # Of the first images only; the other statistics go through all of them.
         few = weights[:, : max(maps - sum(map(len, kept)), 0)]
         kept.append(output_attention(few, cfg).swapaxes(0, 1))
     return AttentionStats(

@@ -219,6 +219,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
     shown, features, size, left_out = [], [], 0, 0
     for picture in pictures:
         if size > LIMIT:
+            # Only counted, for the log; nothing more is computed.
             left_out += 1
             continue
         try:
