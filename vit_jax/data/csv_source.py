@@ -120,6 +120,7 @@ class CsvImages:
                     kinds[row.classes] = self._label(path, row, places)
                 found[at] = kinds[row.classes]
         self._files = FileNames(root, [row.image for row in rows])
+        # float64, little-endian: the bytes are part of the fingerprint.
         self.targets = np.array([row.numbers for row in rows], "<f8") if columns else None
         self.named = np.array([place for label in found for place in label], "<i4")
         # Known without reading an image, if each has one.

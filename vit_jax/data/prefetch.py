@@ -39,6 +39,7 @@ class Prefetcher(Iterator[Batch]):
         """Wraps an iterator, which `close` closes; waiting ends once `stop()` is true."""
         self._batches, self._stop = batches, stop
         self._asked: queue.SimpleQueue[futures.Future[Batch] | None] = queue.SimpleQueue()
+        # Daemonic, as Python waits at its exit for other threads, even for one that hangs.
         threading.Thread(target=self._work, name=THREADS[0], daemon=True).start()
 
     def __next__(self) -> Batch:

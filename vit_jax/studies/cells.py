@@ -41,6 +41,7 @@ class Cell:
     @functools.cached_property
     def digest(self) -> str:
         """16 hex digits of everything that determines the result."""
+        # Options that decide no result, such as data.workers, are not in a fingerprint.
         origin = self.origin.digest if self.origin else None
         what = [config.fingerprint(self.cfg), origin, list(self.measurements)]
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

@@ -174,6 +174,7 @@ def _row(label: str, item: StoredRun | StoredTransfer, measure: str) -> tuple[st
 
 def _charts(runs: Sequence[tuple[int, str, StoredRun]], measure: str) -> Iterator[Chart]:
     def series(key: str) -> list[Series]:
+        # A run has the color of its place among all items, in every chart.
         return [Series(name=label, points=run.points(key), color=i) for i, label, run in runs]
 
     splits = {run.evaluated.name for _, _, run in runs}
@@ -202,6 +203,7 @@ def _charts(runs: Sequence[tuple[int, str, StoredRun]], measure: str) -> Iterato
 
 def _differing(runs: Sequence[tuple[str, StoredRun]]) -> Iterator[tuple[str, ...]]:
     configs = [run.cfg for _, run in runs]
+    # In the order of the schema, with the arguments of every run's components.
     keys = dict.fromkeys(key for cfg in configs if cfg for key, _, _ in config.fields(cfg))
     for key in keys:
         values = ["?" if cfg is None else config.show(config.get(cfg, key)) for cfg in configs]
@@ -271,6 +273,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         raise config.ConfigError(errors[0])
 
     def sample(one: loaded_model.Prediction) -> Sample:
+        # Read again: few images are shown, and all of those classified would take memory.
         png = pictures.thumbnail(source[int(one.image)].image, SIDE, data)
         name, truth = source.name(int(one.image)), one.truth or ""
         return Sample(name=name, png=png, truth=truth, top=one.top, right=right(one))

@@ -201,6 +201,7 @@ def _setup(cell: Mapping[str, Any]) -> str:
 
 
 def _final_runs(transfer: StoredTransfer) -> list[StoredRun]:
+    # Until a rate is chosen, the runs of the first stage stand for the transfer.
     cells = transfer.cells("final") or transfer.cells("choose")
     return [transfer.runs[c["directory"]] for c in cells if c.get("directory") in transfer.runs]
 

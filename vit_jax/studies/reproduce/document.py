@@ -71,6 +71,7 @@ def costs(plan: TablePlan) -> Table:
         )
         for one in plan.planned.values()
     ]  # fmt: skip
+    # Columns that no run fills are left out.
     filled = [i for i in range(len(header)) if i < 3 or any(row[i] for row in rows)]
     return Table(
         header=[header[i] for i in filled],

@@ -134,6 +134,7 @@ class TablePlan:
     def _state(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str]:
         """The state of a run, the reason, and the command that helps."""
         there = self.found[run.directory]
+        # First what is there: a finished run needs neither data nor weights any more.
         if measurements.finished(there):
             remarks = self._differing(run, there), _failed(there)
             return DONE, "; ".join(filter(None, remarks)), ""

@@ -185,6 +185,7 @@ def create_plan(
                 f"chooses; set {key}={config.show(fits[0])}"
             )
     # In this order: the paper's own cut, a validation split of the data, a tenth held out.
+    # Tiny copies see random pixels, for which the paper's cut means nothing.
     if protocol.train and not tiny:
         splits = protocol.train, protocol.held_out
     elif base.data.test_split and split_roles.evaluation(base.data).role == split_roles.VALIDATION:

@@ -116,6 +116,7 @@ def preview(plan: TransferPlan, workdir: pathlib.Path) -> dict[str, Any]:
     study = TransferStudy(plan, workdir)
     found = study.as_dict()
     if study.selected is None:
+        # Any candidate tells how many final runs there are; its rate is not the chosen one yet.
         final = [study.entry(cell) | {"lr": None} for cell in plan.final(plan.candidates[0])]
         found["cells"] += final
     return found
