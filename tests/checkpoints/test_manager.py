@@ -171,6 +171,17 @@ def test_saving_a_step_again(make, directory, caplog):
     assert caplog.records == []
 
 
+def test_steps_that_a_run_does_again_are_neither_its_newest_nor_its_best(make):
+    put(make(), 2, {"top1": 0.5})
+    put(make(), 8, {"top1": 0.9})
+    saver = make(keep=1)
+    assert not saver.is_best({"top1": 0.9})
+    assert saver.restore(states.target(states.mesh()), avoid=[8])[1]["step"] == 2
+    assert saver.is_best({"top1": 0.9})
+    put(saver, 5)
+    assert saver.steps() == [2, 5]  # the next process goes on from 5
+
+
 def test_a_superseded_step_comes_back_if_its_successor_never_finished(make, directory):
     saver = make()
     put(saver, 1)

@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import json
 import logging
+import math
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -93,9 +94,7 @@ class Manager:
             probe.unlink(missing_ok=True)
         if alone:
             raise CheckpointError(f"{self._directory}: {alone}; it must be on shared storage")
-        # Kept in memory: processes might see different directory contents.
-        score = collectives.broadcast_from_main(self._best_score)
-        self._score: tuple[float, ...] | None = score and tuple(score)  # JSON made it a list
+        self._score = self._best_score()
 
     def save(
         self,
@@ -244,6 +243,7 @@ class Manager:
                 continue
             if spoilt and jax.process_index() == 0:
                 log.warning("restored the checkpoint of step %d instead", candidate)
+            self._score = self._best_score(candidate)
             return restored
         if spoilt:
             raise AllCheckpointsBad(
@@ -341,23 +341,36 @@ class Manager:
         )
 
     def _retire(self, step: int) -> None:
-        """Deletes bad steps and committed steps that are neither among the newest nor the best."""
+        """Deletes what is bad, after this step, or neither among the newest nor the best."""
         for path, match in records.checkpoint_folders(self._directory):
             # .old of another trajectory, .bad of a damaged state: the step is sound again.
             if int(match["step"]) == step and match["suffix"]:
                 path.rmtree(missing_ok=True)
         commits = records.readable(self._directory)
-        kept = {*sorted(commits)[-self._keep :], records.best(commits, self._metric)}
+        valid = _up_to(step, commits)
+        kept = {*sorted(valid)[-self._keep :], records.best(valid, self._metric)}
         for old in commits.keys() - kept:
             path = records.folder(self._directory, old)
             # Delete the record first: an interrupted deletion must not leave a valid checkpoint.
             (path / records.COMMIT).unlink(missing_ok=True)
             path.rmtree(missing_ok=True)
 
-    def _best_score(self) -> tuple[float, float] | None:
-        commits = records.readable(self._directory)
-        step = records.best(commits, self._metric)
-        return None if step is None else records.score(commits[step]["metrics"], self._metric)
+    def _best_score(self, last: float = math.inf) -> tuple[float, ...] | None:
+        """The best score of the checkpoints up to a step, the same in all processes."""
+
+        def find() -> tuple[float, float] | None:
+            commits = _up_to(last, records.readable(self._directory))
+            step = records.best(commits, self._metric)
+            return None if step is None else records.score(commits[step]["metrics"], self._metric)
+
+        # Kept in memory: processes might see different directory contents.
+        found = collectives.broadcast_from_main(find)
+        return found and tuple(found)  # JSON made it a list
+
+
+def _up_to(last: float, commits: Mapping[int, records.Commit]) -> dict[int, records.Commit]:
+    """The records up to a step: a run that has gone back does the later steps again."""
+    return {step: commit for step, commit in commits.items() if step <= last}
 
 
 def _finite(value: float) -> float | None:
