@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from etils import epath
 
 import runs
 from vit_jax import config
@@ -61,6 +62,14 @@ def test_a_length_stays_where_early_steps_depend_on_it(sections, key, tmp_path):
         (tmp_path / "metrics.jsonl").write_text("{}")
         with pytest.raises(config.ConfigError, match=f"depend on the length by [a-z]+.{key}$"):
             directory.reconcile(tmp_path, new, {})
+
+
+def test_a_run_has_begun_once_its_metrics_have_a_line(tmp_path):
+    folder = epath.Path(tmp_path)  # as of a run in a bucket
+    for text in ("", "{}\n"):
+        assert not directory._has_begun(folder)
+        (folder / "metrics.jsonl").write_text(text)
+    assert directory._has_begun(folder)
 
 
 def test_options_that_the_user_set_stay():

@@ -162,8 +162,9 @@ def _newest(workdir: pathlib.Path) -> dict[str, Any] | None:
 def _has_begun(workdir: pathlib.Path) -> bool:
     """Whether a run has logged or saved anything."""
     metrics, saved = workdir / "metrics.jsonl", workdir / "checkpoints"
-    # A file without a line is that of a run that failed before its first step.
-    if metrics.exists() and metrics.stat().st_size:
+    # A file without a line is that of a run that failed before its first step. It is read, as a
+    # bucket's `stat` has no st_size.
+    if metrics.exists() and metrics.read_bytes():
         return True
     return saved.is_dir() and any(saved.iterdir())
 
