@@ -77,7 +77,7 @@ def test_what_was_not_finite_is_named():
 
 
 def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):
-    values, shown = {0: 0.5, 500: 0.7, 900: 0.8}, []
+    values, shown = {0: 0.5, 500: 0.7, 600: None, 900: 0.8}, []  # None: it was not finite
     lines = [json.dumps({"step": step, "test/top1": value}) for step, value in values.items()]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     files = types.SimpleNamespace(folder=tmp_path, begin=lambda step, age: None)

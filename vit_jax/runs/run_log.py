@@ -167,7 +167,7 @@ class RunLog:
         file = folder / "metrics.jsonl"
         for line in logs.read_metrics(file) if file.exists() else ():
             # Later lines are of steps that this process will do again.
-            if self._metric in line and line["step"] <= self._first:
+            if line["step"] <= self._first and records.score(line, self._metric) is not None:
                 self._newest = line
                 self._began = line if line["step"] == 0 else self._began
 
