@@ -219,12 +219,14 @@ def test_a_checkpoint_that_today_would_be_measured_otherwise_is_measured_again()
     facts = {"config": values, "data": "a", "classes": ["0"], "versions": {}, "measured": {}}
     session, files = mock.Mock(), mock.Mock(suspects=list)
 
-    def evaluated(**record):
+    def evaluated(accept=(), **record):
         kept = facts | {"step": 20, "metrics": {"test/top1": 0.5}, "examples": 200} | record
         saver = mock.Mock(restore=lambda target, avoid: ({}, kept))
-        return resume.restore(saver, {}, facts, session, files).evaluated
+        return resume.restore(saver, {}, facts, session, files, accept=accept).evaluated
 
     assert evaluated()
+    assert evaluated(changes=["step 10: optimizer.lr"])
+    assert not evaluated(accept=["data"], data="b")
     assert not evaluated(metrics={})
     other = config.to_dict(runs.configure(evaluation={"metrics": ("f1",)}))
     assert not evaluated(config=other)

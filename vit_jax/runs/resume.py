@@ -36,7 +36,7 @@ class Start(NamedTuple):
       step: its step; 0: new.
       facts: what every commit record of this process holds, besides step and digests.
       restored: whether the state comes from a checkpoint.
-      evaluated: whether that checkpoint has the results of all of today's evaluators.
+      evaluated: whether that checkpoint has the results that today's evaluators would give.
       patience: what that checkpoint records of early stopping.
     """
 
@@ -111,7 +111,8 @@ def restore(
             f"data.train_split: the classes are not those this run started with: {changed}; "
             "restore them, or choose another --workdir"
         )
-    changes = list(record.get("changes", ()))
+    before = record.get("changes", [])
+    changes = list(before)
     for part, line in _differences(record, facts):
         if part not in accept:
             raise config.ConfigError(
@@ -124,8 +125,8 @@ def restore(
         if (old := record.get("versions", {}).get(name, version)) != version:
             session.progress.say(f"{name} is {version} here; the checkpoint was written with {old}")
     session.progress.say(f"resuming from step {record['step']}")
-    # With other evaluators the state is measured again before it trains on.
-    same = record["config"]["evaluation"] == facts["config"]["evaluation"]
+    # With other evaluators, or an accepted change, the state is measured again before it trains on.
+    same = record["config"]["evaluation"] == facts["config"]["evaluation"] and changes == before
     return Start(
         state=live,
         step=record["step"],
