@@ -47,6 +47,14 @@ def test_images_are_loaded_by_a_process_for_every_four_cores(data, cores, expect
     assert pipeline.loader_processes(config.Data(**data)) == expected
 
 
+def test_a_cell_of_a_study_has_loader_processes_too(monkeypatch):
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(96))
+    monkeypatch.setattr(main, "__file__", "vit_jax/studies/worker.py", raising=False)
+    monkeypatch.setattr(main, "__package__", "vit_jax.studies")  # as `python -m` sets it
+    assert pipeline.loader_processes(config.Data(source="folder")) == 16
+
+
 def test_a_script_of_ones_own_is_not_run_again_unasked(monkeypatch):
     """Processes import it, and it need not have a `__main__` guard."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(96))

@@ -71,8 +71,11 @@ def loader_processes(data: config.Data) -> int:
     """
     if data.workers is not None:
         return data.workers
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is not None and pathlib.Path(script).stem not in ("vit_jax", "__main__"):
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    # `python -m` sets the package: the processes that train the cells of a study are ours, too.
+    own = (main.__package__ or "").partition(".")[0] == __name__.partition(".")[0]
+    if not own and script is not None and pathlib.Path(script).stem not in ("vit_jax", "__main__"):
         return 0
     # Those that this process may use: taskset or a cpuset may leave it fewer than there are.
     cores = len(os.sched_getaffinity(0))
