@@ -59,7 +59,7 @@ def test_a_step_is_suspect_from_which_two_processes_have_failed(tmp_path):
         assert (sessions[-1]["last_step"], sessions[-1].get("failed", False)) == (9, failed)
         assert goodput.suspects(sessions, "own") == ({8} if number == 1 else set())
         assert goodput.suspects(sessions, "other") == set()  # such as stop_on_collapse=false
-    assert goodput.earlier_seconds(tmp_path) == 4.0
+    assert goodput.seconds_so_far(tmp_path) == 6.0
 
 
 def test_shares_that_round_to_nothing_are_left_out():

@@ -4,7 +4,7 @@ import pytest
 
 import sweeps
 from vit_jax import config
-from vit_jax.runtime import locking
+from vit_jax.runtime import goodput, locking
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.records import Records
 from vit_jax.studies.study import GivenCells, Study
@@ -51,6 +51,25 @@ def test_what_another_process_recorded_meanwhile_is_not_run_again(tmp_path):
     Pair(tmp_path).perform(run=sweeps.pretending(TOP1))
     study.perform(run=sweeps.pretending(TOP1, ran))
     assert not ran
+
+
+def test_the_seconds_of_a_cell_are_those_of_all_its_processes(tmp_path):
+    """Also of one that trained the cell to its end and was killed before there was a record."""
+
+    def train(cell, seconds):
+        (tmp_path / cell.directory).mkdir(exist_ok=True)
+        goodput.GoodputLog(tmp_path / cell.directory, 0, age=1).update(12, {"step": seconds})
+
+    def run(cells, *rest, **options):
+        if SECOND in cells:  # the first has nothing left to train
+            train(SECOND, 0.5)
+        sweeps.pretending(TOP1)(cells, *rest, **options)  # which takes a second
+
+    train(FIRST, 40.0)
+    train(SECOND, 20.0)
+    study = Pair(tmp_path)
+    study.perform(run=run)
+    assert [record["seconds"] for record in study.records] == [41.0, 21.0]
 
 
 def test_a_study_is_run_by_one_process(tmp_path, monkeypatch):

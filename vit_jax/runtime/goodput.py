@@ -110,10 +110,9 @@ def read_sessions(file: pathlib.Path) -> list[dict[str, Any]]:
     return sessions
 
 
-def earlier_seconds(run: pathlib.Path) -> float:
-    """Seconds of all processes of a run but the newest."""
-    # The newest process counts its own time.
-    return sum(sum(session["seconds"].values()) for session in read_sessions(run / FILE)[:-1])
+def seconds_so_far(run: pathlib.Path) -> float:
+    """Seconds of all processes of a run."""
+    return sum(sum(session["seconds"].values()) for session in read_sessions(run / FILE))
 
 
 def summarize(sessions: Sequence[Mapping[str, Any]]) -> Summary:

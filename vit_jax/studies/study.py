@@ -58,19 +58,22 @@ class Study:
             self.records.check_writable()
             self.records.reload()  # another process may have held the lock since they were read
             self.begin()
+            before: dict[str, float] = {}  # seconds of earlier processes of cells, by directory
+
+            def ended(cell: Cell, seconds: float, answer: Mapping[str, Any]) -> None:
+                if answer["state"] in (DONE, FAILED):
+                    seconds += before[cell.directory]
+                    table.ended(cell, self.records.add(cell, seconds, answer))
+                    self.recorded(cell)
+                else:
+                    table.stopped(cell)
+
             # This ends: `run` raises where a cell stops without a result, and would be ready again.
             while cells := self.ready():
                 table.expect(cells)
-
-                def ended(cell: Cell, seconds: float, answer: Mapping[str, Any]) -> None:
-                    # `seconds` are of the last process; a cell that was resumed has had others.
-                    seconds += goodput.earlier_seconds(self.workdir / cell.directory)
-                    if answer["state"] in (DONE, FAILED):
-                        table.ended(cell, self.records.add(cell, seconds, answer))
-                        self.recorded(cell)
-                    else:
-                        table.stopped(cell)
-
+                # Now, as the process of a cell that was trained to its end adds no session.
+                for cell in cells:
+                    before[cell.directory] = goodput.seconds_so_far(self.workdir / cell.directory)
                 run(cells, self.workdir, shares, started=table.started, ended=ended,
                     watch=table.show)  # fmt: skip
             self.finish()
