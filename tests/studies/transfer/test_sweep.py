@@ -202,6 +202,7 @@ def test_mean_and_deviation(tmp_path):
     assert top1["mean"] == np.mean(top1["values"])
     assert top1["std"] == pytest.approx(np.std(top1["values"], ddof=1), rel=1e-15)
     assert set(found["results"]) == {"top1", "loss"}
+    assert found["date"] == sweeps.MACHINE["date"]  # that of the runs
     text = (tmp_path / "transfer.md").read_text()
     # Two values: 12.7062 standard errors, by the table of Student's t.
     assert top1["ci95"] == pytest.approx(12.706205 * 0.0625, rel=1e-7)

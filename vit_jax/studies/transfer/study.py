@@ -4,7 +4,6 @@
 `transfer.json` says the same for readers, with the plan, the choice and the means.
 """
 
-import datetime
 import json
 import os
 import pathlib
@@ -238,7 +237,7 @@ class TransferStudy(Study):
             "selected": self.selected and {"setup": self.selected.setup, "lr": self.selected.lr},
             "results": self._summary(),
             "machine": {key: last.get(key) for key in MACHINE} if last else None,
-            "date": datetime.date.today().isoformat(),
+            "date": last.get("date", ""),
             "candidates": [[one.setup, one.lr] for one in self._plan.candidates],
             "choose_seeds": list(self._plan.choose_seeds),
             "began_with": self._began_with,
