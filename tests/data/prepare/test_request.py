@@ -7,6 +7,7 @@ import pytest
 from commands import printed
 from memory_bucket import HELD, ROOT, content
 from vit_jax import config
+from vit_jax.data.prepare import command
 from vit_jax.data.prepare.request import Request
 
 
@@ -29,6 +30,16 @@ def test_a_dataset_is_packed_from_a_bucket_as_from_a_folder(memory, prepare, pho
     code, lines, _ = prepare("new", f"--from={ROOT}", data_dir="bucket")
     assert (code, memory.taken) == (0, [])
     assert "is packed already" in lines[0]
+
+
+def test_a_copy_is_removed_when_all_of_it_has_been_read(memory, tmp_path, monkeypatch):
+    """ObjectNet's mapping is looked for after its images have been packed."""
+    monkeypatch.setattr(command.pack, "prepare", lambda name, task, asked: map(str, asked.paths()))
+    asked = Request(sources=(ROOT,), data_dir=str(tmp_path))
+    _, line = command.prepare("objectnet", asked)
+    assert line.startswith("objectnet: cannot be evaluated without its mapping")
+    assert sorted(memory.taken) == sorted(HELD)
+    assert not list((tmp_path / ".buckets").iterdir())
 
 
 def test_a_dry_run_copies_no_labels(memory, prepare):

@@ -76,6 +76,9 @@ def prepare(name: str, request: Request) -> Iterator[str]:
     # VTAB's splits are slices, which would be other images in another order or version.
     if task is not None and name.startswith("vtab/"):
         yield list_examples(task, request)
+    # Only now: an interrupted command goes on with them.
+    if not request.dry_run:
+        request.drop_copies()
 
 
 def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[str]:

@@ -128,8 +128,6 @@ def prepare(name: str, task: Task | None, request: Request) -> Iterator[str]:
             prints = dedup.collect_prints(excluded, request.data_dir, request.workers)
         packing = dataclasses.replace(packing, prints=prints)
     facts = pack(packing)
-    # Only now: an interrupted command goes on with them.
-    request.drop_copies()
     if request.holdout and not facts["holdout"]:
         yield f"{name}: --holdout={request.holdout:g}: not used, as splits are given"
     yield from _report_lines(name, packing, facts)
