@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 from PIL import Image
@@ -189,6 +190,14 @@ def test_a_server_that_fails_is_asked_again(monkeypatch):
         preemption.start_watching(address, told.set)
         assert told.wait(60)
     assert len(asked) == 3
+
+
+def test_a_server_without_an_answer_is_left_alone_for_a_while():
+    pauses = []
+    done = types.SimpleNamespace(is_set=lambda: False, wait=pauses.append)
+    with metadata_server([None, "TERMINATE_ON_HOST_MAINTENANCE"]) as (address, _):
+        preemption._ask(address, lambda: None, done)
+    assert pauses == [preemption.PAUSE]
 
 
 def test_elsewhere_nobody_is_asked(monkeypatch):

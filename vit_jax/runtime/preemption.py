@@ -79,6 +79,9 @@ def _ask(server: str, notify: Callable[[], object], done: threading.Event) -> No
             with contextlib.closing(connection):
                 connection.request("GET", KEY + query, headers={"Metadata-Flavor": "Google"})
                 answer = connection.getresponse()
+                # An error comes at once: asked for again without a pause, in a busy loop.
+                if answer.status != http.HTTPStatus.OK:
+                    raise http.client.HTTPException(answer.reason)
                 text, tag = answer.read().decode(), answer.headers.get("ETag", "0")
         except (OSError, http.client.HTTPException):
             done.wait(PAUSE)
