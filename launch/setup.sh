@@ -47,7 +47,9 @@ set_up() { # set_up EXTRAS: makes $VENV and installs this checkout into it with 
   log=$VENV/install.log
   stamp=$VENV/installed$1
   # Installed before, from this checkout and the same requirements: nothing to do.
-  wanted="$ROOT $(cat "$ROOT/pyproject.toml" "$ROOT/setup.py" "$ROOT"/vit_jax/data/jpeg/*.[ch] | cksum)"
+  local files=("$ROOT"/{pyproject.toml,setup.py} "$ROOT"/vit_jax/data/jpeg/*.[ch])
+  [ -z "${LOCKED:-}" ] || files+=("$ROOT/launch/requirements.lock")
+  wanted="$ROOT $(cat "${files[@]}" | cksum)"
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     echo "Using $VENV (Python $version)."
     return

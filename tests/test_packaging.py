@@ -49,22 +49,45 @@ esac
 """
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_launchers_leave_byte_code_to_the_first_import_that_keeps_it(tmp_path, kept):
+COPIED = (
+    "pyproject.toml", "setup.py", "launch/setup.sh", "launch/requirements.lock",
+    "vit_jax/data/jpeg/_jpeg.c",
+)  # fmt: skip
+
+
+@pytest.fixture
+def set_up(tmp_path):
+    """Sets up a checkout in `tmp_path`; returns what is said."""
     (tmp_path / "launch").mkdir()
     (tmp_path / "vit_jax" / "data" / "jpeg").mkdir(parents=True)
-    for name in ("pyproject.toml", "setup.py", "launch/setup.sh", "vit_jax/data/jpeg/_jpeg.c"):
+    for name in COPIED:
         (tmp_path / name).write_text((runs.ROOT / name).read_text())
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
-    environment = os.environ | {"PYTHON": str(python), "LOWEST": ""}
-    environment |= {"PYTHONDONTWRITEBYTECODE": "" if kept else "1"}
-    command = ["bash", "-euc", "source launch/setup.sh; set_up '[test]'"]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+
+    def run(**variables):
+        environment = os.environ | {"PYTHON": str(python), "LOWEST": "", "LOCKED": ""} | variables
+        command = ["bash", "-euc", "source launch/setup.sh; set_up '[test]'"]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    return run
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_launchers_leave_byte_code_to_the_first_import_that_keeps_it(set_up, tmp_path, kept):
+    set_up(PYTHONDONTWRITEBYTECODE="" if kept else "1")
     asked = (tmp_path / ".venv" / "pip").read_text()
     assert ("--no-compile" in asked) == kept
     assert asked.endswith(f"-e {tmp_path}[test]\n")
+
+
+def test_launchers_install_again_what_the_lock_names_anew(set_up, tmp_path):
+    assert [set_up(LOCKED="1").split()[0] for _ in range(2)] == ["Installing", "Using"]
+    (tmp_path / "launch/requirements.lock").write_text("jax==1\n")
+    assert set_up(LOCKED="1").startswith("Installing")
 
 
 def test_the_files_that_ci_names_are_there():
