@@ -2,12 +2,12 @@
 
 import dataclasses
 import fnmatch
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vit_jax import config
 from vit_jax.pages import listing
+from vit_jax.utils import storage
 from vit_jax.weights import hub, zoo
 
 
@@ -63,8 +63,7 @@ def augreg_best(index: str, model: str | None) -> list[zoo.Upstream]:
       index: path or address of index.csv.
       model: only those whose variant this pattern matches, such as `B/16`.
     """
-    path = pathlib.Path(index).expanduser()
-    best = zoo.best_of_augreg(hub.fetch(index) if "://" in index else path)
+    best = zoo.best_of_augreg(hub.fetch(index) if "://" in index else storage.as_path(index))
     pattern = zoo.variant(model or "*").lower()
     entries = [
         one for name, one in sorted(best.items()) if fnmatch.fnmatchcase(name.lower(), pattern)

@@ -1,6 +1,7 @@
 """The arguments of `prepare`: sources on this machine and in buckets."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -56,6 +57,8 @@ def test_flags_of_buckets_are_for_buckets(memory, tmp_path):
         Request(sources=("http://a/b",))
     with pytest.raises(config.ConfigError, match="--cache=s3://b: only a folder of this machine"):
         Request(sources=(ROOT,), cache="s3://b").paths()
+    unknown = "~nobody-here/photos"
+    assert Request(sources=(unknown,)).paths() == [pathlib.Path(unknown)]
     asked = Request(sources=(ROOT, str(tmp_path)), cache=str(tmp_path / "cache"))
     copied, local = asked.paths()
     assert content(copied) == HELD

@@ -109,7 +109,7 @@ def _local(path: str, flag: str) -> Path:
             f"{flag}={path}: only a folder of this machine can be written to; "
             f"prepare it here, then: gcloud storage cp -r FOLDER gs://BUCKET"
         )
-    return Path(path).expanduser()
+    return storage.as_path(path)
 
 
 # --- The lines of a dry run -----------------------------------------------------------------------
