@@ -413,6 +413,7 @@ def _list_steps(commits: Mapping[int, Commit]) -> str:
 
 
 def _only_ours(path: epath.Path) -> bool:
+    # Orbax writes to `state.orbax-checkpoint-tmp-...` before it renames.
     names = [child.name for child in path.iterdir()]
     return all(name == STATE or name.startswith((f"{STATE}.", f"{COMMIT}.")) for name in names)
 

@@ -126,6 +126,7 @@ class Classifier:
 
     def shapes(self) -> Params:
         """ShapeDtypeStructs of the parameters, nested by name; allocates nothing."""
+        # The original is cached, and callers add to what they get.
         return jax.tree.map(lambda leaf: leaf, self._abstract[1])  # a copy
 
     def bind(self, params: Params) -> Any:
@@ -429,6 +430,7 @@ def create(
     variants.check_model(model, image_size)
     if model.num_classes is None and masked is None and not headless:
         raise config.ConfigError("model.num_classes=none: not known; set the number of classes")
+    # The fused attention of cuDNN takes types of 16 bits only.
     if model.attention == "cudnn" and dtype != "bfloat16":
         raise config.ConfigError(
             "model.attention=cudnn: needs model.dtype=bfloat16; set it, or explicit"

@@ -148,6 +148,7 @@ bfloat16_matmul.defvjp(_rounded, _rounded_gradients)
 def _dense_bfloat16(
     x: jax.Array, kernel: jax.Array, dimensions: jax.lax.DotDimensionNumbers, **_: object
 ) -> jax.Array:
+    # The precision that nnx passes too has no meaning for operands in bfloat16.
     return bfloat16_matmul(x, kernel, len(dimensions[0][0]))
 
 

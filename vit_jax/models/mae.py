@@ -77,6 +77,7 @@ class Decoder(Classifier):
       prefix: tokens before its patches, which the decoder's layers see too.
     """
 
+    # The classifier's last field has a default, so a dataclass wants one for these too.
     features: int = 0
     prefix: int = 0
 

@@ -170,6 +170,7 @@ def relative_offsets(grid: tuple[int, int], prefix: int) -> np.ndarray:
     offsets = down * (2 * grid[1] - 1) + right
     offsets = np.pad(offsets, ((prefix, 0), (prefix, 0))).astype(np.int32)
     count = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+    # From left to right: the corner lies in both strips, and is written last.
     offsets[:prefix], offsets[:, :prefix], offsets[:prefix, :prefix] = count, count + 1, count + 2
     return offsets
 

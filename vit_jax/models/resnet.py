@@ -267,6 +267,7 @@ class Backbone(nnx.Module):
             # The stem has divided by 4 already.
             stride = 1 if number == 0 else 2
             unit = UnitShape(self.features, width * 2**number, stride, reduction)
+            # An attribute for each, as its name is part of those of the parameters.
             setattr(self, self._name(number), Stage(model, unit, count, middle, dtype, rngs=rngs))
             self.features, reduction = unit.outputs, reduction * stride
         if self.version == "v2":

@@ -131,6 +131,7 @@ def complete(model: config.Model) -> config.Model:
     named: dict[str, object] = (
         {"architecture": "vit"} if variant is None else parse_variant(variant)
     )
+    # Units that are set without a variant.
     if named.get("resnet_width") is None and model.resnet_units is not None:
         named["resnet_width"] = 1.0
     missing = {key: value for key, value in named.items() if getattr(model, key) is None}

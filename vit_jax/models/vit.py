@@ -104,7 +104,7 @@ class ViT(Stack, layers.WithHead):
             self.resnet = resnet.Backbone(model, channels, dtype, rngs=rngs)
             channels = self.resnet.features
         # Every layer takes the next key of `rngs`: moving one changes the draws of all after it.
-        # Its kernel is lecun_normal, flax's default, as that of Google's convolution.
+        # The embedding's kernel is lecun_normal, flax's default, as that of Google's convolution.
         self.embedding = nnx.LinearGeneral(
             (*patch, channels),
             width,

@@ -278,6 +278,7 @@ def from_config(
             continue
         default = float(optimizers.decays(options, name))
         specs[name] = TrainSpec(
+            # None for all of them: a whole array is neither cut nor put together again.
             layers=None if len(trained) == count else tuple(map(int, trained)),
             count=count,
             rate=_compact(rates[name][trained]),

@@ -30,6 +30,7 @@ SHORTEST = 8  # characters of the value of a variable that is a secret
 def without_secrets(text: str) -> str:
     """Removes passwords, tokens and signatures, and the values of such variables."""
     for name, value in os.environ.items():
+        # Shorter ones, such as 1 or true, occur in text that is no secret.
         if len(value) >= SHORTEST and value in text and name.endswith(NAMES):
             text = text.replace(value, "***")
     return SECRET.sub(lambda found: "".join(filter(None, found.groups())) + "***", text)

@@ -488,6 +488,7 @@ def _by_layer(problems: Sequence[str]) -> list[str]:
     """Problems that arrays of several layers share, once."""
     alike: dict[str, list[str]] = {}
     for problem in problems:
+        # The first number is the layer's; one after it tells parts of a layer apart.
         alike.setdefault(LAYER.sub("*", problem, count=1), []).append(problem)
     return [
         first if not others else f"{first} (and so in {len(others)} more layers)"

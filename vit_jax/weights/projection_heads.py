@@ -41,6 +41,7 @@ def from_arrays(arrays: Arrays, encoder: str, own: config.Dino, width: int) -> m
 
     Raises WeightsError, in one line with the options to set, for a head of another shape.
     """
+    # The head is beside the backbone, in the module around both.
     around = encoder.removesuffix("backbone.")
     prefix = next((around + n for n in VIEW_HEADS if f"{around}{n}mlp.0.bias" in arrays.specs or
                    f"{around}{n}mlp.bias" in arrays.specs), None)  # fmt: skip
@@ -98,6 +99,7 @@ def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) 
                         (("weight", 2), ("bias", 1)))  # fmt: skip
         made[f"dense_{i}"] = {"kernel": np.ascontiguousarray(kernel.T), "bias": bias}
     rows = _read_array(arrays, f"{prefix}{last}.{form[0]}", 2)
+    # Of a plain weight, which no parametrization splits, the rows have the lengths.
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     if form[1]:
         lengths = _read_array(arrays, f"{prefix}{last}.{form[1]}", 2).reshape(-1)
@@ -107,6 +109,7 @@ def _head(arrays: Arrays, prefix: str, last: str, own: config.Dino, width: int) 
         "head_hidden": shapes[0][1] if len(shapes) > 1 else own.head_hidden,
         "head_bottleneck": rows.shape[1],
         "prototypes": rows.shape[0],
+        # Lengths that are free may be 1 as well, so only those that must be can contradict.
         "norm_last_layer": own.norm_last_layer and bool(np.allclose(lengths, 1, atol=1e-6)),
     }
     if wrong := {key: n for key, n in known.items() if getattr(own, key) != n}:

@@ -204,6 +204,7 @@ class HuggingFace(Family):
         }
         if not spec.headless and "projection_dim" not in known:
             names = spec.classes or tuple(f"LABEL_{i}" for i in range(spec.model.num_classes or 0))
+            # By these names transformers counts the outputs of a head.
             made["id2label"] = {str(i): name for i, name in enumerate(names)}
             made["label2id"] = {name: i for i, name in enumerate(names)}
             problem = json_fields.PROBLEMS.get(spec.loss or "")

@@ -471,6 +471,8 @@ class TimmViT(timm.Timm):
             **({} if model.distillation else {"class_token": models.has_class_token(model)}),
             "fc_norm": model.norm_place == "pooled",
             **({"final_norm": False} if model.norm_place == "none" else {}),
+            # The packed SwiGLU of timm takes whatever activation it is given; only this one makes
+            # it SwiGLU.
             "act_layer": "silu" if gated else name,
             **({} if row and not model.registers else {"no_embed_class": True}),
             **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
