@@ -27,6 +27,7 @@ def silence_orbax() -> None:
     logging.getLogger("asyncio").addFilter(_not_abandoned)
     # Only orbax starts coroutines here; its leftovers would still warn at interpreter exit.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    # Once, as every manager and every restore comes here; loggers add a filter once by themselves.
     if not isinstance(sys.unraisablehook, _Hook):
         sys.unraisablehook = _Hook(sys.unraisablehook)
 

@@ -182,7 +182,8 @@ def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:
     said: dict[str, Any] = {"problem_type": problem} if problem else {}
     if spec.classes:
         whole = {**said, "label_names": spec.classes}
-        # A zip archive's comment ends at 64 KiB, the names of about 3,000 classes.
+        # A zip archive's comment ends at 64 KiB, the names of about 3,000 classes. Dumped twice, as
+        # the text is a value of JSON there, with a backslash before each quote.
         if suffix != ".npz" or len(json.dumps(json.dumps(whole))) < MAX_COMMENT:
             said = whole
     return {importing.HEAD: json.dumps(said)} if said and not spec.headless else {}

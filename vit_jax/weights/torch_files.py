@@ -137,6 +137,7 @@ GLOBALS: Mapping[str, Callable[..., Any]] = {
 
 def _storage(identity: Any) -> Storage:
     """The storage that a persistent id stands for."""
+    # The older form adds a sixth part, the view of another storage or None.
     if len(expect(identity, tuple)) not in (5, 6):
         raise ValueError("an id of a storage with other parts")
     kind, dtype, key, _, count, *view = identity
