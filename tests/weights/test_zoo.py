@@ -252,8 +252,8 @@ def test_the_best_of_an_index(capsys, index):
         (["--weights", "--model=ViT-X*"], "--model=ViT-X*: no such published model; known: "),
         (["--weights", "--table=3"], "--table=3: selects configs; drop it"),
         (["--augreg-index=none.csv"], "none.csv: cannot be read: No such file or directory"),
-        (["--augreg-index=~nobody-here/x.csv"], "cannot be read: No such file or directory"),
         (["--augreg-index=https://x.org/a.pkl"], "objects of any class"),
+        (["--augreg-index=~nobody-here/x.csv"], "cannot be read: No such file or directory"),
     ],
 )
 def test_mistakes(capsys, arguments, text):
