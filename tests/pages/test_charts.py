@@ -104,6 +104,10 @@ def test_the_charts_of_a_run():
     assert (loss.title, loss.log_y) == ("Loss", True)
     assert [one.name for one in loss.series] == ["train (augmented)", "validation"]
     assert not any(one.log_y for one in others)
+    # Classes in an order have a mean absolute error too.
+    for measured, title in ((("top1", "mae"), "Accuracy"), (("mae",), "Mean absolute error")):
+        points = {f"test/{name}": [(1, 0.5)] for name in measured}
+        assert charts.run_charts(lambda key, of=points: of.get(key, []), ["test"])[1].title == title
 
 
 def test_named_ticks_are_inside_the_frame():

@@ -162,7 +162,8 @@ def run_charts(points: Callable[[str], Sequence[Point]], splits: Sequence[str]) 
         accuracies += [train(key, f"train {label}", line), *measured(key, label, line)]
     errors = measured("mae")
     second = Chart(title="Accuracy", series=accuracies, percent=True, zero=True)
-    if any(one.points for one in errors):  # of numbers, which have no accuracy
+    # Numbers have no accuracy; classes in an order have both.
+    if any(one.points for one in errors) and not any(one.points for one in accuracies):
         second = Chart(title="Mean absolute error", series=errors, zero=True)
     speed = Series(name="", points=points("speed/images_per_second"))
     losses = [train("loss", "train (augmented)"), *measured("loss")]
