@@ -132,6 +132,10 @@ def test_what_has_no_value_is_nan():
     assert found["recall"] == 0.5  # an output with a NaN is wrong
     assert all(np.isnan(found[name]) for name in ("auroc", "average_precision", "ece"))
     assert np.isnan(areas(np.zeros(2), np.array([True, True]))).tolist() == [True, False]
+    # Of several classes, one NaN is no reason to leave a class out of the mean.
+    several = metrics.Outputs(np.float32([[np.nan, 1], [2, 0]]), np.eye(2), labels)
+    found = metrics.measure(several, ("auroc",))
+    assert all(np.isnan(value) for value in found.values())
     empty = metrics.Outputs(logits[:0], labels[:0], labels[:0])
     assert metrics.measure(empty, ("f1", "intervals")) == {}
 

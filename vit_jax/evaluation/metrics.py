@@ -189,7 +189,8 @@ def scores(logits: Array, *, several: bool) -> Array:
     values = logits.astype(np.float64)
     if several:
         # 1 / (1 + exp(-v)) would overflow for large negative logits.
-        return np.exp(-np.logaddexp(0, -values))
+        with np.errstate(invalid="ignore"):  # NaN stays NaN
+            return np.exp(-np.logaddexp(0, -values))
     # exp overflows from 710 on; a softmax does not change with a constant.
     values -= values.max(axis=1, keepdims=True)
     powers = np.exp(values)
@@ -262,13 +263,15 @@ def f1(truth: Array, predictions: Array, classes: int, weights: Array) -> dict[s
 def ranking(values: Array, truth: Array, weights: Array) -> dict[str, Array]:
     """Macro and weighted means of `auroc`, of a class against the others, and `average_precision`.
 
-    A class without an image, or for `auroc` one that every image has, is left out.
+    A class without an image, or for `auroc` one that every image has, is left out; NaN for a class
+    with a score that is NaN.
     """
     positive = [truth[:, k] if truth.ndim == 2 else truth == k for k in range(values.shape[1])]
     pairs = zip(values.T, positive, strict=True)
     areas = np.stack([curve_areas(*pair, weights) for pair in pairs], axis=-1)  # (2, R, K)
     support = np.stack([weights @ one for one in positive], axis=-1)
-    known = ~np.isnan(areas)
+    # By the images, not by the areas: those of a class with a NaN among its scores are NaN too.
+    known = np.stack([(support > 0) & (support < weights.sum(axis=1)[:, None]), support > 0])
     # A NaN times a share of 0 would still be NaN.
     areas[~known] = 0
     found: dict[str, Array] = {}
