@@ -66,11 +66,11 @@ def see(picture: bytes | np.ndarray, data: config.Data) -> tuple[np.ndarray, np.
         and 2 * factor * width <= pixels.shape[1]
     ):
         factor *= 2
-    # A `crop_pct` grows with the image size; a `resize_to` in pixels does not.
+    # What stands for a `resize_to`, a share, grows with the image size; one in pixels does not.
     larger = dataclasses.replace(
         data,
         image_size=(factor * height, factor * width),
-        resize_to=None if data.crop_pct else factor * max(data.before_crop),
+        resize_to=data.resize_to and factor * data.resize_to,
     )
     return _transform(pixels, data), _transform(pixels, larger)
 
