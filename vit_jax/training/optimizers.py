@@ -89,12 +89,13 @@ def _clip_each(limit: float) -> optax.GradientTransformation:
     """
 
     def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
-        flat = tree_utils.flatten(updates)
-        together = {name: HEADS.sub("/", name) for name in flat}
-        squares: dict[str, jax.Array] = {}
-        for name, leaf in flat.items():
+        together: dict[str, tuple[str, tuple[int, ...]]] = {}
+        squares: dict[tuple[str, tuple[int, ...]], jax.Array] = {}
+        for name, leaf in tree_utils.flatten(updates).items():
             axes = tuple(range(patterns.STACKED.fullmatch(name) is not None, leaf.ndim))
-            square, whole = jnp.sum(jnp.square(leaf), axes), together[name]
+            square = jnp.sum(jnp.square(leaf), axes)
+            # Where some layers of one of them are frozen, its rows are not those of the others.
+            together[name] = whole = HEADS.sub("/", name), square.shape
             squares[whole] = squares[whole] + square if whole in squares else square
 
         def clipped(name: str, leaf: jax.Array) -> jax.Array:
