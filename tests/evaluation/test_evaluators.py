@@ -1,5 +1,7 @@
 """Every evaluator: exact over padded last batches, whatever the batch size and the devices."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -143,6 +145,16 @@ def test_classification_of_the_whole_split_in_numpy(parameters, expected):
     targets = np.arange(10) < labels[:, None]
     some = np.logaddexp(0, np.where(targets, -logits, logits))[:, [1, 4, 9]].sum(axis=1)
     assert expected["sets/loss"] == pytest.approx(some.mean(), rel=1e-6)
+
+
+def test_several_right_classes_of_padded_views_too():
+    batch = {"image": 0, "grids": 1, "label": np.array([2]), "mask": np.array([True])}
+    seen = {}
+    split = types.SimpleNamespace(
+        outputs=lambda function, *, stop, inputs: seen.update(inputs(batch))
+    )
+    assert evaluators.several_right(None, runs.configure(), split, RIGHT)(None, **NEVER) is None
+    assert (seen["grids"], seen["right"].tolist()) == (1, [[-1, -1]])
 
 
 @pytest.mark.slow
