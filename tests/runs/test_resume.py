@@ -189,6 +189,7 @@ def restored(record, seal, accept=()):
         ),
         ("teacher", "teacher", "objective.teacher: its parameters are not those"),
         ("teacher", "teacher_model", "objective.teacher: its model or preprocessing are not those"),
+        ("teacher", "teacher_size", "objective.teacher: its height and width are not those"),
         ("plugins", "plugins", "--plugins: mine changed since step 20; restore it, or"),
     ],
 )
@@ -196,6 +197,7 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     values = config.to_dict(runs.configure())
     facts = {"config": values, "data": "a", "classes": ["0"], "teacher": "a", "teacher_model": "a"}
     facts |= {"plugins": {"mine": "a"}, "versions": {"jax": "1"}, "measured": {"test": "a"}}
+    facts |= {"teacher_size": "a"}
     record = facts | {"step": 20, "metrics": {}, "examples": 200}
     other = config.to_dict(runs.configure(optimizer={"lr": 0.1}))
     changed = {"config": other, "plugins": {"mine": "b"}, "measured": {"test": "b"}}.get(key, "b")
@@ -212,6 +214,13 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     kept = ("config", "data", "classes", "step", "metrics", "examples")
     older = {name: record[name] for name in kept}
     assert restored(older, facts)[0] == ["resuming from step 20"]
+
+
+def test_a_record_has_the_size_at_which_a_teacher_sees():
+    trainer = mock.Mock(cfg=runs.configure(), mesh=mock.Mock(shape={}))
+    teacher = mock.Mock(**{"teacher.model.image_size": (4, 6)})
+    splits = mock.MagicMock(classes=("0",), test=None)
+    assert resume.facts(trainer, splits, teacher)["teacher_size"] == [4, 6]
 
 
 def test_a_checkpoint_that_today_would_be_measured_otherwise_is_measured_again():

@@ -181,6 +181,8 @@ def facts(trainer: Trainer, splits: RunSplits, teacher: LoadedTeacher | None) ->
     }
     if teacher is not None:
         found |= {"teacher": teacher.digest, "teacher_model": teacher.model_digest}
+        # Which neither parameters nor model of a network without a table of positions tell.
+        found["teacher_size"] = list(teacher.teacher.model.image_size)
     if config.PLUGINS in values:
         found["plugins"] = components.digests(values[config.PLUGINS])
     return found
@@ -233,7 +235,11 @@ def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
                     f"measured so far ({old}); restore them"
                 ),
             )
-    for key, what in (("teacher", "parameters"), ("teacher_model", "model or preprocessing")):
+    for key, what in (
+        ("teacher", "parameters"),
+        ("teacher_model", "model or preprocessing"),
+        ("teacher_size", "height and width"),
+    ):
         if key in now and record.get(key, now[key]) != now[key]:
             yield (
                 "teacher",
