@@ -59,6 +59,18 @@ def test_shares_of_classes_against_float64(kind, smoothing):
     )
 
 
+def test_the_most_probable_class_is_that_of_the_largest_logit(monkeypatch):
+    """Of logits from 17 on, all sigmoids are 1 in float32."""
+    logits = jax.numpy.float32([[20, 30, 0, 25]])
+    for name, second in (("sigmoid", 1.0), ("softmax", np.exp(-5))):
+        best, classes = losses.most_probable(logits, config.Loss(name=name), 2)
+        assert classes.tolist() == [[1, 3]]
+        np.testing.assert_allclose(best, [[1, second]], rtol=1e-2)
+    # A plug-in's probabilities may have another order.
+    monkeypatch.setattr(losses, "own_probabilities", lambda loss: lambda logits: 1 / (1 + logits))
+    assert losses.most_probable(logits, MINE, 2)[1].tolist() == [[2, 0]]
+
+
 def test_rank_of_label():
     logits = np.array(
         [

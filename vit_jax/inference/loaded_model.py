@@ -507,5 +507,4 @@ def _best(
 ) -> tuple[jax.Array, jax.Array]:
     """The highest probabilities and their classes, (B, count) each."""
     logits, _ = normalization.apply_to_pixels(model, data, params, batch)
-    best, classes = jax.lax.top_k(losses.probabilities(logits / temperature, loss), count)
-    return best, classes
+    return losses.most_probable(logits / temperature, loss, count)

@@ -139,6 +139,14 @@ def probabilities(logits: jax.typing.ArrayLike, loss: config.Loss) -> jax.Array:
     return jax.nn.softmax(logits) if own is None else own(logits)
 
 
+def most_probable(logits: jax.Array, loss: config.Loss, count: int) -> tuple[jax.Array, jax.Array]:
+    """The highest probabilities of logits (B, K) and their classes, (B, count) each."""
+    chances, own = probabilities(logits, loss), own_probabilities(loss)
+    # By the logits: of those from 17 on, all sigmoids are 1 in float32, and none would be first.
+    _, classes = jax.lax.top_k(logits if own is None else chances, count)
+    return jnp.take_along_axis(chances, classes, axis=-1), classes
+
+
 def own_probabilities(loss: config.Loss) -> Callable[[jax.typing.ArrayLike], jax.Array] | None:
     """The method `probabilities(logits)` of a plug-in's loss, or None."""
     if loss.name in components.built_in("loss"):

@@ -143,11 +143,11 @@ def test_a_curve_deletes_and_inserts_the_most_salient_cells_first(monkeypatch):
     """From none to all of 2 x 3 cells of 4 x 4 pixels, one at a time."""
     seen = []
 
-    def probabilities(opened, images):
+    def logits(opened, images):
         seen.append(images)
-        return np.zeros((len(images), 3))
+        return np.zeros((len(images), 3), np.float32)
 
-    monkeypatch.setattr(saliency, "_probabilities", probabilities)
+    monkeypatch.setattr(saliency, "_scaled_logits", logits)
     pixels, blurred = np.full((8, 12, 3), 1, np.float32), np.full((8, 12, 3), 0, np.float32)
     saliency._curve(create(), pixels, blurred, LABEL, np.arange(6.0).reshape(2, 3))
     deleted, inserted = np.split(seen[0], 2)

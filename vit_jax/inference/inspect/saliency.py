@@ -104,9 +104,12 @@ def explain(
     """
     cfg = opened.config
     pixels = np.asarray(normalization.normalize_pixels(jnp.asarray(view[None]), cfg.data))
-    first = _probabilities(opened, pixels)[0]
+    logits = _scaled_logits(opened, pixels)
+    first = np.asarray(losses.probabilities(logits, cfg.loss))[0]
     loaded_model.check_finite(first)
-    label = int(first.argmax()) if label is None else label
+    if label is None:
+        _, best = losses.most_probable(jnp.asarray(logits), cfg.loss, 1)
+        label = int(best[0, 0])
     maps = class_maps(opened, view, [label])[0]
     black = normalization.normalize_pixels(jnp.zeros_like(view[None]), cfg.data)
     found, rise = integrated_gradients(opened, pixels, np.asarray(black), label, steps)
@@ -462,7 +465,8 @@ def _curve(
     counts = np.unique(np.rint(np.linspace(0, cells, POINTS)).astype(np.int64))
     taken = ranks[None] < counts[:, None, None, None]
     deleted, inserted = np.where(taken, np.float32(0), pixels), np.where(taken, pixels, blurred)
-    found = _probabilities(opened, np.concatenate([deleted, inserted]))[:, label]
+    logits = _scaled_logits(opened, np.concatenate([deleted, inserted]))
+    found = np.asarray(losses.probabilities(logits, cfg.loss))[:, label]
     return Curve(
         shares=counts / cells, deletion=found[: len(counts)], insertion=found[len(counts) :]
     )
@@ -476,15 +480,14 @@ def _blur(view: np.ndarray) -> np.ndarray:
     return cv2.GaussianBlur(view, (size, size), deviation).reshape(view.shape)
 
 
-def _probabilities(opened: loaded_model.LoadedModel, images: np.ndarray) -> np.ndarray:
-    """Probabilities (n, K) of normalized images (n, H, W, C), BATCH at a time."""
+def _scaled_logits(opened: loaded_model.LoadedModel, images: np.ndarray) -> np.ndarray:
+    """Logits (n, K), by the temperature, of normalized images (n, H, W, C), BATCH at a time."""
     found = []
     for first in range(0, len(images), BATCH):
         part = images[first : first + BATCH]
         # Repeated up to BATCH, so that one shape is compiled.
         logits = _logits(_model(opened), opened.params, np.resize(part, (BATCH, *part.shape[1:])))
-        scaled = opened.scaled(logits)
-        found.append(np.asarray(losses.probabilities(scaled, opened.config.loss))[: len(part)])
+        found.append(np.asarray(opened.scaled(logits))[: len(part)])
     return np.concatenate(found)
 
 

@@ -84,21 +84,24 @@ class Viewer:
         height, width = (len(photo) // len(view) * side for side in self._side)
         temperature = self.opened.temperature or 1.0
         found = _compute_view(
-            self._model, cfg.data, cfg.loss, temperature, self.opened.params, view[None]
+            *(self._model, cfg.data, cfg.loss, self._shown),
+            *(temperature, self.opened.params, view[None]),
         )
-        probabilities, weights, tokens = map(np.asarray, found)
+        (chances,), (labels,), weights, tokens = map(np.asarray, found)
         loaded_model.check_finite(weights, tokens)
         features = tokens[0, variants.prefix_tokens(cfg.model) :]
         rolled = measures.rollout_layers(weights)[:, 0]
         fields = {
             "name": messages.printable(name),
             "picture": _png(photo[:height, :width]),
-            "top": self._top(probabilities[0]),
+            "top": [
+                (messages.printable(self.opened.classes[label]), round(float(chance), 6))
+                for chance, label in zip(chances, labels, strict=True)
+            ],
             "attention": pack_attention(weights[:, 0], rolled),
             "features": pack_vectors(measures.unit_rows(features)),
         }
-        labels = self._best(probabilities[0]) if self._mapped else []
-        each = saliency.class_maps(self.opened, view, labels)
+        each = saliency.class_maps(self.opened, view, labels.tolist() if self._mapped else [])
         if each and saliency.GRADIENT_ROLLOUT in each[0]:
             fields["maps"] = pack_colors(np.stack([_shares(one) for one in each]))
         return fields | ({} if truth is None else {"truth": messages.printable(truth)}), features
@@ -145,17 +148,12 @@ class Viewer:
     def _model(self) -> models.Classifier:
         return measures.explicit_model(self.opened.config)
 
-    def _best(self, probabilities: np.ndarray) -> list[int]:
-        """The most probable classes, none without a head, or of numbers."""
+    @property
+    def _shown(self) -> int:
+        """How many of the most probable classes are shown; none without a head, or of numbers."""
         if "head/kernel" in self.opened.fresh or self.opened.config.loss.meaning == "mse":
-            return []
-        return np.argsort(-probabilities)[: min(TOP, len(self.opened.classes))].tolist()
-
-    def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
-        return [
-            (messages.printable(self.opened.classes[i]), round(float(probabilities[i]), 6))
-            for i in self._best(probabilities)
-        ]
+            return 0
+        return min(TOP, len(self.opened.classes))
 
 
 def _shares(maps: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -165,21 +163,27 @@ def _shares(maps: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.clip(both / most, 0.0, 1.0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _compute_view(
     model: models.Classifier,
     data: config.Data,
     loss: config.Loss,
+    count: int,
     temperature: jax.typing.ArrayLike,
     params: models.Params,
     view: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Probabilities (1, K), attention weights (L, 1, H, N, N) and tokens (1, N, D)."""
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """What a page shows of a view.
+
+    The highest probabilities and their classes, (1, count) each, attention weights
+    (L, 1, H, N, N) and tokens (1, N, D).
+    """
     logits, out = model.apply(
         params, normalization.normalize_pixels(jnp.asarray(view), data), capture=True
     )
     tokens = out["tokens"].astype(jnp.float32)
-    return losses.probabilities(logits / temperature, loss), out["attention"], tokens
+    best, labels = losses.most_probable(logits / temperature, loss, count)
+    return best, labels, out["attention"], tokens
 
 
 def open_viewer(
