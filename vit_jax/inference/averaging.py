@@ -82,7 +82,7 @@ def average(
                 "one model"
             )
         for name, leaf in tree_utils.flatten(jax.device_get(opened.params)).items():
-            # One checkpoint in memory at a time, besides the sum.
+            # One checkpoint in memory at a time, in addition to the sum.
             totals[name] = totals.get(name, 0.0) + np.asarray(leaf, np.float64)
     assert first is not None
     mean = {name: (total / len(members)).astype(np.float32) for name, total in totals.items()}

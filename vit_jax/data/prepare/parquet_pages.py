@@ -288,7 +288,7 @@ class Reader:
             # Repetition levels would be those of lists, which are refused.
             if own.get(6) or not 0 <= before <= min(page.size, len(packed)):
                 raise ValueError("it has other levels")
-            # A header of version 2 without this flag is of a compressed page.
+            # A version 2 header without this flag belongs to a compressed page.
             codec = chunk.codec if own.get(7, 1) else ""
             # Pages of version 2 keep the levels, uncompressed, in front of the values.
             levels, data = packed[:before], _unpack(packed[before:], page.size - before, codec)
