@@ -5,10 +5,8 @@
 
 `ViT-6_4` has six layers as wide as ViT-Ti's: 2.7 million parameters, 64 patches an image. Its
 learning rate is constant until the cooldown, so that a longer run begins as this one does.
-`ViT-6_4-progressive` begins with small images, and takes four times as long. `ViT-6_4-light`
-begins with its weights and crops less; the mean of the two is `cifar10/ViT-6_4-averaged`, the best
-of the weights in the package. `ViT-6_4-3h` takes three hours of two cores that multiply in
-bfloat16. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same distilled from
+`ViT-6_4-3h` begins with small images and multiplies in bfloat16: three hours of two cores that do
+so fast. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same distilled from
 `ViT-6_4`.
 """
 
@@ -22,7 +20,6 @@ from vit_jax.config.catalog import Choice
 LARGE = {"model.width": 192, "model.depth": 6, "model.mlp_dim": 768, "model.heads": 3}
 SMALL = {"model.width": 96, "model.depth": 3, "model.mlp_dim": 384, "model.heads": 3}
 TEACHER = "cifar10/ViT-6_4"
-PROGRESSIVE = "cifar10/ViT-6_4-progressive"
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     TEACHER: (
         "a plain ViT in 80 minutes of two CPU cores",
@@ -31,22 +28,6 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
             "train.duration": "6000 steps",
             "schedule.warmup": "200 steps",
             "schedule.cooldown": "1500 steps",
-        },
-    ),
-    PROGRESSIVE: (
-        "65 epochs of growing images",
-        LARGE
-        | {
-            "model.init": "mimetic",
-            "data.phases.small.until": "30 epochs",
-            "data.phases.small.image_size": (16, 16),
-            "data.phases.medium.until": "45 epochs",
-            "data.phases.medium.image_size": (24, 24),
-            "data.randaugment": (1, 10),
-            "train.duration": "65 epochs",
-            "schedule.warmup": "200 steps",
-            "schedule.cooldown": "35 epochs",
-            "evaluation.every": "5000 steps",
         },
     ),
     "cifar10/ViT-6_4-3h": (
@@ -73,21 +54,6 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
             "schedule.warmup": "200 steps",
             "schedule.cooldown": "35 epochs",
             "evaluation.every": "2500 steps",
-        },
-    ),
-    "cifar10/ViT-6_4-light": (
-        "6 epochs more with larger crops",
-        LARGE
-        | {
-            "init_from": PROGRESSIVE,
-            "init_head": "keep",
-            "seed": 1,  # other crops
-            "data.crop_area": (0.64, 1.0),
-            "optimizer.lr": 1e-3,
-            "train.duration": "6 epochs",
-            "schedule.warmup": "100 steps",
-            "schedule.cooldown": "2200 steps",
-            "evaluation.every": "800 steps",
         },
     ),
     "cifar10/ViT-3_4": ("a small plain ViT", SMALL),
