@@ -40,8 +40,8 @@ STATED = {
     "README.md": ("16 GiB each", "1e-5 in logits, for every format"),
     "docs/cifar10.md": (
         "3.7 million parameters",
-        "80 minutes", "95 minutes", "35 to 100 %", "95 % interval", "91.4 % after 200",
-        "80 to 88 %", "its goal, 88 %",
+        "80 minutes", "35 to 100 %", "95 % interval", "91.4 % after 200",
+        "80 to 88 %",
     ),
     "docs/coming_from.md": ("from 0.3 to 3.33", "from 0.3 to 3.3"),
     "docs/data.md": ("train[:10%]", "64 MiB"),
