@@ -18,7 +18,7 @@ from vit_jax.data.bucket import CopyError
 from vit_jax.data.source import DataError
 from vit_jax.inference import prediction
 from vit_jax.runtime import preemption
-from vit_jax.utils.errors import NotWritten
+from vit_jax.utils.errors import NotWritten, UserError
 
 MOST = 10**6
 
@@ -238,8 +238,9 @@ def test_a_mistake_about_a_root_names_its_options(rooted, memory):
         ({"root": "s3://b/photos"}, r"data.root=s3://b/photos: needs s3fs: pip install 'vit_jax\["),
         ({"cache_size": 1e-9}, rf"data.root={ROOT}: has .*; set data.cache_size=GB"),
         ({"cache": "/dev/null"}, "data.cache=/dev/null: cannot be written: "),
+        ({"cache": "~nobody-of-this-name"}, "^~nobody-of-this-name: .* folder with data.cache$"),
     ):
-        with pytest.raises(DataError, match=line):
+        with pytest.raises(UserError, match=line):
             sources.open_source(config.Data(source="folder", **options | data), "train", train=True)
     caches = pathlib.Path(options["cache"])
     assert [one.name for one in caches.rglob("*") if one.is_file()] == ["lock"]  # of the full one

@@ -158,7 +158,7 @@ def local_copy(source: str, cache: str | None, most: float, options: Options) ->
     Takes and raises as `copy`, but for `most`, in GB, and the cache, by default
     ~/.cache/vit_jax/buckets.
     """
-    caches = Path(cache or "~/.cache/vit_jax/buckets").expanduser()
+    caches = storage.cache_folder(options.cache or "HOME", cache or "~/.cache/vit_jax/buckets")
     folder = _folder(source, caches)
     _, found, alone = _list_objects(source, options)  # a mistake leaves no folder
     with storage.errors_as(DataError, f"{options.locate(caches)}: cannot be written"):

@@ -205,7 +205,8 @@ def _arranged_once(
     # The arrangement is made anew: it takes little beside reading tars, and depends on options.
     column = "" if label is None else f"\n{label}"
     version, place = _digest("\n".join(facts)), _digest(f"{root.absolute()}{column}")
-    kept = Path(cache or "~/.cache/vit_jax").expanduser() / "listings" / f"{place}.npz"
+    caches = storage.cache_folder("data.cache", cache or "~/.cache/vit_jax")
+    kept = caches / "listings" / f"{place}.npz"
     if (listing := image_listing.Listing.load(kept, version)) is None:
         if kind in parquet.KINDS:
             list_images = image_listing.scan_arrow if kind == "arrow" else parquet_pages.list_images

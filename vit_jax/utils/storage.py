@@ -49,6 +49,16 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     return cast(pathlib.Path, epath.Path(text))
 
 
+def cache_folder(option: str, folder: str) -> pathlib.Path:
+    """The folder of an option or of its default, absolute; raises ConfigError without its home."""
+    try:
+        return pathlib.Path(folder).expanduser().absolute()
+    except RuntimeError as error:  # an unknown ~user, or an account without a home
+        raise ConfigError(
+            f"{folder}: has no home directory; name another folder with {option}"
+        ) from error
+
+
 def path_text(option: str, path: object) -> str:
     """The text of a path that an option gives; raises ConfigError for what is none."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None

@@ -78,12 +78,7 @@ def fetch(source: Download | str, *, wait: Callable[[float], object] = time.slee
     if isinstance(source, str):
         source = Download(name=source, urls=(parse_address(source),))
     folder = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
-    try:
-        root = pathlib.Path(folder).expanduser().absolute()
-    except RuntimeError as error:  # an unknown ~user, or an account without a home
-        raise WeightsError(
-            f"{folder}: has no home directory; name another folder with VIT_JAX_CACHE"
-        ) from error
+    root = storage.cache_folder("VIT_JAX_CACHE", folder)
     wanted = [_CachedFile(url, root, root / cache_path(url)) for url in source.urls]
     wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
