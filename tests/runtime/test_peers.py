@@ -101,6 +101,16 @@ def test_a_workdir_that_is_not_shared_is_named(tmp_path):
             {"JAX_COORDINATOR_ADDRESS": "h:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "1"},
             (1, 4, "h:1"),
         ),
+        (
+            {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}
+            | {"MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "2"},
+            (5, 6, None),
+        ),
+        (
+            {"TPU_WORKER_HOSTNAMES": "a", "TPU_WORKER_ID": "0"}
+            | {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"},
+            (1, 2, None),
+        ),
     ],
 )
 def test_the_environment_says_who_i_am(monkeypatch, variables, expected):

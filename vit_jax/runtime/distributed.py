@@ -56,7 +56,8 @@ def from_environment() -> ProcessInfo | None:
     """This process among several, or None where it is alone.
 
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID name it explicitly; on a TPU slice
-    of several hosts TPU_WORKER_HOSTNAMES and TPU_WORKER_ID do. Raises ConfigError.
+    of several hosts TPU_WORKER_HOSTNAMES and TPU_WORKER_ID do, and of several slices
+    MEGASCALE_NUM_SLICES and MEGASCALE_SLICE_ID too. Raises ConfigError.
     """
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     if address:
@@ -66,11 +67,18 @@ def from_environment() -> ProcessInfo | None:
             raise config.ConfigError(f"JAX_COORDINATOR_ADDRESS={address}: must be HOST:PORT")
         count = _number("JAX_NUM_PROCESSES", why)
         return ProcessInfo(_number("JAX_PROCESS_ID", why, below=count), count, address)
-    workers = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
-    if len(workers) > 1:
-        number = _number("TPU_WORKER_ID", "on a slice of several hosts", below=len(workers))
-        return ProcessInfo(number, len(workers), None)
-    return None
+    workers = os.environ.get("TPU_WORKER_HOSTNAMES", "")
+    if not workers:
+        return None
+    hosts, slices, at = len(workers.split(",")), 1, 0
+    if os.environ.get("MEGASCALE_NUM_SLICES"):
+        slices = _number("MEGASCALE_NUM_SLICES", "of TPU slices")
+    if slices > 1:
+        at = _number("MEGASCALE_SLICE_ID", "of one of several TPU slices", below=slices)
+    if hosts * slices == 1:
+        return None
+    number = _number("TPU_WORKER_ID", "on a slice of several hosts", below=hosts)
+    return ProcessInfo(at * hosts + number, slices * hosts, None)
 
 
 def is_first() -> bool:
@@ -109,8 +117,7 @@ def initialize(workdir: pathlib.Path | None = None, limits: config.Watchdog | No
             _write_host(workdir / FOLDER, me)
     # Before joining: jax also aborts this process if another one never comes.
     _end_with_code(me, workdir, limits.join)
-    # jax numbers hosts over all slices, and TPU_WORKER_ID within one.
-    found = me.address is None  # by jax itself, on a TPU slice
+    found = me.address is None  # by jax itself, on TPU slices
     jax.distributed.initialize(
         coordinator_address=me.address,
         num_processes=None if found else me.count,
