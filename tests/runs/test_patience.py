@@ -7,7 +7,7 @@ import pytest
 import runs
 import vit_jax
 from vit_jax.config import ConfigError
-from vit_jax.runs import patience
+from vit_jax.runs import patience, preview
 from vit_jax.runtime import logs
 from vit_jax.studies.report import run_data
 
@@ -83,6 +83,8 @@ def test_a_run_stops_early_resumes_and_is_finished(tmp_path):
     run = run_data.read_run(tmp_path / "run")
     assert run.finished
     assert run.stopped_early
+    rows = dict(preview.preview(vit_jax.get_config("digits", options), tmp_path / "run"))
+    assert rows["run directory"].endswith("/run, complete, as it stopped early at step 9")
     written = (tmp_path / "run/metrics.jsonl").read_text()
     again = vit_jax.train("digits", tmp_path / "run", options)
     assert (again.steps, dict(again.results)) == (9, dict(outcome.results))

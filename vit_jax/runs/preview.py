@@ -1,5 +1,6 @@
 """Describes a training run before it starts: the dry run's table, the log's first lines."""
 
+import contextlib
 import math
 import pathlib
 
@@ -29,7 +30,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     count = jax.device_count()
     checks.check_devices(checks.with_accumulation(cfg, count), count)
     splits = open_splits(cfg)
-    Patience(cfg)  # raises as the run would
+    patience = Patience(cfg)  # raises as the run would
     cfg, counts = with_scale(cfg, splits.train), count_classes(cfg, splits.train)
     cfg = config.with_classes(cfg, len(splits.classes))
     teacher = load_teacher(cfg, splits.classes)
@@ -45,9 +46,10 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     if cfg.data.targets:
         training = _images(cfg.data.train_split, len(splits.train))
         training += f", each with {', '.join(cfg.data.targets)}"
+    progress = _progress(workdir, done, trainer.durations.steps, patience)
     rows = [
         ("config", cfg.name),
-        ("run directory", f"{workdir}, {_progress(done, trainer.durations.steps)}"),
+        ("run directory", f"{workdir}, {progress}"),
         ("starts from", _start(trainer, splits, begun=done is not None)),
         *([("teacher", str(cfg.distillation.teacher))] if cfg.distillation else []),
         ("training", training),
@@ -180,9 +182,15 @@ def _steps_done(workdir: pathlib.Path) -> int | None:
     return steps[-1] if steps else None
 
 
-def _progress(done: int | None, steps: int) -> str:
+def _progress(workdir: pathlib.Path, done: int | None, steps: int, patience: Patience) -> str:
     if done is None:
         return "new"
+    # A damaged record is set aside by the run, which then goes on from an earlier step.
+    with contextlib.suppress(record.DamagedCheckpoint):
+        commit = record.read_commit(record.folder(workdir / "checkpoints", done))
+        patience.resume(commit["facts"].get("patience"))
+    if patience.over:
+        return f"complete, as it stopped early at step {done:,}"
     return "complete" if done >= steps else f"resumes after step {done:,}"
 
 
