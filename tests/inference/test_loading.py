@@ -236,7 +236,8 @@ def test_an_evaluation_that_would_measure_nothing_is_refused(monkeypatch):
 
 def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     other = runs.configure(
-        model={"gelu": "erf", "norm_epsilon": 1e-12}, data={"mean": (0.3,), "std": (1.0,)}
+        model={"gelu": "erf", "norm_epsilon": 1e-12, "position": "sincos_2d_mae"},
+        data={"mean": (0.3,), "std": (1.0,)},
     )
     facts = weights.ModelSpec(model=other.model, data=other.data)
     assert weights.numerics(facts, keep_head=False)["model.gelu"] == "erf"
@@ -244,7 +245,15 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "describe_checkpoint", lambda reference, wanted: facts)
         taken = directory.as_in_weights(cfg, BEGIN)
-        kept = directory.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
+        with pytest.warns(AssumptionWarning, match=r"otherwise .*: model.gelu: erf -> tanh; to"):
+            kept = directory.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
+        plain = run_config.resolve("digits", {"init_from": str(TOKEN)})
+        fixed = directory.as_in_weights(plain, {}).model.position
+        facts = dataclasses.replace(facts, model=dataclasses.replace(other.model, rotary=10.0))
+        mae = run_config.resolve("mae/folder", BEGIN | {"data.root": str(tmp_path)})
+        with pytest.raises(config.ConfigError, match="^init_from=.*: model.rotary=10: objective"):
+            directory.as_in_weights(mae, BEGIN)
+    assert (plain.model.position, fixed) == ("sincos_2d", "sincos_2d_mae")
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
     assert (taken.data.mean, taken.data.std) == ((0.3,), (1.0,))
     assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)

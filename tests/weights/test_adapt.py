@@ -234,6 +234,17 @@ def test_positions_and_missing_biases_belong_to_the_weights():
         assert weights.numerics(source, keep_head=keep_head)["model.biasless"] == lacking
 
 
+def test_positions_without_arrays_and_their_place_belong_to_the_weights():
+    """Nothing else would show that a run has others."""
+    source = facts(position="sincos_2d_mae")
+    for own, has in (("sincos_2d", True), ("none", True), ("learned_1d", False)):
+        found = weights.numerics(source, keep_head=False, position=own)
+        assert ("model.position" in found) == has
+    found = weights.numerics(facts(position_place="shared"), keep_head=False, position="none")
+    assert found["model.position"] == "learned_1d"
+    assert found["model.position_place"] == "shared"
+
+
 def test_means_and_deviations_go_with_the_channels():
     data = config.Data(mean=(0.1, 0.2, 0.6), std=(0.5, 0.6, 0.7))
     source = dataclasses.replace(facts(), data=data)

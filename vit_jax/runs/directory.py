@@ -14,6 +14,7 @@ from vit_jax.training import run_config
 from vit_jax.training.durations import Durations
 from vit_jax.utils import limits, storage
 from vit_jax.utils.errors import CheckpointError
+from vit_jax.weights import exporting
 
 LENGTH = {"train.duration", "schedule.cooldown"}
 # What a commit record seals and resuming compares (`resume.restore`), as `--accept` names it.
@@ -27,12 +28,22 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     """
     if cfg.init_from is None:
         return cfg
-    keep = cfg.init_head == "keep"
     with loading.named("init_from", cfg.init_from):
         spec = loading.describe_checkpoint(cfg.init_from, cfg)
-    found = weights.numerics(spec, keep_head=keep, channels=cfg.data.channels)
+    found = _of_weights(spec, cfg)
     taken = _with_options(cfg, found, overrides)
-    logs.warn_of_assumptions(cfg.init_from, weights.assumptions(spec, wanted=taken))
+    every = _with_options(cfg, found, {})
+    try:  # again, as they were checked beside others of the run
+        run_config.check_config(taken)
+    except config.ConfigError as error:
+        raise config.ConfigError(f"init_from={cfg.init_from}: {error}") from error
+    lines = [*weights.assumptions(spec, wanted=taken)]
+    if others := config.differences(*(_as_computed(one) for one in (every, taken))):
+        lines.append(
+            f"set otherwise than in these weights: {config.listed(others)}; to take theirs, leave "
+            "these options out, and in Python name init_from in get_config"
+        )
+    logs.warn_of_assumptions(cfg.init_from, lines)
     return taken
 
 
@@ -96,9 +107,7 @@ def reconcile(
     if new.init_from is not None and new.init_from == old.init_from:
         # From the record, not the weights: those may be gone since the run started.
         spec = weights.ModelSpec(model=old.model, data=old.data)
-        keep = new.init_head == "keep"
-        found = weights.numerics(spec, keep_head=keep, channels=new.data.channels)
-        new = _with_options(new, found, overrides)
+        new = _with_options(new, _of_weights(spec, new), overrides)
     changed = _changes(old, new, record)
     if not changed or "config" in accept:
         return new
@@ -167,6 +176,27 @@ def _has_begun(workdir: pathlib.Path) -> bool:
     if metrics.exists() and metrics.read_bytes():
         return True
     return saved.is_dir() and any(saved.iterdir())
+
+
+def _of_weights(spec: weights.ModelSpec, cfg: config.Config) -> dict[str, object]:
+    """The options that the weights determine for a run, by dotted name."""
+    return weights.numerics(
+        spec,
+        keep_head=cfg.init_head == "keep",
+        channels=cfg.data.channels,
+        position=cfg.model.position,
+    )
+
+
+def _as_computed(cfg: config.Config) -> config.Config:
+    """The config without differences in model and pixels that change no output."""
+    same = {
+        key: values[:1] * (len(set(values)) == 1) or values
+        for key in ("mean", "std")
+        for values in (getattr(cfg.data, key),)
+    }
+    model, data = exporting.normal(cfg.model), dataclasses.replace(cfg.data, **same)
+    return dataclasses.replace(cfg, model=model, data=data)
 
 
 def _with_options(

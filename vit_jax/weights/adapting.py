@@ -25,8 +25,9 @@ NUMERICS = (
     *("resnet_pool", "mlp", "layer_scale", "registers", "distillation", "norm", "stem_norm"),
     *("patch_norm", "pooling_heads", "pooling_mlp_dim", "pooling_prefix"),
     *("qk_norm", "biasless", "rotary", "rotary_span", "rotary_grid", "sub_norm", "relative_bias"),
-    *("rotary_offset", "rotary_learned", "position_resize"),
+    *("rotary_offset", "rotary_learned", "position_resize", "position_place"),
 )
+TABLELESS = {"none", "sincos_1d", "sincos_2d", "sincos_2d_mae"}  # kinds of `model.position`
 # Options that decide which arrays there are, and their shapes; a run keeps its own.
 SIZES = ("architecture", "resnet_units", "resnet_width", "resnet_version", "patch_size", "width",
          "depth", "mlp_dim", "heads", "position")  # fmt: skip
@@ -140,16 +141,21 @@ def for_channels(kernel: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | Non
     return kernel[:, :, np.arange(channels) % had] * np.float32(had / channels)
 
 
-def numerics(spec: mapping.ModelSpec, *, keep_head: bool, channels: int = 3) -> dict[str, object]:
+def numerics(
+    spec: mapping.ModelSpec, *, keep_head: bool, channels: int = 3, position: str = "learned_1d"
+) -> dict[str, object]:
     """The options that the weights determine for any task, by dotted name.
 
     With `keep_head` the layers after the encoder are used too. Means and deviations of `channels`
-    go with `for_channels`, of gray their average.
+    go with `for_channels`, of gray their average. A run whose own `position` has no parameters has
+    the weights' instead, if those have none either: nothing else would show the difference.
     """
     model: dict[str, object] = {f"model.{key}": getattr(spec.model, key) for key in NUMERICS}
     if spec.mae is not None:  # which pools nothing, so the next run may normalize what it pools
         del model["model.norm_place"]
     if spec.model.rotary is not None or spec.model.relative_bias != "none":  # positions enough
+        model["model.position"] = spec.model.position
+    if {position, spec.model.position} <= TABLELESS or spec.model.position_place != "stem":
         model["model.position"] = spec.model.position
     if not keep_head:
         biasless = (part for part in spec.model.biasless if part != "head")

@@ -164,7 +164,8 @@ class TablePlan:
         changed = config.differences(stored, config.as_recorded(own, stored))
         if stored.init_from is not None:  # whose weights decide these
             spec = weights.ModelSpec(model=stored.model, data=stored.data)
-            for key in weights.numerics(spec, keep_head=stored.init_head == "keep"):
+            keep, position = stored.init_head == "keep", own.model.position
+            for key in weights.numerics(spec, keep_head=keep, position=position):
                 changed.pop(key, None)
         found = [f"{key}={config.show(value)}" for key, (value, _) in changed.items()]
         if isinstance(there, run_data.StoredTransfer):
