@@ -59,10 +59,13 @@ class ConfigEntry:
 
     @property
     def exaflops(self) -> float | None:
-        """The compute of the run: three forward passes per image, in 1e18."""
+        """The compute of the run, in 1e18; None unless it is three forward passes per image."""
         cfg = self.cfg
         known = cfg.model.num_classes is not None or not cfg.needs_labels
         if self.steps is None or not known or cfg.dino is not None:  # views of several sizes
+            return None
+        # Smaller views, a teacher's pass, or frozen parameters.
+        if cfg.data.phases or cfg.distillation or cfg.optimizer.only:
             return None
         masked = cfg.masked or cfg.mae
         forward = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, masked)
