@@ -52,23 +52,6 @@ def test_lossless_formats_give_the_very_pixels(data):
     np.testing.assert_array_equal(image, PIXELS)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "progressive", "WebP"])
-def test_lossy_formats_give_what_another_decoder_gives(kind):
-    other = np.asarray(PIL.Image.open(io.BytesIO(WHOLE[kind])).convert("RGB"), int)
-    assert np.abs(decode(WHOLE[kind]).astype(int) - other).max() <= 1
-
-
-def test_other_colors_become_rgb():
-    for kind in ("PNG", "GIF"):
-        picture = PICTURE.quantize(64)
-        expected = np.asarray(picture.convert("RGB"))
-        np.testing.assert_array_equal(decode(encode(picture, kind)), expected)
-    gray = decode(encode(PIL.Image.fromarray(PIXELS[:, :, 1]), "PNG"))
-    np.testing.assert_array_equal(gray, np.repeat(PIXELS[:, :, 1:2], 3, axis=2))
-    cmyk = decode(encode(PICTURE.convert("CMYK"), "JPEG", quality=100))
-    assert np.abs(cmyk.astype(int) - PIXELS).max() <= 4
-
-
 def test_alpha_is_dropped_and_the_colors_under_it_stay():
     for kind, options in (("PNG", {}), ("WEBP", {"lossless": True, "exact": True})):
         picture = PICTURE.copy()

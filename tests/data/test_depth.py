@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 
 import cv2
 import jax
@@ -11,13 +10,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
-import runs
 import tiffs
-import vit_jax
-from vit_jax import cli, config, models, train_loop, weights
-from vit_jax.data import decoding, sources, transforms
-from vit_jax.inference import loading
-from vit_jax.models import variants
+import toys
+from vit_jax import cli, config
+from vit_jax.data import decoding, pipeline, transforms
+from vit_jax.data.source import Record
 from vit_jax.training import normalization
 
 
@@ -31,7 +28,7 @@ def png(pixels):
 
 
 def decode(data, channels, depth):
-    return decoding.decode_image(data, channels=channels, max_pixels=10**6, depth=depth)
+    return decoding.load_view(data, config.Data(channels=channels, depth=depth))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -145,89 +142,17 @@ def test_what_is_made_for_photos_is_refused(capsys, option, value, other):
     assert said.count("\n") == 1
 
 
-def folder(root):
-    """TIFFs of 13 channels and two classes, told apart by the last channel alone."""
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 20), ("test", 9)):
-        for label, name in enumerate("ab"):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                shape = (*rng.integers(9, 14, 2).tolist(), 13)
-                pixels = rng.integers(0, 4000, shape).astype(np.uint16)
-                pixels[..., -1] = 3000 * label + rng.integers(0, 900, shape[:2])
-                data = tiffs.tiff(pixels, compression="deflate", predictor=2)
-                (root / split / name / f"{number}.tif").write_bytes(data)
-    return root
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    top = tmp_path_factory.mktemp("deep")
-    cfg = runs.configure(
-        data={
-            "source": "folder", "root": str(folder(top / "data")), "train_split": "train",
-            "eval_split": "test", "mean": (0.03,), "std": (0.02,), "depth": 16, "channels": 13,
-            "train_crop": "inception", "erase": 0.2, "flip": True,
-        },
-        train={"batch_size": 8, "duration": "12 steps"},
-        schedule={"warmup": 1},
-        optimizer={"lr": 3e-3},
-    )  # fmt: skip
-    train_loop.train(cfg, top / "run")
-    return cfg, top / "run"
-
-
-@pytest.mark.slow
-def test_a_run_on_such_files_resumes_to_the_same_bits(trained, tmp_path, monkeypatch):
-    cfg, workdir = trained
-    runs.train_in_parts(monkeypatch, cfg, tmp_path / "run", 5)
-    runs.assert_equal_runs(tmp_path / "run", workdir)
-
-
-@pytest.mark.slow
-def test_evaluation_prediction_and_features_are_those_of_the_samples(trained, tmp_path, capsys):
-    cfg, workdir = trained
-    opened = loading.load(workdir)
-    source = sources.open_source(cfg.data, "test")
-    logits, features = [], []
-    for index in range(len(source)):
-        pixels = decode(source[index].image, cfg.data.channels, 16)
-        view = cv2.resize(pixels, cfg.data.image_size[::-1], interpolation=cv2.INTER_LINEAR)
-        seen = (view.reshape(1, *cfg.data.image_size, -1) / 65535 - 0.03) / 0.02
-        one, out = opened.apply(opened.params, jnp.asarray(seen, jnp.float32))
-        logits.append(np.asarray(one)[0])
-        features.append(np.asarray(out["pre_logits"])[0])
-    labels = [source[index].label for index in range(len(source))]
-    right = np.mean(np.argmax(logits, axis=1) == labels)
-    assert vit_jax.evaluate(workdir, {})["test/top1"] == pytest.approx(right)
-    np.testing.assert_allclose(
-        opened.embed([source.name(i) for i in range(len(source))]), features, atol=2e-5
-    )
-    images = str(cfg.data.root) + "/test"
-    assert cli.main(["embed", f"--checkpoint={workdir}", f"{images}",
-                     f"--output={tmp_path / 'e.npz'}"]) == 0  # fmt: skip
-    np.testing.assert_allclose(np.load(tmp_path / "e.npz")["features"], features, atol=2e-5)
-    capsys.readouterr()
-    assert cli.main(["predict", f"--checkpoint={workdir}", "--json", source.name(0)]) == 0
-    best = json.loads(capsys.readouterr().out.splitlines()[0])["top"][0]
-    exact = np.exp(logits[0] - np.max(logits[0]))
-    assert best["probability"] == pytest.approx(float(exact.max() / exact.sum()), abs=1e-5)
-
-
-@pytest.mark.slow
-def test_a_run_of_13_channels_begins_with_weights_of_rgb():
-    model = variants.complete(
-        config.Model(patch_size=(4, 4), width=16, depth=1, mlp_dim=32, heads=2, num_classes=3)
-    )
-    rgb = models.create(model, image_size=(8, 8))
-    data = config.Data(image_size=(8, 8))
-    facts = weights.ModelSpec(model=model, data=data, classes=(), fresh={})
-    params = jax.device_get(rgb.init(jax.random.key(0)))
-    target = models.create(model, image_size=(8, 8), channels=6)
-    fitted, report = weights.fit_params(params, facts, target, keep_head=True)
-    assert [line for line in report.lines() if "from 3 to 6 channels" in line]
-    image = np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
-    np.testing.assert_allclose(
-        target.apply(fitted, jnp.asarray(np.tile(image, 2)))[0],
-        rgb.apply(params, jnp.asarray(image))[0], atol=1e-5,
-    )  # fmt: skip
+@pytest.mark.parametrize("train", [False, True])
+def test_batches_have_all_bits_and_channels(train):
+    data = config.Data(channels=13, depth=16, image_size=(12, 16), workers=0)
+    pixels = samples(13)
+    source = toys.Made(2, lambda index: Record(tiffs.tiff(pixels), index))
+    steps = transforms.train_transforms(data) if train else transforms.eval_transforms(data)
+    options = {"seed": 0, "batch_size": 2, "rows": range(2), "train": train, "stop_step": 1}
+    with pipeline.batches(source, steps, data, **options) as batches:
+        image = next(batches)["image"]
+    assert (image.dtype, image.shape) == (np.uint16, (2, 12, 16, 13))
+    assert image.max() > 50_000
+    if not train:
+        view = transforms.Resize(12, 16)(pixels, np.random.default_rng(0))
+        np.testing.assert_array_equal(image, [view, view])

@@ -80,17 +80,6 @@ def test_a_step_draws_a_length_by_seed_and_step():
     assert [sampling.step_choice(4, s, LENGTHS) for s in range(8)] != lengths
 
 
-@pytest.mark.parametrize("options", [{"threads": 7}, {"partial_decoding": False}])
-def test_batches_are_the_same_from_any_step_row_and_thread(options):
-    whole = taken(DATA)
-    for step, batch in enumerate(taken(dataclasses.replace(DATA, **options), start=5), 5):
-        for name, array in batch.items():
-            np.testing.assert_array_equal(array, whole[step][name])
-    for batch, other in zip(taken(DATA, rows=[1, 4]), whole, strict=True):
-        for name, array in batch.items():
-            np.testing.assert_array_equal(array, other[name][[1, 4]])
-
-
 def test_images_keep_their_aspect_and_padding_is_empty():
     data = dataclasses.replace(DATA, train_crop="resize", flip=False)
     for batch in taken(data):

@@ -74,22 +74,6 @@ def test_a_batch_has_these_arrays():
         np.testing.assert_array_equal(batch["label"], batch["index"] % 10)
 
 
-@pytest.mark.parametrize("batch_size", [1, 33])
-def test_an_epoch_has_each_example_once(batch_size):
-    steps = -(-60 // batch_size)
-    order = joined(run(batch_size=batch_size, steps=(0, steps)), "index")[:60]
-    epochs = order.reshape(3, 20)
-    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(20), (3, 1)))
-    assert not (epochs[0] == epochs[1]).all()
-    assert not (epochs[0] == np.arange(20)).all()
-
-
-def test_order_and_views_do_not_depend_on_the_batch_size():
-    some, others = run(batch_size=12, steps=(0, 5)), run(batch_size=5, steps=(0, 12))
-    for name in some[0]:
-        np.testing.assert_array_equal(joined(some, name), joined(others, name))
-
-
 def test_hosts_share_the_global_batch():
     whole = run()
     parts = [run(rows=rows) for rows in ([0, 1, 2], [7, 3], [4, 5, 6])]
@@ -98,13 +82,6 @@ def test_hosts_share_the_global_batch():
         for name in batch:
             together = np.concatenate([part[step][name] for part in parts])
             np.testing.assert_array_equal(together, batch[name][order])
-
-
-def test_a_start_in_the_middle_equals_skipping():
-    whole = run(steps=(0, 9))
-    for start in (1, 4, 8):
-        assert_same(run(steps=(start, 9)), whole[start:])
-    assert run(steps=(9, 9)) == []
 
 
 def test_a_draw_by_class_depends_on_the_epoch_alone_and_gives_each_draw_views_of_its_own():
@@ -292,17 +269,6 @@ def wait_until(condition) -> bool:
     return condition()
 
 
-def test_closing_early_ends_the_threads():
-    for taken in (0, 2):
-        batches = endless(dataclasses.replace(DATA, threads=3))
-        for _ in range(taken):
-            next(batches)
-        assert loader_threads()
-        batches.close()
-        batches.close()
-        assert wait_until(lambda: not loader_threads())
-
-
 @pytest.mark.slow
 def test_threads_processes_and_buffers_change_nothing(photos):
     data = dataclasses.replace(
@@ -329,13 +295,6 @@ def test_a_daemonic_process_loads_in_threads(photos, monkeypatch, caplog):
     assert (
         "data.workers=2: a daemonic process may start no others; loading in threads" in caplog.text
     )
-
-
-@pytest.mark.slow
-def test_failures_of_loader_processes_arrive(photos):
-    with pytest.raises(DataError, match=r"\.png: .*; mend or remove it"):
-        run(data=dataclasses.replace(photos, workers=1), steps=(0, 100))
-    assert not multiprocessing.active_children()
 
 
 def test_a_killed_loader_process_is_an_error_not_a_hang():
@@ -404,14 +363,6 @@ def test_no_part_is_made_beyond_the_last_step():
     )
     for make in (loader, pipeline.Shared(loader)):
         assert [bool(make(step * loader.parts)) for step in range(5)] == [True, True, *3 * [False]]
-
-
-@pytest.mark.slow
-def test_closing_at_once_ends_the_processes():
-    endless(dataclasses.replace(DATA, workers=1)).close()
-    assert not multiprocessing.active_children()
-    time.sleep(0.2)
-    assert not multiprocessing.active_children()
 
 
 SCRIPT = """
@@ -492,18 +443,3 @@ def test_the_views_of_an_image_are_as_far_apart_as_a_batch_allows():
     order = pipeline.repeated_order(4, 6, 3)
     assert order.tolist() == [2, 5, 0, 3, 1, 4]  # the first views, the second, the third
     assert pipeline.repeated_order(4, 6, 1).tolist() == list(range(6))
-
-
-def test_batches_within_an_image_are_those_of_timms_sampler():
-    """DeiT's batches of 1,024 with three repeats: an image's last view comes a batch later."""
-    data = dataclasses.replace(DATA, repeats=3)
-    order = joined(run(steps=(0, 5)), "index")
-    sampler = np.repeat(order, 3)  # as timm's RepeatAugSampler on one host
-    batches = run(data=data, steps=(0, 6))
-    for number, batch in enumerate(batches):
-        rows = batch["index"].tolist()
-        assert sorted(rows) == sorted(sampler[8 * number : 8 * number + 8].tolist())
-        assert all(a != b for a, b in zip(rows[::2], rows[1::2], strict=True))  # pairs of mixup
-    views = {image.tobytes() for image in joined(batches, "image")}
-    assert len(views) == 48
-    assert_same(run(data=data, steps=(4, 6)), batches[4:])

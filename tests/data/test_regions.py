@@ -251,33 +251,8 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
 
 
 @pytest.mark.parametrize("part", [True, False])
-def test_a_view_of_many_pixels_in_few_bytes_is_refused_by_both_decoders(monkeypatch, part):
-    whole = pillow(np.zeros((5000, 6000), np.uint8), "L")
-    data = config.Data(image_size=(31, 29))
-    make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
-    if not part:
-        monkeypatch.setattr(jpeg, "size", lambda encoded: None)
-    with pytest.raises(decoding.BadImage, match="in 1,502 bytes and 1 scans, more than 10,000 pix"):
-        make(whole[:1500] + b"\xff\xd9", 0, 0, np.zeros((31, 29, 3), np.uint8))
-
-
-@pytest.mark.parametrize("part", [True, False])
 def test_an_image_of_too_many_pixels_is_refused_by_both_decoders(part):
     data = config.Data(image_size=(31, 29), max_pixels=61 * 77 - 1, partial_decoding=part)
     make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
     with pytest.raises(decoding.BadImage, match="77 x 61 pixels, more than data.max_pixels=4696"):
         make(encode(picture(61, 77), "4:4:4").tobytes(), 0, 0, np.zeros((31, 29, 3), np.uint8))
-
-
-def test_a_view_is_what_the_transforms_make_of_the_whole_image():
-    data = config.Data(image_size=(31, 29), flip=True)
-    files = mixed()
-    make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
-    row = np.zeros((31, 29, 3), np.uint8)
-    for index, epoch in itertools.product((0, 1, 2), range(8)):
-        make(files[index], epoch, index, row)
-        pixels = decoding.decode_image(files[index], channels=3, max_pixels=10**6)
-        rng = pipeline.Randomness(5).at(epoch, index)
-        for transform in transforms.train_transforms(data):
-            pixels = transform(pixels, rng)
-        np.testing.assert_array_equal(row, pixels)

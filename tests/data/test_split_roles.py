@@ -5,7 +5,7 @@ import pytest
 from commands import error_line
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import sources, split_roles, splits
+from vit_jax.data import sources, split_roles
 from vit_jax.utils.errors import AssumptionWarning
 
 
@@ -63,21 +63,6 @@ def test_with_a_test_split_the_other_one_chooses():
     assert split_roles.final(again) == ("test", "test", "test")
     assert split_roles.final(data(test_split="hidden")) == ("hidden", "hidden", "test")
     assert split_roles.final(data()) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "common"),
-    [
-        ("train[:80%]", "train[80%:]", False),
-        ("train[:800]", "train[799:]", True),
-        ("a+b[:10]", "b[5:]", True),
-        ("a+b[:10]", "c", False),
-        ("train[:-10]", "train[-10:]", False),
-        ("train[:100]", "train[90%:]", False),  # cannot be known
-    ],
-)
-def test_overlap(one, other, common):
-    assert splits.overlap(one, other) is splits.overlap(other, one) is common
 
 
 def test_a_test_split_is_neither_trained_nor_chosen_on():

@@ -17,7 +17,6 @@ import official_fakes
 from commands import error_line
 from image_folders import fill
 from vit_jax import config
-from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, folders, split_roles, tar_source
 from vit_jax.data.prepare import image_listing, parquet
 from vit_jax.data.source import DataError
@@ -54,29 +53,6 @@ def both(tmp_path):
         files = [(name, (folder / split / name).read_bytes()) for name in reversed(names)]
         pack(tmp_path / "t" / f"{split}.tar", [("readme.txt", b"x"), *files])
     return folder, tmp_path / "t"
-
-
-@pytest.mark.parametrize(
-    ("split", "excluded"),
-    [
-        ("val", ""),
-        ("test[:50%]", ""),
-        ("train[:50%]", "train/cat/0.jpg,label\n./train/dog/deep/1.jpg,twin\n"),
-    ],
-)
-def test_tars_of_a_folder_are_that_folder(both, tmp_path, split, excluded):
-    (folder, tars), listed = both, tmp_path / "fix.csv"
-    listed.write_text(f"image,reason\n{excluded}")
-    given = {"exclude": str(listed)} if excluded else {}
-    expected, found = opened(folder, split, "folder", **given), opened(tars, split, **given)
-    assert found.classes == expected.classes == ("cat", "dog", "élan")
-    assert records(pickle.loads(pickle.dumps(found))) == records(expected)
-    np.testing.assert_array_equal(found.labels, expected.labels)
-    assert found.name(0) == f"{tars}/{pathlib.Path(expected.name(0)).relative_to(folder)}"
-    whole = opened(tars, split)
-    assert 0 <= len(whole) - len(found) <= excluded.count("\n")
-    assert (found.fingerprint() == whole.fingerprint()) == (not excluded)
-    assert records(opened(tars, "validation")) == records(opened(tars, "val"))  # as of a folder
 
 
 def test_without_labels_all_images_of_a_split_count(both, tmp_path):
@@ -265,11 +241,6 @@ def test_mistakes_are_one_line(tmp_path, members, given, message):
     with pytest.raises(DataError, match=message) as caught:
         opened(tmp_path / "t", "test", **given)
     assert "\n" not in str(caught.value)
-
-
-def test_what_tars_do_not_take(tmp_path):
-    with pytest.raises(ConfigError, match="data.targets=x: tar does not take it; it takes root, "):
-        options(tmp_path, targets=("x",))
 
 
 @pytest.fixture

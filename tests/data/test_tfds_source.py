@@ -137,22 +137,6 @@ def test_another_class_label_by_name(prepared):
     )
 
 
-def test_patterns_of_versions(prepared, tmp_path):
-    root = shutil.copytree(prepared, tmp_path / "copy")
-    older = shutil.copytree(root / "tiny_shapes/1.2.0", root / "tiny_shapes/1.1.7")
-    info = older / "dataset_info.json"
-    info.write_text(info.read_text().replace('"1.2.0"', '"1.1.7"'))
-    for pattern, version in (("1.*.*", "1.2.0"), ("1.1.*", "1.1.7"), ("1.1.7", "1.1.7")):
-        source = tiny(root, name=f"tiny_shapes:{pattern}")
-        assert source.name(0) == f"tiny_shapes/{version} train example 0"
-        assert len(source) == 20
-    shutil.rmtree(root / "tiny_shapes/1.2.0")
-    assert tiny(root, name="tiny_shapes:1.*.*").name(0).startswith("tiny_shapes/1.1.7 ")
-    assert refusal(root, name="tiny_shapes:2.*.*").endswith(
-        "cannot be loaded at version 2.*.*, only: 1.2.0."
-    )
-
-
 def test_fingerprint_depends_on_the_data_not_on_the_folder(prepared, tmp_path):
     prints = {tiny(prepared, split).fingerprint() for split in ("train", "train[:60%]", "test")}
     assert len(prints) == 3
@@ -233,12 +217,6 @@ def renamed(prepared, root, **changes):
     for shard in version.glob("tiny_shapes-*"):
         shard.rename(shard.with_name(shard.name.replace("tiny", "other")))
     return root
-
-
-def test_reads_datasets_whose_code_is_not_there(prepared, tmp_path):
-    source = tiny(renamed(prepared, tmp_path), name="other_shapes")
-    assert contents(source) == contents(tiny(prepared))
-    assert source.classes == ("ring", "disc", "box")
 
 
 def test_refuses_features_that_leave_a_choice(prepared, tmp_path):

@@ -120,13 +120,6 @@ def test_a_file_that_says_no_rows_of_strips_has_one():
     np.testing.assert_array_equal(decode(data, 3), samples(3))
 
 
-def test_tiles_as_wide_as_the_image_are_padded_below():
-    pixels = samples(3, np.uint8, (37, 32))
-    for compression in tiffs.COMPRESSIONS:
-        data = tiffs.tiff(pixels, tile=(16, 32), compression=compression, photometric=2)
-        np.testing.assert_array_equal(decode(data, 3, depth=8), pixels)
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

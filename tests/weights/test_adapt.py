@@ -268,6 +268,11 @@ def test_weights_of_rgb_take_other_channels_as_timm_has_them():
         np.testing.assert_allclose(found, timm(channels), rtol=1e-6)
     assert adapting.for_channels(kernel, (4, 4, 6, 8)) is None
     assert adapting.for_channels(np.ones((4, 4, 13, 5)), (4, 4, 3, 5)) is None
+    six = dataclasses.replace(facts(), data=config.Data(image_size=(16, 16), channels=6))
+    given, adapted, report = fitted(facts(), six)
+    expected = adapting.for_channels(given["embedding/kernel"], (4, 4, 6, 16))
+    np.testing.assert_array_equal(adapted["embedding/kernel"], expected)
+    assert report.resized == {"embedding/kernel": "from 3 to 6 channels"}
 
 
 def test_a_class_token_that_the_head_does_not_see_belongs_to_the_weights():

@@ -25,20 +25,6 @@ def arranged(names, tmp_path, unsplit="train", holdout=0.0):
     return plan, splits
 
 
-def test_order_is_by_the_hash_of_the_path_below_the_split(tmp_path):
-    names = [f"{c}/{i}.jpg" for c in "ab" for i in range(50)]
-    by_hash = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
-    plan, splits = arranged(names, tmp_path)
-    assert plan.classes == ("a", "b")
-    assert splits == {"train": [(name, name[0]) for name in by_hash]}
-    _, splits = arranged([f"around/it/{name}" for name in names], tmp_path, "full")
-    assert splits == {"full": [(f"around/it/{name}", name[0]) for name in by_hash]}
-    both = [f"{split}/{name}" for split in ("train", "val") for name in names]
-    _, splits = arranged(both, tmp_path)
-    for split in ("train", "val"):
-        assert splits[split] == [(f"{split}/{name}", name[0]) for name in by_hash]
-
-
 def test_loose_images_do_not_make_classes_of_splits(tmp_path):
     """A picture beside the class folders once made `train` and `val` the two classes."""
     both = [f"{split}/{c}/1.jpg" for split in ("train", "val") for c in "ab"]

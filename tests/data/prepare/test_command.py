@@ -19,9 +19,9 @@ import runs
 import tfds_fakes
 from commands import printed, woe
 from memory_bucket import content
-from vit_jax import cli, config
+from vit_jax import config
 from vit_jax.data import availability, datasets, example_lists
-from vit_jax.data.prepare import command, download, tfrecords
+from vit_jax.data.prepare import command, download, pack, tfrecords
 from vit_jax.data.prepare.official import build
 from vit_jax.data.prepare.request import Request, file_sizes
 from vit_jax.data.prepare.shards import read_info
@@ -76,39 +76,19 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     assert prepare("my_photos:1.*.*", "--verify") == (0, [f"my_photos:1.*.*: {good}"], [])
 
 
-TINY = """
---config.data.image_size=16 --config.model.variant=none --config.model.patch_size=8
---config.model.width=16 --config.model.depth=1 --config.model.mlp_dim=16 --config.model.heads=2
---config.train.batch_size=8 --config.train.duration=2 --config.schedule.warmup=1
---config.data.workers=0 --config.logging.tensorboard=false
-""".split()  # noqa: SIM905
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
-    ("layout", "splits"),
+    ("names", "flags"),
     [
-        ("both", ("train", "dev")),
-        ("none", ("train[:90%]", "train[90%:]")),
-        ("odd", ("Training", "validation")),
+        (("train", "dev"), ["eval_split=dev"]),
+        (("train",), ["train_split=train[:90%]", "eval_split=train[90%:]"]),
+        (("Training", "validation"), ["train_split=Training", "eval_split=validation"]),
     ],
 )
-def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout, splits):
-    """Whatever splits there are: as printed, cut down to two steps of a tiny model."""
-    extra = ["--holdout=0"] if layout == "none" else []
-    if layout != "none":
-        (tmp_path / "given").mkdir()
-        photos = photos.rename(tmp_path / "given" / splits[0]).parent
-    if layout == "both":
-        shutil.copytree(photos / "train", photos / "dev")
-    lines = printed(prepare("my_photos", f"--from={photos}", *extra))
-    command = lines[-1].partition("to train on it: vit_jax ")[2]
-    workdir = tmp_path / "run"
-    words = [*shlex.split(command), *TINY, f"--workdir={workdir}"]
-    assert cli.main(words) == 0, capsys.readouterr().err
-    stored = json.loads((workdir / "config.json").read_text())["data"]
-    assert (stored["train_split"], stored["eval_split"]) == splits
+def test_the_command_to_train_with_names_the_splits_that_there_are(names, flags, data_dir):
+    packing = pack.Packing(sources=(), name="mine", data_dir=data_dir)
+    flags = ["name=mine", f"root={data_dir}", *flags]
+    expected = ["vit_jax", "train", "tfds", *(f"--config.data.{flag}" for flag in flags)]
+    assert shlex.split(pack._training_command(packing, names)) == expected
 
 
 def test_packs_images_without_labels(prepare, photos, tmp_path, data_dir):
