@@ -137,23 +137,6 @@ def flat(reference):
 
 
 @pytest.mark.slow
-def test_every_number_is_the_mean(members, tmp_path, capsys):
-    given = [str(file) for file in members]
-    assert cli.main(["average", *given, f"--output={tmp_path}/mean"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"written: {tmp_path}/mean (orbax)"
-    found, each = flat(tmp_path / "mean"), [flat(file) for file in members]
-    assert found.keys() == each[0].keys()
-    for name, leaf in found.items():
-        expected = np.mean([np.asarray(one[name], np.float64) for one in each], axis=0)
-        np.testing.assert_array_equal(leaf, expected.astype(np.float32), err_msg=name)
-    assert cli.main(["average", *given, f"--output={tmp_path}/mean"]) == 2
-    assert "exists already" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="is unlike .*model.pooling"):
-        averaging.average([members[0], FIXTURES / "vit_tiny_gap.npz"], tmp_path / "unlike")
-    assert not (tmp_path / "unlike").exists()
-
-
-@pytest.mark.slow
 def test_the_last_checkpoints_of_a_run(tmp_path, capsys):
     options = {
         "train.duration": "9 steps", "schedule.warmup": "2 steps", "checkpoint.every": "3 steps",

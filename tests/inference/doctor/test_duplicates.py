@@ -54,7 +54,7 @@ def test_pixels_and_features_confirm():
 
 def test_equal_pixels_need_no_contrast_and_similar_ones_do():
     found = duplicates.group_duplicates(
-        prints([0, 0, 0, 0], exact=[7, 8, 7, 9], contrast=False), np.zeros((4, 1), np.float32)
+        prints([0, 0, 0, 0], exact=[7, 8, 7, 9], contrast=False), np.ones((4, 1), np.float32)
     )
     assert found.tolist() == [0, 1, 0, 3]
 

@@ -4,7 +4,7 @@ import pytest
 
 from image_folders import fill
 from vit_jax import config
-from vit_jax.data.source import UNKNOWN, DataError
+from vit_jax.data.source import UNKNOWN
 from vit_jax.data.sources import open_source
 from vit_jax.inference.doctor.listing import list_images
 
@@ -73,15 +73,3 @@ def test_names_of_folders_may_mean_nothing(tmp_path):
         ("2019/a.jpg", "train", None),
         ("2020/b.jpg", "train", None),
     ]
-
-
-def test_a_link_to_its_parent_ends(tmp_path):
-    root = fill(tmp_path / "r", "cat/a.jpg")
-    (root / "cat/loop").symlink_to(root)
-    assert [path for path, *_ in rows(root)] == ["cat/a.jpg"]
-
-
-def test_a_damaged_list(tmp_path):
-    (tmp_path / "train.csv").write_text("image,class\na.png,cat\na.png,dog\n")
-    with pytest.raises(DataError, match="line 3: a.png is listed in line 2 too"):
-        list_images(tmp_path, 0.1, labels=True)
