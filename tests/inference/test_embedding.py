@@ -152,6 +152,15 @@ def test_labels_of_a_folder_are_the_heads_by_name(tmp_path):
     assert [nameless[k].label for k in range(5)] == [3, -1, -1, -1, -1]  # none by its place alone
 
 
+def test_a_folder_has_one_class_for_an_image_of_a_head_for_several(opened, folder, tmp_path):
+    given = {"source": "synthetic", "image_size": 8, "channels": 1, "multilabel": True}
+    data = config.build({"data": given}).data
+    model = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
+    embedding.write_features(model, tmp_path / "out.npz", folder)
+    with np.load(tmp_path / "out.npz") as file:
+        assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
+
+
 @pytest.mark.slow
 def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_path):
     (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")

@@ -111,8 +111,10 @@ def write_features(
     several processes, each computes its share, and the first one writes.
     """
     cfg = opened.config
-    if images is not None and cfg.data.targets:  # whose numbers are not known
-        cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, targets=()))
+    if images is not None and (cfg.data.targets or cfg.data.multilabel):
+        # A folder knows no numbers, and one class of each image.
+        data = dataclasses.replace(cfg.data, targets=(), multilabel=False)
+        cfg = dataclasses.replace(cfg, data=data)
     source = _source(opened, images, key)
     model = opened.model
     shape = loaded_model.feature_shape(model, features)
