@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import cv2
+import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
@@ -20,7 +21,7 @@ import tfds_fakes
 from commands import printed, woe
 from memory_bucket import content
 from vit_jax import config
-from vit_jax.data import availability, datasets, example_lists
+from vit_jax.data import availability, datasets, decoding, example_lists
 from vit_jax.data.prepare import command, download, pack, tfrecords
 from vit_jax.data.prepare.official import build
 from vit_jax.data.prepare.request import Request, file_sizes
@@ -166,6 +167,18 @@ def test_gifs_and_bitmaps_are_packed_as_png(prepare, photos, data_dir):
     source = open_source(data, "train", train=True)
     kinds = [bytes(source[index].image[:4]) for index in range(len(source))]
     assert sorted(kinds) == sorted([b"\x89PNG"] * 2 + [b"\xff\xd8\xff\xe0"] * 30)
+
+
+def test_tiffs_of_16_bits_keep_them(prepare, photos, data_dir):
+    """As PNG files do, which are packed as they are."""
+    pixels = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
+    cv2.imwrite(str(photos / "dog/deep.tif"), pixels)
+    prepare("my_photos", f"--from={photos}", "--holdout=0")
+    data = config.Data(source="tfds", name="my_photos", root=str(data_dir))
+    source = open_source(data, "train", train=True)
+    found = (k for k in range(len(source)) if source.file_name(k) == "dog/deep.tif")
+    view = decoding.load_image(source[next(found)].image, channels=1, max_pixels=2**16, depth=16)
+    np.testing.assert_array_equal(view[:, :, 0], pixels)
 
 
 def test_verify_exits_with_2_where_something_is_bad(prepare, photos, data_dir):

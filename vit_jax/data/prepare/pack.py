@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config
-from vit_jax.data import decoding, splits, tasks
+from vit_jax.data import decoding, splits, tasks, tiff
 from vit_jax.data.datasets import IMAGENET21K
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Skipped
@@ -39,7 +39,7 @@ Path = pathlib.Path
 
 VERSION = "1.0.0"
 PRINTS, ROWS = "prints.npy", "rows"
-FORM = 1  # version of the packed bytes: raise it when the same images give others
+FORM = 2  # version of the packed bytes: raise it when the same images give others
 HOLDOUT = 0.1  # fraction of each class for validation, in datasets of the user's own
 QUALITY = 95  # JPEG quality of resized images
 KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # stored without decoding: JPEG, PNG, WebP
@@ -381,6 +381,8 @@ class ImageEncoder:
             encoded = _shrink(pixels, self._max_side)
             outcome.resized += 1
         elif not encoded.startswith(KEPT):  # TFDS cannot read BMP, and reads all frames of a GIF
+            if encoded.startswith(tiff.MAGIC) and tiff.parse_header(encoded).bits == 16:
+                pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS, depth=16)
             encoded = decoding.encode(pixels)
         # TFDS writes the features that a dataset has, and without classes it has no label.
         return name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
