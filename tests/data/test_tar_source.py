@@ -6,6 +6,7 @@ import os
 import pathlib
 import pickle
 import shutil
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -146,16 +147,22 @@ def test_members_are_checked_before_a_run(tmp_path):
     assert loose in check(max_bad_examples=2)
 
 
-def test_tars_that_are_classes_by_their_names_are_said_to_be(tmp_path):
+@pytest.mark.parametrize("inside", ["", "cat/"])
+def test_tars_that_are_classes_by_their_names_are_said_to_be(tmp_path, inside):
+    """Also those that hold folders, which are classes in a tar that is called as its split is."""
     for name in ("shard-0", "shard-1"):
-        pack(tmp_path / f"t/{name}.tar", [(f"{k}.jpg", name.encode()) for k in range(3)])
+        members = [(f"{inside}{k}.jpg", name.encode()) for k in range(3)]
+        pack(tmp_path / f"t/{name}.tar", members)
     given = options(tmp_path / "t", holdout=0.4, eval_split="validation")
     assert open_source(given, "train", labels=False).classes == ()  # without a warning
-    line = "t: a tar of images alone is a class of its name, such as shard-0.tar"
+    line = "t: a tar is a class of its name, such as shard-0.tar, whatever folders it holds; one of"
     for _ in range(2):  # listed, then from the cache
         tar_source._arranged_once.cache_clear()
         with pytest.warns(logs.AssumptionWarning, match=line):
             assert open_source(given, "train").classes == ("shard-0", "shard-1")
+    pack(tmp_path / "cat.tar", [("cat/1.jpg", b"x"), ("dog/1.jpg", b"y")])
+    with warnings.catch_warnings(action="error"):
+        assert opened(tmp_path / "cat.tar").classes == ("cat", "dog")
 
 
 def test_many_threads_read_more_tars_than_are_open_at_once(tmp_path):

@@ -83,9 +83,13 @@ def arrange(
         hashes[index] = folders.hash64(inside)
     logs.warn_of_assumptions(named, splits.within_classes(nested))
     classes = _class_names(members, named) if labeled else ()
-    tar = pathlib.PurePath(listing.tar)
-    if tar.stem in classes:
-        line = f"a tar of images alone is a class of its name, such as {tar.name}"
+    tars = (pathlib.PurePath(one) for one in listing.containers if one.lower().endswith(".tar"))
+    named_so = next((tar for tar in tars if tar.stem in classes), None)
+    if named_so is not None and len(listing.containers) > 1:  # one tar alone is no folder
+        line = (
+            f"a tar is a class of its name, such as {named_so.name}, whatever folders it holds; "
+            "one of class folders is called as its split is: train.tar"
+        )
         logs.warn_of_assumptions(named, [line])
     final = {name: number for number, name in enumerate(classes)}
     # From numbers in the order of coming to those of sorted names.

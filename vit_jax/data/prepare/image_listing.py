@@ -37,7 +37,6 @@ class Listing:
         self._pending: list[FileEntry] = []
         self.ignored: list[str] = []
         self.empty_rows = 0  # of tables, without a label or an image
-        self.tar = ""  # one that is a class folder by its name; empty: there is none
 
     def add(self, found: FileEntry, *, any_name: bool = False) -> None:
         """Adds an image; a file without an image suffix is recorded as ignored, unless any is."""
@@ -113,7 +112,6 @@ class Listing:
             ends=self._ends[0],
             rows=self._rows[0],
             empty_rows=np.array(self.empty_rows),
-            tar=np.array(self.tar),
             containers=np.frombuffer(json.dumps(self._containers).encode(), np.uint8),
         )
         storage.write_atomically(path, file.getvalue())
@@ -129,7 +127,7 @@ class Listing:
                 listing = cls()
                 listing._paths += file["paths"].tobytes()
                 listing._ends, listing._rows = [file["ends"]], [file["rows"]]
-                listing.empty_rows, listing.tar = int(file["empty_rows"]), str(file["tar"])
+                listing.empty_rows = int(file["empty_rows"])
                 listing._containers = json.loads(file["containers"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
             return None
@@ -178,8 +176,6 @@ def scan(
     if label not in (None, parquet.UNLABELED) and not table.read:
         raise DataError(f"--label={label}: is for Parquet and Arrow files, and none is there")
     listing.empty_rows = table.empty_rows
-    if label != parquet.UNLABELED and (len(sources) > 1 or sources[0].is_dir()):
-        listing.tar = str(kinds.get(False, ""))
     listing.close()
     return listing
 
