@@ -234,6 +234,7 @@ def test_a_tar_that_changes_under_a_run_is_an_error(both):
         ({"a.tar": ["c/1.jpg"]}, {}, "one class folder alone, c"),
         ({"a.tar": ["c/1.txt"]}, {}, "has no image; images end in .jpg"),
         ({"a.tar": ["../c/1.jpg"]}, {}, "is a path outside of it"),
+        ({"a.tar": ["c/1.jpg"], "b/B.Tar.gz": None}, {}, "t/b/B.Tar.gz is no plain tar, so"),
         ({"x.parquet": None}, {}, "has Parquet files; set data.source=parquet"),
         ({"x.ARROW": None}, {}, "has Arrow files; set data.source=arrow"),
         ({}, {}, "no such folder or file"),

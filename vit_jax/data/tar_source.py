@@ -16,6 +16,7 @@ from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 
 FORMAT = "3"  # of a listing
+PACKED = (".tar.gz", ".tgz", ".zip")  # archives that are not read in a folder
 MOST_OPEN = 4  # tars of a thread; 16 threads read each split, and a process may have 1,024 files
 
 Path = pathlib.Path
@@ -192,6 +193,12 @@ def _arranged_once(
                 "data.root to a folder of one kind" if tables.get(kind) else f"data.source={other}"
             )
             raise DataError(f"{named}: has {other.capitalize()} files; set {option}")
+    packed = [path for path in files if path.name.lower().endswith(PACKED) and path != root]
+    if packed and kind == "tar":
+        raise DataError(
+            f"{named}: {packed[0]} is no plain tar, so its images would be left out; unpack it, or "
+            "move it away"
+        )
     if kind in parquet.KINDS:
         files = tables[kind]
         if not files:
