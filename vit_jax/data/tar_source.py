@@ -34,7 +34,8 @@ class Tars:
     Attributes:
       labels: the labels of all examples (N,), int32.
       top: `data.root`.
-      skipped: images in no class folder and rows without a label, of all splits.
+      skipped: images in no class folder or of formats that are not read, and rows without a label,
+        of all splits.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Tars:
         self.classes = found.classes
         self.labels = found.labels[chosen[order]]
         self._files, self._containers = listing.rows[chosen[order]], listing.containers
-        self.top, self.skipped = root, Skipped(rows=listing.empty_rows, labeled=labels)
+        self.top = root
+        self.skipped = Skipped(ends=listing.unread.copy(), rows=listing.empty_rows, labeled=labels)
         # The last ones of `ignored` lie in class folders, but their paths come again.
         for path in found.ignored[: len(found.ignored) - found.repeated]:
             self.skipped.note_loose(path)

@@ -1,5 +1,6 @@
 """Lists images with their locations: in folders, tars and zips, without unpacking, and tables."""
 
+import collections
 import contextlib
 import io
 import itertools
@@ -12,7 +13,7 @@ from typing import IO
 
 import numpy as np
 
-from vit_jax.data.folders import SUFFIXES
+from vit_jax.data.folders import SUFFIXES, UNREAD
 from vit_jax.data.prepare import archives, arrow, parquet
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
@@ -36,12 +37,15 @@ class Listing:
         self._number: dict[str, int] = {}
         self._pending: list[FileEntry] = []
         self.ignored: list[str] = []
+        self.unread = collections.Counter[str]()  # of these, images of other formats, by suffix
         self.empty_rows = 0  # of tables, without a label or an image
 
     def add(self, found: FileEntry, *, any_name: bool = False) -> None:
         """Adds an image; a file without an image suffix is recorded as ignored, unless any is."""
         if not any_name and not found.path.lower().endswith(SUFFIXES):
             self.ignored.append(found.path)
+            if (suffix := os.path.splitext(found.path)[1].lower()) in UNREAD:  # noqa: PTH122 (fast)
+                self.unread[suffix] += 1
             return
         self._pending.append(found)
         if len(self._pending) == CHUNK:
@@ -102,7 +106,7 @@ class Listing:
         return self._rows[0][:, 2]
 
     def save(self, path: Path, version: str) -> None:
-        """Writes a complete listing without what was ignored; raises OSError."""
+        """Writes a complete listing without the paths of what was ignored; raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         file = io.BytesIO()
         np.savez(
@@ -112,6 +116,7 @@ class Listing:
             ends=self._ends[0],
             rows=self._rows[0],
             empty_rows=np.array(self.empty_rows),
+            unread=np.frombuffer(json.dumps(self.unread).encode(), np.uint8),
             containers=np.frombuffer(json.dumps(self._containers).encode(), np.uint8),
         )
         storage.write_atomically(path, file.getvalue())
@@ -128,6 +133,7 @@ class Listing:
                 listing._paths += file["paths"].tobytes()
                 listing._ends, listing._rows = [file["ends"]], [file["rows"]]
                 listing.empty_rows = int(file["empty_rows"])
+                listing.unread.update(json.loads(file["unread"].tobytes()))
                 listing._containers = json.loads(file["containers"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
             return None
