@@ -68,6 +68,18 @@ def test_options_of_training_alone_are_refused(key):
         vit_jax.load(TOKEN, {key: "1"})
 
 
+def test_the_holdout_of_a_run_in_another_folder_is_said(tmp_path):
+    """There a share of the images alone is measured, and perhaps none was trained on."""
+    cfg = runs.configure(data={"source": "folder", "root": str(tmp_path), "holdout": 0.2})
+    values = config.to_dict(cfg)
+    with warnings.catch_warnings(action="error"):
+        loading._resized_from(values, {})
+        loading._resized_from(values, {"data.root": f"{tmp_path}/"})
+        loading._resized_from(values, {"data.root": "other", "data.holdout": "0.2"})
+    with pytest.warns(AssumptionWarning, match="/other: data.holdout=0.2 is the run's, so"):
+        loading._resized_from(values, {"data.root": "other"})
+
+
 @pytest.mark.slow
 def test_a_run_begins_with_weights(begun):
     """Almost without learning, so that what it ends with is what it began with."""
