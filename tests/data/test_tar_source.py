@@ -215,7 +215,7 @@ def test_tars_are_listed_once_until_one_changes(both, monkeypatch, caplog):
     (tars.parent / "file").write_bytes(b"")
     assert len(opened(tars, cache=str(tars.parent / "file"))) == 2
     assert "is listed in every run: " in caplog.text
-    with pytest.raises(config.ConfigError, match="^~nobody-of-this-name/x: .* folder with data.cache$"):
+    with pytest.raises(config.ConfigError, match="^~nobody-of-this-name/x: .* with data.cache$"):
         opened(tars, cache="~nobody-of-this-name/x")
 
 
