@@ -95,6 +95,11 @@ UNREAD = [
         "model.class_position=False: model.position=sincos_2d does not read it",
     ),
     ({"lora.where": ()}, None),  # asks for nothing
+    (
+        {"optimizer.name": "adafactor", "optimizer.weight_decay_rate": 0.01},
+        "optimizer.weight_decay_rate=0.01: set optimizer.weight_decay, which is multiplied by the "
+        "learning rate, and optimizer.decayed",
+    ),
 ]
 
 

@@ -548,6 +548,21 @@ def check_numbers(cfg: config.Config) -> None:
             )
 
 
+def check_decay(cfg: config.Config) -> None:
+    """Raises ConfigError for weight decay by an argument of optax's optimizers.
+
+    optax does not multiply that by the learning rate, as everything is here; other masks would do
+    nothing.
+    """
+    for name in ("weight_decay_rate", "weight_decay_mask", "mask"):
+        value = getattr(cfg.optimizer, name, None)
+        if value is not None and cfg.optimizer.name in components.OPTAX_OPTIMIZERS:
+            raise ConfigError(
+                f"optimizer.{name}={config.show(value)}: set optimizer.weight_decay, which is "
+                "multiplied by the learning rate, and optimizer.decayed"
+            )
+
+
 def _check_metrics(cfg: config.Config) -> None:
     """Raises ConfigError for metrics that this run does not measure or this head does not have."""
     asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name

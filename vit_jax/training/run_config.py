@@ -33,6 +33,7 @@ def resolve(
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
     cfg = config_from_values(values, overrides, tiny=tiny)
+    checks.check_decay(cfg)  # of new runs alone: earlier ones resume
     check_trains(cfg)
     return cfg
 
