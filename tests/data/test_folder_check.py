@@ -45,6 +45,8 @@ def test_a_sound_folder_is_one_line(tmp_path):
         f"data.root={root}: train 7 images of 2 classes (3 to 4 each), "
         "val 6 images of 2 classes (3 each); all files are used"
     )
+    assert check(root, train_split="train[:50%]").endswith("(3 each)")  # nor are they
+    assert check(root, classes=("b", "a")).endswith("6 images of 2 classes")
 
 
 def test_what_is_not_used_is_said_with_the_reason(tmp_path):

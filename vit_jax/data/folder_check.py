@@ -82,9 +82,15 @@ def check_files(
     skipped = [left_out([source for _, source, _ in lists]), others]
     if any(skipped):
         notes.insert(0, f"not used: {', '.join(filter(None, skipped))}")
-    elif data.source in ("folder", "csv"):  # others hold what is no image too, and count none
+    # Others hold what is no image too, and count none.
+    elif data.source in ("folder", "csv") and not _chosen(data, [split for split, _, _ in lists]):
         notes.insert(0, "all files are used")
     return "; ".join([line, *notes])
+
+
+def _chosen(data: config.Data, opened: Iterable[str]) -> bool:
+    """Whether options leave some images of the splits out, or may."""
+    return bool(data.classes or data.exclude) or any("[" in split for split in opened)
 
 
 def left_out(sources: Iterable[Source]) -> str:
