@@ -612,3 +612,11 @@ def test_the_exit_code_of_a_process(written, code, ends, monkeypatch, capsys):
         print("\u00e9", file=stream)  # a file name, say
     assert caught.value.code == ends
     assert ("standard output: cannot be written" in capsys.readouterr().err) == (not written)
+
+
+def test_what_is_no_number_is_null_in_json(monkeypatch, capsys):
+    """As in metrics.jsonl: JSON has no NaN."""
+    found = {"test/r2": float("nan"), "test/split": "test"}
+    monkeypatch.setattr(vit_jax, "evaluate", lambda *_, **__: found)
+    assert cli.main(["evaluate", "--checkpoint=x", "--json"]) == 0
+    assert capsys.readouterr().out == '{"test/r2": null, "test/split": "test"}\n'

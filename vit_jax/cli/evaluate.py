@@ -1,7 +1,6 @@
 """`vit_jax evaluate`."""
 
 import argparse
-import json
 
 from vit_jax.cli import arguments, tables
 
@@ -27,13 +26,14 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the metrics of a checkpoint."""
     import vit_jax
     from vit_jax.runtime import distributed
+    from vit_jax.utils import storage
 
     results = vit_jax.evaluate(args.checkpoint, overrides, args.step, output=args.output)
     # All processes measure, and one prints.
     if not distributed.is_first():
         return 0
     if args.json:
-        print(json.dumps(results))
+        print(storage.as_line(results).decode(), end="")
         return 0
     rows = [(key, tables.metric(key, value)) for key, value in results.items()]
     tables.table(("metric", "value"), rows)
