@@ -94,6 +94,7 @@ def test_copies_in_several_classes_are_all_left_out(tmp_path):
         "a/3.png": "same picture as b/2.png",
         "b/2.png": "same picture as a/1.png",
     }
+    assert named(found, "copy") == {"a/3.png": "equal pixels to a/1.png"}
     assert sorted(found.left_out) == ["a/1.png", "a/3.png", "b/2.png"]
     text = html.page(page.document(found, config.Config().data))
     assert "classes a, b" in text

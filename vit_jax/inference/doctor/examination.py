@@ -178,8 +178,11 @@ class _Findings:
             for number in others:
                 same = images.prints["exact"][number] == images.prints["exact"][best]
                 reason = f"{'equal pixels to' if same else 'near duplicate of'} {self._named(best)}"
-                leaks = listing.split[number] != listing.split[best]
-                self.add(number, "leak" if leaks else "copy", reason)
+                if listing.split[number] != listing.split[best]:
+                    self.add(number, "leak", reason)
+                # Of another class it is a conflict; an image without a class has none.
+                elif len({*listing.label[[number, best]].tolist(), UNKNOWN}) < 3:
+                    self.add(number, "copy", reason)
             self._add_conflicts([best, *others])
         return groups
 
