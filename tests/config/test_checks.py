@@ -100,6 +100,11 @@ UNREAD = [
         "optimizer.weight_decay_rate=0.01: set optimizer.weight_decay, which is multiplied by the "
         "learning rate, and optimizer.decayed",
     ),
+    (
+        {"model.variant": "ViT-Ti/16", "model.width": 96, "model.mlp_dim": 384},
+        "model.variant=ViT-Ti/16: the config sets other sizes, which it leaves as they are; set "
+        "model.depth=12 model.heads=3 model.patch_size=16,16 too, or leave it out",
+    ),
 ]
 
 

@@ -295,6 +295,21 @@ def check_read(model: config.Model, names: Iterable[str]) -> None:
             )
 
 
+def check_variant(model: config.Model, names: Iterable[str]) -> None:
+    """Raises ConfigError if a complete model has other sizes than its variant.
+
+    Those of the options `names` may differ.
+    """
+    sizes = {} if model.variant is None else parse_variant(model.variant)
+    wanted = {key: sizes[key] for key in sorted(sizes.keys() - {*names})}
+    other = [f"model.{k}={config.show(v)}" for k, v in wanted.items() if getattr(model, k) != v]
+    if other:
+        raise config.ConfigError(
+            f"model.variant={model.variant}: the config sets other sizes, which it leaves as they "
+            f"are; set {' '.join(other)} too, or leave it out"
+        )
+
+
 def required(value: T | None) -> T:
     """A size of a complete model, in which none is None (see `complete` and `check_model`)."""
     assert value is not None

@@ -67,6 +67,8 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
     checks.check_read(cfg, keys)
     sizes = [key.removeprefix("model.") for key in keys if key.startswith("model.")]
     models.check_read(cfg.model, sizes)
+    if "variant" in sizes:
+        models.check_variant(cfg.model, sizes)
 
 
 def check_config(cfg: config.Config) -> None:
