@@ -158,16 +158,6 @@ def test_rows_and_columns_are_resized_each(place):
     assert report.resized == {f"{prefix}/columns": "from 4 to 7 columns"}
 
 
-def test_tables_of_every_layer_are_resized():
-    kind = {"position_place": "layers"}
-    given, adapted, _ = fitted(facts(**kind), facts((8, 8), **kind))
-    old, new = given["encoder/position/table"], adapted["encoder/position/table"]
-    for layer in range(2):
-        one = adapting.resize_grid(old[layer][:, 1:], (4, 4), (2, 2))
-        np.testing.assert_array_equal(new[layer][:, 1:], one)
-        np.testing.assert_array_equal(new[layer][:, :1], old[layer][:, :1])
-
-
 def test_what_is_not_the_same_network_is_refused_in_one_line():
     other = facts(mlp_dim=32, patch_size=(8, 8))
     assert error_line(weights.WeightsError, fitted, facts(), other) == (
@@ -199,16 +189,6 @@ def test_what_is_not_the_same_network_is_refused_in_one_line():
         fitted(facts(position="relative"), facts((8, 8), position="relative"))
     with pytest.raises(weights.WeightsError, match=r"cls is \(1, 1, 8\), not"):
         fitted(facts(width=8), facts())
-
-
-def test_a_resnet_takes_any_image_size():
-    kind = {"architecture": "resnet", "resnet_units": (1, 1), "resnet_width": 0.5}
-    model = config.Model(num_classes=3, **kind)
-    source = weights.ModelSpec(model=models.complete(model), data=config.Data(image_size=(32, 32)))
-    target = dataclasses.replace(source, data=config.Data(image_size=(48, 64)))
-    given, adapted, report = fitted(source, target, keep_head=True)
-    assert set(given) == set(adapted)
-    assert not report.resized
 
 
 def test_options_that_belong_to_the_weights():

@@ -1,14 +1,12 @@
 """A family of one's own is one object: registered, its files load and go back."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 import foreign
 from containers import write
 from vit_jax import config, models, weights
-from vit_jax.weights import exporting, family, mapping
+from vit_jax.weights import family, mapping
 from vit_jax.weights.families import torch_rules
 from vit_jax.weights.families.torch_rules import QKV
 
@@ -87,11 +85,3 @@ def test_a_registered_family_is_found_below_a_prefix(tmp_path):
     loaded = weights.load(tmp_path)
     assert loaded.report.prefix == "ema."
     assert loaded.report.dropped == {"acme.version": "a number of Acme's"}
-
-
-@pytest.mark.usefixtures("acme")
-def test_other_models_are_read_and_written_as_before(tmp_path):
-    deeper = dataclasses.replace(SPEC, model=dataclasses.replace(SPEC.model, depth=3))
-    assert type(exporting.find_family(deeper, "hf")).__name__ == "HuggingFaceViT"
-    weights.save(foreign.parameters(deeper), deeper, "hf", tmp_path / "vit")
-    assert weights.load(tmp_path / "vit").spec.model.depth == 3

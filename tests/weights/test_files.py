@@ -1,4 +1,3 @@
-import errno
 import gc
 import io
 import json
@@ -15,7 +14,6 @@ import safetensors
 
 from containers import FIXTURES, Payload, archive, header, npy, pickled, refusal, write
 from vit_jax import weights
-from vit_jax.utils import errors
 from vit_jax.weights import readers, writers
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
@@ -300,32 +298,10 @@ def test_bombs(tmp_path, monkeypatch):
     assert opened(path) == "unpacks to 872 B; the limit is 100 B"
 
 
-def test_much_zeros_are_no_bomb(tmp_path):
-    np.savez_compressed(tmp_path / "zeros.npz", a=np.zeros(2**20, np.float32))
-    assert (tmp_path / "zeros.npz").stat().st_size < 2**13
-    assert not readers.open_arrays(tmp_path / "zeros.npz").read("a").any()
-
-
 @pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_ways_to_compress_whose_memory_has_no_bound(tmp_path, way):
     path = archive(tmp_path / "odd.npz", [("a.npy", npy())], way)
     assert opened(path) == "a uses a compression method that numpy does not support"
-
-
-def test_encrypted_members(tmp_path):
-    path = patched(archive(tmp_path / "a.npz", [("a.npy", npy())]), CENTRAL, 8, b"\1")
-    assert opened(path) == "a is damaged or not a plain array; download it again"
-
-
-def test_a_directory_of_names_without_end(tmp_path):
-    path = archive(tmp_path / "a.npz", [("a.npy", npy())])
-    size = path.stat().st_size - 22
-    with path.open("ab") as file:
-        file.truncate(size + 2**24)
-        file.seek(0, 2)
-        record = b"PK\x05\x06" + bytes(4) + b"\1\0\1\0" + (2**24).to_bytes(4, "little")
-        file.write(record + size.to_bytes(4, "little") + bytes(2))
-    assert opened(path) == "contains a table larger than 8 MiB"
 
 
 ODD = ["a\nb\x1b[31m", "../a", "a/../../b", "/etc/a", "", "a" * 301, "a{layer}", "ä"]
@@ -410,13 +386,6 @@ def test_headers_that_describe_no_such_file(tmp_path, text):
         safetensors.numpy.load(path.read_bytes())
 
 
-def test_a_header_as_long_as_it_says(tmp_path):
-    path = tmp_path / "a.safetensors"
-    path.write_bytes((2**42).to_bytes(8, "little") + b"{}")
-    os.truncate(path, 2**42 + 8)  # a hole, which takes no room
-    assert opened(path) == "contains a table larger than 8 MiB"
-
-
 def test_a_header_as_long_as_allowed(tmp_path):
     text = json.dumps({"a": entry()}).ljust(2**23)
     path = header(tmp_path / "a.safetensors", text, bytes(28))
@@ -434,45 +403,6 @@ def test_axes_beyond_reason(tmp_path):
     assert opened(path) == "is not a complete .safetensors file; download it again"
     path = header(path, json.dumps({"a": entry(shape=[1] * 7 + [7])}), bytes(28))
     assert all_of(path)["a"].shape == (1, 1, 1, 1, 1, 1, 1, 7)
-
-
-# what changes while it is read
-
-
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
-def test_a_file_cut_short_while_it_is_read(tmp_path, kind):
-    path = write(tmp_path / f"a.{kind}", {"a": np.ones(5000), "b": np.ones(5000)})
-    arrays = readers.open_arrays(path)
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(weights.WeightsError, match="^b is damaged; download it again$"):
-        arrays.read("b")
-    os.truncate(path, 0)
-    with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
-        arrays.read("a")
-
-
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
-def test_a_file_replaced_while_it_is_read(tmp_path, kind):
-    path = write(tmp_path / f"a.{kind}", {"a": np.ones(5000)})
-    arrays = readers.open_arrays(path)
-    write(tmp_path / f"new.{kind}", {"a": np.zeros(9)}).replace(path)
-    np.testing.assert_array_equal(arrays.read("a"), np.ones(5000))
-
-
-def test_a_number_that_changes(tmp_path):
-    """A .npz has checksums, a .safetensors has none: the limit that the docstring states."""
-    expected = np.ones(5000)
-    for kind in ("npz", "safetensors"):
-        path = write(tmp_path / f"a.{kind}", {"a": expected})
-        content = bytearray(path.read_bytes())
-        content[content.rindex(expected.tobytes()) + 39_000] = 1
-        path.write_bytes(content)
-        arrays = readers.open_arrays(path)
-        if kind == "npz":
-            with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
-                arrays.read("a")
-        else:
-            assert np.flatnonzero(arrays.read("a") != expected).tolist() == [39_000 // 8]
 
 
 # indices and other JSON
@@ -546,16 +476,3 @@ def test_a_changed_value_of_our_files_is_noticed(tmp_path):
     path.write_bytes(whole.replace(b'\\"a\\"', b'\\"z\\"'))
     with pytest.raises(weights.WeightsError, match="is not a complete"):
         readers.open_arrays(path)
-
-
-def test_a_disk_that_fills_leaves_no_archive_open(tmp_path, monkeypatch):
-    """Freed later, it would print that its file is closed."""
-
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np.lib.format, "write_array", fail)
-    with pytest.raises(errors.UserError, match=r"a\.npz: cannot be written: No space left"):
-        writers.write_weights(tmp_path / "a.npz", {"x": np.zeros(3)}, {})
-    gc.collect()
-    assert not list(tmp_path.iterdir())

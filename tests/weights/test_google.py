@@ -20,12 +20,6 @@ BIG_VISION = dataclasses.replace(TINY, num_classes=6)
 SIZE_32 = {"data.image_size": "32,32"}
 
 
-def linen(name):
-    """The name that Flax Linen's counters give a pre-Linen array."""
-    name = name.replace("DotProductAttention_1/", "DotProductAttention_0/")
-    return name.replace("LayerNorm_2/", "LayerNorm_1/").replace("MlpBlock_3/", "MlpBlock_0/")
-
-
 def written(loaded):
     return exported(loaded.params, loaded.spec, "google")
 
@@ -105,16 +99,6 @@ def test_the_image_tower_of_two(tmp_path):
     assert loaded.report.dropped == dict.fromkeys(names, "of the text tower and the loss")
     equal(loaded.params, weights.load(FIXTURES / "bv_vit_map.npz").params)
     equal(written(loaded), tower)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("container", "prefix"), [("npz", ""), ("safetensors", "opt/target/")])
-def test_newer_names_below_a_prefix(tmp_path, prefix, container):
-    arrays = {prefix + linen(name): array for name, array in read(TOKEN).items()}
-    given = weights.load(write(tmp_path / f"new.{container}", arrays))
-    expected = weights.load(TOKEN)
-    assert given.spec == expected.spec
-    equal(given.params, expected.params)
 
 
 def test_the_layer_before_the_head_may_be_of_any_width(tmp_path):

@@ -1,5 +1,4 @@
 import types
-import weakref
 
 import jax
 import numpy as np
@@ -106,22 +105,6 @@ def test_in_and_out(flat, source):
     assert all(array.flags.c_contiguous for array in out.values())
 
 
-def test_arrays_of_several_parts_are_not_kept(source):
-    """No more than the last one is: of real models they are a quarter."""
-    alive = []
-
-    def read(name):
-        array = source[name].copy()
-        if name.endswith("qk"):
-            assert sum(reference() is not None for reference in alive) <= 1
-            alive.append(weakref.ref(array))
-        return array
-
-    arrays = Arrays(held(source).specs, read)
-    mapping.read_params(arrays, RULES, (), FACTS)
-    assert len(alive) == 3
-
-
 def test_what_is_wrong_with_arrays(source):
     given = {
         **source,
@@ -135,29 +118,6 @@ def test_what_is_wrong_with_arrays(source):
         "token is int32, not a type of weights; layer1.qk is (4, 12), not (12, 4); "
         "classes is not finite; b2.u02/11 is missing; extra is not part of the model"
     )
-
-
-def test_names_that_are_dropped(flat, source):
-    given = dict(source, **{"opt/a": np.zeros(2), "opt/b": np.zeros(2), "step": np.zeros(())})
-    dropped = (("opt/.*", "of the optimizer"), ("step|opt/b", "counted"))
-    params, report = read(given, dropped=dropped)
-    equal(params, flat)
-    assert report == MappingReport(
-        used=9,
-        dropped={"opt/a": "of the optimizer", "opt/b": "of the optimizer", "step": "counted"},
-    )
-    # A name that the model has is used, whatever the expressions say.
-    assert read(source, dropped=((".*", "all"),))[1] == MappingReport(used=9)
-    assert refusal(given, dropped=dropped[1:]) == "opt/a is not part of the model"
-
-
-def test_parameters_that_the_layout_has_no_place_for(flat, source):
-    message = "^this layout has no place for head/kernel$"
-    rules = [rule for rule in RULES if rule.target != "head/kernel"]
-    with pytest.raises(weights.WeightsError, match=message):
-        read(source, rules)
-    with pytest.raises(weights.WeightsError, match=message):
-        mapping.write_arrays(mapping.tree_utils.nest(flat), rules, FACTS)
 
 
 def test_report():

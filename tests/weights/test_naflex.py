@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 
 import cv2
 import jax
@@ -14,7 +13,6 @@ import foreign
 import vit_jax
 from commands import error_line
 from vit_jax import models, weights
-from vit_jax.data import native_aspect
 from vit_jax.inference import embedding
 from vit_jax.weights.arrays import WeightsError
 
@@ -201,21 +199,3 @@ def test_a_kernel_that_is_a_convolution_already_stays(tmp_path):
 def test_others_are_refused_in_a_line(tmp_path, kind, changed, message):
     write(tmp_path / "foreign", kind, **changed)
     assert message in error_line(WeightsError, weights.load, tmp_path / "foreign")
-
-
-def size_by_search(height, width, patch, most):
-    """Height and width by transformers' and timm's search for the largest scale."""
-    low, high = 1e-6, 100.0
-    sides = lambda scale: [patch * max(1, math.ceil(n * scale / patch)) for n in (height, width)]  # noqa: E731
-    while high - low >= 1e-5:
-        middle = (low + high) / 2
-        fits = math.prod(sides(middle)) <= most * patch**2
-        low, high = (middle, high) if fits else (low, middle)
-    return tuple(sides(low))
-
-
-def test_views_have_the_size_that_their_authors_search_for():
-    rng = np.random.default_rng(0)
-    for height, width in rng.integers(40, 3000, (300, 2)).tolist():
-        rows, columns = native_aspect.largest_grid(height, width, (16, 16), 256)
-        assert (16 * rows, 16 * columns) == size_by_search(height, width, 16, 256), (height, width)

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import flax.traverse_util
 import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
@@ -58,17 +57,6 @@ def vit():
 
 
 @pytest.mark.slow
-def test_a_training_state_of_flax_is_what_its_npz_is(tmp_path):
-    params = flax.traverse_util.unflatten_dict(vit(), sep="/")
-    state = {"params": params, "opt_state": [{"mu": params, "nu": params}], "step": 7}
-    save(tmp_path / "again", state)
-    loaded = weights.load(tmp_path / "again")
-    expected = weights.load(foreign.FOLDER.parent / "vit_tiny_token.npz")
-    foreign.equal(loaded.params, expected.params)
-    assert loaded.report.prefix == "params/"
-
-
-@pytest.mark.slow
 def test_folders_of_big_vision_have_slashes_as_tildes(tmp_path):
     flat = {f"params~{name.replace('/', '~')}": values for name, values in vit().items()}
     loaded = weights.load(save(tmp_path / "checkpoint.bv-000100", flat, use_ocdbt=False))
@@ -111,9 +99,3 @@ def test_what_is_damaged_or_no_weights_is_one_line(tmp_path):
     assert "is not a complete Orbax checkpoint" in refusal(tmp_path / "manifest")
     shutil.copytree(sound / "a", broken("name") / "a b")
     assert "invalid array name 'a b'" in refusal(tmp_path / "name")
-
-
-def test_other_folders_are_no_checkpoints(tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "notes").write_text("x")
-    assert not orbax_files.recognizes(tmp_path)

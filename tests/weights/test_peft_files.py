@@ -49,16 +49,6 @@ def test_logits_are_those_of_peft(name, by_peft):
     np.testing.assert_allclose(logits, by_peft[name], rtol=0, atol=1e-6)
 
 
-def test_a_new_head_has_no_names_of_the_old_one():
-    assert vit_jax.load(WEIGHTS / "peft" / "head", BASE).classes == (
-        "class 0",
-        "class 1",
-        "class 2",
-    )
-    base = vit_jax.load(BASE["init_from"])
-    assert vit_jax.load(WEIGHTS / "peft" / "plain", BASE).classes == base.classes
-
-
 def test_the_names_of_a_saved_model_are_taken_too(folder, by_peft):
     """Version 4 of transformers trains under the names that it saves."""
 

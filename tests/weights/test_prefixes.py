@@ -24,17 +24,6 @@ def renamed(folder, rename, source=PLAIN, **more):
     return write(folder / "model.safetensors", {rename(n): a for n, a in arrays.items()} | extra)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "a.b.c.d.", "net/encoder/"])
-def test_a_prefix_is_found_and_said(tmp_path, prefix):
-    path = renamed(tmp_path, lambda name: prefix + name, dino_loss__center=2)
-    loaded = weights.load(path, HEADS)
-    foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
-    assert loaded.report.lines() == [
-        f"used: 32 arrays under {prefix}",
-        f"dropped: dino_loss.center (not under {prefix})",
-    ]
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "rename",
@@ -55,15 +44,6 @@ def test_wrappers_and_chunks_change_nothing(tmp_path, rename):
     loaded = weights.load(renamed(tmp_path, rename), HEADS)
     foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
     assert loaded.report.dropped == {}
-
-
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "model.module."])
-def test_prefixes_of_hugging_face(tmp_path, prefix):
-    (tmp_path / "config.json").write_bytes((HF / "config.json").read_bytes())
-    renamed(tmp_path, lambda name: prefix + name, HF / "model.safetensors")
-    loaded = weights.load(tmp_path)
-    foreign.equal(loaded.params, weights.load(HF).params)
-    assert loaded.assumed == weights.load(HF).assumed
 
 
 @pytest.mark.parametrize("prefix", ["params/", "opt/target/", "params/img/"])

@@ -129,27 +129,6 @@ def test_logits_are_those_of_the_library_and_out_and_in_again_is_lossless(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("vit_tiny_finetuned", "hf"),
-        ("vit_tiny_finetuned", "timm"),
-        ("vit_tiny_gap", "timm"),
-        ("bv_vit_map", "timm"),
-    ],
-)
-def test_google_there_and_back(tmp_path, name, kind):
-    path = FIXTURES / f"{name}.npz"
-    first = weights.load(path)
-    weights.save(first.params, first.spec, kind, tmp_path / "there")
-    there = weights.load(tmp_path / "there")
-    same(first, there)
-    weights.save(there.params, there.spec, "google", tmp_path / "back.npz")
-    for array, numbers in read(path).items():
-        np.testing.assert_array_equal(read(tmp_path / "back.npz")[array], numbers, strict=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
     ("position", "pooling", "kind"),
     [
         ("none", "token", "hf"),
@@ -480,17 +459,6 @@ def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_
     )
 
 
-def test_weights_without_a_head_are_written_without(tmp_path):
-    path, _ = source(tmp_path / "in", "hf_model")
-    as_google = {"model.gelu": "tanh", "model.norm_epsilon": "1e-6"}
-    loaded = weights.load(path, as_google)
-    weights.save(loaded.params, loaded.spec, "google", tmp_path / "w.npz")
-    assert not [name for name in read(tmp_path / "w.npz") if name.startswith("head")]
-    again = weights.load(tmp_path / "w.npz")
-    same(loaded, again)
-    assert set(again.report.fresh) == {"head/kernel", "head/bias"}
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
@@ -505,11 +473,10 @@ def test_names_of_files(tmp_path, kind, name, message):
     assert refusal(*made(), kind, path) == message.replace("PATH", str(path))
 
 
-@pytest.mark.parametrize(("kind", "name"), [("google", "w.npz"), ("timm", "w"), ("hf", "w")])
-def test_nothing_is_overwritten(tmp_path, kind, name):
-    path = tmp_path / name
+def test_nothing_is_overwritten(tmp_path):
+    path = tmp_path / "w.npz"
     path.write_text("mine")
-    line = error_line(weights.WeightsError, weights.save, *made(size=(16, 16)), kind, path)
+    line = error_line(weights.WeightsError, weights.save, *made(size=(16, 16)), "google", path)
     assert line == f"{path}: exists already; choose another, or remove it"
     assert path.read_text() == "mine"
 

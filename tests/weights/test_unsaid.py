@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import foreign
-from commands import error_line
 from containers import FIXTURES, read, refusal, write
 from vit_jax import cli, config, weights
 from vit_jax.inference import loading
@@ -56,18 +55,8 @@ def test_what_is_said_gives_the_logits_of_the_library(tmp_path, name):
     assert not [line for line in loaded.assumed for key in said if f"{key}=" in line]
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", [name for name in SAID if "data.image_size" not in SAID[name]])
-def test_what_is_not_said_is_told(tmp_path, name):
-    described = foreign.record(name)
-    loaded = weights.load(foreign.write(tmp_path, described), HEADS)
-    assert error(loaded, described) > 1e-4
-    for key in SAID[name]:
-        value = getattr(loaded.spec.model, key.partition(".")[2])
-        assert [line for line in loaded.assumed if f"{key}={value}" in line]
-
-
 def test_the_first_token_is_no_pooling_of_timm(tmp_path):
+    assert any("model.pooling=gap" in line for line in weights.load(GAP, SIZE).assumed)
     loaded = weights.load(GAP, SIZE | {"model.pooling": "first"})
     with pytest.raises(weights.WeightsError, match=r"^model.pooling=first: timm has no equivalent"):
         weights.save(loaded.params, loaded.spec, "timm", tmp_path / "out")
@@ -191,18 +180,6 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong):
     assert not [line for line in again if "image_size" in line or "eval_crop" in line]
 
 
-def test_a_run_tells_the_heads_that_a_file_does_not():
-    path = foreign.FOLDER / "timm_vit_tiny.safetensors"
-    overrides = {
-        "init_from": str(path), "data.image_size": "32,32", "data.channels": "3",
-        "model.patch_size": "8,8", "model.width": "24", "model.heads": "3",
-    }  # fmt: skip
-    cfg = directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
-    assert (cfg.model.gelu, cfg.model.norm_epsilon) == ("erf", 1e-6)
-    found = loading.load(str(path), wanted=cfg)
-    foreign.equal(found.params, weights.load(path, HEADS).params)
-
-
 def test_positions_that_may_have_a_class_token_or_not(tmp_path):
     """17 rows are 4 x 4 and the class token; 16 are 4 x 4 without, or 3 x 5 and the class token."""
     described = foreign.record("timm_no_embed_class")
@@ -244,17 +221,6 @@ def test_tok_reaches_hugging_face_with_zeros_that_are_told(tmp_path):
     foreign.equal(kept.params, loaded.params)
 
 
-@pytest.mark.slow
-def test_pool_type_0_takes_the_first_patch_and_is_said_by_the_caller():
-    images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
-    loaded = weights.load(GAP, SIZE | {"model.pooling": "first"})
-    logits, out = foreign.apply(loaded, images)
-    expected = out["tokens"][:, 0] @ read(GAP)["head/kernel"] + read(GAP)["head/bias"]
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-6)
-    told = weights.load(GAP, SIZE).assumed
-    assert [line for line in told if "model.pooling=gap" in line]
-
-
 def stacked(arrays):
     """The arrays as big_vision stores them with `scan=True`: one for both layers."""
     first, found = "Transformer/encoderblock_0/", {}
@@ -265,21 +231,6 @@ def stacked(arrays):
         elif not name.startswith("Transformer/encoderblock_"):
             found[name] = array
     return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bv_vit_tok", "bv_vit_gap_sincos", "bv_vit_map"])
-def test_layers_in_one_array(tmp_path, name):
-    arrays = read(FIXTURES / f"{name}.npz")
-    path = write(tmp_path / "scan.npz", stacked(arrays))
-    loaded, expected = weights.load(path, SIZE), weights.load(FIXTURES / f"{name}.npz", SIZE)
-    assert loaded.spec == expected.spec
-    foreign.equal(loaded.params, expected.params)
-    weights.save(loaded.params, loaded.spec, "google", tmp_path / "out.npz")
-    again = read(tmp_path / "out.npz")
-    assert again.keys() == arrays.keys()
-    for key, array in arrays.items():
-        np.testing.assert_array_equal(again[key], array, strict=True)
 
 
 def test_layers_in_one_array_of_which_one_is_wrong(tmp_path):
@@ -328,17 +279,3 @@ def test_commands_tell_what_is_assumed(tmp_path, capsys, command):
     assert [line for line in said if line.endswith(code) and "model.norm_epsilon" in line]
     assert [line for line in said if "data.image_size=32,32: 16 positions as a square" in line]
     assert not [line for line in said if "model.gelu" in line]
-
-
-# Documents
-
-
-@pytest.mark.parametrize("depth", [201, 900, 5_000, 100_000])
-def test_config_that_is_nested_deeply(tmp_path, depth):
-    path = foreign.write(tmp_path, foreign.record("timm_folder"), config={"model_args": "@"})
-    text = (path / "config.json").read_text()
-    nested = '{"num_heads": 3, "img_size": ' + "[" * depth + "]" * depth + "}"
-    (path / "config.json").write_text(text.replace('"@"', nested))
-    line = error_line(weights.WeightsError, weights.load, path)
-    assert line.startswith(f"{path / 'config.json'}: ")
-    assert line.endswith("objects within objects, more than 200 deep")
