@@ -55,28 +55,6 @@ def test_what_is_lacking_is_one_line(monkeypatch, capsys):
     )
 
 
-def test_the_mirror_brings_whole_objects_and_outlives_a_bad_hour(folder, store, caplog):
-    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
-    mirror = storage.RemoteSync(folder)
-    lines = mirror.folder / "metrics.jsonl"
-    assert lines.read_text() == '{"step": 1}\n'
-    with lines.open("a") as file:
-        file.write('{"step": 2}\n')
-    mirror.bring()  # too early
-    assert (folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
-    store.failing = lambda method, name: 403 if method == "POST" else 0
-    for _ in range(2):
-        mirror.bring(now=True)
-    (message,) = (entry.message for entry in caplog.records if entry.name == "vit_jax")
-    assert message.startswith(f"{folder}: cannot be written now: ")
-    store.failing = lambda method, name: 0
-    mirror.bring(now=True)
-    assert (folder / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
-    asked = len(store.requests)
-    mirror.bring(now=True)  # nothing is new
-    assert len(store.requests) == asked
-
-
 def test_a_move_cut_short_at_any_request_leaves_a_whole_checkpoint(folder, store):
     """A folder has no name to change: objects are copied and deleted one by one."""
     content = {"state/a": b"1", "state/d/b": b"2"}

@@ -78,32 +78,6 @@ def test_does_not_depend_on_devices_or_sharding(dtype):
         assert found["x"]["digest"] == expected, placement
 
 
-def test_every_flipped_bit_changes_both_lanes():
-    clean = bits("float32", (3, 5))
-    good = read_digests(clean)[0]
-    damaged = []
-    for bit in range(clean.nbytes * 8):
-        raw = bytearray(clean.tobytes())
-        raw[bit // 8] ^= 1 << bit % 8
-        damaged.append(np.frombuffer(bytes(raw), np.float32).reshape(3, 5))
-    for digest in read_digests(*damaged):
-        assert digest[:8] != good[:8]
-        assert digest[8:] != good[8:]
-
-
-def test_every_pair_of_swapped_elements_is_seen():
-    clean = np.arange(24, dtype=np.float32).reshape(4, 6)
-    damaged = []
-    for i in range(24):
-        for j in range(i):
-            flat = clean.copy().reshape(-1)
-            flat[[i, j]] = flat[[j, i]]
-            damaged.append(flat.reshape(4, 6))
-    found = read_digests(*damaged)
-    assert read_digests(clean)[0] not in found
-    assert len(set(found)) == len(found) == 276
-
-
 def test_structured_damage_is_seen():
     """Sums cancel easily: signs flipped in pairs, blocks moved, zeroed, repeated or reversed."""
     clean = bits("float32", (64, 64))
@@ -121,18 +95,6 @@ def test_structured_damage_is_seen():
     # A reshape keeps the order of the elements: what tells it apart is the shape beside the lanes.
     assert len(set(found)) == len(found) - 1
     assert found[0] == found[-1]
-
-
-def test_swapped_leaves_and_changed_types_are_seen():
-    a, b = jnp.arange(6.0), jnp.arange(6.0) + 1
-    one, _ = digests.Digests({"a": a, "b": b}).read()
-    other, _ = digests.Digests({"a": b, "b": a}).read()
-    assert one["a"] == other["b"]
-    assert one["a"] != other["a"]
-    words = jax.lax.bitcast_convert_type(a, jnp.int32)
-    same_bits, _ = digests.Digests({"a": words}).read()
-    assert same_bits["a"]["digest"] == one["a"]["digest"]
-    assert same_bits["a"] != one["a"]
 
 
 def test_names_leaves_that_are_not_finite():

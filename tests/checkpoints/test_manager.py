@@ -1,11 +1,9 @@
 """Saving, restoring on any mesh, retention, and what is refused."""
 
-import json
 import logging
 import os
 import pathlib
 import threading
-import zlib
 
 import jax
 import jax.numpy as jnp
@@ -48,11 +46,9 @@ def put(saver, step, metrics=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [(4, 2), (1, 1)])
-def test_restores_bit_for_bit_on_other_meshes(make, source):
+def test_restores_bit_for_bit_on_other_meshes(make):
     saver = make()
-    state = states.state(7, states.mesh(*source))
-    saver.save(7, state, record=FACTS, metrics={"top1": 0.5})
+    saver.save(7, states.state(7, states.mesh(4, 2)), record=FACTS, metrics={"top1": 0.5})
     saver.wait()
     for data, fsdp in ((1, 1), (2, 1), (2, 2), (1, 8)):
         target = states.target(states.mesh(data, fsdp))
@@ -404,19 +400,3 @@ def test_a_record_json_cannot_hold_is_refused_at_once(make):
         with pytest.raises((TypeError, ValueError), match="JSON"):
             saver.save(1, states.state(1, states.mesh()), record=facts, metrics=None)
     assert saver.steps() == []
-
-
-def test_the_record_on_disk(make, directory):
-    """Every file of the checkpoint is listed; the text is plain JSON."""
-    saver = make()
-    put(saver, 4)
-    folder = pathlib.Path(record.folder(directory, 4))
-    body = json.loads((folder / "commit.json").read_text())["commit"]
-    files = {
-        str(path.relative_to(folder)): [path.stat().st_size, zlib.crc32(path.read_bytes())]
-        for path in folder.glob("state/**/*")
-        if path.is_file()
-    }
-    assert body["files"] == files
-    assert body["leaves"].keys() == states.values(4).keys()
-    assert body["leaves"]["opt/1/0/mu/encoder/bias"]["dtype"] == "bfloat16"

@@ -176,6 +176,8 @@ def test_an_output_is_checked_before_minutes_of_work(tmp_path, monkeypatch):
 class Bucket:
     """A folder of a bucket as a dict."""
 
+    failing = False
+
     def __init__(self, objects, name="run"):
         self.objects, self.name = objects, name
 
@@ -191,6 +193,8 @@ class Bucket:
         return self.objects[self.name]
 
     def write_bytes(self, content):
+        if Bucket.failing:
+            raise OSError("Forbidden")
         self.objects[self.name] = content
 
 
@@ -211,6 +215,20 @@ def test_a_mirror_goes_on_with_what_is_there_and_brings_changes(monkeypatch):
     (mirror.folder / "new" / "file").write_bytes(b"x")
     mirror.bring()  # what has not changed is not brought again
     assert objects == {"run/new/file": b"x"}
+
+
+def test_a_mirror_outlives_a_bad_hour_and_says_so_once(monkeypatch, caplog):
+    objects = {}
+    mirror = storage.RemoteSync(Bucket(objects))
+    (mirror.folder / "metrics.jsonl").write_bytes(b"1\n")
+    monkeypatch.setattr(Bucket, "failing", True)
+    for _ in range(2):
+        mirror.bring(now=True)
+    (message,) = caplog.messages
+    assert message.endswith(": cannot be written now: Forbidden")
+    monkeypatch.setattr(Bucket, "failing", False)
+    mirror.bring(now=True)
+    assert objects == {"run/metrics.jsonl": b"1\n"}
 
 
 def test_too_little_room(tmp_path, monkeypatch):
