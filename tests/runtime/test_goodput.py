@@ -31,16 +31,6 @@ def test_lost_steps_and_the_time_between_are_no_goodput():
     )
 
 
-def test_the_file_grows_by_a_process(tmp_path):
-    first = goodput.GoodputLog(tmp_path, 0, age=1)
-    first.update(5, {"step": 1.0})
-    first.update(9, {"step": 2.0, "save": 0.5})
-    goodput.GoodputLog(tmp_path, 8, age=1).update(20, {"step": 3.0})
-    stored = goodput.read_sessions(tmp_path / goodput.FILE)
-    assert [(one["first_step"], one["last_step"]) for one in stored] == [(0, 9), (8, 20)]
-    assert stored[0]["seconds"] == {"step": 2.0, "save": 0.5}
-
-
 @pytest.mark.parametrize("text", ["", "[", "{}", "[1]", '[{"began": 1}]', json.dumps({"a": 1})])
 def test_a_damaged_file_is_begun_anew(tmp_path, text):
     (tmp_path / goodput.FILE).write_text(text)

@@ -140,17 +140,6 @@ def test_threads_of_one_process_exclude_each_other(folder):
         assert f"process {os.getpid()}" in refused(folder)
 
 
-def test_children_do_not_keep_the_lock(tmp_path):
-    with locking.exclusive(tmp_path):
-        child = subprocess.Popen(["sleep", "60"], close_fds=False)
-    try:
-        with locking.exclusive(tmp_path):
-            pass
-    finally:
-        child.kill()
-        child.wait()
-
-
 def test_many_at_once_and_one_at_a_time(folder, monkeypatch):
     """Locks come and go, their files deleted each time, and never are there two holders."""
     monkeypatch.setattr(locking, "NEAR", 60.0)

@@ -4,7 +4,6 @@ import contextlib
 import http.server
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +14,6 @@ from PIL import Image
 
 import runs
 import serving
-from vit_jax.checkpoints.record import CheckpointError
 from vit_jax.inference import loading
 from vit_jax.runtime import preemption
 
@@ -42,14 +40,6 @@ def read_to(process, start):
         if line.startswith(start):
             return lines
     pytest.fail("".join(lines))
-
-
-def resumes(workdir):
-    result = subprocess.run(
-        runs.command(workdir), env=runs.environment(), capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    assert max(runs.trace(workdir)) == runs.STEPS
 
 
 @pytest.mark.slow  # of phases before the first step: test_signals.py
@@ -118,22 +108,6 @@ def test_a_disk_that_does_not_answer_keeps_no_process(workers, tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 75, output
     assert f"saved at step {loading.find_checkpoint(workdir, 'newest')[1]}; resume" in output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", ["save", "data"])
-def test_a_kill_before_the_save_is_done_leaves_the_checkpoint_before(phase, tmp_path):
-    workdir = tmp_path / "run"
-    process = start_in(phase, workdir)
-    process.send_signal(signal.SIGTERM)
-    process.kill()
-    process.communicate()
-    with contextlib.suppress(CheckpointError):  # of the first save there is none
-        assert loading.find_checkpoint(workdir, "newest")[1] == 5
-    resumes(workdir)
-    oracle = tmp_path / "oracle"
-    resumes(oracle)
-    runs.assert_equal_runs(workdir, oracle)
 
 
 @contextlib.contextmanager

@@ -115,20 +115,6 @@ def test_a_terminal_has_one_live_line_that_fits(columns):
     ]
 
 
-def test_a_run_that_fails_before_its_first_step_leaves_nothing_of_the_line():
-    body = """
-        shown = progress.Progress()
-        shown.doing("opening the data")
-        time.sleep(0.6)
-        shown.close()
-        print("vit_jax: one line", file=sys.stderr)
-    """
-    screen = Screen(script(body), 80)
-    assert any("opening the data" in line for line in screen.lines)
-    assert [line for line in screen.left if "opening" not in line] == ["vit_jax: one line"]
-    assert screen.text.rstrip().endswith("\x1b[1A\x1b[2Kvit_jax: one line")
-
-
 def test_a_dumb_terminal_is_as_a_log():
     body = """
         shown = progress.Progress()
@@ -138,21 +124,6 @@ def test_a_dumb_terminal_is_as_a_log():
     """
     screen = Screen(script(body), 80, TERM="dumb")
     assert screen.text == f"step 1/9  {WHOLE}\r\n"
-
-
-def test_the_least_important_fields_go_first():
-    fields = [Field(3, "=" * 24), Field(0, "step 1350/2021"), *FIELDS]
-    assert progress.fit_line(fields, 500) == f"{'=' * 24}  step 1350/2021  {WHOLE}"
-    widths = {}
-    for width in range(500, 0, -1):
-        line = progress.fit_line(fields, width)
-        assert cell_len(line) <= width
-        widths.setdefault(frozenset(f.text for f in fields if f.text in line), width)
-    gone = [sorted(f.rank for f in fields if f.text not in shown) for shown in widths]
-    assert gone[:8] == [sorted(range(8 - count, 8)) for count in range(8)]
-    assert progress.fit_line(fields, 27) == "step 1350/2021  loss 0.5404"
-    assert progress.fit_line(fields, 20) == "step 1350/2021  los…"
-    assert cell_len(progress.fit_line([Field(0, "画像を読む" * 9)], 20)) <= 20
 
 
 @pytest.fixture
@@ -250,22 +221,6 @@ def test_messages_follow_standard_error(monkeypatch):
         monkeypatch.setattr(sys, "stderr", io.StringIO())
         logs.log.warning(text)
         assert sys.stderr.getvalue() == f"{text}\n"
-
-
-@pytest.mark.slow
-def test_the_command_on_a_terminal(tmp_path):
-    cfg = runs.configure(logging={"every": 1000, "tensorboard": False})
-    screen = Screen(runs.command(tmp_path / "run", cfg=cfg), 60)
-    assert screen.code == 0, screen.text
-    shown = ("loading libraries", "compiling the step", "step 1/25", "step 25/25")
-    places = [screen.text.index(what) for what in shown]
-    assert places == sorted(places)
-    loss = runs.trace(tmp_path / "run")
-    assert list(loss) == [25]  # shown by the clock, written by steps
-    live = [line for line in screen.lines if re.search(r"step \d+/25 ", line)]
-    assert live
-    assert max(cell_len(line) for line in live if "top1" not in line) <= 60
-    assert any(re.search(r"step 1/25 .*loss \d\.\d{4}", line) for line in live)
 
 
 @pytest.mark.parametrize(

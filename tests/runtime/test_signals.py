@@ -241,24 +241,6 @@ def test_a_signal_at_any_time_of_a_run(number, workers, tmp_path):
     assert runs.digests(broken) == runs.digests(whole)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_at_any_time_of_other_commands(number, code):
-    for words in (["preflight", "digits", "--topology=cpu"], ["selftest"]):
-        for seconds in (0.4, 1.0, 2.0, 3.0, 4.0, 6.0):
-            process = runs.start([sys.executable, "-m", "vit_jax", *words], env=runs.environment())
-            time.sleep(seconds)
-            process.send_signal(number)
-            output = process.communicate(timeout=60)[0]
-            if "interrupted" not in output:  # it was quicker
-                assert process.returncode == 0, output
-                break
-            assert process.returncode == code, (words, seconds, output)
-            assert "Traceback" not in output
-            # It may have come while the results were printed, in the middle of a line.
-            assert output.endswith("vit_jax: interrupted\n")
-
-
 def test_a_child_never_gets_the_signals_of_its_parent():
     """Not even while it imports; the parent gets them once it has started the child."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
