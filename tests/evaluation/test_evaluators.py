@@ -14,7 +14,6 @@ from vit_jax.data import datasets, real_labels, sources
 from vit_jax.data.real_labels import Reassessed
 from vit_jax.data.source import DataError, Record
 from vit_jax.evaluation import evaluators, features, fewshot, knn, measures, probe
-from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.training import build, normalization, sharding
 
 NEVER = {"stop": lambda: False}
@@ -106,19 +105,6 @@ def measure(parameters, batch_size, devices):
 def expected(parameters):
     """Two batches, the second one partly padding, on one device."""
     return measure(parameters, 64, 1)
-
-
-def test_several_right_outputs_of_padded_views():
-    """Sequences need their grids; with one right output for each label it is plain accuracy."""
-    data = {"aspect": "native", "lengths": (9, 16), "image_size": 8, "eval_split": "test[:20]"}
-    run = open_evaluation(runs.configure(data=data, model={"position": "sincos_2d"}))
-    split, params = run.runner(run.source), run.model.init(jax.random.key(0))
-    kernel = params["head"]["kernel"]
-    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), kernel.shape)
-    one = evaluators.classification(run.model, run.cfg, split)(params, **NEVER)
-    right = np.arange(10, dtype=np.int32)[:, None]
-    several = evaluators.several_right(run.model, run.cfg, split, right)(params, **NEVER)
-    assert several == {key: one[key] for key in ("top1", "top5", "count")}
 
 
 def test_classification_of_the_whole_split_in_numpy(parameters, expected):
@@ -222,31 +208,6 @@ SEVERAL = ((2, 3), (), (0,), (1, 3), (), (1,))
 
 def reassessed(rows=ROWS, labels=LABELS, right=SEVERAL):
     return Reassessed(toys.Toy(rows, labels), real_labels.Real(right, "digest"), "KEY")
-
-
-def classify(source, labels=None, batch_size=8):
-    cfg = toys.configure(batch_size)
-    split = toys.passing(source, cfg)
-    return evaluators.classification(toys.Echo(), cfg, split, labels)(jnp.float32(0), **NEVER)
-
-
-@pytest.mark.parametrize("batch_size", [8, 16])
-def test_real_by_hand(batch_size):
-    """Predicted: 2, 0, 1, 3, 2, 0. Images 2 and 5 have no right class; own labels count for all."""
-    source = reassessed()
-    results = classify(source, source, batch_size)
-    assert list(results) == ["top1", "top5", "loss", "count", "real/top1", "real/count"]
-    assert (results["real/top1"], results["real/count"]) == (2 / 4, 4)
-    assert (results["top1"], results["count"]) == (2 / 6, 6)
-    alone = classify(toys.Toy(ROWS, LABELS))
-    assert alone == {key: results[key] for key in ("top1", "top5", "loss", "count")}
-
-
-def test_nothing_with_a_right_class():
-    one = reassessed(ROWS[:1], LABELS[:1], ((), (0,)))
-    results = classify(one, one)
-    assert results["real/count"] == 0
-    assert "real/top1" not in results
 
 
 def test_other_images_than_real_has():

@@ -7,10 +7,9 @@ import pytest
 
 import runs
 from commands import error_line
-from vit_jax import cli, config, train_loop
+from vit_jax import config
 from vit_jax.evaluation import metrics
 from vit_jax.evaluation.evaluation import open_evaluation
-from vit_jax.inference import loading
 from vit_jax.training import normalization, run_config
 from vit_jax.utils.errors import AssumptionWarning
 
@@ -55,38 +54,6 @@ def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
     ones = np.ones((1, 3))
     precision = [metrics.curve_areas(scores[:, k], labels[:, k], ones)[1] for k in range(2)]
     assert results["map"] == pytest.approx(np.mean(precision), rel=1e-6)
-
-
-@pytest.mark.slow
-def test_a_run_learns_and_answers(tmp_path, capsys):
-    cfg = configure(
-        model={"dropout": 0.0},
-        data={"num_examples": 192, "eval_split": "validation", "test_split": "test"},
-        train={"duration": "60 epochs", "mixup": 0.2, "ema": None},
-        optimizer={"lr": 0.01},
-        evaluation={"every": 120},
-        checkpoint={"every": 120},
-    )
-    found = train_loop.train(cfg, tmp_path / "run")
-    assert found.results["validation/map"] > 0.9
-    assert found.results["test/map"] > 0.9
-    opened = loading.load(tmp_path / "run")
-    assert opened.config.data.multilabel
-    (first,) = opened.classify([("x", np.zeros((8, 8, 1), np.uint8), None)], 5)
-    assert sum(share for _, share in first.top) != pytest.approx(1, abs=1e-3)  # each for itself
-    for line in (
-        ["predict", "--checkpoint", str(tmp_path / "run"), "--examples=3"],
-        ["report", str(tmp_path / "run")],
-        ["embed", "--checkpoint", str(tmp_path / "run"), f"--output={tmp_path / 'e.npz'}"],
-        ["embed", "--checkpoint", str(tmp_path / "run"), f"--output={tmp_path / 'e.parquet'}"],
-    ):
-        assert cli.main(line) == 0, line
-    assert "no class" in capsys.readouterr().out
-    with np.load(tmp_path / "e.npz") as file:
-        assert file["labels"].shape == (192, len(file["classes"]))
-        assert file["labels"].sum() == 192  # none, one or two of a third each
-    page = (tmp_path / "run" / "report.md").read_text()
-    assert "validation images were shown to the checkpoint of step" in page
 
 
 @pytest.mark.parametrize(

@@ -160,29 +160,6 @@ def test_metrics_are_those_of_each_image_alone(trained, alone):
 
 
 @pytest.mark.slow
-def test_features_are_in_the_order_of_the_input(trained, alone, tmp_path, monkeypatch):
-    from vit_jax.inference import embedding
-
-    _, features, labels, source = alone
-    for suffix, window in ((".npz", 64), (".parquet", 1)):
-        monkeypatch.setattr(embedding, "WINDOW", window)
-        output = tmp_path / f"e{suffix}"
-        embedding.embed(trained, output, overrides=NATIVE, batch_size=8)
-        if suffix == ".npz":
-            with np.load(output) as file:
-                found, names, numbers = (file[key] for key in ("features", "names", "labels"))
-            np.testing.assert_array_equal(numbers, labels)
-        else:
-            import pyarrow.parquet
-
-            table = pyarrow.parquet.read_table(output)
-            found = np.array(table["features"].to_pylist(), np.float32)
-            names = table["name"].to_pylist()
-        assert list(names) == [source.name(index) for index in range(len(source))]
-        np.testing.assert_allclose(found, features, atol=2e-5)
-
-
-@pytest.mark.slow
 def test_the_python_api(trained, alone):
     logits, features, _, source = alone
     opened = loading.load(trained, NATIVE)

@@ -13,7 +13,7 @@ import runs
 import tfds_fakes
 import toys
 import vit_jax
-from vit_jax import cli, config, train_loop
+from vit_jax import config, train_loop
 from vit_jax.config import ConfigError
 from vit_jax.data import real_labels
 from vit_jax.data.source import DataError
@@ -60,24 +60,11 @@ def configure(root, *names, **data):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, capsys):
-    with caplog.at_level(logging.WARNING, "vit_jax"):
-        cfg = configure(root, "imagenet-v2", "imagenet-a", "imagenet-r")
-        results = train_loop.train(cfg, tmp_path / "run").results
-    assert [record.message for record in caplog.records] == [
-        f"evaluation.tasks=imagenet-r: not in {root}, so it is left out; "
-        f"run `vit_jax prepare imagenet-r --data-dir={root}`"
-    ]
-    assert results["validation/count"] == 20
-    assert results["imagenet-v2/count"] == 27
-    assert results["imagenet-a/count"] == 9
-    assert not any(key.startswith("imagenet-r") for key in results)
-    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    (line,) = [line for line in lines if "validation/top1" in line]
-    assert line.items() >= results.items()
-    (file,) = (tmp_path / "run/checkpoints").glob("*2/commit.json")
-    assert json.loads(file.read_text())["commit"]["metrics"] == results
-    # Each is what it is where it is the main set.
+def test_a_further_set_is_measured_as_where_it_is_the_main_one(root, tmp_path):
+    cfg = configure(root, "imagenet-v2", "imagenet-a")
+    results = train_loop.train(cfg, tmp_path / "run").results
+    counts = {"validation/count": 20, "imagenet-v2/count": 27, "imagenet-a/count": 9}
+    assert {key: results[key] for key in counts} == counts
     alone = vit_jax.evaluate(
         tmp_path / "run",
         {
@@ -89,13 +76,6 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
     for key in ("top1", "top5"):
         assert alone[f"test/{key}"] == results[f"imagenet-v2/{key}"]
     assert alone["test/loss"] == pytest.approx(results["imagenet-v2/loss"], rel=1e-6)
-    # And the command line can add them to a run that was trained without.
-    arguments = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
-    assert cli.main([*arguments, "--config.evaluation.tasks=imagenet-a"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["validation/count"] == 20
-    assert printed["imagenet-a/top1"] == results["imagenet-a/top1"]
-    assert not any(key.startswith("imagenet-v2") for key in printed)
 
 
 def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
@@ -190,19 +170,14 @@ def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
 @pytest.mark.usefixtures("one_device")
 def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     data = tmp_path / "data"
-    for name in ("imagenet2012", "imagenet2012_corrupted"):
-        shutil.copytree(root / name, data / name)
-    cfg = configure(data, "imagenet-real", "imagenet-c/fog_1")
+    shutil.copytree(root / "imagenet2012", data / "imagenet2012")
     with caplog.at_level(logging.WARNING, "vit_jax"):
-        results = train_loop.train(cfg, tmp_path / "run").results
-    assert [record.message for record in caplog.records] == [
+        results = train_loop.train(configure(data, "imagenet-real"), tmp_path / "run").results
+    assert caplog.messages == [
         f"evaluation.tasks=imagenet-real: not in {data}, so it is left out; "
         f"run `vit_jax prepare imagenet-real --from=real.json --data-dir={data}`"
     ]
     assert not any("real" in key for key in results)
-    assert results["imagenet-c/fog_1/count"] == 10
-    assert "imagenet-c/mce" not in results
-
     passes = []
     outputs = task_sets.SplitRunner.outputs
     monkeypatch.setattr(
@@ -217,14 +192,11 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
 
     own = evaluate(lambda index: [index % 1000])  # as tfds_fakes labels them
     assert len(passes) == 1
-    top1 = own["validation/top1"]
-    assert (own["validation/real/top1"], own["validation/real/count"]) == (top1, 20)
+    assert own["validation/real/top1"] == own["validation/top1"]
     some = evaluate(lambda index: [] if index % 3 else list(range(1000)))
     assert (some["validation/real/top1"], some["validation/real/count"]) == (1, 7)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="^evaluation.tasks=imagenet-real: n01440764_.*=validati"):
         evaluate(lambda index: [], **{"data.eval_split": "train"})
-    assert str(caught.value).startswith("evaluation.tasks=imagenet-real: n01440764_")
-    assert str(caught.value).endswith("set data.eval_split=validation")
 
 
 # Pairs of splits for frozen features: `evaluation.fewshot`, `probe` and `knn`
