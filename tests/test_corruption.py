@@ -31,8 +31,3 @@ def test_a_flip_within_a_program():
     x = jnp.arange(6, dtype=jnp.float32).reshape(2, 3)
     flipped = np.asarray(corruption.flip_within(x, np.uint32(10), np.uint32(1 << 31)))
     np.testing.assert_array_equal(flipped, [[0, 1, 2], [3, -4, 5]])  # element 10 modulo 6
-
-
-@pytest.mark.slow
-def test_clean_steps_raise_no_alarm(trainer):
-    assert corruption.clean(trainer, 20, seed=1) == 0

@@ -50,24 +50,3 @@ def test_what_the_paper_says_of_every_pre_training():
         for key in ("optimizer.weight_decay", "model.dropout", "train.clip_norm"):
             assert config.get(cfg, key) == config.get(like, key)
     assert 13 < ENTRIES["masked/ViT-B_16-jft"].epochs < 14.5
-
-
-def test_fine_tuning_is_that_of_table_4():
-    like = run_config.resolve("finetune/ViT-B_16-jft-imagenet", {})
-    for name in PRETRAINING:
-        cfg = run_config.resolve(f"{name}-to-imagenet", {})
-        assert config.differences(like, cfg) == {}
-        about = catalog.about(f"{name}-to-imagenet")
-        assert about.origin == name
-        assert name in about.warning
-
-
-def test_both_ways_of_beginning_at_home_differ_in_nothing_else():
-    begun, scratch = (
-        run_config.resolve(f"masked/digits-{kind}", {}) for kind in ("tenth", "scratch")
-    )
-    assert config.differences(begun, scratch) == {}
-    one, other = (catalog.about(f"masked/digits-{kind}") for kind in ("tenth", "scratch"))
-    assert one.transfer == other.transfer
-    assert one.origin == "masked/digits"
-    assert not other.needs

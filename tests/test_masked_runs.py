@@ -1,14 +1,11 @@
 """Runs of masked patch prediction: resumed, fine-tuned, loaded by every command."""
 
-import cv2
 import jax
 import numpy as np
 import pytest
 
 import runs
-import vit_jax
 from vit_jax import cli, config, train_loop
-from vit_jax.data.source import UNKNOWN
 from vit_jax.inference import loaded_model, loading
 from vit_jax.inference.inspect import measures
 from vit_jax.inference.inspect.measures import CannotAnswer
@@ -88,34 +85,6 @@ def test_what_names_classes_says_that_it_knows_none(pretrained, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_it_is_copied_and_reported(pretrained, tmp_path):
-    copy = tmp_path / "copy"
-    assert (
-        cli.main(["convert", "--checkpoint", str(pretrained), "--to=orbax", f"--output={copy}"])
-        == 0
-    )
-    expected = vit_jax.evaluate(pretrained, {})
-    assert vit_jax.evaluate(copy, {}) == expected
-    assert cli.main(["report", str(pretrained), f"--output={tmp_path / 'page'}"]) == 0
-    text = (tmp_path / "page" / "report.md").read_text()
-    assert f"accuracy | {100 * expected['test/accuracy']:.2f} %" in text
-    assert f"error | {expected['test/error']:.4f}" in text
-    assert KNOWS_NONE in text
-
-
-@pytest.mark.slow
-def test_what_it_fills_in_is_drawn(pretrained, tmp_path):
-    words = ["inspect", "reconstruct", f"--checkpoint={pretrained}", f"--output={tmp_path}"]
-    assert cli.main([*words, "--count=2"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} >= {"reconstruct.png", "reconstruct.npz"}
-    height, width, _ = cv2.imread(str(tmp_path / "reconstruct.png")).shape
-    assert width > 3 * 100  # original, corrupted, predicted
-    assert height > 2 * 100
-    with np.load(tmp_path / "reconstruct.npz") as arrays:
-        assert arrays["predicted"].shape == (2, 8, 8, 1)
-
-
-@pytest.mark.slow
 def test_images_are_filled_in(pretrained):
     opened = loading.load(pretrained)
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
@@ -184,31 +153,3 @@ def test_it_is_transferred_from_not_transferred(capsys):
         "vit_jax: objective.name=masked_patches: transfer chooses by top-1, and an objective "
         "without labels has none; run `vit_jax train masked/digits`\n"
     )
-
-
-@pytest.mark.slow
-def test_a_flat_folder_trains_and_is_loaded_by_every_command(tmp_path, capsys):
-    random, root = np.random.default_rng(0), tmp_path / "flat"
-    root.mkdir()
-    for number in range(40):
-        image = random.integers(0, 255, (8, 8, 1), np.uint8)
-        assert cv2.imwrite(str(root / f"{number}.png"), image)
-    flags = {
-        "source": "folder", "root": str(root), "holdout": 0.2, "image_size": (8, 8),
-        "channels": 1, "train_split": "train", "eval_split": "auto",
-    }  # fmt: skip
-    cfg = configure(data=flags, checkpoint={"best": "auto"})
-    outcome = train_loop.train(run_config.complete(cfg), tmp_path / "run")
-    assert outcome.checkpoint.endswith(", the newest")
-    assert "the best by validation/loss" in outcome.checkpoint
-    run = f"--checkpoint={tmp_path}/run"
-    for arguments in (
-        ["evaluate", run],
-        ["embed", run, f"--output={tmp_path}/features.npz"],
-        ["report", f"{tmp_path}/run"],
-        ["train", f"--workdir={tmp_path}/run", "--dry-run"],
-    ):
-        assert cli.main(arguments) == 0, arguments
-    assert "images without labels" in capsys.readouterr().out
-    table = np.load(tmp_path / "features.npz")
-    assert set(table["labels"]) == {UNKNOWN}

@@ -14,7 +14,6 @@ from vit_jax import config, train_loop
 from vit_jax.config import ConfigError
 from vit_jax.data import sources
 from vit_jax.evaluation import metrics
-from vit_jax.evaluation.evaluation import open_evaluation
 from vit_jax.inference import conversion, evaluation, export, loading, prediction
 from vit_jax.inference.loaded_model import LoadedModel
 from vit_jax.training import build
@@ -149,22 +148,6 @@ def test_another_scale_predicts_the_same(photos):
     bare = {**model.params, "head": {"kernel": model.params["head"]["kernel"]}}
     with pytest.raises(WeightsError, match="has no head/bias"):
         dataclasses.replace(model, params=bare).rescaled((0.0,), (1.0,))
-
-
-@pytest.mark.slow
-def test_errors_are_exact_for_any_batch_and_devices(photos):
-    """Of 21 images, in batches that pad and that do not."""
-    found = []
-    for rows in (8, 16, 24):
-        cfg = configure(photos, evaluation={"batch_size": rows}, loss={"name": "mse"} | SCALE)
-        made = open_evaluation(cfg)
-        params = opened(photos).params
-        found.append(made(params))
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
-    assert found[1] == pytest.approx(found[2], rel=1e-6)
-    assert {name.rpartition("/")[2] for name in found[0]} == {
-        *config.NUMBERS, "loss", "count"
-    }  # fmt: skip
 
 
 @pytest.mark.slow

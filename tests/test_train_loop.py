@@ -510,7 +510,9 @@ def test_steps_that_are_not_finite_end_the_run_beyond_the_budget(allowed, ends_a
     if ends_at is None:
         made.run(0, 0)
     else:
-        with pytest.raises(run_log.Diverged, match=f"^step {ends_at}: loss nan"):
+        line = rf"^step {ends_at}: loss nan, .* examples \[.*, train.max_bad_steps={allowed}\. "
+        with pytest.raises(run_log.Diverged, match=line) as caught:
             made.run(0, 0)
+        assert caught.value.exit_code == 70
         assert all(step < ends_at for step, _ in made.saver.saved)
     assert sum("update skipped" in message for message in caplog.messages) == allowed

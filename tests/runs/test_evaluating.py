@@ -1,29 +1,24 @@
 """The test split, measured once, at the end; and the best checkpoint, which validation chose."""
 
 import contextlib
-import dataclasses
 import io
 import json
 import types
 
 import cv2
 import numpy as np
-import pyarrow.parquet
 import pytest
 
 import runs
 import vit_jax
-from vit_jax import cli, config
-from vit_jax.checkpoints import record
+from vit_jax import cli
 from vit_jax.data import folders
 from vit_jax.data.split_roles import Role
 from vit_jax.evaluation import evaluators
-from vit_jax.inference import loading
 from vit_jax.runs import evaluating
 from vit_jax.runtime import logs, preemption
 from vit_jax.training import build
 from vit_jax.training import step as training_step
-from vit_jax.utils import tree_utils
 
 TEST = Role("test", "test[:9]", "test")
 
@@ -202,61 +197,6 @@ def test_a_finished_run_repeated_does_nothing(run, monkeypatch, capsys):
     assert "restart" not in said
     assert "nothing is left to train or to measure" in said
     assert all(path.read_bytes() == content for path, content in before.items())
-
-
-CHOSEN = "step 8, the best by val/top1 (0.8750); the newest is step 12"
-
-
-@pytest.mark.slow
-def test_the_best_checkpoint_is_what_a_run_begins_with(run, root):
-    best, newest = vit_jax.load(run.workdir), vit_jax.load(run.workdir, step="newest")
-    assert (best.step, best.selection, newest.step) == (8, CHOSEN, 12)
-    assert vit_jax.load(run.workdir / "checkpoints" / "00000012").step == 12
-    cfg = vit_jax.get_config("image_folder-32", {**OPTIONS, "data.root": str(root)})
-    cfg = dataclasses.replace(cfg, init_from=str(run.workdir), init_head="keep")
-    cfg = config.with_classes(cfg, 2)
-    began, _, _ = loading.initial_params(cfg, build.create_model(cfg), best.classes)
-    began, *others = (tree_utils.flatten(one) for one in (began, best.params, newest.params))
-    for name, array in began.items():
-        np.testing.assert_array_equal(array, others[0][name])
-    assert any((others[0][name] != others[1][name]).any() for name in began)
-
-
-@pytest.mark.slow  # compiles for eight commands
-@pytest.mark.usefixtures("one_device")
-def test_the_best_checkpoint_is_the_default_of_every_command(run, root, tmp_path, capsys):
-    """It is printed, and recorded in what they write."""
-    image, out, workdir = f"{root}/test/red/0.png", tmp_path, run.workdir
-    given, base = f"--checkpoint={workdir}", tree_utils.flatten(vit_jax.load(workdir).params)
-    for arguments in (
-        ["predict", given, image],
-        ["predict", given, image, "--json"],
-        ["evaluate", given],
-        ["embed", given, f"{root}/test", f"--output={out}/features.parquet"],
-        ["inspect", "posemb", given, f"--output={out}/figures"],
-        ["inspect", "view", given, f"{image}", f"--output={out}/view.html"],
-        ["export", given, "--to=stablehlo", "--platforms=cpu", f"--output={out}/program"],
-        ["convert", given, "--to=timm", f"--output={out}/weights"],
-        ["convert", given, "--to=orbax", f"--output={out}/copy"],
-        ["report", f"{workdir}", "--images=4"],
-    ):
-        assert cli.main(arguments) == 0, arguments
-        shown = "".join(capsys.readouterr())
-        assert CHOSEN in shown or arguments[0] == "report", arguments
-    assert json.loads((out / "program.json").read_text())["checkpoint"] == {
-        "step": 8, "selection": CHOSEN,
-    }  # fmt: skip
-    facts = pyarrow.parquet.read_schema(out / "features.parquet").metadata[b"vit_jax"]
-    assert json.loads(facts)["step"] == 8
-    assert CHOSEN in (out / "weights" / "model.safetensors").read_bytes().decode(errors="replace")
-    assert CHOSEN in record.find_step(out / "copy" / "checkpoints")[1]["origin"]
-    for copy in ("weights", "copy"):
-        same = tree_utils.flatten(vit_jax.load(out / copy).params)
-        for name, array in base.items():
-            np.testing.assert_array_equal(same[name], array)
-    report = (workdir / "report.md").read_text()
-    assert f"shown to the checkpoint of {CHOSEN}" in report
-    assert "measured once, at step 8, the best checkpoint by val/top1" in report
 
 
 def test_a_test_split_that_cannot_be_opened_is_said_at_the_start(root, tmp_path, capsys):
