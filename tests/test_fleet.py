@@ -24,10 +24,10 @@ def test_without_notice_the_share_is_that_of_whole_intervals(every):
 
 def test_with_notice_only_the_start_and_the_save_are_lost():
     found, _ = fleet.share(
-        fleet.Fleet(name="", between=1e9, limit=1000.0, notice=1.0),
+        fleet.Fleet(name="", between=1e9, limit=1050.0, notice=1.0),
         fleet.SavingRun(start=100.0, every=90.0, pause=10.0, write=5.0),
     )
-    assert found == pytest.approx((1000 - 100 - 9 * 10 - 5) / 1000, rel=1e-4)
+    assert found == pytest.approx((1050 - 100 - 9 * 10 - 5) / 1050, rel=1e-4)
 
 
 def test_a_save_that_is_not_complete_is_lost():

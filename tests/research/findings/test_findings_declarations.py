@@ -6,7 +6,6 @@ import pytest
 
 from research import findings
 from research.findings import arms, measures
-from research.findings.paper_findings import NAMES
 from vit_jax import config, models
 from vit_jax.inference import loaded_model, prediction
 from vit_jax.inference.inspect import inputs
@@ -24,19 +23,6 @@ def study(request, tmp_path_factory):
 
 def trainings(study):
     return {one for finding in study.findings for one in finding.trainings}
-
-
-def test_every_finding_is_declared_whole(study):
-    assert len(study.findings) == 11
-    assert [one.name for one in study.findings] == list(NAMES)
-    for finding in study.findings:
-        assert finding.place.startswith("section ")
-        assert bool(finding.out_of_scope) != bool(finding.claims)
-        if finding.claims:
-            assert finding.contradiction
-            assert finding.control not in finding.claims
-            assert finding.figure.lines
-            assert all(claim.low < claim.high for claim in finding.tested)
 
 
 def test_rates_are_searched_from_three_on_in_the_second_edition(study):
@@ -62,27 +48,6 @@ def test_no_rate_is_chosen_on_test_images(study):
         assert options["data.eval_split"] == "train[90%:]"
         images = int(options["data.train_split"].removeprefix("train[:").rstrip("]"))
         assert images <= 45_000
-
-
-def test_the_long_hybrids_span_sixteen_times_the_compute(tmp_path):
-    size = findings.Arms(findings.scale("cpu-long"))
-    vits = [arms.compute(one) for one in size.by_family("ViT")]
-    assert vits[-1] / vits[0] == pytest.approx(16, rel=0.25)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scale", "hours"), [("cpu", 12), ("cpu-long", 90)])
-def test_all_of_a_scale_takes_two_cores_less_than_it_says(tmp_path, scale, hours):
-    size = findings.scale(scale)
-    records = findings.open_records(tmp_path / "records.jsonl")
-    found = findings.FindingsStudy(size, findings.declare(findings.Arms(size)), records, tmp_path)
-    cells = {
-        (training, rate, seed): found.seconds(training)
-        for finding in found.findings
-        for training, rate, seed, _ in found.planned(finding)
-    }
-    assert sum(cells.values()) / 2 < hours * 3600
-    assert max(cells.values()) < 150 * 60  # what one session allows
 
 
 def test_interpolation_is_linear_in_the_logarithm_of_compute(study):

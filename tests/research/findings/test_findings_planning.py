@@ -61,13 +61,6 @@ def test_fine_tuning_waits_until_the_rate_of_its_origin_is_final(tmp_path):
     assert {cell.origin.lr for cell in run.ran if cell.origin} == {0.2}
 
 
-def test_findings_share_equal_cells(tmp_path):
-    one, two = pair()
-    run = Runner(rate_of)
-    study(tmp_path, finding(one, two), finding(two, one)).perform(run=run)
-    assert len({cell.digest for cell in run.ran}) == len(run.ran) == 18
-
-
 def test_fine_tuning_begins_with_the_chosen_rate_of_its_origin_and_the_same_seed(tmp_path):
     origin = training("origin")
     tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)

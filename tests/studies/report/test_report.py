@@ -299,32 +299,6 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_predictions_are_those_of_the_checkpoint_that_is_reported(trained):
-    workdir, outcome = trained
-    few = report_page.predict_some(workdir, 60)
-    assert (few.seen, few.total, len(few.samples)) == (60, 100, report_page.SHOWN)
-    # Drawn by seed, not the first ones, which are 0 5 0 5 0 5 0 5.
-    names = [sample.name for sample in few.samples]
-    assert names == [sample.name for sample in report_page.predict_some(workdir, 30).samples]
-    assert names != [sample.name for sample in report_page.predict_some(workdir, 60, 1).samples]
-    assert len({sample.truth for sample in few.samples[:16]}) > 2
-    every = report_page.predict_some(workdir, 512)
-    assert (every.seen, every.total) == (100, 100)
-    assert 100 - every.wrong == round(100 * outcome.results["test/top1"])
-    probabilities = [sample.top[0][1] for sample in every.mistakes]
-    assert probabilities == sorted(probabilities, reverse=True)
-    assert not any(sample.right for sample in every.mistakes)
-    page, _ = page_of(workdir, images=60)
-    assert_stands_alone(page)
-    assert page.count("img") == report_page.SHOWN + len(few.mistakes)
-    shown = f"60 of 100 test images were shown to the checkpoint of {few.selection}. {few.wrong} of"
-    assert shown in page.text
-    assert few.selection.startswith(f"step {outcome.steps}, the best by test/top1 (")
-    assert "Drawn from the test images by seed 0" in page.words
-    assert f"{100 * outcome.results['test/top1']:.2f} %" in page.words
-
-
-@pytest.mark.slow
 def test_without_predictions_no_jax_is_imported(trained, tmp_path):
     workdir, _ = trained
     code = (

@@ -13,7 +13,7 @@ from vit_jax.config import ConfigError, catalog
 from vit_jax.data import sources
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.studies import reproduce
-from vit_jax.studies.reproduce import planning, runner, tables
+from vit_jax.studies.reproduce import runner, tables
 from vit_jax.training import sharding
 
 
@@ -55,23 +55,6 @@ def test_a_small_table_end_to_end(tmp_path, monkeypatch, capsys):
     # Nothing is run twice.
     monkeypatch.setattr(sweeps, "here", lambda *_, **__: pytest.fail("was done"))
     assert cli.main(arguments) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("name", "row"),
-    # Of Figure 9's curve over epochs a tiny copy has the end.
-    [("table8", "relative"), ("figure9", "GAP, lr 0.0003")],
-)
-def test_few_shot_is_measured_while_training(name, row, tmp_path):
-    small = reproduce.tiny(cut(name, lambda c: c.row == row))
-    assert reproduce.perform(small, tmp_path, {}, smoke=True) == 0
-    plan = reproduce.TablePlan(small, tmp_path, {})
-    values = reproduce.as_dict(plan)
-    (cell,) = values["cells"]
-    assert 0 <= cell["ours"]["mean"] <= 100
-    assert [one.state for one in plan.planned.values()] == [planning.DONE]
 
 
 class Runs:

@@ -4,14 +4,11 @@ import json
 import os
 import pathlib
 import random
-import re
 import signal
 import subprocess
 import sys
 import time
 
-import cv2
-import numpy as np
 import pytest
 
 import runs
@@ -27,54 +24,6 @@ def command(workdir, name=sweeps.NAME, *arguments, **overrides):
 
 def read(workdir):
     return json.loads((workdir / "transfer.json").read_text())
-
-
-def paint(folder, colors, count):
-    """Writes images of two classes that differ in color."""
-    for name, color in colors.items():
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            noise = np.random.default_rng(number).integers(0, 20, (8, 8, 3))
-            image = np.clip(np.array(color) + noise, 0, 255).astype(np.uint8)
-            cv2.imwrite(str(folder / name / f"{number}.png"), image)
-
-
-@pytest.mark.slow
-def test_images_that_do_not_exist_until_the_rate_is_chosen(tmp_path):
-    """The choosing stage needs no test images: they are made when it is over."""
-    data, workdir = tmp_path / "data", tmp_path / "run"
-    colors = {"dark": (0, 0, 0), "light": (200, 200, 200)}
-    paint(data / "train", colors, 40)
-    options = {"data__root": data, "data__channels": "3", "model__position": "none"}
-    environment = runs.environment(HOME=str(tmp_path))
-    del environment["JAX_COMPILATION_CACHE_DIR"]  # as users have it
-    line = command(workdir, "image_folder-32", "--parallel=2", **options)
-    one = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-    assert one.returncode == 2, one.stderr
-    # Whichever of the two that run at once is first to say so.
-    assert re.search(
-        r"\nvit_jax: final/seed[01]: data\.eval_split=test: no such folder", one.stderr
-    )
-    stored = read(workdir)
-    assert stored["selected"] is not None
-    assert stored["results"] is None
-    assert {cell["state"] for cell in stored["cells"] if cell["stage"] == "choose"} == {"done"}
-    paint(data / "test", colors, 5)
-    two = subprocess.run(
-        [*line, "--json"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert two.returncode == 0, two.stderr
-    assert "choose/" not in two.stderr  # those cells are finished
-    found = json.loads(two.stdout)
-    assert found == read(workdir)
-    assert [cell["results"]["count"] for cell in found["cells"]] == [8, 8, 10, 10]
-    assert found["machine"]["device"] == "cpu"
-    for cell in found["cells"]:
-        assert runs.trace(workdir / cell["directory"])  # an ordinary run directory
-        assert (workdir / cell["directory"] / "curves.png").exists()
-    # All of them share what is compiled, outside of what others may write.
-    assert list((tmp_path / ".cache/vit_jax/compiled").rglob("*cache*"))
-    assert not list(workdir.rglob("compiled"))
 
 
 @pytest.mark.slow

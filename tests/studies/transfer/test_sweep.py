@@ -147,15 +147,6 @@ def test_what_was_changed_by_hand_is_refused(tmp_path):
         (tmp_path / name).write_text(whole)
 
 
-def test_results_are_those_of_the_cells_not_of_the_summary(tmp_path):
-    found = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
-    (tmp_path / "transfer.json").unlink()
-    log = []
-    again = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
-    assert again == found
-    assert not log
-
-
 def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
     plan = transfer.create_plan("finetune/R50x1-jft7ep-pets", {}, rates=(0.003,))
     for number, (ours, bit, setup) in enumerate(((0.5, 0.6, "bit"), (0.6, 0.6, "vit"))):
