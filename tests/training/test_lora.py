@@ -113,15 +113,6 @@ def test_as_if_added_to_the_matrices(name, monkeypatch):
         np.testing.assert_allclose(value, merged[1][key], rtol=1e-4, atol=2e-6, err_msg=key)
 
 
-@pytest.mark.slow
-def test_in_bfloat16():
-    kit = {"lora": {"rank": 3, "alpha": 6.0}, "optimizer": {"lr": 0.05}}
-    exact, _ = trained(configure(model={"unroll": 2}, **kit), 1)
-    rounded, params = trained(configure(model={"unroll": 2, "dtype": "bfloat16"}, **kit), 1)
-    np.testing.assert_allclose(rounded, exact, rtol=0.02)
-    assert {leaf.dtype for leaf in params.values()} == {np.dtype("float32")}
-
-
 def flops(**sections):
     """FLOPs of a compiled step, in forward passes of the model."""
     cfg = configure(

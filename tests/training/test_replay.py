@@ -10,7 +10,7 @@ import pytest
 import bit_flips
 import runs
 from stepping import Stepper, batch_of, configure
-from vit_jax import config, train_loop
+from vit_jax import train_loop
 from vit_jax.training import replay, step
 
 ADAM = {
@@ -168,10 +168,3 @@ def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypa
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["00000002", "00000004"]
     monkeypatch.undo()
     assert train_loop.train(cfg, tmp_path).steps == 8
-
-
-def test_it_is_no_part_of_a_result():
-    without, with_ = (config.build({"train": {"replay": value}}) for value in (None, 5))
-    assert config.fingerprint(without) == config.fingerprint(with_)
-    with pytest.raises(config.ConfigError, match="train.replay=0: must be at least 1"):
-        config.build({"train": {"replay": 0}})

@@ -1,7 +1,5 @@
 """Training on images at their own aspect ratio, as padded sequences of patches (NaFlex)."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 import runs
 from commands import error_line
-from stepping import BATCH, CLASSES, Stepper, assert_same_training, configure, losses_of
+from stepping import BATCH, CLASSES, configure
 from vit_jax import config, models
 from vit_jax.training import build, run_config
 from vit_jax.weights import adapting
@@ -100,22 +98,6 @@ def test_padding_has_no_gradient_and_no_answer():
 
     found = np.abs(slope(pixels)).sum(axis=(2, 3, 4))
     np.testing.assert_array_equal(found > 0, [[1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]])
-
-
-@pytest.fixture(scope="module")
-def on_one():
-    """Losses and parameters of six steps, two of each length, on one device."""
-    stepper = Stepper(configure(data=NATIVE), devices=1)
-    return losses_of(stepper.run(6, sequences)), stepper.params
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("devices", "microbatch"), [(8, None), (1, 4), (2, 2)])
-def test_devices_and_microbatches_give_the_same_numbers(devices, microbatch, on_one):
-    cfg = configure(data=NATIVE, train={"microbatch": microbatch})
-    stepper = Stepper(cfg, devices=devices)
-    stepper.run = functools.partial(stepper.run, batches=sequences)
-    assert_same_training(stepper, *on_one)
 
 
 @pytest.mark.slow

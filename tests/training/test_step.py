@@ -155,14 +155,6 @@ def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
     assert stacked(gathered(2))
 
 
-@pytest.mark.slow
-def test_how_weights_are_gathered_changes_no_bit(monkeypatch):
-    cfg = configure(model={"unroll": 2})
-    one_by_one = Stepper(cfg).run(2)
-    monkeypatch.setattr(step, "FEW", 1)  # of 2 images a device
-    chex.assert_trees_all_equal(one_by_one, Stepper(cfg).run(2))
-
-
 def test_memory_of_the_compiler_is_returned(monkeypatch):
     returned = []
     monkeypatch.setattr(device, "return_freed_memory", lambda: returned.append(True))

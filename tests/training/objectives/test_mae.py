@@ -11,7 +11,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 import foreign
-from stepping import Stepper, assert_same_training, configure, losses_of
+from stepping import Stepper, configure, losses_of
 from vit_jax import config, models, weights
 from vit_jax.inference import loading
 from vit_jax.models import initializers, variants
@@ -292,15 +292,6 @@ def test_fine_tuning_takes_the_encoder_and_its_positions_as_a_table():
 # The network
 
 
-def test_no_layer_sees_what_is_not_kept():
-    cfg = autoencoder()
-    model = models.create(cfg.model, image_size=(8, 8), headless=True)
-    shapes = jax.eval_shape(
-        model.encode_kept, model.shapes(), jnp.zeros((2, 8, 8, 3)), jnp.zeros((2, 4), jnp.int32)
-    )
-    assert shapes.shape == (2, 1 + 4, 16)  # so neither attention nor the MLPs have more
-
-
 @pytest.mark.slow
 def test_tokens_of_kept_patches_do_not_depend_on_others():
     cfg = autoencoder()
@@ -414,27 +405,6 @@ def test_flops_are_those_of_kept_patches_and_of_the_decoder():
 
 
 # The step
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """One device, everything at once."""
-    stepper = Stepper(autoencoder(), devices=1)
-    return losses_of(stepper.run(4)), stepper.params
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("devices", "options"),
-    [
-        (8, {"mesh": {"fsdp": 4}}),
-        (4, {"train": {"accumulation": 4}, "mesh": {"zero": False}}),
-        (1, {"model": {"unroll": 2, "remat": "full"}}),
-    ],
-)
-def test_however_it_is_computed_it_is_the_same(alone, devices, options):
-    stepper = Stepper(autoencoder(**options), devices=devices)
-    assert_same_training(stepper, *alone, steps=4, rtol=3e-6)
 
 
 # Mistakes
