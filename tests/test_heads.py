@@ -16,7 +16,6 @@ import vit_jax
 from vit_jax import cli, config, weights
 from vit_jax.inference import conversion, export, loading, prediction
 from vit_jax.runs import teacher
-from vit_jax.studies.report import page
 from vit_jax.training import build
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
@@ -258,21 +257,6 @@ def test_a_teacher_is_not_calibrated_and_that_is_said():
     line = "teacher=x: its fitted temperature, 1.250, is left out: objective.temperature alone"
     with pytest.warns(AssumptionWarning, match=line):
         assert teacher._match_classes(opened, "x", NAMES) is opened
-
-
-@pytest.mark.slow
-def test_a_report_shows_what_the_head_makes_of_other_folders(heads, where, tmp_path, monkeypatch):
-    """As of a run whose folder has since been sorted otherwise, or changed."""
-    opened = loading.load(heads / "permuted", where)
-    monkeypatch.setattr(loading, "load", lambda *_: opened)
-    shown = page.predict_some(tmp_path, 24)
-    assert shown.seen == 24
-    assert (shown.seen - shown.wrong) / 24 == by_predict(heads / "plain", where["data.root"])
-    images(tmp_path, ("ant", "bee"))
-    data = dataclasses.replace(opened.config.data, root=str(tmp_path))
-    opened = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
-    with pytest.raises(config.ConfigError, match="no class of the data is one of the head"):
-        page.predict_some(tmp_path, 24)
 
 
 # What outputs mean. Expected: the image-classification pipeline of transformers 5.24.

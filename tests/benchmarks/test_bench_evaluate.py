@@ -53,18 +53,6 @@ def test_evaluation_measures_the_logits_of_the_forward_pass(programs, logits):
     assert results["top1"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
 
 
-@pytest.mark.slow
-def test_features_are_those_before_the_head(programs, logits):
-    with np.load(programs.embed()) as file:
-        features = file["features"]
-    assert features.shape == (11, 16)
-    head = jax.device_get(programs.opened.params["head"])
-    np.testing.assert_allclose(
-        features @ head["kernel"] + head["bias"], logits[:11], rtol=1e-4, atol=1e-5
-    )
-    assert programs.embed().exists()  # a second pass replaces the file
-
-
 def test_every_model_and_size_is_compared_twice(monkeypatch, tmp_path):
     class Fake:
         images = 3

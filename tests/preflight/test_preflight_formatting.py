@@ -48,29 +48,6 @@ def test_what_the_schedule_hides_by_hand(reports):
     assert formatting.bound(dataclasses.replace(one, asynchronous=None), 0.4).efficiency[1] is None
 
 
-def test_what_is_sent_does_not_grow_with_the_slice(reports):
-    """The gradients and weights of a step are as many bytes on 512 cores as on 2,048."""
-    for name in ("ViT-B_32-jft-7ep", "ViT-B_16-jft-7ep", "ViT-L_16-jft-7ep"):
-        found = [reports[name, where] for where in ("v3-512", "v3-2048")]
-        sizes = [one.sent for one in found]
-        assert max(sizes) <= 1.15 * min(sizes)  # the larger a ring, the fewer arrays divide by it
-        for kind in (0, 1):  # without overlap, and by the schedule
-            shares = [formatting.bound(one, 0.4).efficiency[kind] for one in found]
-            assert shares == sorted(shares, reverse=True)
-
-
-def test_nine_tenths_of_a_step_are_arithmetic_by_the_schedule(reports):
-    for name, where in [
-        ("ViT-B_32-jft-7ep", "v3-512"), ("ViT-B_16-jft-7ep", "v3-2048"),
-        ("ViT-L_16-jft-7ep", "v3-2048"),
-    ]:  # fmt: skip
-        found = formatting.bound(reports[name, where], 0.4)
-        before, scheduled, together = found.efficiency
-        assert before < 0.88
-        assert scheduled >= 0.9
-        assert together == 1.0
-
-
 def test_the_page_shows_them(reports):
     text = (RECORDED.parents[1] / "preflight.md").read_text()
     for (name, where), one in reports.items():
