@@ -271,6 +271,20 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)
 
 
+def test_a_run_of_another_size_sees_as_much_of_an_image():
+    view = {"image_size": (16, 16), "eval_crop": "central", "resize_to": 20}
+    values = config.to_dict(runs.configure(data=view, model={"num_classes": 3}))
+    for given, box in (
+        ({"image_size": 8}, 10),
+        ({"image_size": 8, "resize_to": 9}, 9),
+        ({"image_size": 8, "crop_pct": 0.5}, 16),
+        ({"crop_pct": 1.0}, 16),
+    ):
+        given = {f"data.{key}": value for key, value in given.items()}
+        found, trained = loading._resized_from(values, given)
+        assert (found.data.before_crop, trained.data.image_size) == ((box, box), (16, 16))
+
+
 @pytest.mark.slow
 def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
     image_folders.draw(

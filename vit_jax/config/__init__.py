@@ -244,6 +244,22 @@ def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[
         return _options.override(Config, values, assignments)
 
 
+def with_same_view(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested `values` of a trained model, before `assignments` as of `override`.
+
+    At another `data.image_size` a crop shows as much of an image: `data.resize_to` changes too,
+    unless that is assigned, or `data.crop_pct`, which stands for the same.
+    """
+    data = dict(values["data"])
+    for one, other in (("resize_to", "crop_pct"), ("crop_pct", "resize_to")):
+        if f"data.{one}" in assignments and f"data.{other}" not in assignments:
+            data[other] = None
+    if "data.image_size" in assignments and data.get("resize_to") is not None:
+        old, new = (build(v).data.image_size for v in (values, override(values, assignments)))
+        data["resize_to"] = round(data["resize_to"] * max(new) / max(old))
+    return {**values, "data": data}
+
+
 def fields(config: Config | None = None) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """Yields `(dotted key, field, type)` of every option, as the schema orders them.
 

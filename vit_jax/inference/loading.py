@@ -236,16 +236,18 @@ def _resized_from(
 
     They differ where positions are resized to another `data.image_size`.
     """
-    cfg = run_config.config_from_values(values, overrides)
+    cfg = run_config.config_from_values(config.with_same_view(values, overrides), overrides)
     kept = cfg.data.holdout and "data.holdout" not in overrides
     # The images of another folder may all be there to be measured.
     if kept and cfg.data.root != values["data"].get("root"):
         line = f"data.holdout={cfg.data.holdout:g} is the run's, so that only the images it holds "
         line += "out of this folder are used; set data.holdout, or 0 for a folder of splits"
         logs.warn_of_assumptions(f"data.root={cfg.data.root}", [line])
-    sizeless = {key: value for key, value in overrides.items() if key != "data.image_size"}
-    if len(sizeless) == len(overrides):
+    if "data.image_size" not in overrides:
         return cfg, cfg
+    # The view is of the new size, of which a run's own may be too large a part.
+    view = ("data.image_size", "data.resize_to", "data.crop_pct")
+    sizeless = {key: value for key, value in overrides.items() if key not in view}
     # Whole on every device, as the host resizes.
     trained = run_config.config_from_values(values, sizeless | {"mesh.fsdp": "1"})
     # Models without tables of positions have the same arrays at any size: nothing is resized.

@@ -212,15 +212,7 @@ def _override(spec: mapping.ModelSpec, overrides: Mapping[str, str]) -> mapping.
         token, pooling = models.has_class_token(spec.model), overrides["model.pooling"]
         own = models.default_class_token(pooling)
         values["model"]["class_token"] = None if token == own else token
-    for one, other in (("resize_to", "crop_pct"), ("crop_pct", "resize_to")):
-        if f"data.{one}" in overrides and f"data.{other}" not in overrides:
-            values["data"][other] = None  # they say the same
-    if "data.image_size" in overrides and spec.data.resize_to is not None:
-        # A crop of the same share of the image, unless the user says otherwise.
-        sides = config.build(config.override(values, overrides)).data.image_size
-        values["data"]["resize_to"] = round(
-            spec.data.resize_to * max(sides) / max(spec.data.image_size)
-        )
+    values = config.with_same_view(values, overrides)
     cfg = config.build(config.override(values, overrides))
     return dataclasses.replace(spec, model=models.complete(cfg.model), data=cfg.data)
 
